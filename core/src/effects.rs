@@ -1,0 +1,177 @@
+//! What a step leaves to be done: the effects that somebody else carries out, in one fixed order: store, replicate,
+//! notify, wake.
+
+use crate::encoding;
+use crate::lock::{Change, End, Lock};
+use crate::token::FencingToken;
+use crate::units::Now;
+use crate::waiting::Waiter;
+
+/// An acquisition that has been granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The number of the tenure.
+    pub token: FencingToken,
+    /// How often the owner now holds the lock.
+    pub holds: u32,
+}
+
+/// Why a holder's request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotHeld {
+    /// Nobody holds the lock.
+    Free,
+    /// Others hold it, the latest of them with this token.
+    ByAnother(FencingToken),
+    /// The owner holds it, but with this token and not the one it named.
+    OtherToken(FencingToken),
+}
+
+/// A request that is answered with an error and has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The owner does not hold the lock.
+    NotHeld(NotHeld),
+    /// The count that the request should lead to cannot follow from the count the owner has.
+    Holds {
+        /// The count it has.
+        has: u32,
+    },
+    /// The owner holds the lock as often as can be counted.
+    TooManyHolds,
+    /// There is no larger fencing token.
+    TokensUsedUp,
+    /// The named token lies more than a day ahead of the server's clock.
+    TokenFarAhead,
+}
+
+/// How a wait ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The owner holds the lock.
+    Granted(Grant),
+    /// The wait limit was reached, or the client was unblocked by hand.
+    NotAcquired,
+    /// It was its turn, but the request cannot be granted.
+    Refused(Refusal),
+    /// A later request of the same owner has taken the place.
+    Superseded,
+    /// The key now holds something else.
+    WrongType,
+    /// This server may not serve the key any more.
+    NotServed,
+}
+
+/// Something that happened to a lock, for those who listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A hold was added.
+    Acquired,
+    /// A hold was given back.
+    Released,
+    /// The lease was changed.
+    Renewed,
+    /// The lease was over.
+    LeaseOver,
+}
+
+/// A waiter that has left the queue and is to be told how its wait ended.
+#[derive(Debug)]
+pub struct Wake<H> {
+    /// The waiter.
+    pub waiter: Waiter<H>,
+    /// How its wait ended.
+    pub outcome: Outcome,
+}
+
+/// What a step leaves to be done. Reused from step to step, so that a step need not allocate.
+#[derive(Debug)]
+pub struct Effects<H> {
+    /// What happened, in order.
+    pub events: Vec<Event>,
+    /// Whom to wake, in order.
+    pub wakes: Vec<Wake<H>>,
+    payload: Vec<u8>,
+    changes: usize,
+    verbatim: bool,
+}
+
+impl<H> Default for Effects<H> {
+    fn default() -> Self {
+        Self { events: Vec::new(), wakes: Vec::new(), payload: Vec::new(), changes: 0, verbatim: false }
+    }
+}
+
+/// What replicas and the AOF are sent for a step.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Propagation<'a> {
+    /// Nothing: nothing has changed.
+    Nothing,
+    /// The command as it was given: where it is applied it can only lead to the same.
+    Verbatim,
+    /// The changes.
+    Changes(&'a [u8]),
+}
+
+impl<H> Effects<H> {
+    /// Forgets everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.events.clear();
+        self.wakes.clear();
+        self.payload.clear();
+        self.changes = 0;
+        self.verbatim = false;
+    }
+
+    /// Whether the lock has changed.
+    #[must_use]
+    pub const fn changed(&self) -> bool {
+        self.changes > 0
+    }
+
+    /// What replicas and the AOF are sent.
+    #[must_use]
+    pub fn propagation(&self) -> Propagation<'_> {
+        if !self.changed() {
+            Propagation::Nothing
+        } else if self.verbatim {
+            Propagation::Verbatim
+        } else {
+            Propagation::Changes(&self.payload)
+        }
+    }
+
+    /// Records one change of `lock` and carries it out.
+    pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, now: Now) {
+        encoding::append(&mut self.payload, &change, now);
+        self.changes = self.changes.saturating_add(1);
+        self.verbatim = false;
+        lock.apply(change, now);
+    }
+
+    /// Marks the only change so far as one that the command, given again where the same changes were heard, leads to.
+    pub(crate) fn command_says_it_all(&mut self) {
+        self.verbatim = self.changes == 1;
+    }
+
+    /// For a lock whose key the server has dropped early, elsewhere too: the changes become the whole lock.
+    pub fn make_whole(&mut self, lock: &Lock, now: Now) {
+        self.payload.clear();
+        encoding::append_lock(&mut self.payload, lock, now);
+        self.verbatim = false;
+    }
+}
+
+/// The event that a change heard from a primary stands for.
+#[must_use]
+pub fn event_of(lock: &Lock, change: &Change) -> Event {
+    match change {
+        Change::End(_, End::Released) => Event::Released,
+        Change::End(_, End::LeaseOver) => Event::LeaseOver,
+        Change::Put(holder) => match lock.holder(&holder.owner) {
+            Some(known) if known.token == holder.token && known.holds == holder.holds => Event::Renewed,
+            Some(known) if known.token == holder.token && known.holds > holder.holds => Event::Released,
+            _ => Event::Acquired,
+        },
+    }
+}

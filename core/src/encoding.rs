@@ -1,0 +1,330 @@
+//! How changes travel and rest: one versioned encoding for RDB files, DUMP, replicas and the AOF.
+//!
+//! A payload is the version byte and then records. Numbers are unsigned LEB128 varints, times are milliseconds.
+//!
+//! ```text
+//! payload  = version record+
+//! put      = 0x01 token holds slots lease-left wall-deadline held-for owner-length owner
+//! released = 0x02 token
+//! over     = 0x03 token
+//! ```
+//!
+//! A deadline is told twice: as what is left of the lease, which a replica counts from when it hears it, and as a wall
+//! time, by which a load knows how much of that has gone by meanwhile. A load never gives more than was left. So no
+//! monotonic instant ever leaves the process it belongs to.
+//!
+//! A stored lock is a payload of puts alone. A payload is decoded whole before any of it is applied.
+
+use crate::lock::{Change, End, Holder, Lock, Slots};
+use crate::owner::Owner;
+use crate::token::FencingToken;
+use crate::units::{Now, Span, WallTime};
+use std::collections::HashSet;
+
+/// The version that is written, and the only one that is read so far.
+pub const VERSION: u8 = 1;
+
+const PUT: u8 = 1;
+const RELEASED: u8 = 2;
+const OVER: u8 = 3;
+
+/// How a payload has come to us: decides from when its leases count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// From our primary, as it happens: the whole of what is left counts from now.
+    Live,
+    /// From a file or a RESTORE: the time since it was written has gone by on the wall clock.
+    Loaded,
+}
+
+/// A payload that is not one of ours, or is of a later version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Writes `change` to the end of `payload`, which is empty or has changes in it.
+pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
+    if payload.is_empty() {
+        payload.push(VERSION);
+    }
+    match change {
+        Change::Put(holder) => append_put(payload, holder, now),
+        Change::End(token, End::Released) => append_end(payload, RELEASED, *token),
+        Change::End(token, End::LeaseOver) => append_end(payload, OVER, *token),
+    }
+}
+
+/// Writes the whole of `lock` as the changes that make it from nothing.
+pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
+    if payload.is_empty() {
+        payload.push(VERSION);
+    }
+    for holder in lock.holders() {
+        append_put(payload, holder, now);
+    }
+}
+
+fn append_put(payload: &mut Vec<u8>, holder: &Holder, now: Now) {
+    let owner = holder.owner.as_bytes();
+    let left = holder.lease_left(now.mono);
+    payload.push(PUT);
+    append_number(payload, holder.token.get());
+    append_number(payload, u64::from(holder.holds));
+    append_number(payload, u64::from(holder.slots.number()));
+    append_number(payload, left.as_millis());
+    append_number(payload, u64::try_from(now.wall.after(left).as_millis()).unwrap_or(0));
+    append_number(payload, now.mono.since(holder.since).as_millis());
+    append_number(payload, u64::try_from(owner.len()).unwrap_or(0));
+    payload.extend_from_slice(owner);
+}
+
+fn append_end(payload: &mut Vec<u8>, tag: u8, token: FencingToken) {
+    payload.push(tag);
+    append_number(payload, token.get());
+}
+
+fn append_number(payload: &mut Vec<u8>, mut number: u64) {
+    loop {
+        let low = u8::try_from(number & 0x7f).unwrap_or(0);
+        number >>= 7;
+        if number == 0 {
+            payload.push(low);
+            return;
+        }
+        payload.push(low | 0x80);
+    }
+}
+
+/// Reads a payload of changes, all or nothing.
+///
+/// # Errors
+/// [`Malformed`] when it is not exactly one payload of this version.
+pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Malformed> {
+    let mut reader = Reader { rest: payload };
+    if reader.byte()? != VERSION {
+        return Err(Malformed);
+    }
+    let mut changes = Vec::new();
+    while !reader.rest.is_empty() {
+        changes.push(match reader.byte()? {
+            PUT => Change::Put(reader.holder(heard, now)?),
+            RELEASED => Change::End(reader.token()?, End::Released),
+            OVER => Change::End(reader.token()?, End::LeaseOver),
+            _ => return Err(Malformed),
+        });
+    }
+    if changes.is_empty() { Err(Malformed) } else { Ok(changes) }
+}
+
+/// Reads a stored lock.
+///
+/// # Errors
+/// [`Malformed`] when it is not a payload of this version, or not one that a lock in the keyspace can have: holders
+/// that do not fit beside each other, an owner or a token twice.
+pub fn decode_lock(payload: &[u8], now: Now) -> Result<Lock, Malformed> {
+    let holders: Vec<Holder> = decode(payload, Heard::Loaded, now)?
+        .into_iter()
+        .map(|change| match change {
+            Change::Put(holder) => Ok(holder),
+            Change::End(..) => Err(Malformed),
+        })
+        .collect::<Result<_, _>>()?;
+    let owners: HashSet<&Owner> = holders.iter().map(|holder| &holder.owner).collect();
+    let tokens: HashSet<FencingToken> = holders.iter().map(|holder| holder.token).collect();
+    if owners.len() != holders.len() || tokens.len() != holders.len() {
+        return Err(Malformed);
+    }
+    Lock::held_by(holders, now).ok_or(Malformed)
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        self.bytes(1)?.first().copied().ok_or(Malformed)
+    }
+
+    fn number(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0_u64;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte()?;
+            let low = u64::from(byte & 0x7f);
+            let placed = low.checked_shl(shift).ok_or(Malformed)?;
+            // Bits shifted out, or a number written longer than it needs to be.
+            if placed.checked_shr(shift) != Some(low) || (byte == 0 && shift > 0) {
+                return Err(Malformed);
+            }
+            number |= placed;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Malformed)
+    }
+
+    fn small(&mut self) -> Result<u32, Malformed> {
+        u32::try_from(self.number()?).map_err(|_| Malformed)
+    }
+
+    fn span(&mut self) -> Result<Span, Malformed> {
+        Span::from_millis(self.number()?).ok_or(Malformed)
+    }
+
+    fn token(&mut self) -> Result<FencingToken, Malformed> {
+        FencingToken::new(self.number()?).ok_or(Malformed)
+    }
+
+    fn wall_time(&mut self) -> Result<WallTime, Malformed> {
+        // A span since the epoch, so that it stays clear of overflow.
+        let since_epoch = self.span()?;
+        Ok(WallTime::EPOCH.after(since_epoch))
+    }
+
+    fn holder(&mut self, heard: Heard, now: Now) -> Result<Holder, Malformed> {
+        let token = self.token()?;
+        let holds = self.small()?;
+        let slots = Slots::new(self.small()?).ok_or(Malformed)?;
+        let left = self.span()?;
+        let wall_deadline = self.wall_time()?;
+        let held_for = self.span()?;
+        let owner_len = usize::try_from(self.number()?).map_err(|_| Malformed)?;
+        let owner = Owner::new(self.bytes(owner_len)?).ok_or(Malformed)?;
+        if holds == 0 {
+            return Err(Malformed);
+        }
+        let left_now = match heard {
+            Heard::Live => left,
+            Heard::Loaded => left.min(now.wall.until(wall_deadline)),
+        };
+        // The part of the lease that went by on the way belongs to the time it has been held.
+        let gone =
+            Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
+        Ok(Holder {
+            owner,
+            holds,
+            slots,
+            token,
+            deadline: now.mono.after(left_now),
+            since: now.mono.before(held_for).before(gone),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Instant;
+
+    fn now(mono_ms: i64, wall_ms: i64) -> Now {
+        Now { mono: Instant::from_micros(mono_ms * 1_000), wall: WallTime::from_millis(wall_ms) }
+    }
+
+    fn holder(owner: &[u8], token: u64, slots: u32, deadline_ms: i64) -> Holder {
+        Holder {
+            owner: Owner::new(owner).unwrap(),
+            holds: 3,
+            slots: Slots::new(slots).unwrap(),
+            token: FencingToken::new(token).unwrap(),
+            deadline: Instant::from_micros(deadline_ms * 1_000),
+            since: Instant::from_micros(0),
+        }
+    }
+
+    fn payload(changes: &[Change], now: Now) -> Vec<u8> {
+        let mut payload = Vec::new();
+        changes.iter().for_each(|change| append(&mut payload, change, now));
+        payload
+    }
+
+    #[test]
+    fn a_put_of_the_usual_owner_stays_small() {
+        let owner = b"0f8fad5b-d9cb-469f-a165-70867728950e:42";
+        let put = Change::Put(holder(owner, 1_795_000_000_000_000, 1, 30_000));
+        assert!(payload(&[put], now(0, 1_795_000_000_000)).len() <= 70);
+    }
+
+    #[test]
+    fn a_replica_counts_the_lease_from_when_it_hears_of_it() {
+        let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
+        // Heard on another machine: another monotonic clock, and a wall clock that is an hour off.
+        let there = now(70_000, 9_000 + 3_600_000);
+        let Change::Put(heard) = decode(&payload, Heard::Live, there).unwrap().remove(0) else { panic!() };
+        assert_eq!(heard.lease_left(there.mono).as_millis(), 400);
+        assert_eq!(there.mono.since(heard.since).as_millis(), 100);
+    }
+
+    #[test]
+    fn a_load_counts_the_time_since_and_never_gives_more_than_was_left() {
+        let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
+        for (wall, left) in [(9_000, 400), (9_250, 150), (9_400, 0), (99_000, 0), (8_000, 400)] {
+            let there = now(70_000, wall);
+            let lock = decode_lock(&payload, there).unwrap();
+            assert_eq!(lock.holders()[0].lease_left(there.mono).as_millis(), left, "wall {wall}");
+            assert_eq!(lock.holders()[0].is_over(there.mono), left == 0, "wall {wall}");
+        }
+    }
+
+    #[test]
+    fn every_cut_and_every_longer_payload_is_refused() {
+        let at = now(0, 0);
+        let changes = [
+            Change::Put(holder(b"owner \0\xff", u64::MAX >> 11, Slots::MAX, 1)),
+            Change::End(FencingToken::new(300).unwrap(), End::Released),
+            Change::End(FencingToken::new(5).unwrap(), End::LeaseOver),
+        ];
+        let whole = payload(&changes, at);
+        assert_eq!(decode(&whole, Heard::Live, at).unwrap(), changes);
+        let ends: Vec<usize> = (1..=changes.len()).map(|n| payload(&changes[..n], at).len()).collect();
+        for cut in (0..whole.len()).filter(|cut| !ends.contains(cut)) {
+            assert_eq!(decode(&whole[..cut], Heard::Live, at), Err(Malformed), "cut at {cut}");
+        }
+        let longer = [&whole[..], &[0]].concat();
+        assert_eq!(decode(&longer, Heard::Live, at), Err(Malformed));
+    }
+
+    #[test]
+    fn what_no_lock_can_be_is_refused() {
+        let at = now(0, 0);
+        let put = |owner: &[u8], token, slots| Change::Put(holder(owner, token, slots, 1));
+        let end = Change::End(FencingToken::new(1).unwrap(), End::Released);
+        for (what, changes) in [
+            ("two exclusive holders", vec![put(b"a", 1, 1), put(b"b", 2, 1)]),
+            ("an owner twice", vec![put(b"a", 1, 0), put(b"a", 2, 0)]),
+            ("a token twice", vec![put(b"a", 1, 0), put(b"b", 1, 0)]),
+            ("an end", vec![put(b"a", 1, 0), end]),
+            ("nothing", vec![]),
+        ] {
+            assert!(decode_lock(&payload(&changes, at), at).is_err(), "{what}");
+        }
+        assert!(decode_lock(&payload(&[put(b"a", 1, 2), put(b"b", 2, 0)], at), at).is_ok());
+        assert!(decode_lock(&[VERSION], at).is_err());
+        assert!(decode_lock(&[VERSION + 1, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'], at).is_err());
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        let at = now(0, 0);
+        let ok = [VERSION, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
+        assert!(decode(&ok, Heard::Live, at).is_ok());
+        for (field, bad) in [(2, 0), (3, 0)] {
+            let mut payload = ok;
+            payload[field] = bad;
+            assert_eq!(decode(&payload, Heard::Live, at), Err(Malformed), "field {field}");
+        }
+        for number in [
+            &[0x80, 0x00][..], // longer than it needs to be
+            &[0xff; 11],
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], // 65 bits
+        ] {
+            let payload = [&[VERSION, RELEASED], number].concat();
+            assert_eq!(decode(&payload, Heard::Live, at), Err(Malformed), "{number:x?}");
+        }
+    }
+}

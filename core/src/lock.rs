@@ -1,0 +1,337 @@
+//! The stored value: who holds the lock, and the one function that changes it.
+//!
+//! A lock in the keyspace has at least one holder; a lock without one is a key that does not exist. What a command
+//! does to a lock is told as [`Change`]s, and [`Lock::apply`] carries a change out: on the primary as it decides, on a
+//! replica as it hears, and from the AOF as it loads.
+//!
+//! With one holder, the rule of an exclusive lock, the value is a single allocation.
+
+use crate::owner::Owner;
+use crate::token::FencingToken;
+use crate::units::{Instant, Now, Span, WallTime};
+use std::cmp::Ordering;
+use std::mem;
+
+/// How many owners a request allows at once: 1 is exclusive, [`Slots::SHARED`] any number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots(u32);
+
+impl Slots {
+    /// Nobody else.
+    pub const EXCLUSIVE: Self = Self(1);
+    /// Any number of others that say the same: a read lock. Written as 0.
+    pub const SHARED: Self = Self(0);
+    /// The largest number that can be named.
+    pub const MAX: u32 = 1_000_000;
+
+    /// `number` owners at once, 0 for any; `None` above [`Slots::MAX`].
+    #[must_use]
+    pub const fn new(number: u32) -> Option<Self> {
+        if number <= Self::MAX { Some(Self(number)) } else { None }
+    }
+
+    /// The number, 0 for any.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    fn allows(self, holders: usize) -> bool {
+        self == Self::SHARED || usize::try_from(self.0).is_ok_and(|slots| holders <= slots)
+    }
+}
+
+/// The fewer owners a number allows, the smaller it is; [`Slots::SHARED`] is the largest.
+impl Ord for Slots {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let rank = |slots: Self| if slots == Self::SHARED { u32::MAX } else { slots.0 };
+        rank(*self).cmp(&rank(*other))
+    }
+}
+
+impl PartialOrd for Slots {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// One owner's tenure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who holds the lock.
+    pub owner: Owner,
+    /// How often, from 1 on.
+    pub holds: u32,
+    /// The number of owners it named.
+    pub slots: Slots,
+    /// The number of this tenure.
+    pub token: FencingToken,
+    /// The instant its lease ends.
+    pub deadline: Instant,
+    /// The instant the tenure began.
+    pub since: Instant,
+}
+
+impl Holder {
+    /// Whether the lease is over.
+    #[must_use]
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.deadline <= now
+    }
+
+    /// How much of the lease is left.
+    #[must_use]
+    pub fn lease_left(&self, now: Instant) -> Span {
+        now.until(self.deadline)
+    }
+}
+
+/// A change to one holder of a lock. All that ever happens to a lock is a series of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This owner now holds the lock as told: a grant, a re-entry, a release that leaves holds, a renewal.
+    Put(Holder),
+    /// The tenure with this token is over.
+    End(FencingToken, End),
+}
+
+/// Why a tenure ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The owner gave it back, or a larger token took its place.
+    Released,
+    /// Its lease was over.
+    LeaseOver,
+}
+
+/// The holders of one lock, and when Redis is told to drop the key.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    holders: Holders,
+    expires_at: WallTime,
+}
+
+#[derive(Clone, Debug)]
+enum Holders {
+    None,
+    One(Holder),
+    Many(Vec<Holder>),
+}
+
+impl Default for Lock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Lock {
+    /// A lock that nobody holds.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { holders: Holders::None, expires_at: WallTime::EPOCH }
+    }
+
+    /// A lock with these holders, each another owner; `None` when they do not fit beside each other.
+    #[must_use]
+    pub fn held_by(mut holders: Vec<Holder>, now: Now) -> Option<Self> {
+        let count = holders.len();
+        let fit = holders.iter().all(|holder| holder.slots.allows(count));
+        let last = holders.iter().map(|holder| holder.deadline).max().filter(|_| fit)?;
+        let holders = match holders.pop() {
+            Some(only) if holders.is_empty() => Holders::One(only),
+            Some(last) => {
+                holders.push(last);
+                Holders::Many(holders)
+            }
+            None => Holders::None,
+        };
+        Some(Self { holders, expires_at: now.wall_at(last) })
+    }
+
+    /// Who holds it, in the order of their grants. A holder whose lease is over stands here until somebody looks.
+    #[must_use]
+    pub fn holders(&self) -> &[Holder] {
+        match &self.holders {
+            Holders::None => &[],
+            Holders::One(holder) => std::slice::from_ref(holder),
+            Holders::Many(holders) => holders,
+        }
+    }
+
+    /// The holders, for a defragmenter to move what they have on the heap.
+    pub fn holders_mut(&mut self) -> &mut [Holder] {
+        match &mut self.holders {
+            Holders::None => &mut [],
+            Holders::One(holder) => std::slice::from_mut(holder),
+            Holders::Many(holders) => holders,
+        }
+    }
+
+    /// Whether nobody holds it: such a lock has no key.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.holders().is_empty()
+    }
+
+    /// The tenure of `owner`.
+    #[must_use]
+    pub fn holder(&self, owner: &Owner) -> Option<&Holder> {
+        self.holders().iter().find(|holder| holder.owner == *owner)
+    }
+
+    /// Whether a request that names `slots` fits beside the present holders: counting it, they are no more than the
+    /// number it named and no more than the number that any of them named.
+    #[must_use]
+    pub fn admits(&self, slots: Slots) -> bool {
+        let holders = self.holders();
+        let counted = holders.len().saturating_add(1);
+        slots.allows(counted) && holders.iter().all(|holder| holder.slots.allows(counted))
+    }
+
+    /// The smallest number that a present holder named.
+    #[must_use]
+    pub fn slots(&self) -> Option<Slots> {
+        self.holders().iter().map(|holder| holder.slots).min()
+    }
+
+    /// The first instant at which a lease ends.
+    #[must_use]
+    pub fn first_deadline(&self) -> Option<Instant> {
+        self.holders().iter().map(|holder| holder.deadline).min()
+    }
+
+    /// The instant at which the last lease ends.
+    #[must_use]
+    pub fn last_deadline(&self) -> Option<Instant> {
+        self.holders().iter().map(|holder| holder.deadline).max()
+    }
+
+    /// The wall time of the last deadline as it was reckoned when that was set: the TTL that Redis shows. When Redis
+    /// drops the key earlier than this, somebody has set another TTL by hand.
+    #[must_use]
+    pub const fn expires_at(&self) -> WallTime {
+        self.expires_at
+    }
+
+    /// The bytes the lock takes on the heap, beside its own size.
+    #[must_use]
+    pub fn heap_size(&self) -> usize {
+        let owners: usize = self.holders().iter().map(|holder| holder.owner.heap_size()).sum();
+        let list = match &self.holders {
+            Holders::None | Holders::One(_) => 0,
+            Holders::Many(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
+        };
+        owners.saturating_add(list)
+    }
+
+    /// Carries out one change: the only way a lock changes, on a primary, on a replica and from a file.
+    pub fn apply(&mut self, change: Change, now: Now) {
+        let before = self.last_deadline();
+        match change {
+            Change::Put(holder) => self.put(holder),
+            Change::End(token, _) => self.end(token),
+        }
+        let after = self.last_deadline();
+        if let Some(deadline) = after.filter(|_| after != before) {
+            self.expires_at = now.wall_at(deadline);
+        }
+    }
+
+    fn put(&mut self, holder: Holder) {
+        if let Some(known) = self.holders_mut().iter_mut().find(|known| known.owner == holder.owner) {
+            *known = holder;
+            return;
+        }
+        self.holders = match mem::replace(&mut self.holders, Holders::None) {
+            Holders::None => Holders::One(holder),
+            Holders::One(first) => Holders::Many(vec![first, holder]),
+            Holders::Many(mut holders) => {
+                holders.push(holder);
+                Holders::Many(holders)
+            }
+        };
+    }
+
+    fn end(&mut self, token: FencingToken) {
+        match &mut self.holders {
+            Holders::None => {}
+            Holders::One(holder) => {
+                if holder.token == token {
+                    self.holders = Holders::None;
+                }
+            }
+            Holders::Many(holders) => {
+                holders.retain(|holder| holder.token != token);
+                if holders.len() <= 1 {
+                    self.holders = holders.pop().map_or(Holders::None, Holders::One);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micros(0) };
+
+    fn holder(owner: &str, slots: u32, token: u64) -> Holder {
+        Holder {
+            owner: Owner::new(owner.as_bytes()).unwrap(),
+            holds: 1,
+            slots: Slots::new(slots).unwrap(),
+            token: FencingToken::new(token).unwrap(),
+            deadline: Instant::from_micros(1_000),
+            since: Instant::from_micros(0),
+        }
+    }
+
+    fn lock(slots: &[u32]) -> Lock {
+        let mut lock = Lock::new();
+        for (i, slots) in slots.iter().enumerate() {
+            lock.apply(Change::Put(holder(&format!("o{i}"), *slots, i as u64 + 1)), NOW);
+        }
+        lock
+    }
+
+    #[test]
+    fn admission_looks_at_every_number_named() {
+        for (held, asked, fits) in [
+            (&[][..], 1, true),
+            (&[1], 1, false),
+            (&[1], 0, false),
+            (&[0], 0, true),
+            (&[0], 1, false),
+            (&[0, 0], 3, true),
+            (&[0, 0], 2, false),
+            (&[3, 2], 3, false),
+            (&[3, 3], 3, true),
+        ] {
+            assert_eq!(lock(held).admits(Slots::new(asked).unwrap()), fits, "{held:?} + {asked}");
+        }
+    }
+
+    #[test]
+    fn holders_come_and_go_in_the_order_of_their_grants() {
+        let mut lock = lock(&[0, 0, 0]);
+        lock.apply(Change::End(FencingToken::new(2).unwrap(), End::Released), NOW);
+        let tokens: Vec<u64> = lock.holders().iter().map(|holder| holder.token.get()).collect();
+        assert_eq!(tokens, [1, 3]);
+        lock.apply(Change::End(FencingToken::new(9).unwrap(), End::Released), NOW);
+        lock.apply(Change::End(FencingToken::new(1).unwrap(), End::Released), NOW);
+        lock.apply(Change::End(FencingToken::new(3).unwrap(), End::LeaseOver), NOW);
+        assert!(lock.is_free());
+    }
+
+    #[test]
+    fn the_smallest_number_counts_shared_as_largest() {
+        assert_eq!(lock(&[0, 5, 7]).slots(), Slots::new(5));
+        assert_eq!(lock(&[0]).slots(), Some(Slots::SHARED));
+    }
+
+    #[test]
+    fn a_lock_of_one_holder_fits_a_small_allocation() {
+        assert!(size_of::<Lock>() <= 96, "{}", size_of::<Lock>());
+    }
+}

@@ -1,0 +1,45 @@
+//! The time after a start or a promotion in which nothing new is granted.
+//!
+//! A server that has just started, or a replica that has just been promoted, may have forgotten grants. For as long as
+//! the longest lease can last it grants no new tenure; holders re-enter, renew and release, and restore by their token
+//! what was forgotten. Afterwards every forgotten lease has ended by itself.
+
+use crate::units::{Instant, Now, Span};
+
+/// When the quarantine began, and how long it is set to last.
+#[derive(Clone, Copy, Debug)]
+pub struct Quarantine {
+    began: Instant,
+    length: Span,
+}
+
+impl Quarantine {
+    /// A quarantine of `length` from `began`; zero is none.
+    #[must_use]
+    pub const fn new(began: Instant, length: Span) -> Self {
+        Self { began, length }
+    }
+
+    /// Begins again: the server has been promoted.
+    pub const fn restart(&mut self, now: Instant) {
+        self.began = now;
+    }
+
+    /// Sets how long it lasts, counted from when it began.
+    pub const fn set_length(&mut self, length: Span) {
+        self.length = length;
+    }
+
+    /// The instant it ends, when that is still to come.
+    #[must_use]
+    pub fn ends(&self, now: Instant) -> Option<Instant> {
+        let end = self.began.after(self.length);
+        (now < end).then_some(end)
+    }
+
+    /// Whether new tenures are withheld now.
+    #[must_use]
+    pub fn in_force(&self, now: Now) -> bool {
+        self.ends(now.mono).is_some()
+    }
+}

@@ -1,0 +1,283 @@
+//! One step on one lock: where every grant is decided.
+//!
+//! Whoever asks (a command, the timer, a key that vanished, a client that left), the step begins the same way: holders
+//! whose lease is over go, and the line is served. Only then is the request itself looked at. So a request never passes
+//! a waiter, and a lock never stands free while somebody who may have it waits.
+//!
+//! | the owner | the lock | acquire | release | renew |
+//! | --- | --- | --- | --- | --- |
+//! | holds it | | one hold more, lease not shortened | one hold less; the last: over, next in line | new lease |
+//! | does not | admits it, nobody waits | new tenure | not held | not held |
+//! | does not | held, or somebody waits | busy | not held | not held |
+//! | does not | in quarantine | busy | not held | restored by its token |
+//!
+//! A step changes the lock in memory and records the changes in [`Effects`]; the caller carries the effects out before
+//! anything else can look at the lock.
+
+use crate::effects::{Effects, Event, Grant, NotHeld, Outcome, Refusal, Wake};
+use crate::lock::{Change, End, Holder, Lock, Slots};
+use crate::owner::Owner;
+use crate::quarantine::Quarantine;
+use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
+use crate::token::{FencingToken, TokenSource};
+use crate::units::{Instant, Now};
+use crate::waiting::{LineId, Waiter, WaitingRoom};
+use std::hash::Hash;
+
+/// How an acquisition that is not refused has ended for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// The owner holds the lock.
+    Granted(Grant),
+    /// It does not; it may wait.
+    Busy,
+}
+
+/// One step on one lock.
+#[derive(Debug)]
+pub struct Step<'a, H> {
+    /// The lock as it is stored, or as its shadow has it, or free.
+    pub lock: &'a mut Lock,
+    /// Its line, when it has one.
+    pub line: Option<LineId>,
+    /// All lines.
+    pub room: &'a mut WaitingRoom<H>,
+    /// Where new tenures get their token.
+    pub tokens: &'a mut TokenSource,
+    /// Whether new tenures are withheld.
+    pub quarantine: Quarantine,
+    /// What the step leaves to be done.
+    pub effects: &'a mut Effects<H>,
+    /// The time of the step.
+    pub now: Now,
+}
+
+impl<H: Copy + Eq + Hash> Step<'_, H> {
+    /// Asks for the lock.
+    ///
+    /// # Errors
+    /// [`Refusal::Holds`] when the named count cannot follow, [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
+    pub fn acquire(&mut self, request: &AcquireRequest) -> Result<Acquired, Refusal> {
+        self.settle();
+        let held = self.lock.holder(&request.owner).is_some();
+        if held || (!self.somebody_waits() && self.admits(request.slots)) {
+            return self.admit(request).map(Acquired::Granted);
+        }
+        match request.holds {
+            None | Some(1) => Ok(Acquired::Busy),
+            Some(_) => Err(Refusal::Holds { has: 0 }),
+        }
+    }
+
+    /// Gives back one hold or all, and hands the lock to the next in line when it was the last. Returns the holds left.
+    ///
+    /// # Errors
+    /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow.
+    pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
+        self.settle();
+        let left = self.give_back(request)?;
+        self.serve();
+        Ok(left)
+    }
+
+    /// Gives back as the primary did that sent the command: the lease is not judged, nobody is served.
+    ///
+    /// # Errors
+    /// As [`Step::release`].
+    pub fn follow_release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
+        self.give_back(request)
+    }
+
+    /// Sets a new lease; during quarantine, restores the tenure with the named token.
+    ///
+    /// # Errors
+    /// [`Refusal::NotHeld`], or [`Refusal::TokenFarAhead`].
+    pub fn renew(&mut self, request: &RenewRequest) -> Result<FencingToken, Refusal> {
+        self.settle();
+        let deadline = self.now.mono.after(request.lease);
+        match (self.lock.holder(&request.owner), request.token) {
+            (Some(known), named) if named.is_none_or(|named| named == known.token) => {
+                let token = known.token;
+                let renewed = Holder { deadline, ..known.clone() };
+                self.change(Change::Put(renewed), Event::Renewed);
+                Ok(token)
+            }
+            (_, Some(token)) if self.quarantine.in_force(self.now) => {
+                self.restore(request, token, deadline)?;
+                Ok(token)
+            }
+            _ => Err(Refusal::NotHeld(self.not_held(&request.owner))),
+        }
+    }
+
+    /// Ends the tenures whose lease is over, and serves the line.
+    pub fn settle(&mut self) {
+        let now = self.now.mono;
+        while let Some(over) = self.lock.holders().iter().find(|holder| holder.is_over(now)) {
+            let token = over.token;
+            self.change(Change::End(token, End::LeaseOver), Event::LeaseOver);
+        }
+        self.serve();
+    }
+
+    /// Passes on a grant whose client left before it could be told: takes back the hold, unless that tenure is over.
+    pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) {
+        let undelivered =
+            ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
+        // Refused when the tenure has ended in between: then there is nothing to pass on.
+        let _ = self.release(&undelivered);
+    }
+
+    /// When somebody must look at the lock again for those who wait: when its first lease ends or, while it is free,
+    /// when the quarantine does.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.lock.first_deadline().or_else(|| self.quarantine.ends(self.now.mono))
+    }
+
+    fn change(&mut self, change: Change, event: Event) {
+        self.effects.change(self.lock, change, self.now);
+        self.effects.events.push(event);
+    }
+
+    fn somebody_waits(&self) -> bool {
+        self.line.is_some_and(|line| !self.room.is_empty(line))
+    }
+
+    fn admits(&self, slots: Slots) -> bool {
+        self.lock.admits(slots) && !self.quarantine.in_force(self.now)
+    }
+
+    /// Grants to the first in line for as long as it fits.
+    fn serve(&mut self) {
+        let Some(line) = self.line else { return };
+        while let Some(first) = self.room.front(line) {
+            let request = &first.ticket.request;
+            let held = self.lock.holder(&request.owner).is_some();
+            if !held && !self.admits(request.slots) {
+                return;
+            }
+            if let Some(waiter) = self.room.pop_front(line) {
+                let owner = waiter.ticket.request.owner.clone();
+                self.answer(waiter);
+                self.serve_other_waits_of(&owner);
+            }
+        }
+    }
+
+    /// An owner that has been granted the lock re-enters with every other wait of its own.
+    fn serve_other_waits_of(&mut self, owner: &Owner) {
+        let Some(line) = self.line else { return };
+        if self.lock.holder(owner).is_none() {
+            return;
+        }
+        while let Some(waiter) = self.room.pop_owner(line, owner) {
+            self.answer(waiter);
+        }
+    }
+
+    fn answer(&mut self, waiter: Waiter<H>) {
+        let outcome = self.admit(&waiter.ticket.request).map_or_else(Outcome::Refused, Outcome::Granted);
+        self.effects.wakes.push(Wake { waiter, outcome });
+    }
+
+    /// Grants a request that fits: a re-entry, or a new tenure.
+    fn admit(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
+        let deadline = self.now.mono.after(request.lease);
+        if let Some(known) = self.lock.holder(&request.owner) {
+            let holds = match request.holds {
+                None => known.holds.checked_add(1).ok_or(Refusal::TooManyHolds)?,
+                Some(named) if named == known.holds || named.checked_sub(1) == Some(known.holds) => named,
+                Some(_) => return Err(Refusal::Holds { has: known.holds }),
+            };
+            let entered = Holder {
+                holds,
+                deadline: known.deadline.max(deadline),
+                slots: known.slots.min(request.slots),
+                ..known.clone()
+            };
+            let grant = Grant { token: entered.token, holds };
+            if holds > known.holds {
+                self.change(Change::Put(entered), Event::Acquired);
+            } else if entered != *known {
+                self.change(Change::Put(entered), Event::Renewed);
+            }
+            return Ok(grant);
+        }
+        if request.holds.is_some_and(|named| named != 1) {
+            return Err(Refusal::Holds { has: 0 });
+        }
+        let token = self.tokens.next(self.now.wall).ok_or(Refusal::TokensUsedUp)?;
+        let owner = request.owner.clone();
+        let (slots, since) = (request.slots, self.now.mono);
+        let tenure = Holder { owner, holds: 1, slots, token, deadline, since };
+        self.change(Change::Put(tenure), Event::Acquired);
+        Ok(Grant { token, holds: 1 })
+    }
+
+    fn give_back(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
+        let Some(known) = self.lock.holder(&request.owner) else {
+            // A repeat of the release that ended the tenure: none are left, as it named.
+            return match request.left {
+                HoldsLeft::Exactly(0) => Ok(0),
+                HoldsLeft::Exactly(_) | HoldsLeft::OneLess | HoldsLeft::None => {
+                    Err(Refusal::NotHeld(self.not_held(&request.owner)))
+                }
+            };
+        };
+        if request.token.is_some_and(|named| named != known.token) {
+            return Err(Refusal::NotHeld(self.not_held(&request.owner)));
+        }
+        let one_less = known.holds.saturating_sub(1);
+        let left = match request.left {
+            HoldsLeft::OneLess => one_less,
+            HoldsLeft::None => 0,
+            HoldsLeft::Exactly(named) if named == one_less || named == known.holds => named,
+            HoldsLeft::Exactly(_) => return Err(Refusal::Holds { has: known.holds }),
+        };
+        if left == known.holds {
+            return Ok(left);
+        }
+        let change = if left == 0 {
+            Change::End(known.token, End::Released)
+        } else {
+            Change::Put(Holder { holds: left, ..known.clone() })
+        };
+        self.change(change, Event::Released);
+        self.effects.command_says_it_all();
+        Ok(left)
+    }
+
+    /// Restores a tenure that this server has forgotten. Of two claims the larger token wins: it was given later.
+    fn restore(
+        &mut self,
+        request: &RenewRequest,
+        token: FencingToken,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        if token.is_far_ahead(self.now.wall) {
+            return Err(Refusal::TokenFarAhead);
+        }
+        if self.lock.holders().iter().any(|holder| holder.token >= token) {
+            return Err(Refusal::NotHeld(self.not_held(&request.owner)));
+        }
+        while let Some(earlier) = self.lock.holders().first() {
+            let token = earlier.token;
+            self.change(Change::End(token, End::Released), Event::Released);
+        }
+        self.tokens.observe(token);
+        let (owner, holds, since) = (request.owner.clone(), request.holds, self.now.mono);
+        let restored = Holder { owner, holds, slots: Slots::EXCLUSIVE, token, deadline, since };
+        self.change(Change::Put(restored), Event::Acquired);
+        self.serve_other_waits_of(&request.owner);
+        Ok(())
+    }
+
+    fn not_held(&self, owner: &Owner) -> NotHeld {
+        match (self.lock.holder(owner), self.lock.holders().iter().map(|holder| holder.token).max()) {
+            (Some(own), _) => NotHeld::OtherToken(own.token),
+            (None, Some(latest)) => NotHeld::ByAnother(latest),
+            (None, None) => NotHeld::Free,
+        }
+    }
+}

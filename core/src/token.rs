@@ -1,0 +1,108 @@
+//! Fencing tokens without a stored counter.
+//!
+//! A new token is the wall clock in microseconds, or one more than the largest token this server has given or heard
+//! of, whichever is larger. So tokens grow across a release, a deletion or FLUSHALL (the floor stays in memory), a
+//! clock step (the floor again), a restart without data (time has passed since the last grant), and a failover or slot
+//! move to a server whose clock is not further behind than the time since the last grant. It is the hybrid clock of
+//! Kulkarni et al., "Logical Physical Clocks" (2014), with the counter folded into the microseconds.
+
+use crate::units::{Span, WallTime};
+
+/// The number of a tenure: from 1 to 2^53 - 1, so that every language can hold it exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// The largest token there is.
+    pub const MAX: Self = Self((1 << 53) - 1);
+
+    /// A token from its number; `None` outside 1 to 2^53 - 1.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        if 1 <= number && number <= Self::MAX.0 { Some(Self(number)) } else { None }
+    }
+
+    /// The token's number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whether the token lies more than a day ahead of the wall clock: no honest server gave it, and taking it for
+    /// the floor would use the numbers up.
+    #[must_use]
+    pub fn is_far_ahead(self, wall: WallTime) -> bool {
+        const DAY: Span = match Span::from_millis(24 * 3_600 * 1_000) {
+            Some(day) => day,
+            None => Span::MAX,
+        };
+        let latest = wall.after(DAY).as_micros();
+        i64::try_from(self.0).is_ok_and(|token| token > latest)
+    }
+}
+
+/// Gives tokens, each larger than all before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokenSource {
+    floor: u64,
+}
+
+impl TokenSource {
+    /// A source that has heard of no token yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { floor: 0 }
+    }
+
+    /// A token larger than every one given or observed; `None` when the numbers are used up.
+    pub fn next(&mut self, wall: WallTime) -> Option<FencingToken> {
+        let by_clock = u64::try_from(wall.as_micros()).unwrap_or(0);
+        let token = FencingToken::new(self.floor.saturating_add(1).max(by_clock))?;
+        self.floor = token.0;
+        Some(token)
+    }
+
+    /// Takes note of a token that another server, or this one in an earlier life, has given.
+    pub fn observe(&mut self, token: FencingToken) {
+        self.floor = self.floor.max(token.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: i64) -> WallTime {
+        WallTime::from_micros(micros)
+    }
+
+    #[test]
+    fn tokens_follow_the_clock_and_never_fall() {
+        let mut source = TokenSource::new();
+        let given: Vec<u64> = [100, 100, 50, -7, 200].map(|wall| source.next(at(wall)).unwrap().get()).into();
+        assert_eq!(given, [100, 101, 102, 103, 200]);
+    }
+
+    #[test]
+    fn an_observed_token_is_passed() {
+        let mut source = TokenSource::new();
+        source.observe(FencingToken::new(500).unwrap());
+        source.observe(FencingToken::new(400).unwrap());
+        assert_eq!(source.next(at(100)).unwrap().get(), 501);
+    }
+
+    #[test]
+    fn the_last_number_is_given_once() {
+        let mut source = TokenSource::new();
+        source.observe(FencingToken::new(FencingToken::MAX.get() - 1).unwrap());
+        assert_eq!(source.next(at(0)), Some(FencingToken::MAX));
+        assert_eq!(source.next(at(0)), None);
+    }
+
+    #[test]
+    fn far_ahead_is_more_than_a_day() {
+        let day = 24 * 3_600 * 1_000_000;
+        assert!(!FencingToken::new(day + 5).unwrap().is_far_ahead(at(5)));
+        assert!(FencingToken::new(day + 6).unwrap().is_far_ahead(at(5)));
+    }
+}

@@ -1,0 +1,138 @@
+//! Time with a unit. Leases and wait limits are spans; they run on the monotonic clock. The wall clock is for what
+//! outlives the process: Redis's TTL, fencing tokens, and what is written to disk.
+
+const MICROS_PER_MILLI: i64 = 1_000;
+
+/// A length of time in whole milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(u64);
+
+impl Span {
+    /// The longest span there is: a thousand years. Sums of it and an instant do not overflow.
+    pub const MAX: Self = Self(1_000 * 365 * 24 * 3_600 * 1_000);
+
+    /// `millis` milliseconds; `None` above [`Span::MAX`].
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Option<Self> {
+        if millis <= Self::MAX.0 { Some(Self(millis)) } else { None }
+    }
+
+    /// The same in milliseconds.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    const fn micros(self) -> i64 {
+        // In range: a span is at most MAX.
+        (self.0 as i64).saturating_mul(MICROS_PER_MILLI)
+    }
+
+    fn from_micros_rounded_up(micros: i64) -> Self {
+        let millis =
+            micros.max(0).saturating_add(MICROS_PER_MILLI.saturating_sub(1)).div_euclid(MICROS_PER_MILLI);
+        Self(millis.unsigned_abs()).min(Self::MAX)
+    }
+
+    fn from_micros_rounded_down(micros: i64) -> Self {
+        Self(micros.max(0).div_euclid(MICROS_PER_MILLI).unsigned_abs()).min(Self::MAX)
+    }
+}
+
+/// An instant on the server's monotonic clock, in microseconds. It may lie before the clock's zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(i64);
+
+impl Instant {
+    /// The instant `micros` microseconds after the clock's zero.
+    #[must_use]
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// The instant `span` later.
+    #[must_use]
+    pub const fn after(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.micros()))
+    }
+
+    /// The instant `span` earlier.
+    #[must_use]
+    pub const fn before(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.micros()))
+    }
+
+    /// How long until `later`, rounded up; zero when it has come.
+    #[must_use]
+    pub fn until(self, later: Self) -> Span {
+        Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
+    }
+
+    /// How long since `earlier`, rounded down; zero when it has not come.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Span {
+        Span::from_micros_rounded_down(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A time on the wall clock, in microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WallTime(i64);
+
+impl WallTime {
+    /// The Unix epoch.
+    pub const EPOCH: Self = Self(0);
+
+    /// The time `micros` microseconds after the epoch.
+    #[must_use]
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// The time `millis` milliseconds after the epoch, as far as it can be told.
+    #[must_use]
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(MICROS_PER_MILLI))
+    }
+
+    /// The same in microseconds since the epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// The same in whole milliseconds since the epoch, rounded down as Redis does.
+    #[must_use]
+    pub const fn as_millis(self) -> i64 {
+        self.0.div_euclid(MICROS_PER_MILLI)
+    }
+
+    /// The time `span` later.
+    #[must_use]
+    pub const fn after(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.micros()))
+    }
+
+    /// How long until `later`, rounded up; zero when it has come.
+    #[must_use]
+    pub fn until(self, later: Self) -> Span {
+        Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
+    }
+}
+
+/// Both clocks, read once at the start of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The monotonic clock: decides leases and wait limits.
+    pub mono: Instant,
+    /// The wall clock: for tokens, Redis's TTL and files.
+    pub wall: WallTime,
+}
+
+impl Now {
+    /// What the wall clock should show at `deadline`.
+    #[must_use]
+    pub fn wall_at(&self, deadline: Instant) -> WallTime {
+        WallTime(self.wall.0.saturating_add(deadline.0.saturating_sub(self.mono.0)))
+    }
+}

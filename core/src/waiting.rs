@@ -1,0 +1,364 @@
+//! The wait queues: first come, first served, one line a lock.
+//!
+//! A line exists while somebody waits for a lock, or while the lock has a *shadow*: a tenure whose key the server has
+//! dropped before its lease was over. Lines live in memory on the primary alone; they are not stored and not sent to
+//! replicas.
+//!
+//! Every operation costs O(log n) in the waiters of the line, or in all waiters where a wait limit or a due time is
+//! indexed; none looks at all waiters. A waiter is found by its place (to serve it), by its handle (when its client
+//! leaves), by its owner (to grant it together with the owner's first wait) and by its limit.
+//!
+//! Invariants: a waiter stands in exactly one line, under its place, under its owner and under its handle, and in
+//! `limits` when it has a limit; a line without waiters and shadow does not exist.
+
+use crate::effects::{Outcome, Wake};
+use crate::lock::Lock;
+use crate::owner::Owner;
+use crate::request::AcquireRequest;
+use crate::units::Instant;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
+use std::rc::Rc;
+
+/// The number of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Db(pub i32);
+
+/// The name of a line within this process. Names are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LineId(u64);
+
+/// A place in a line: the earlier, the smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Place(u64);
+
+/// What a client brings when it joins a line.
+#[derive(Clone, Debug)]
+pub struct Ticket<H> {
+    /// What it asks for.
+    pub request: AcquireRequest,
+    /// The instant at which it gives up.
+    pub limit: Option<Instant>,
+    /// How the caller finds the blocked client again.
+    pub handle: H,
+}
+
+/// A client in a line.
+#[derive(Clone, Debug)]
+pub struct Waiter<H> {
+    /// What it brought.
+    pub ticket: Ticket<H>,
+    /// The instant from which it, or the request whose place it took over, has waited.
+    pub since: Instant,
+}
+
+/// How many may wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Caps {
+    /// For one lock.
+    pub per_lock: usize,
+    /// For all locks.
+    pub total: usize,
+}
+
+/// A line that nobody more may join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The line of this lock.
+    Lock,
+    /// The lines of all locks together.
+    Total,
+}
+
+#[derive(Debug)]
+struct Line<H> {
+    db: Db,
+    key: Rc<[u8]>,
+    waiters: BTreeMap<Place, Waiter<H>>,
+    by_owner: HashMap<Owner, BTreeSet<Place>>,
+    due: Option<Instant>,
+    shadow: Option<Lock>,
+}
+
+/// All lines.
+#[derive(Debug)]
+pub struct WaitingRoom<H> {
+    names: BTreeMap<Db, HashMap<Rc<[u8]>, LineId>>,
+    lines: HashMap<LineId, Line<H>>,
+    by_handle: HashMap<H, (LineId, Place)>,
+    limits: BTreeSet<(Instant, LineId, Place)>,
+    due: BTreeSet<(Instant, LineId)>,
+    next_line: u64,
+    next_place: u64,
+}
+
+impl<H: Copy + Eq + Hash> Default for WaitingRoom<H> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<H: Copy + Eq + Hash> WaitingRoom<H> {
+    /// A room in which nobody waits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            names: BTreeMap::new(),
+            lines: HashMap::new(),
+            by_handle: HashMap::new(),
+            limits: BTreeSet::new(),
+            due: BTreeSet::new(),
+            next_line: 0,
+            next_place: 0,
+        }
+    }
+
+    /// How many wait in all lines.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.by_handle.len()
+    }
+
+    /// The line of a lock.
+    #[must_use]
+    pub fn line(&self, db: Db, key: &[u8]) -> Option<LineId> {
+        if self.lines.is_empty() {
+            return None;
+        }
+        self.names.get(&db)?.get(key).copied()
+    }
+
+    /// The database and key of a line.
+    #[must_use]
+    pub fn name(&self, line: LineId) -> Option<(Db, Rc<[u8]>)> {
+        self.lines.get(&line).map(|line| (line.db, Rc::clone(&line.key)))
+    }
+
+    /// All lines.
+    pub fn lines(&self) -> impl Iterator<Item = LineId> {
+        self.lines.keys().copied()
+    }
+
+    /// The lines of one database.
+    pub fn lines_of(&self, db: Db) -> impl Iterator<Item = LineId> {
+        self.names.get(&db).into_iter().flat_map(HashMap::values).copied()
+    }
+
+    /// Who waits in a line, next to be served first.
+    pub fn queue(&self, line: LineId) -> impl Iterator<Item = &Waiter<H>> {
+        self.lines.get(&line).into_iter().flat_map(|line| line.waiters.values())
+    }
+
+    /// How many wait in a line.
+    #[must_use]
+    pub fn len(&self, line: LineId) -> usize {
+        self.lines.get(&line).map_or(0, |line| line.waiters.len())
+    }
+
+    /// Whether nobody waits in a line.
+    #[must_use]
+    pub fn is_empty(&self, line: LineId) -> bool {
+        self.len(line) == 0
+    }
+
+    /// Joins the line of a lock at its end; or, for a request that names the count it should lead to, takes over the
+    /// place of the owner's earlier wait, which is then told so.
+    ///
+    /// # Errors
+    /// [`Full`] when no more may wait.
+    pub fn join(
+        &mut self,
+        db: Db,
+        key: &[u8],
+        ticket: Ticket<H>,
+        now: Instant,
+        caps: Caps,
+    ) -> Result<Option<Wake<H>>, Full> {
+        let earlier = self.line(db, key).filter(|_| ticket.request.holds.is_some()).and_then(|id| {
+            let place = self.lines.get(&id)?.by_owner.get(&ticket.request.owner)?.first()?;
+            Some((id, *place))
+        });
+        if let Some((id, place)) = earlier {
+            let waiter = self.remove(id, place);
+            let since = waiter.as_ref().map_or(now, |waiter| waiter.since);
+            let id = self.open(db, key);
+            self.insert(id, place, Waiter { ticket, since });
+            return Ok(waiter.map(|waiter| Wake { waiter, outcome: Outcome::Superseded }));
+        }
+        if self.waiters() >= caps.total {
+            return Err(Full::Total);
+        }
+        if self.line(db, key).is_some_and(|id| self.len(id) >= caps.per_lock) || caps.per_lock == 0 {
+            return Err(Full::Lock);
+        }
+        let id = self.open(db, key);
+        self.next_place = self.next_place.saturating_add(1);
+        self.insert(id, Place(self.next_place), Waiter { ticket, since: now });
+        Ok(None)
+    }
+
+    /// The next to be served.
+    #[must_use]
+    pub fn front(&self, line: LineId) -> Option<&Waiter<H>> {
+        self.lines.get(&line)?.waiters.values().next()
+    }
+
+    /// Takes the next to be served out of its line.
+    pub fn pop_front(&mut self, line: LineId) -> Option<Waiter<H>> {
+        let place = *self.lines.get(&line)?.waiters.keys().next()?;
+        self.remove(line, place)
+    }
+
+    /// Takes the earliest wait of `owner` out of a line.
+    pub fn pop_owner(&mut self, line: LineId, owner: &Owner) -> Option<Waiter<H>> {
+        let place = *self.lines.get(&line)?.by_owner.get(owner)?.first()?;
+        self.remove(line, place)
+    }
+
+    /// Takes out the waiter with this handle: its client has left.
+    pub fn leave(&mut self, handle: H) -> Option<Waiter<H>> {
+        let (line, place) = *self.by_handle.get(&handle)?;
+        self.remove(line, place)
+    }
+
+    /// Takes out one waiter whose limit has been reached.
+    pub fn pop_limit_reached(&mut self, now: Instant) -> Option<Waiter<H>> {
+        let (_, line, place) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
+        self.remove(line, place)
+    }
+
+    /// Sets when the lock of a line must be looked at again: when its first lease ends.
+    pub fn set_due(&mut self, line: LineId, due: Option<Instant>) {
+        let Some(entry) = self.lines.get_mut(&line) else { return };
+        if entry.due == due {
+            return;
+        }
+        if let Some(before) = entry.due.take() {
+            self.due.remove(&(before, line));
+        }
+        entry.due = due;
+        if let Some(due) = due {
+            self.due.insert((due, line));
+        }
+    }
+
+    /// Takes one line whose time has come; it is not due any more.
+    pub fn pop_due(&mut self, now: Instant) -> Option<LineId> {
+        let (_, line) = *self.due.first().filter(|(due, _)| *due <= now)?;
+        self.set_due(line, None);
+        Some(line)
+    }
+
+    /// The first instant at which a line is due or a limit is reached.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        let due = self.due.first().map(|(due, _)| *due);
+        let limit = self.limits.first().map(|(limit, ..)| *limit);
+        due.into_iter().chain(limit).min()
+    }
+
+    /// Keeps a tenure whose key the server has dropped early.
+    pub fn set_shadow(&mut self, db: Db, key: &[u8], shadow: Lock) {
+        let id = self.open(db, key);
+        let due = shadow.first_deadline();
+        if let Some(line) = self.lines.get_mut(&id) {
+            line.shadow = Some(shadow);
+        }
+        self.set_due(id, due);
+    }
+
+    /// The shadow of a lock.
+    #[must_use]
+    pub fn shadow(&self, line: LineId) -> Option<&Lock> {
+        self.lines.get(&line)?.shadow.as_ref()
+    }
+
+    /// Takes the shadow of a lock: it goes back to the keyspace, or has been broken.
+    pub fn take_shadow(&mut self, line: LineId) -> Option<Lock> {
+        let shadow = self.lines.get_mut(&line)?.shadow.take();
+        self.close_if_unused(line);
+        shadow
+    }
+
+    /// Forgets the shadows of a database, or of all: it was flushed.
+    pub fn drop_shadows(&mut self, db: Option<Db>) {
+        let flushed = |line: &Line<H>| line.shadow.is_some() && db.is_none_or(|db| line.db == db);
+        let lines: Vec<LineId> =
+            self.lines.iter().filter(|(_, line)| flushed(line)).map(|(id, _)| *id).collect();
+        for line in lines {
+            self.take_shadow(line);
+        }
+    }
+
+    /// Exchanges the shadows of two databases, as SWAPDB exchanged their keys. Waiters stay in their database.
+    pub fn swap_shadows(&mut self, one: Db, other: Db) {
+        let mut taken = Vec::new();
+        for (from, to) in [(one, other), (other, one)] {
+            let lines: Vec<LineId> = self.lines_of(from).collect();
+            for id in lines {
+                let key = self.name(id).map(|(_, key)| key);
+                if let (Some(key), Some(shadow)) = (key, self.take_shadow(id)) {
+                    taken.push((to, key, shadow));
+                }
+            }
+        }
+        for (db, key, shadow) in taken {
+            self.set_shadow(db, &key, shadow);
+        }
+    }
+
+    fn open(&mut self, db: Db, key: &[u8]) -> LineId {
+        if let Some(id) = self.line(db, key) {
+            return id;
+        }
+        self.next_line = self.next_line.saturating_add(1);
+        let id = LineId(self.next_line);
+        let key: Rc<[u8]> = key.into();
+        self.names.entry(db).or_default().insert(Rc::clone(&key), id);
+        let (waiters, by_owner) = (BTreeMap::new(), HashMap::new());
+        self.lines.insert(id, Line { db, key, waiters, by_owner, due: None, shadow: None });
+        id
+    }
+
+    fn insert(&mut self, id: LineId, place: Place, waiter: Waiter<H>) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        self.by_handle.insert(waiter.ticket.handle, (id, place));
+        if let Some(limit) = waiter.ticket.limit {
+            self.limits.insert((limit, id, place));
+        }
+        line.by_owner.entry(waiter.ticket.request.owner.clone()).or_default().insert(place);
+        line.waiters.insert(place, waiter);
+    }
+
+    fn remove(&mut self, id: LineId, place: Place) -> Option<Waiter<H>> {
+        let line = self.lines.get_mut(&id)?;
+        let waiter = line.waiters.remove(&place)?;
+        if let Some(places) = line.by_owner.get_mut(&waiter.ticket.request.owner) {
+            places.remove(&place);
+            if places.is_empty() {
+                line.by_owner.remove(&waiter.ticket.request.owner);
+            }
+        }
+        self.by_handle.remove(&waiter.ticket.handle);
+        if let Some(limit) = waiter.ticket.limit {
+            self.limits.remove(&(limit, id, place));
+        }
+        self.close_if_unused(id);
+        Some(waiter)
+    }
+
+    fn close_if_unused(&mut self, id: LineId) {
+        let unused = self.lines.get(&id).is_some_and(|line| line.waiters.is_empty() && line.shadow.is_none());
+        let Some(line) = self.lines.get(&id).filter(|_| unused) else { return };
+        if let Some(due) = line.due {
+            self.due.remove(&(due, id));
+        }
+        if let Some(names) = self.names.get_mut(&line.db) {
+            names.remove(&line.key);
+            if names.is_empty() {
+                self.names.remove(&line.db);
+            }
+        }
+        self.lines.remove(&id);
+    }
+}
