@@ -1,1 +1,67 @@
-//! module
+//! Lockward: native distributed locks for Redis and Valkey, as a module that the server loads.
+//!
+//! This file registers, and nothing else. The lock itself is in the crate `lockward-core`; here is what knows the
+//! server. See docs/design.md for how it hangs together.
+
+mod alarm;
+mod arguments;
+mod background;
+mod callbacks;
+mod client;
+mod commands;
+mod errors;
+mod follow;
+mod news;
+mod server;
+mod settings;
+mod state;
+mod stored;
+mod turn;
+mod waiters;
+
+use callbacks::{Edge, config, data_type, events, guard, timer};
+use lockward_core::Quarantine;
+use redis_module::alloc::RedisAlloc;
+use redis_module::raw;
+use server::{Context, global_flags, now};
+use std::ffi::{CStr, c_int};
+
+/// Memory comes from the server, so that it counts where operators look. Before the module is loaded there is none.
+#[global_allocator]
+static ALLOCATOR: RedisAlloc = RedisAlloc;
+
+const NAME: &CStr = c"lock";
+const VERSION: c_int = 1;
+
+/// Called by the server to load the module.
+///
+/// # Safety
+/// Only the server may call it, as its module API says.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the server looks it up by this name")]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let api_version = raw::REDISMODULE_APIVER_1 as c_int;
+    // SAFETY: the server's context of this very call. Nothing may be allocated before this.
+    let known = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
+    if known != raw::REDISMODULE_OK as c_int {
+        return raw::REDISMODULE_ERR as c_int;
+    }
+    guard(Edge::Load, raw::REDISMODULE_ERR as c_int, || {
+        // SAFETY: the server's context of this very call.
+        let context = unsafe { Context::new(context) };
+        context.set_options();
+        timer::prepare(context);
+        let registered = data_type::register(context)
+            && commands::register_all(context)
+            && events::subscribe(context)
+            // SAFETY: the server's arguments of this very call.
+            && unsafe { config::register(context, argv, argc) };
+        let quarantine = Quarantine::new(now().mono, settings::quarantine().unwrap_or_default());
+        state::with(|state| state.start(global_flags(), quarantine));
+        if registered { raw::REDISMODULE_OK as c_int } else { raw::REDISMODULE_ERR as c_int }
+    })
+}

@@ -132,7 +132,7 @@ impl<H> Effects<H> {
     /// What replicas and the AOF are sent.
     #[must_use]
     pub fn propagation(&self) -> Propagation<'_> {
-        if !self.changed() {
+        if self.payload.is_empty() {
             Propagation::Nothing
         } else if self.verbatim {
             Propagation::Verbatim
@@ -154,11 +154,14 @@ impl<H> Effects<H> {
         self.verbatim = self.changes == 1;
     }
 
-    /// For a lock whose key the server has dropped early, elsewhere too: the changes become the whole lock.
+    /// For a lock whose key the server has dropped early, elsewhere too: the changes become the whole lock, which is
+    /// nothing when it is free now.
     pub fn make_whole(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
-        encoding::append_lock(&mut self.payload, lock, now);
         self.verbatim = false;
+        if !lock.is_free() {
+            encoding::append_lock(&mut self.payload, lock, now);
+        }
     }
 }
 

@@ -161,40 +161,44 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.len(line) == 0
     }
 
-    /// Joins the line of a lock at its end; or, for a request that names the count it should lead to, takes over the
-    /// place of the owner's earlier wait, which is then told so.
+    /// Whether `request` may join the line of a lock. Taking over a place is always allowed.
     ///
     /// # Errors
     /// [`Full`] when no more may wait.
-    pub fn join(
-        &mut self,
-        db: Db,
-        key: &[u8],
-        ticket: Ticket<H>,
-        now: Instant,
-        caps: Caps,
-    ) -> Result<Option<Wake<H>>, Full> {
-        let earlier = self.line(db, key).filter(|_| ticket.request.holds.is_some()).and_then(|id| {
-            let place = self.lines.get(&id)?.by_owner.get(&ticket.request.owner)?.first()?;
-            Some((id, *place))
-        });
-        if let Some((id, place)) = earlier {
-            let waiter = self.remove(id, place);
-            let since = waiter.as_ref().map_or(now, |waiter| waiter.since);
-            let id = self.open(db, key);
-            self.insert(id, place, Waiter { ticket, since });
-            return Ok(waiter.map(|waiter| Wake { waiter, outcome: Outcome::Superseded }));
+    pub fn may_join(&self, db: Db, key: &[u8], request: &AcquireRequest, caps: Caps) -> Result<(), Full> {
+        if self.earlier_wait(db, key, request).is_some() {
+            Ok(())
+        } else if self.waiters() >= caps.total {
+            Err(Full::Total)
+        } else if self.line(db, key).map_or(0, |line| self.len(line)) >= caps.per_lock {
+            Err(Full::Lock)
+        } else {
+            Ok(())
         }
-        if self.waiters() >= caps.total {
-            return Err(Full::Total);
-        }
-        if self.line(db, key).is_some_and(|id| self.len(id) >= caps.per_lock) || caps.per_lock == 0 {
-            return Err(Full::Lock);
-        }
-        let id = self.open(db, key);
+    }
+
+    /// Joins the line of a lock at its end; or, for a request that names the count it should lead to, takes over the
+    /// place of the owner's earlier wait, which is then told so.
+    pub fn join(&mut self, db: Db, key: &[u8], ticket: Ticket<H>, now: Instant) -> Option<Wake<H>> {
+        let earlier = self.earlier_wait(db, key, &ticket.request);
+        let superseded = earlier.and_then(|(line, place)| self.remove(line, place));
+        let place = earlier.map_or_else(|| self.new_place(), |(_, place)| place);
+        let since = superseded.as_ref().map_or(now, |waiter| waiter.since);
+        let line = self.open(db, key);
+        self.insert(line, place, Waiter { ticket, since });
+        superseded.map(|waiter| Wake { waiter, outcome: Outcome::Superseded })
+    }
+
+    fn earlier_wait(&self, db: Db, key: &[u8], request: &AcquireRequest) -> Option<(LineId, Place)> {
+        request.holds?;
+        let line = self.line(db, key)?;
+        let place = self.lines.get(&line)?.by_owner.get(&request.owner)?.first()?;
+        Some((line, *place))
+    }
+
+    fn new_place(&mut self) -> Place {
         self.next_place = self.next_place.saturating_add(1);
-        self.insert(id, Place(self.next_place), Waiter { ticket, since: now });
-        Ok(None)
+        Place(self.next_place)
     }
 
     /// The next to be served.

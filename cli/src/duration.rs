@@ -1,0 +1,79 @@
+//! Durations as people write and read them.
+
+use std::time::Duration;
+
+/// Reads `50ms`, `2s` or `5m`. A bare number is refused: its unit would be a guess.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_ends);
+    let unit_in_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return Err("expected a number and a unit, such as 50ms, 2s or 5m".into()),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("'{number}' is not a usable number"))?;
+    number.checked_mul(unit_in_ms).map(Duration::from_millis).ok_or_else(|| "too long".into())
+}
+
+/// Three digits at most, in the unit that fits: `0 ms`, `0.4 ms`, `38 ms`, `2.15 s`, `75.0 s`.
+pub(crate) fn show(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    let ms = seconds * 1_000.0;
+    // The bounds are where rounding would carry into the next form.
+    if ms < 0.05 {
+        "0 ms".to_owned()
+    } else if ms < 9.95 {
+        format!("{ms:.1} ms")
+    } else if ms < 999.5 {
+        format!("{ms:.0} ms")
+    } else if seconds < 9.995 {
+        format!("{seconds:.2} s")
+    } else if seconds < 99.95 {
+        format!("{seconds:.1} s")
+    } else {
+        format!("{seconds:.0} s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_each_unit() {
+        for (text, ms) in [("50ms", 50), ("0ms", 0), ("2s", 2_000), ("5m", 300_000)] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_has_no_clear_meaning() {
+        for text in
+            ["", "50", "ms", "-5ms", "1.5s", "5 s", "5h", "99999999999999999999ms", "18446744073709551615s"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shows_three_digits_at_most() {
+        for (us, text) in [
+            (0, "0 ms"),
+            (49, "0 ms"),
+            (50, "0.1 ms"),
+            (449, "0.4 ms"),
+            (9_949, "9.9 ms"),
+            (9_950, "10 ms"),
+            (38_200, "38 ms"),
+            (999_400, "999 ms"),
+            (999_600, "1.00 s"),
+            (2_154_000, "2.15 s"),
+            (9_996_000, "10.0 s"),
+            (75_000_000, "75.0 s"),
+            (180_000_000, "180 s"),
+        ] {
+            assert_eq!(show(Duration::from_micros(us)), text);
+        }
+    }
+}

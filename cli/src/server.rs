@@ -1,0 +1,91 @@
+//! The Redis server a subcommand talks to.
+
+use std::time::Duration;
+
+use redis::{Client, Connection, ConnectionInfo, RedisError, Value};
+
+use crate::failure::Failure;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// A server by its address.
+pub(crate) struct Server {
+    client: Client,
+    address: String,
+}
+
+impl Server {
+    pub(crate) fn new(info: ConnectionInfo) -> Result<Self, Failure> {
+        // Never the URL itself: it may carry a password.
+        let address = info.addr().to_string();
+        Ok(Self { client: Client::open(info)?, address })
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A new connection that waits `reply_limit` for each reply. A command that blocks needs a limit longer than
+    /// its own wait limit.
+    pub(crate) fn connect(&self, reply_limit: Duration) -> Result<Connection, Failure> {
+        let connected = self.client.get_connection_with_timeout(CONNECT_LIMIT);
+        let connection = connected.map_err(|error| self.unreachable(&error))?;
+        connection.set_read_timeout(Some(reply_limit))?;
+        Ok(connection)
+    }
+
+    /// Fails unless the server behind `connection` has the lock commands.
+    pub(crate) fn require_module(&self, connection: &mut Connection) -> Result<(), Failure> {
+        let known: Vec<Value> = redis::cmd("COMMAND").arg("INFO").arg("LOCK.ACQUIRE").query(connection)?;
+        if known.iter().all(|command| *command == Value::Nil) {
+            let address = &self.address;
+            return Err(Failure::new(format!(
+                "the server at {address} does not have the Lockward module. Start one that has: make run"
+            )));
+        }
+        Ok(())
+    }
+
+    fn unreachable(&self, error: &RedisError) -> Failure {
+        let address = &self.address;
+        if error.is_io_error() {
+            Failure::new(format!(
+                "cannot reach a Redis server at {address}: {error}. Start one with the module: make run"
+            ))
+        } else {
+            Failure::new(format!("the server at {address} refused the connection: {error}"))
+        }
+    }
+}
+
+/// How many commands the server has executed so far, all clients together, calls inside scripts included. INFO is
+/// left out, so that asking does not change the answer.
+pub(crate) fn commands_executed(connection: &mut Connection) -> Result<u64, Failure> {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
+    Ok(sum_of_calls(&stats))
+}
+
+fn sum_of_calls(stats: &str) -> u64 {
+    stats
+        .lines()
+        .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'))
+        .filter(|(command, _)| *command != "info")
+        .filter_map(|(_, fields)| fields.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_summed_without_info() {
+        let stats = "# Commandstats\r\n\
+            cmdstat_get:calls=5000,usec=7,usec_per_call=1.40,rejected_calls=0,failed_calls=0\r\n\
+            cmdstat_client|setinfo:calls=2,usec=1,usec_per_call=0.50,rejected_calls=0,failed_calls=2\r\n\
+            cmdstat_lock.acquire:calls=40,usec=1,usec_per_call=0.50,rejected_calls=0,failed_calls=0\r\n\
+            cmdstat_info:calls=9,usec=1,usec_per_call=0.50,rejected_calls=0,failed_calls=0\r\n";
+        assert_eq!(sum_of_calls(stats), 5_042);
+        assert_eq!(sum_of_calls("# Commandstats\r\n"), 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! Claims about `lockward demo` as a process: what it says and how it exits.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::{env, fs, process};
+
+/// A plain redis-server on a Unix socket, so that no port can be taken.
+struct Server {
+    child: Child,
+    folder: PathBuf,
+    // Kept open: the server logs into it until its end.
+    _log: Lines<BufReader<ChildStdout>>,
+}
+
+impl Server {
+    fn start(name: &str) -> Self {
+        let folder = env::temp_dir().join(format!("lockward-cli-{}-{name}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--unixsocket", "socket", "--dir"])
+            .arg(&folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready =
+            log.by_ref().map_while(Result::ok).any(|line| line.contains("ready to accept connections"));
+        assert!(ready, "redis-server ended before it was ready");
+        Self { child, folder, _log: log }
+    }
+
+    fn url(&self) -> String {
+        format!("redis+unix://{}", self.folder.join("socket").display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn demo(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lockward")).arg("demo").args(arguments).output().unwrap()
+}
+
+/// The one line on stderr of a run that must fail before it prints anything else.
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_one_clear_line() {
+    let line = refusal(&demo(&["--url", "redis+unix:///nonexistent/socket"]));
+    assert!(line.starts_with("lockward: cannot reach a Redis server at /nonexistent/socket"), "{line}");
+    assert!(line.contains("make run"), "{line}");
+}
+
+#[test]
+fn a_password_is_not_shown() {
+    let line = refusal(&demo(&["--url", "redis+unix:///nonexistent/socket?pass=hidden"]));
+    assert!(!line.contains("hidden"), "{line}");
+}
+
+#[test]
+fn a_server_without_the_module_is_one_clear_line() {
+    let server = Server::start("without-module");
+    let line = refusal(&demo(&["--url", &server.url()]));
+    assert!(line.contains("does not have the Lockward module"), "{line}");
+    assert!(line.contains("make run"), "{line}");
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    assert_eq!(demo(&["--clients", "1"]).status.code(), Some(2));
+}

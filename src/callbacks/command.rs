@@ -1,0 +1,134 @@
+//! Commands: how they are registered, and how the server calls them.
+
+use super::{Edge, guard};
+use crate::arguments::Arguments;
+use crate::errors::Error;
+use crate::server::{Context, api};
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::{mem, ptr, slice};
+
+/// One command: what the server is told of it, and what it does.
+pub trait Command {
+    /// Its name, in lower case.
+    const NAME: &'static CStr;
+    /// Its flags, as `RM_CreateCommand` names them.
+    const FLAGS: &'static CStr;
+    /// How many arguments it takes, its name included; negative: at least so many.
+    const ARITY: c_int;
+    /// How it uses its key, the first argument; `None` when it has none.
+    const KEY: Option<KeyUse>;
+    /// Its ACL categories, on servers that let a module say so.
+    const CATEGORIES: &'static CStr;
+    /// What it does, in one sentence.
+    const SUMMARY: &'static CStr;
+    /// What it costs.
+    const COMPLEXITY: &'static CStr;
+
+    /// Parses the whole request, does it, and replies. Replies nothing when it fails.
+    ///
+    /// # Errors
+    /// What the client is told.
+    fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error>;
+}
+
+/// How a command uses its key.
+#[derive(Clone, Copy, Debug)]
+pub enum KeyUse {
+    /// Reads it.
+    Read,
+    /// Reads it, and may make, change or delete it.
+    Write,
+}
+
+impl KeyUse {
+    const fn flags(self) -> u32 {
+        match self {
+            Self::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+            Self::Write => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_UPDATE
+            }
+        }
+    }
+}
+
+/// Registers a command. False when the server refuses it.
+pub fn register<C: Command>(context: Context) -> bool {
+    let key = c_int::from(C::KEY.is_some());
+    let (context, name) = (context.as_ptr(), C::NAME.as_ptr());
+    // SAFETY: the context is that of the module's load; all texts are constant and end in NUL.
+    let created = unsafe {
+        api!(RedisModule_CreateCommand(context, name, Some(dispatch::<C>), C::FLAGS.as_ptr(), key, key, key))
+    };
+    if created != raw::REDISMODULE_OK as c_int {
+        return false;
+    }
+    // SAFETY: the command has just been made under this name.
+    let command = unsafe { api!(RedisModule_GetCommand(context, name)) };
+    !command.is_null() && describe::<C>(command) && categorise::<C>(command)
+}
+
+fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    // SAFETY: these C structs are valid when zeroed: null pointers, zero numbers, "unknown" and "omitted" kinds.
+    let mut specs: [raw::RedisModuleCommandKeySpec; 2] = unsafe { mem::zeroed() };
+    if let (Some(key), [first, _end]) = (C::KEY, &mut specs) {
+        first.flags = key.flags().into();
+        first.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+        first.bs.index.pos = 1;
+        first.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+        first.fk.range.lastkey = 0;
+        first.fk.range.keystep = 1;
+        first.fk.range.limit = 0;
+    }
+    let info = raw::RedisModuleCommandInfo {
+        version: &raw const version,
+        summary: C::SUMMARY.as_ptr(),
+        complexity: C::COMPLEXITY.as_ptr(),
+        since: c"0.1.0".as_ptr(),
+        history: ptr::null_mut(),
+        tips: ptr::null(),
+        arity: C::ARITY,
+        key_specs: if C::KEY.is_some() { specs.as_mut_ptr() } else { ptr::null_mut() },
+        args: ptr::null_mut(),
+    };
+    // SAFETY: the command exists; everything `info` points to lives through the call, which copies it.
+    let status = unsafe { api!(RedisModule_SetCommandInfo(command, &raw const info)) };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+fn categorise<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
+    // SAFETY: reads a function pointer that the server set when the module was loaded.
+    let Some(categorise) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else {
+        return true; // Redis before 7.2
+    };
+    // SAFETY: the command exists; the text is constant.
+    let status = unsafe { categorise(command, C::CATEGORIES.as_ptr()) };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn dispatch<C: Command>(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server's context of this very call.
+    let context = unsafe { Context::new(context) };
+    let done = guard(Edge::Command, Err(Error::Internal), || {
+        let count = usize::try_from(argc).unwrap_or_default();
+        // SAFETY: the server gives `argc` strings, valid until this call returns.
+        let arguments = unsafe { slice::from_raw_parts(argv, count) };
+        C::run(context, Arguments::new(context.db(), arguments))
+    });
+    if let Err(error) = done {
+        error.reply(context);
+    }
+    raw::REDISMODULE_OK as c_int
+}

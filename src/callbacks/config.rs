@@ -1,0 +1,101 @@
+//! The settings as the server asks for them.
+
+use super::{Edge, guard};
+use crate::arguments::parse_integer;
+use crate::news;
+use crate::server::{Context, Level, api, log, string_bytes};
+use crate::settings::{ALL, Setting, quarantine};
+use crate::state;
+use redis_module::raw;
+use std::ffi::{c_char, c_int, c_longlong, c_void};
+use std::slice;
+
+/// Registers every setting, with the number that the module's arguments give as the one that stands when the
+/// configuration names none. False, and a line in the log, when an argument is wrong.
+///
+/// # Safety
+/// `argv` holds `argc` strings of the server's.
+pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> bool {
+    let count = usize::try_from(argc).unwrap_or_default();
+    // SAFETY: as the caller promises; without arguments the pointer may be anything.
+    let strings = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(argv, count) } };
+    // SAFETY: as the caller promises.
+    let arguments: Vec<&[u8]> = strings.iter().map(|string| unsafe { string_bytes(*string) }).collect();
+    let Some(defaults) = defaults(&arguments) else { return false };
+    let registered =
+        ALL.iter().zip(defaults).all(|(setting, default)| register_one(context, setting, default));
+    // SAFETY: the context is that of the module's load.
+    registered && unsafe { api!(RedisModule_LoadConfigs(context.as_ptr())) == raw::REDISMODULE_OK as c_int }
+}
+
+fn register_one(context: Context, setting: &'static Setting, default: i64) -> bool {
+    // SAFETY: the context is that of the module's load; the setting lives for ever.
+    let status = unsafe {
+        api!(RedisModule_RegisterNumericConfig(
+            context.as_ptr(),
+            setting.name.as_ptr(),
+            default,
+            raw::REDISMODULE_CONFIG_DEFAULT,
+            setting.least,
+            setting.most,
+            Some(get),
+            Some(set),
+            None,
+            std::ptr::from_ref(setting).cast_mut().cast(),
+        ))
+    };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+/// The numbers of all settings as the module's arguments (`name number ...`) have them.
+fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
+    let mut numbers: Vec<i64> = ALL.iter().map(|setting| setting.default).collect();
+    for pair in arguments.chunks(2) {
+        let [name, value] = pair else {
+            return wrong("a module argument lacks its value");
+        };
+        let named = |setting: &&Setting| name.eq_ignore_ascii_case(setting.name.to_bytes());
+        let Some((setting, number)) = ALL.iter().zip(&mut numbers).find(|(setting, _)| named(setting)) else {
+            return wrong(&format!("unknown module argument '{}'", name.escape_ascii()));
+        };
+        let range = setting.least..=setting.most;
+        let Some(given) = parse_integer(value).filter(|given| range.contains(given)) else {
+            let name = setting.name.to_string_lossy();
+            return wrong(&format!("{name} must be a number from {} to {}", setting.least, setting.most));
+        };
+        *number = given;
+    }
+    Some(numbers)
+}
+
+fn wrong<T>(text: &str) -> Option<T> {
+    log(Level::Warning, text);
+    None
+}
+
+unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
+    guard(Edge::Config, 0, || {
+        // SAFETY: what `register_one` gave.
+        unsafe { setting.cast::<Setting>().as_ref() }.map_or(0, Setting::get)
+    })
+}
+
+unsafe extern "C" fn set(
+    _name: *const c_char,
+    number: c_longlong,
+    setting: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    guard(Edge::Config, raw::REDISMODULE_ERR as c_int, || {
+        // SAFETY: what `register_one` gave.
+        if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
+            let before = quarantine();
+            setting.set(number);
+            if quarantine() != before {
+                state::with(|state| state.quarantine.set_length(quarantine().unwrap_or_default()));
+                news::quarantine_changed();
+            }
+        }
+        raw::REDISMODULE_OK as c_int
+    })
+}

@@ -1,0 +1,191 @@
+//! The data type: how the server saves, loads, measures, moves and frees a lock.
+
+use super::{Edge, guard};
+use crate::server::{Context, KeyName, api, now, set_lock_type};
+use crate::{news, stored, turn};
+use lockward_core::{Db, Lock, encoding};
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::{mem, ptr, slice};
+
+/// The name that TYPE and SCAN ... TYPE show: the server wants nine characters.
+const NAME: &CStr = c"lockward-";
+
+/// The version of the encoding, as the server writes it into RDB files.
+const ENCODING: c_int = encoding::VERSION as c_int;
+
+/// Makes the data type. False when the server refuses it.
+pub fn register(context: Context) -> bool {
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: raw::REDISMODULE_TYPE_METHOD_VERSION.into(),
+        rdb_load: Some(rdb_load),
+        rdb_save: Some(rdb_save),
+        aof_rewrite: Some(aof_rewrite),
+        mem_usage: None, // mem_usage2 is there wherever the module loads
+        digest: Some(digest),
+        free: Some(free),
+        aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
+        aux_save: None,
+        aux_save_triggers: 0,
+        free_effort: None, // a lock is freed at once; it is small
+        unlink: None,      // unlink2 tells the database too
+        copy: None,        // COPY is refused: one tenure cannot be in two places
+        defrag: Some(defrag),
+        mem_usage2: Some(mem_usage),
+        free_effort2: None,
+        unlink2: Some(unlink),
+        copy2: None,
+        aux_save2: None,
+    };
+    // SAFETY: the context is that of the module's load; the server copies the methods.
+    let lock_type = unsafe {
+        api!(RedisModule_CreateDataType(context.as_ptr(), NAME.as_ptr(), ENCODING, &raw mut methods))
+    };
+    set_lock_type(lock_type);
+    !lock_type.is_null()
+}
+
+/// The lock behind a value of our type.
+///
+/// # Safety
+/// `value` is one that the server got from us and has not freed.
+unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
+    // SAFETY: such a value is a boxed lock.
+    unsafe { value.cast::<Lock>().as_ref() }
+}
+
+unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
+    guard(Edge::RdbLoad, ptr::null_mut(), || {
+        if version != ENCODING {
+            return ptr::null_mut();
+        }
+        let mut len = 0;
+        // SAFETY: the server's io of this very call; the buffer is ours, to be freed by the server's allocator.
+        let buffer = unsafe { api!(RedisModule_LoadStringBuffer(io, &raw mut len)) };
+        if buffer.is_null() {
+            return ptr::null_mut();
+        }
+        // SAFETY: the server has read `len` bytes into the buffer.
+        let loaded = stored::load(unsafe { slice::from_raw_parts(buffer.cast(), len) });
+        // SAFETY: allocated by the server in the call above, freed once.
+        unsafe { api!(RedisModule_Free(buffer.cast())) };
+        loaded.map_or(ptr::null_mut(), |lock| Box::into_raw(Box::new(lock)).cast())
+    })
+}
+
+unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    guard(Edge::RdbSave, (), || {
+        // SAFETY: the server's value of this very call.
+        let Some(lock) = (unsafe { lock(value) }) else { return };
+        let mut payload = Vec::new();
+        encoding::append_lock(&mut payload, lock, now());
+        // SAFETY: the server's io of this very call; the bytes are copied.
+        unsafe { api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len())) };
+    });
+}
+
+unsafe extern "C" fn aof_rewrite(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    guard(Edge::AofRewrite, (), || {
+        // SAFETY: the server's value of this very call.
+        let Some(lock) = (unsafe { lock(value) }) else { return };
+        let mut payload = Vec::new();
+        encoding::append_lock(&mut payload, lock, now());
+        // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
+        unsafe {
+            api!(RedisModule_EmitAOF(
+                io,
+                turn::APPLY.as_ptr(),
+                c"sb".as_ptr(),
+                key,
+                payload.as_ptr().cast::<c_char>(),
+                payload.len(),
+            ));
+        }
+    });
+}
+
+unsafe extern "C" fn free(value: *mut c_void) {
+    // May run on a thread of the server's own: touches nothing but the value.
+    guard(Edge::Free, (), || {
+        // SAFETY: a boxed lock that the server gives back once.
+        drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
+    });
+}
+
+unsafe extern "C" fn mem_usage(
+    _context: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+    _samples: usize,
+) -> usize {
+    guard(Edge::MemUsage, 0, || {
+        // SAFETY: the server's value of this very call, allocated by the server's allocator.
+        let (size, lock) = unsafe { (api!(RedisModule_MallocSize(value.cast_mut())), lock(value)) };
+        size.saturating_add(lock.map_or(0, Lock::heap_size))
+    })
+}
+
+unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    guard(Edge::Digest, (), || {
+        // SAFETY: the server's value of this very call.
+        let Some(lock) = (unsafe { lock(value) }) else { return };
+        // What primary and replica have in common: not the deadline, which each counts on its own clock.
+        for holder in lock.holders() {
+            let owner = holder.owner.as_bytes();
+            let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            // SAFETY: the server's digest of this very call; the bytes are copied.
+            unsafe {
+                api!(RedisModule_DigestAddStringBuffer(digest, owner.as_ptr().cast(), owner.len()));
+                api!(RedisModule_DigestAddLongLong(digest, number(holder.token.get())));
+                api!(RedisModule_DigestAddLongLong(digest, number(holder.holds.into())));
+                api!(RedisModule_DigestAddLongLong(digest, number(holder.slots.number().into())));
+                api!(RedisModule_DigestEndSequence(digest));
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    guard(Edge::Unlink, (), || {
+        // SAFETY: the server's context and value of this very call; the name is valid through it.
+        unsafe {
+            let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));
+            let name = api!(RedisModule_GetKeyNameFromOptCtx(context));
+            if let (false, Some(lock)) = (name.is_null(), lock(value)) {
+                news::unlinked(&KeyName::new(db, name.cast_mut()), lock);
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn defrag(
+    context: *mut raw::RedisModuleDefragCtx,
+    _key: *mut raw::RedisModuleString,
+    value: *mut *mut c_void,
+) -> c_int {
+    guard(Edge::Defrag, 0, || {
+        // SAFETY:
+        // - the value, and an owner on the heap, are each one allocation of the server's allocator;
+        // - `DefragAlloc` moves an allocation and frees the old place, or returns null and leaves it;
+        // - a moved owner is put in place without dropping the box that pointed to its old place.
+        unsafe {
+            let moved = api!(RedisModule_DefragAlloc(context, *value));
+            if !moved.is_null() {
+                *value = moved;
+            }
+            let Some(lock) = (*value).cast::<Lock>().as_mut() else { return 0 };
+            for holder in lock.holders_mut() {
+                let Some(owner) = holder.owner.heap_part() else { continue };
+                let moved = api!(RedisModule_DefragAlloc(context, owner.as_mut_ptr().cast()));
+                if !moved.is_null() {
+                    let there = Box::from_raw(ptr::slice_from_raw_parts_mut(moved.cast::<u8>(), owner.len()));
+                    mem::forget(mem::replace(owner, there));
+                }
+            }
+        }
+        0
+    })
+}

@@ -1,0 +1,111 @@
+//! What the server tells the module unasked.
+
+use super::{Edge, guard};
+use crate::server::{Context, KeyName, api};
+use crate::{background, news};
+use lockward_core::Db;
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// Subscribes to everything the module must know. False when the server refuses.
+pub fn subscribe(context: Context) -> bool {
+    let server_events: [(u64, raw::RedisModuleEventCallback); 5] = [
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap_db)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+    ];
+    let ok = raw::REDISMODULE_OK as c_int;
+    let subscribed = server_events.into_iter().all(|(id, callback)| {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the context is that of the module's load.
+        unsafe { api!(RedisModule_SubscribeToServerEvent(context.as_ptr(), event, callback)) == ok }
+    });
+    // Only the two classes that say why a lock is gone. The wider ones would cost every other write of the server.
+    let classes = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
+    // SAFETY: the context is that of the module's load.
+    subscribed
+        && unsafe {
+            api!(RedisModule_SubscribeToKeyspaceEvents(context.as_ptr(), classes, Some(on_key_gone))) == ok
+        }
+}
+
+unsafe extern "C" fn on_role(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    now_replica: u64,
+    _data: *mut c_void,
+) {
+    guard(Edge::Role, (), if now_replica == 0 { news::became_primary } else { news::became_replica });
+}
+
+unsafe extern "C" fn on_loading(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    stage: u64,
+    _data: *mut c_void,
+) {
+    let over =
+        stage == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || stage == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
+    guard(Edge::Loading, (), if over { news::loading_ends } else { news::loading_begins });
+}
+
+unsafe extern "C" fn on_flush(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    stage: u64,
+    data: *mut c_void,
+) {
+    guard(Edge::Flush, (), || {
+        // SAFETY: with this event comes this structure, valid through the call.
+        let flushed = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
+        if let Some(flushed) = flushed.filter(|_| stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_END) {
+            news::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
+        }
+    });
+}
+
+unsafe extern "C" fn on_swap_db(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _stage: u64,
+    data: *mut c_void,
+) {
+    guard(Edge::SwapDb, (), || {
+        // SAFETY: with this event comes this structure, valid through the call.
+        if let Some(swapped) = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() } {
+            news::swapped(Db(swapped.dbnum_first), Db(swapped.dbnum_second));
+        }
+    });
+}
+
+unsafe extern "C" fn on_cron(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _stage: u64,
+    _data: *mut c_void,
+) {
+    guard(Edge::Cron, (), background::watch_timer);
+}
+
+unsafe extern "C" fn on_key_gone(
+    context: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    guard(Edge::Notify, (), || {
+        // SAFETY: context, event and key are the server's, valid through the call.
+        let (name, event) = unsafe {
+            let db = Context::new(context).db();
+            (KeyName::new(db, key), CStr::from_ptr(event))
+        };
+        if event == c"evicted" {
+            news::evicted(&name);
+        } else if event == c"expired" {
+            news::expired(&name);
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}

@@ -1,0 +1,46 @@
+//! A blocked client.
+
+use redis_module::raw::RedisModuleBlockedClient;
+use std::hash::{Hash, Hasher};
+use std::ptr::NonNull;
+
+/// A client that the server holds blocked for us. Known by its handle: two are the same when their handles are.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    handle: NonNull<RedisModuleBlockedClient>,
+    /// The client's id, for LOCK.INFO.
+    pub id: u64,
+    /// Whether the server minted the owner, and so must tell it.
+    pub minted: bool,
+}
+
+impl Client {
+    /// The client behind `handle`.
+    pub const fn new(handle: NonNull<RedisModuleBlockedClient>, id: u64, minted: bool) -> Self {
+        Self { handle, id, minted }
+    }
+
+    /// The client behind `handle`, to look it up by.
+    pub const fn behind(handle: NonNull<RedisModuleBlockedClient>) -> Self {
+        Self::new(handle, 0, false)
+    }
+
+    /// The server's handle: valid until the client has been unblocked.
+    pub const fn handle(&self) -> NonNull<RedisModuleBlockedClient> {
+        self.handle
+    }
+}
+
+impl PartialEq for Client {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
+impl Eq for Client {}
+
+impl Hash for Client {
+    fn hash<S: Hasher>(&self, state: &mut S) {
+        self.handle.hash(state);
+    }
+}

@@ -1,0 +1,96 @@
+//! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [HOLDS n] [SHARED | SLOTS n]
+
+use super::only_clients;
+use crate::arguments::{Arguments, once};
+use crate::callbacks::command::{Command, KeyUse};
+use crate::errors::Error;
+use crate::server::{Context, KeyName, now};
+use crate::{settings, turn, waiters};
+use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span, Ticket};
+use std::ffi::{CStr, c_int};
+use uuid::Uuid;
+
+const NAME: &str = "lock.acquire";
+
+pub struct Acquire;
+
+impl Command for Acquire {
+    const NAME: &'static CStr = c"lock.acquire";
+    const FLAGS: &'static CStr = c"write deny-oom blocking";
+    const ARITY: c_int = -3;
+    const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const CATEGORIES: &'static CStr = c"write slow blocking";
+    const SUMMARY: &'static CStr =
+        c"Acquires a lock, or one hold more of a lock the owner holds. Waits for it when asked to.";
+    const COMPLEXITY: &'static CStr =
+        c"O(1) when the lock is free, held by the owner, or nobody waits; O(log(N)) to join a queue of N waiters.";
+
+    fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
+        let asked = Asked::parse(arguments)?;
+        only_clients(context)?;
+        if asked.request.holds.is_some() {
+            waiters::claim(&asked.key, &asked.request.owner);
+        }
+        let (acquired, due) =
+            turn::on_lock(context, &asked.key, |step| (step.acquire(&asked.request), step.due()))?;
+        match acquired? {
+            Acquired::Granted(grant) => {
+                let minted = asked.minted.then_some(&asked.request.owner);
+                waiters::reply_grant(context, grant, minted);
+            }
+            Acquired::Busy => match asked.block {
+                Some(limit) if !context.flags().must_not_block() => {
+                    let limit = limit.map(|limit| now().mono.after(limit));
+                    let ticket = Ticket { request: asked.request, limit, handle: () };
+                    waiters::park(context, &asked.key, ticket, asked.minted, settings::caps(), due)?;
+                }
+                Some(_) | None => context.reply_null_array(),
+            },
+        }
+        Ok(())
+    }
+}
+
+struct Asked<'a> {
+    key: KeyName<'a>,
+    request: AcquireRequest,
+    minted: bool,
+    /// Whether to wait, and for how long at most.
+    block: Option<Option<Span>>,
+}
+
+impl<'a> Asked<'a> {
+    fn parse(mut arguments: Arguments<'a>) -> Result<Self, Error> {
+        let key = arguments.key()?;
+        let mut owner = arguments.owner()?;
+        let (mut lease, mut block, mut holds, mut slots) = (None, None, None, None);
+        while let Some(option) = arguments.option() {
+            match &*option {
+                b"px" => once(&mut lease, arguments.lease(1, NAME)?)?,
+                b"ex" => once(&mut lease, arguments.lease(1_000, NAME)?)?,
+                b"block" => once(&mut block, arguments.wait_limit()?)?,
+                b"holds" => once(&mut holds, arguments.holds(1)?)?,
+                b"slots" => once(&mut slots, parse_slots(&mut arguments)?)?,
+                b"shared" => once(&mut slots, Slots::SHARED)?,
+                _ => return Err(Error::Syntax),
+            }
+        }
+        let slots = slots.unwrap_or(Slots::EXCLUSIVE);
+        if slots != Slots::EXCLUSIVE {
+            return Err(Error::NotSupportedYet);
+        }
+        let minted = owner.as_bytes() == b"*";
+        if minted {
+            let mut text = Uuid::encode_buffer();
+            owner = Owner::new(Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes())
+                .ok_or(Error::Owner)?;
+        }
+        let lease = lease.unwrap_or_else(settings::default_lease);
+        Ok(Self { key, request: AcquireRequest { owner, lease, holds, slots }, minted, block })
+    }
+}
+
+fn parse_slots(arguments: &mut Arguments<'_>) -> Result<Slots, Error> {
+    let number = u32::try_from(arguments.integer()?).ok().filter(|number| *number > 0);
+    number.and_then(Slots::new).ok_or(Error::SlotsOutOfRange)
+}

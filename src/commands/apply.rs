@@ -1,0 +1,37 @@
+//! LOCK._APPLY key changes
+//!
+//! Internal: what replicas and the AOF are sent when a lock changes, see docs/design.md. Refused from clients.
+
+use super::{Word, word};
+use crate::arguments::Arguments;
+use crate::callbacks::command::{Command, KeyUse};
+use crate::errors::Error;
+use crate::follow;
+use crate::server::Context;
+use lockward_core::encoding::Heard;
+use std::ffi::{CStr, c_int};
+
+pub struct Apply;
+
+impl Command for Apply {
+    const NAME: &'static CStr = c"lock._apply";
+    const FLAGS: &'static CStr = c"write";
+    const ARITY: c_int = 3;
+    const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const CATEGORIES: &'static CStr = c"write dangerous";
+    const SUMMARY: &'static CStr = c"Internal: carries changes of a lock to replicas and the AOF.";
+    const COMPLEXITY: &'static CStr = c"O(N) in the changes.";
+
+    fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
+        let key = arguments.key()?;
+        let payload = arguments.next().ok_or(Error::WrongArity)?;
+        let heard = match word(context) {
+            Ok(Word::Primary) => Heard::Live,
+            Ok(Word::File) => Heard::Loaded,
+            Ok(Word::Client) | Err(_) => return Err(Error::NotFromPrimary),
+        };
+        follow::apply(context, &key, payload, heard)?;
+        context.reply_simple(c"OK");
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! LOCK.INFO key [WAITERS n]
+
+use crate::arguments::{Arguments, once};
+use crate::callbacks::command::{Command, KeyUse};
+use crate::client::Client;
+use crate::errors::Error;
+use crate::server::{Content, Context, KeyName, OpenKey, now};
+use crate::state;
+use lockward_core::{Holder, Instant, Slots, Waiter};
+use std::ffi::{CStr, c_int};
+
+pub struct Info;
+
+impl Command for Info {
+    const NAME: &'static CStr = c"lock.info";
+    const FLAGS: &'static CStr = c"readonly fast";
+    const ARITY: c_int = -2;
+    const KEY: Option<KeyUse> = Some(KeyUse::Read);
+    const CATEGORIES: &'static CStr = c"read fast";
+    const SUMMARY: &'static CStr = c"Tells who holds a lock and who waits for it.";
+    const COMPLEXITY: &'static CStr = c"O(N) in the waiters that are shown.";
+
+    fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
+        let (key, shown) = parse(arguments)?;
+        let now = now().mono;
+        let holders = holders_of(context, &key, now)?;
+        let Some(slots) = holders.iter().map(|holder| holder.slots).min() else {
+            context.reply_null_array();
+            return Ok(());
+        };
+        let (waiting, queue) = state::with(|state| {
+            let Some(line) = state.room.line(key.db(), key.bytes()) else { return (0, Vec::new()) };
+            let queue = state.room.queue(line).take(shown.unwrap_or(0)).cloned().collect();
+            (state.room.len(line), queue)
+        });
+        context.reply_map(if shown.is_some() { 4 } else { 3 });
+        context.reply_bytes(b"slots");
+        context.reply_integer(u64::from(slots.number()));
+        context.reply_bytes(b"holders");
+        context.reply_array(holders.len());
+        holders.iter().for_each(|holder| reply_holder(context, holder, now));
+        context.reply_bytes(b"waiters");
+        context.reply_integer(u64::try_from(waiting).unwrap_or(u64::MAX));
+        if shown.is_some() {
+            context.reply_bytes(b"queue");
+            context.reply_array(queue.len());
+            queue.iter().for_each(|waiter| reply_waiter(context, waiter, now));
+        }
+        Ok(())
+    }
+}
+
+fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>), Error> {
+    let key = arguments.key()?;
+    let mut shown = None;
+    while let Some(option) = arguments.option() {
+        match &*option {
+            b"waiters" => once(&mut shown, arguments.count(0)?)?,
+            _ => return Err(Error::Syntax),
+        }
+    }
+    Ok((key, shown))
+}
+
+/// Who holds the lock now; a lease that is over holds nothing, even if nobody has cleared it away yet.
+pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<Vec<Holder>, Error> {
+    let holding = |holders: &[Holder]| -> Vec<Holder> {
+        holders.iter().filter(|holder| !holder.is_over(now)).cloned().collect()
+    };
+    match OpenKey::for_read(context, key).content() {
+        Content::Foreign => Err(Error::WrongType),
+        Content::Lock(lock) => Ok(holding(lock.holders())),
+        Content::Missing => Ok(state::with(|state| {
+            let line = state.room.line(key.db(), key.bytes());
+            let shadow = line.and_then(|line| state.room.shadow(line));
+            shadow.map(|lock| holding(lock.holders())).unwrap_or_default()
+        })),
+    }
+}
+
+fn reply_holder(context: Context, holder: &Holder, now: Instant) {
+    context.reply_map(6);
+    context.reply_bytes(b"owner");
+    context.reply_bytes(holder.owner.as_bytes());
+    context.reply_bytes(b"holds");
+    context.reply_integer(u64::from(holder.holds));
+    context.reply_bytes(b"token");
+    context.reply_integer(holder.token.get());
+    reply_slots(context, holder.slots);
+    context.reply_bytes(b"lease-left");
+    context.reply_integer(holder.lease_left(now).as_millis());
+    context.reply_bytes(b"held-for");
+    context.reply_integer(now.since(holder.since).as_millis());
+}
+
+fn reply_waiter(context: Context, waiter: &Waiter<Client>, now: Instant) {
+    let ticket = &waiter.ticket;
+    context.reply_map(5);
+    context.reply_bytes(b"owner");
+    context.reply_bytes(ticket.request.owner.as_bytes());
+    reply_slots(context, ticket.request.slots);
+    context.reply_bytes(b"client-id");
+    context.reply_integer(ticket.handle.id);
+    context.reply_bytes(b"waited");
+    context.reply_integer(now.since(waiter.since).as_millis());
+    context.reply_bytes(b"wait-left");
+    match ticket.limit {
+        Some(limit) => context.reply_integer(now.until(limit).as_millis()),
+        None => context.reply_signed(-1),
+    }
+}
+
+fn reply_slots(context: Context, slots: Slots) {
+    context.reply_bytes(b"slots");
+    context.reply_integer(u64::from(slots.number()));
+}

@@ -1,0 +1,68 @@
+//! The commands, one file each: what the server is told of it, parse, do, reply.
+
+mod acquire;
+mod apply;
+mod info;
+#[cfg(feature = "panic-probe")]
+mod panic;
+mod release;
+mod renew;
+mod top;
+
+use crate::callbacks::command::register;
+use crate::errors::Error;
+use crate::server::Context;
+use crate::state;
+
+/// Registers all commands. False when the server refuses one.
+pub fn register_all(context: Context) -> bool {
+    let registered = register::<acquire::Acquire>(context)
+        && register::<release::Release>(context)
+        && register::<renew::Renew>(context)
+        && register::<info::Info>(context)
+        && register::<top::Top>(context)
+        && register::<apply::Apply>(context);
+    #[cfg(feature = "panic-probe")]
+    let registered = registered && register::<panic::Panic>(context);
+    registered
+}
+
+/// On whose word a command that changes locks is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    /// A client's, to this primary.
+    Client,
+    /// The primary's of this replica.
+    Primary,
+    /// The AOF's, while the data is loaded.
+    File,
+}
+
+/// On whose word the running command is given.
+///
+/// # Errors
+/// [`Error::ReadOnly`] when a client asks a replica to change a lock: the server lets that pass where replicas are not
+/// read-only, but no replica grants or frees a lock by itself.
+fn word(context: Context) -> Result<Word, Error> {
+    if !state::with(|state| state.follows()) {
+        return Ok(Word::Client);
+    }
+    let flags = context.flags();
+    if flags.from_primary() {
+        Ok(Word::Primary)
+    } else if flags.loading() {
+        Ok(Word::File)
+    } else if flags.replica() {
+        Err(Error::ReadOnly)
+    } else {
+        Ok(Word::Client)
+    }
+}
+
+/// As [`word`], for what neither a primary nor a file ever sends.
+fn only_clients(context: Context) -> Result<(), Error> {
+    match word(context)? {
+        Word::Client => Ok(()),
+        Word::Primary | Word::File => Err(Error::ReadOnly),
+    }
+}

@@ -1,0 +1,50 @@
+//! LOCK.RELEASE key owner [HOLDS n | ALL] [TOKEN token]
+
+use super::{Word, word};
+use crate::arguments::{Arguments, once};
+use crate::callbacks::command::{Command, KeyUse};
+use crate::errors::Error;
+use crate::server::{Context, KeyName};
+use crate::turn;
+use lockward_core::{HoldsLeft, ReleaseRequest};
+use std::ffi::{CStr, c_int};
+
+pub struct Release;
+
+impl Command for Release {
+    const NAME: &'static CStr = c"lock.release";
+    const FLAGS: &'static CStr = c"write fast";
+    const ARITY: c_int = -3;
+    const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const CATEGORIES: &'static CStr = c"write fast";
+    const SUMMARY: &'static CStr =
+        c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.";
+    const COMPLEXITY: &'static CStr =
+        c"O(1) when nobody waits; O(log(N)) to hand over to the first of N waiters.";
+
+    fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
+        let (key, request) = parse(arguments)?;
+        let released = match word(context)? {
+            Word::Client => turn::on_lock(context, &key, |step| step.release(&request))?,
+            // The primary has judged the lease, and told apart what else it did.
+            Word::Primary | Word::File => turn::on_lock(context, &key, |step| step.follow_release(&request))?,
+        };
+        context.reply_integer(u64::from(released?));
+        Ok(())
+    }
+}
+
+fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, ReleaseRequest), Error> {
+    let key = arguments.key()?;
+    let owner = arguments.owner()?;
+    let (mut left, mut token) = (None, None);
+    while let Some(option) = arguments.option() {
+        match &*option {
+            b"holds" => once(&mut left, HoldsLeft::Exactly(arguments.holds(0)?))?,
+            b"all" => once(&mut left, HoldsLeft::None)?,
+            b"token" => once(&mut token, arguments.token()?)?,
+            _ => return Err(Error::Syntax),
+        }
+    }
+    Ok((key, ReleaseRequest { owner, left: left.unwrap_or(HoldsLeft::OneLess), token }))
+}

@@ -1,0 +1,50 @@
+//! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n]
+
+use super::only_clients;
+use crate::arguments::{Arguments, once};
+use crate::callbacks::command::{Command, KeyUse};
+use crate::errors::Error;
+use crate::server::{Context, KeyName};
+use crate::{settings, turn};
+use lockward_core::RenewRequest;
+use std::ffi::{CStr, c_int};
+
+const NAME: &str = "lock.renew";
+
+pub struct Renew;
+
+impl Command for Renew {
+    const NAME: &'static CStr = c"lock.renew";
+    const FLAGS: &'static CStr = c"write fast";
+    const ARITY: c_int = -3;
+    const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const CATEGORIES: &'static CStr = c"write fast";
+    const SUMMARY: &'static CStr =
+        c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.";
+    const COMPLEXITY: &'static CStr = c"O(1)";
+
+    fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
+        let (key, request) = parse(arguments)?;
+        only_clients(context)?;
+        let token = turn::on_lock(context, &key, |step| step.renew(&request))??;
+        context.reply_integer(token.get());
+        Ok(())
+    }
+}
+
+fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest), Error> {
+    let key = arguments.key()?;
+    let owner = arguments.owner()?;
+    let (mut lease, mut token, mut holds) = (None, None, None);
+    while let Some(option) = arguments.option() {
+        match &*option {
+            b"px" => once(&mut lease, arguments.lease(1, NAME)?)?,
+            b"ex" => once(&mut lease, arguments.lease(1_000, NAME)?)?,
+            b"token" => once(&mut token, arguments.token()?)?,
+            b"holds" => once(&mut holds, arguments.holds(1)?)?,
+            _ => return Err(Error::Syntax),
+        }
+    }
+    let lease = lease.unwrap_or_else(settings::default_lease);
+    Ok((key, RenewRequest { owner, lease, token, holds: holds.unwrap_or(1) }))
+}

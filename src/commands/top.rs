@@ -1,0 +1,86 @@
+//! LOCK.TOP [COUNT n]
+
+use super::info::holders_of;
+use crate::arguments::{Arguments, once};
+use crate::callbacks::command::{Command, KeyUse};
+use crate::errors::Error;
+use crate::server::{Context, OwnedName, now};
+use crate::state;
+use lockward_core::{Db, Instant};
+use std::cmp::Reverse;
+use std::ffi::{CStr, c_int};
+use std::rc::Rc;
+
+const DEFAULT_COUNT: usize = 10;
+
+pub struct Top;
+
+impl Command for Top {
+    const NAME: &'static CStr = c"lock.top";
+    const FLAGS: &'static CStr = c"readonly admin";
+    const ARITY: c_int = -1;
+    const KEY: Option<KeyUse> = None;
+    const CATEGORIES: &'static CStr = c"read slow admin dangerous";
+    const SUMMARY: &'static CStr = c"Tells which locks of the selected database most clients wait for.";
+    const COMPLEXITY: &'static CStr =
+        c"O(N) in the locks that are waited for, O(M*log(M)) in those that are shown.";
+
+    fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
+        let mut count = None;
+        while let Some(option) = arguments.option() {
+            match &*option {
+                b"count" => once(&mut count, arguments.count(1)?)?,
+                _ => return Err(Error::Syntax),
+            }
+        }
+        let now = now().mono;
+        let top = most_contended(context.db(), count.unwrap_or(DEFAULT_COUNT));
+        context.reply_array(top.len());
+        for contended in top {
+            let name = OwnedName::new(context.db(), &contended.key);
+            // A key that holds something else by now has no holder; its waiters are about to be told.
+            let holders = holders_of(context, &name.name(), now).unwrap_or_default();
+            context.reply_map(5);
+            context.reply_bytes(b"key");
+            context.reply_bytes(&contended.key);
+            context.reply_bytes(b"waiters");
+            context.reply_integer(u64::try_from(contended.waiters).unwrap_or(u64::MAX));
+            context.reply_bytes(b"longest-wait");
+            context.reply_integer(now.since(contended.first_since).as_millis());
+            context.reply_bytes(b"holders");
+            context.reply_integer(u64::try_from(holders.len()).unwrap_or(u64::MAX));
+            context.reply_bytes(b"holder");
+            match holders.first() {
+                Some(holder) => context.reply_bytes(holder.owner.as_bytes()),
+                None => context.reply_null(),
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Contended {
+    key: Rc<[u8]>,
+    waiters: usize,
+    first_since: Instant,
+}
+
+/// The locks of `db` that most wait for, most first, then those waited for longest.
+fn most_contended(db: Db, count: usize) -> Vec<Contended> {
+    let mut all: Vec<Contended> = state::with(|state| {
+        let room = &state.room;
+        let contended = |line| {
+            let first_since = room.front(line)?.since;
+            let (_, key) = room.name(line)?;
+            Some(Contended { key, waiters: room.len(line), first_since })
+        };
+        room.lines_of(db).filter_map(contended).collect()
+    });
+    let order = |contended: &Contended| (Reverse(contended.waiters), contended.first_since);
+    if count < all.len() {
+        all.select_nth_unstable_by_key(count, order);
+        all.truncate(count);
+    }
+    all.sort_by_key(order);
+    all
+}

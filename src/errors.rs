@@ -1,0 +1,142 @@
+//! Every error a client can be told, each with its text in one place. The first word is what programs look at; no
+//! text holds anything that a client sent.
+
+use crate::server::{Context, Foreign};
+use lockward_core::{Full, NotHeld, Refusal};
+use std::fmt;
+
+/// What a client is told instead of a reply. Nothing has changed.
+#[derive(Debug)]
+pub enum Error {
+    /// Too few or too many arguments.
+    WrongArity,
+    /// An option that is unknown, is given twice, lacks its value, or excludes another.
+    Syntax,
+    /// Not a number, or not one of 64 bits.
+    NotAnInteger,
+    /// A lease that is not above zero, or too long for any clock.
+    InvalidLease(&'static str),
+    /// A lease longer than `lock.max-lease`.
+    LongerThanMaxLease(&'static str),
+    /// A lease longer than `lock.quarantine`, which could not protect it.
+    LongerThanQuarantine(&'static str),
+    /// A wait limit that is no number.
+    LimitNotAnInteger,
+    /// A wait limit below zero.
+    LimitNegative,
+    /// A wait limit too long for any clock.
+    LimitOutOfRange,
+    /// An owner that is empty or too long.
+    Owner,
+    /// A count of holds that is none.
+    HoldsOutOfRange,
+    /// A number of slots that is none.
+    SlotsOutOfRange,
+    /// A fencing token that is none.
+    TokenOutOfRange,
+    /// COUNT below one, or WAITERS below zero.
+    CountOutOfRange,
+    /// SHARED, or SLOTS above 1.
+    NotSupportedYet,
+    /// The key holds something else.
+    WrongType,
+    /// A replica was asked to change a lock.
+    ReadOnly,
+    /// The lock's own answer.
+    Refused(Refusal),
+    /// Nobody more may wait.
+    Full(Full),
+    /// The place in the queue was taken over.
+    Superseded,
+    /// The key is served elsewhere.
+    NotServed,
+    /// The internal command came from somewhere else than a primary or the AOF.
+    NotFromPrimary,
+    /// The internal command carried something that is not ours.
+    Payload,
+    /// A panic was caught.
+    Internal,
+}
+
+impl From<Foreign> for Error {
+    fn from(_: Foreign) -> Self {
+        Self::WrongType
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Error {
+    /// Tells the client.
+    pub fn reply(&self, context: Context) {
+        match self {
+            Self::WrongArity => context.reply_wrong_arity(),
+            error => context.reply_error(&error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WrongArity => f.write_str("ERR wrong number of arguments"),
+            Self::Syntax => f.write_str("ERR syntax error"),
+            Self::NotAnInteger => f.write_str("ERR value is not an integer or out of range"),
+            Self::InvalidLease(command) => write!(f, "ERR invalid expire time in '{command}' command"),
+            Self::LongerThanMaxLease(command) => {
+                write!(f, "ERR invalid expire time in '{command}' command, longer than lock.max-lease")
+            }
+            Self::LongerThanQuarantine(command) => {
+                write!(f, "ERR invalid expire time in '{command}' command, longer than lock.quarantine")
+            }
+            Self::LimitNotAnInteger => f.write_str("ERR timeout is not an integer or out of range"),
+            Self::LimitNegative => f.write_str("ERR timeout is negative"),
+            Self::LimitOutOfRange => f.write_str("ERR timeout is out of range"),
+            Self::Owner => f.write_str("ERR owner must be 1 to 1024 bytes"),
+            Self::HoldsOutOfRange => f.write_str("ERR HOLDS is out of range"),
+            Self::SlotsOutOfRange => f.write_str("ERR SLOTS must be 1 to 1000000"),
+            Self::TokenOutOfRange => f.write_str("ERR TOKEN is out of range"),
+            Self::CountOutOfRange => f.write_str("ERR count is out of range"),
+            Self::NotSupportedYet => f.write_str("ERR SHARED and SLOTS above 1 are not supported yet"),
+            Self::WrongType => {
+                f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
+            }
+            Self::ReadOnly => f.write_str("READONLY You can't write against a read only replica."),
+            Self::Refused(refusal) => refused(*refusal, f),
+            Self::Full(Full::Lock) => {
+                f.write_str("MAXWAITERS too many clients wait for this lock (lock.max-waiters)")
+            }
+            Self::Full(Full::Total) => {
+                f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
+            }
+            Self::Superseded => f.write_str(
+                "SUPERSEDED a later request of the same owner has taken over this place in the queue",
+            ),
+            Self::NotServed => f.write_str("TRYAGAIN this node does not serve the key any more"),
+            Self::NotFromPrimary => f.write_str("ERR this command is for replicas and the AOF alone"),
+            Self::Payload => f.write_str("ERR malformed changes, or those of a later version of the module"),
+            Self::Internal => f.write_str("ERR internal error, see the server's log"),
+        }
+    }
+}
+
+fn refused(refusal: Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match refusal {
+        Refusal::NotHeld(NotHeld::Free) => f.write_str("NOTHELD the lock is free"),
+        Refusal::NotHeld(NotHeld::ByAnother(token)) => {
+            write!(f, "NOTHELD the lock is held by another owner with token {}", token.get())
+        }
+        Refusal::NotHeld(NotHeld::OtherToken(token)) => {
+            write!(f, "NOTHELD the lock is held by this owner with token {}", token.get())
+        }
+        Refusal::Holds { has: 1 } => f.write_str("HOLDS the owner has 1 hold"),
+        Refusal::Holds { has } => write!(f, "HOLDS the owner has {has} holds"),
+        Refusal::TooManyHolds => f.write_str("ERR the owner has as many holds as can be counted"),
+        Refusal::TokensUsedUp => f.write_str("ERR there is no larger fencing token"),
+        Refusal::TokenFarAhead => f.write_str("ERR TOKEN lies more than a day ahead of the server's clock"),
+    }
+}

@@ -1,0 +1,120 @@
+//! What happens to locks behind the module's back, and what it makes of it.
+//!
+//! Within these calls nothing may be written: the server is in the middle of something. They note what is to be looked
+//! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
+
+use crate::server::{KeyName, now};
+use crate::state::{self, State, Unlinked};
+use lockward_core::{Db, LineId, Lock};
+
+/// A lock leaves the keyspace under `name`: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
+/// it is served from what is there then.
+pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
+    if state::acting() {
+        return;
+    }
+    let now = now().mono;
+    state::with(|state| {
+        if state.follows() {
+            return;
+        }
+        // Should it turn out that the server dropped it on its own account, the tenure is kept.
+        let held = lock.holders().iter().any(|holder| !holder.is_over(now));
+        state.unlinked =
+            held.then(|| Unlinked { db: name.db(), key: name.bytes().into(), lock: lock.clone() });
+        let line: Vec<LineId> = state.room.line(name.db(), name.bytes()).into_iter().collect();
+        if held || !line.is_empty() {
+            state.look_at(&line, now);
+        }
+    });
+}
+
+/// The server has evicted a key: a tenure in it is kept.
+pub fn evicted(name: &KeyName<'_>) {
+    keep(name, |_| true);
+}
+
+/// The server has found that a key's TTL has passed. When that is the TTL the module set, but the lease is not over by
+/// the monotonic clock, then the wall clock has jumped, and the tenure is kept. An earlier TTL was set by hand, and ends
+/// the lock.
+pub fn expired(name: &KeyName<'_>) {
+    let wall = now().wall;
+    keep(name, |lock| wall >= lock.expires_at());
+}
+
+fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Lock) -> bool) {
+    if state::acting() {
+        return;
+    }
+    let now = now().mono;
+    state::with(|state| {
+        let Some(gone) = state.unlinked.take() else { return };
+        let same = gone.db == name.db() && *gone.key == *name.bytes();
+        if same && by_itself(&gone.lock) {
+            state.room.set_shadow(gone.db, &gone.key, gone.lock);
+            state.look_at(&[], now);
+        }
+    });
+}
+
+/// A database, or all of them, has been flushed: its locks are broken, those dropped early too.
+pub fn flushed(db: Option<Db>) {
+    look_again(|state| {
+        state.room.drop_shadows(db);
+        db.map_or_else(|| state.room.lines().collect(), |db| state.room.lines_of(db).collect())
+    });
+}
+
+/// Two databases have been swapped. Who waits, waits on for the same key of the same database.
+pub fn swapped(one: Db, other: Db) {
+    look_again(|state| {
+        state.room.swap_shadows(one, other);
+        state.room.lines_of(one).chain(state.room.lines_of(other)).collect()
+    });
+}
+
+/// The quarantine has been given another length: it may be over, or have begun anew.
+pub fn quarantine_changed() {
+    look_again(|state| state.room.lines().collect());
+}
+
+fn look_again(lines: impl FnOnce(&mut State) -> Vec<LineId>) {
+    let now = now().mono;
+    state::with(|state| {
+        let lines = lines(state);
+        state.look_at(&lines, now);
+    });
+}
+
+/// The server has become a replica: it follows, and keeps no work of its own. Its waiters are sent away by the server,
+/// one by one, and each leaves its line.
+pub fn became_replica() {
+    state::with(|state| {
+        state.replica = true;
+        state.room.drop_shadows(None);
+        state.undelivered.clear();
+        state.unlinked = None;
+    });
+}
+
+/// The server has become a primary. It may have missed grants, and withholds new ones for the time of the quarantine.
+pub fn became_primary() {
+    let now = now().mono;
+    state::with(|state| {
+        state.replica = false;
+        state.quarantine.restart(now);
+    });
+}
+
+/// The server begins to load its data.
+pub fn loading_begins() {
+    state::with(|state| state.loading = true);
+}
+
+/// The server has loaded its data, or failed to.
+pub fn loading_ends() {
+    look_again(|state| {
+        state.loading = false;
+        state.room.lines().collect()
+    });
+}

@@ -1,0 +1,282 @@
+//! The context that the server hands to every callback: replies, replication, notification.
+
+use super::KeyName;
+use lockward_core::{Db, Event};
+use redis_module::raw;
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong};
+use std::{ptr, slice};
+
+/// The context of one callback. Not to be kept beyond it.
+#[derive(Clone, Copy)]
+pub struct Context(*mut raw::RedisModuleCtx);
+
+/// What may not be asked too often: reading it makes the server reckon its memory.
+#[derive(Clone, Copy)]
+pub struct Flags(u32);
+
+impl Flags {
+    const fn any(self, flags: u32) -> bool {
+        self.0 & flags != 0
+    }
+
+    /// The client must not be blocked: MULTI, a script, a function, another module's call.
+    pub const fn must_not_block(self) -> bool {
+        self.any(
+            raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+                | raw::REDISMODULE_CTX_FLAGS_MULTI
+                | raw::REDISMODULE_CTX_FLAGS_LUA,
+        )
+    }
+
+    /// The command comes from our primary.
+    pub const fn from_primary(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
+    }
+
+    /// The server is loading its data.
+    pub const fn loading(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
+    }
+
+    /// The server is a replica.
+    pub const fn replica(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_SLAVE)
+    }
+}
+
+/// Whether a write that no client asked for may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// It may.
+    Open,
+    /// Not now: a client's write would be refused too.
+    Shut,
+    /// This node does not serve the key.
+    NotServed,
+}
+
+/// The bytes of a server's string.
+///
+/// # Safety
+/// `string` is valid for `'a`, and is not changed meanwhile.
+pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: the string is valid; the pointer that comes back is good for `len` bytes as long as the string is.
+    unsafe {
+        let start = api!(RedisModule_StringPtrLen(string, &raw mut len));
+        if start.is_null() { &[] } else { slice::from_raw_parts(start.cast(), len) }
+    }
+}
+
+fn length(len: usize) -> c_long {
+    c_long::try_from(len).unwrap_or(c_long::MAX)
+}
+
+impl Context {
+    /// Wraps the context of a callback.
+    ///
+    /// # Safety
+    /// `context` is the callback's own, and the wrapper is not used after the callback has returned.
+    pub const unsafe fn new(context: *mut raw::RedisModuleCtx) -> Self {
+        Self(context)
+    }
+
+    /// The server's context.
+    pub const fn as_ptr(self) -> *mut raw::RedisModuleCtx {
+        self.0
+    }
+
+    /// Tells the server what the module takes care of itself: errors while loading, to say when a key has changed, and
+    /// not to mind when a replica loads new data beside the old.
+    pub fn set_options(self) {
+        let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+            | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
+            | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
+        // SAFETY: the context is that of the module's load.
+        unsafe { api!(RedisModule_SetModuleOptions(self.0, options.cast_signed())) };
+    }
+
+    /// What is so around this callback.
+    pub fn flags(self) -> Flags {
+        // SAFETY: the context is valid.
+        let flags = unsafe { api!(RedisModule_GetContextFlags(self.0)) };
+        Flags(flags.cast_unsigned())
+    }
+
+    /// The database that the client has selected.
+    pub fn db(self) -> Db {
+        // SAFETY: the context is valid.
+        Db(unsafe { api!(RedisModule_GetSelectedDb(self.0)) })
+    }
+
+    /// Selects a database, in a callback that no client asked for.
+    pub fn select(self, db: Db) {
+        // SAFETY: the context is valid; a database that does not exist is refused and changes nothing.
+        unsafe { api!(RedisModule_SelectDb(self.0, db.0)) };
+    }
+
+    /// The id of the client.
+    pub fn client_id(self) -> u64 {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_GetClientId(self.0)) }
+    }
+
+    /// Replies an integer.
+    pub fn reply_integer(self, number: u64) {
+        let number = c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
+        self.reply_signed(number);
+    }
+
+    /// Replies an integer that may be negative.
+    pub fn reply_signed(self, number: i64) {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithLongLong(self.0, number)) };
+    }
+
+    /// Replies a bulk string.
+    pub fn reply_bytes(self, bytes: &[u8]) {
+        // SAFETY: the context is valid; the bytes are copied.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer(self.0, bytes.as_ptr().cast(), bytes.len())) };
+    }
+
+    /// Replies a simple string.
+    pub fn reply_simple(self, text: &CStr) {
+        // SAFETY: the context is valid; the text is copied.
+        unsafe { api!(RedisModule_ReplyWithSimpleString(self.0, text.as_ptr())) };
+    }
+
+    /// Replies "nothing": in RESP2 the null array, in RESP3 null.
+    pub fn reply_null_array(self) {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithNullArray(self.0)) };
+    }
+
+    /// Replies that there is no string: in RESP2 the null bulk string, in RESP3 null.
+    pub fn reply_null(self) {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithNull(self.0)) };
+    }
+
+    /// Begins an array of `len` replies.
+    pub fn reply_array(self, len: usize) {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithArray(self.0, length(len))) };
+    }
+
+    /// Begins a map of `len` pairs of replies; in RESP2 an array of twice as many.
+    pub fn reply_map(self, len: usize) {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithMap(self.0, length(len))) };
+    }
+
+    /// Replies an error. `text` begins with the error's word.
+    pub fn reply_error(self, text: &str) {
+        let text = CString::new(text).unwrap_or_default();
+        // SAFETY: the context is valid; the text is copied.
+        unsafe { api!(RedisModule_ReplyWithError(self.0, text.as_ptr())) };
+    }
+
+    /// Replies that the number of arguments is wrong.
+    pub fn reply_wrong_arity(self) {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_WrongArity(self.0)) };
+    }
+
+    /// Sends a command with a key and packed bytes to replicas and the AOF. False when the server does not know it.
+    pub fn replicate(self, command: &CStr, name: &KeyName<'_>, packed: &[u8]) -> bool {
+        // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.0,
+                command.as_ptr(),
+                c"sb".as_ptr(),
+                name.as_ptr(),
+                packed.as_ptr().cast::<c_char>(),
+                packed.len(),
+            ))
+        };
+        status == raw::REDISMODULE_OK as c_int
+    }
+
+    /// Sends the running command as it was given to replicas and the AOF.
+    pub fn replicate_verbatim(self) {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplicateVerbatim(self.0)) };
+    }
+
+    /// Tells WATCH and client-side caches that a key has changed.
+    pub fn signal_modified(self, name: &KeyName<'_>) {
+        // SAFETY: context and name are valid.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.0, name.as_ptr())) };
+    }
+
+    /// Publishes a keyspace event.
+    pub fn notify(self, event: Event, name: &KeyName<'_>) {
+        let (class, text) = match event {
+            Event::Acquired => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.acquired"),
+            Event::Released => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.released"),
+            Event::Renewed => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.renewed"),
+            Event::LeaseOver => (raw::REDISMODULE_NOTIFY_EXPIRED, c"expired"),
+        };
+        // SAFETY: context, text and name are valid.
+        unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.0, class, text.as_ptr(), name.as_ptr())) };
+    }
+
+    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A write in the
+    /// background would end the server then.
+    pub fn paused() -> bool {
+        // SAFETY: takes nothing.
+        unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
+    }
+
+    /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
+    ///
+    /// Asked by a write that never changes anything (SREM: nothing is in a missing key, and a lock is of the wrong
+    /// type), in the mode for scripts, in which the server checks what it checks for clients.
+    pub fn write_gate(self, name: &KeyName<'_>) -> Gate {
+        // SAFETY:
+        // - the format names a string of the server's and a C string, and these follow;
+        // - the reply is freed once, after its text has been looked at.
+        unsafe {
+            let reply = api!(RedisModule_Call(
+                self.0,
+                c"SREM".as_ptr(),
+                c"SEsc".as_ptr(),
+                name.as_ptr(),
+                c"lock".as_ptr(),
+            ));
+            if reply.is_null() {
+                return Gate::Shut;
+            }
+            let gate = if api!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as c_int {
+                let mut len = 0;
+                let start = api!(RedisModule_CallReplyStringPtr(reply, &raw mut len));
+                let text = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
+                refusal(text)
+            } else {
+                Gate::Open
+            };
+            api!(RedisModule_FreeCallReply(reply));
+            gate
+        }
+    }
+}
+
+/// What the server's answer to the harmless write says. The texts are those of `RM_Call`.
+fn refusal(text: &[u8]) -> Gate {
+    let says = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
+    if says(b"WRONGTYPE") {
+        Gate::Open
+    } else if says(b"non local key") {
+        Gate::NotServed
+    } else {
+        Gate::Shut
+    }
+}
+
+/// What is so around no particular callback.
+pub fn global_flags() -> Flags {
+    // SAFETY: the API allows a null context.
+    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
+    Flags(flags.cast_unsigned())
+}

@@ -1,0 +1,108 @@
+//! A key opened for writing, and the lock in it.
+
+use super::{Context, KeyName};
+use lockward_core::{Lock, WallTime};
+use redis_module::raw;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{ffi::c_int, ptr};
+
+static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+
+/// Tells what type a lock is of, once it has been created.
+pub fn set_lock_type(lock_type: *mut raw::RedisModuleType) {
+    LOCK_TYPE.store(lock_type, Ordering::Relaxed);
+}
+
+/// The key holds something that is not a lock.
+#[derive(Debug)]
+pub struct Foreign;
+
+/// What an open key holds.
+pub enum Content<'a> {
+    /// Nothing.
+    Missing,
+    /// A lock.
+    Lock(&'a mut Lock),
+    /// Something that is not a lock.
+    Foreign,
+}
+
+/// A key that stands open until this is dropped. Opening a key for writing makes the server drop it first if its TTL
+/// has passed, and so calls back into the module.
+pub struct OpenKey<'a> {
+    key: *mut raw::RedisModuleKey,
+    open: PhantomData<&'a ()>,
+}
+
+impl<'a> OpenKey<'a> {
+    /// Opens a key to change it. It is neither counted as a hit or a miss nor announced as changed by this.
+    pub fn for_write(context: Context, name: &KeyName<'a>) -> Self {
+        Self::open(context, name, raw::REDISMODULE_WRITE)
+    }
+
+    /// Opens a key to read it.
+    pub fn for_read(context: Context, name: &KeyName<'a>) -> Self {
+        Self::open(context, name, raw::REDISMODULE_READ)
+    }
+
+    fn open(context: Context, name: &KeyName<'a>, mode: u32) -> Self {
+        let mode = c_int::try_from(mode).unwrap_or_default();
+        // SAFETY: context and name are valid for 'a.
+        let key = unsafe { api!(RedisModule_OpenKey(context.as_ptr(), name.as_ptr(), mode)) };
+        Self { key, open: PhantomData }
+    }
+
+    /// What the key holds.
+    pub fn content(&mut self) -> Content<'_> {
+        // SAFETY: the key is open, or null where it was opened to be read and does not exist, which the API allows.
+        let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
+        if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+            return Content::Missing;
+        }
+        // SAFETY: the key is open.
+        let of_type = unsafe { api!(RedisModule_ModuleTypeGetType(self.key)) };
+        if of_type.is_null() || of_type != LOCK_TYPE.load(Ordering::Relaxed) {
+            return Content::Foreign;
+        }
+        // SAFETY:
+        // - a value of our type was made by `Box::into_raw` of a `Lock`, in `create` or in the type's load callback;
+        // - it lives as long as the key does, and `self` is borrowed while the reference is used;
+        // - all runs on the server's main thread, and the key is open once.
+        match unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)).cast::<Lock>().as_mut() } {
+            Some(lock) => Content::Lock(lock),
+            None => Content::Foreign,
+        }
+    }
+
+    /// Stores `lock` in a key that holds nothing.
+    pub fn create(&mut self, lock: Lock) {
+        let value = Box::into_raw(Box::new(lock));
+        let of_type = LOCK_TYPE.load(Ordering::Relaxed);
+        // SAFETY: the key is open for writing; the value belongs to the server from here on.
+        let stored = unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, value.cast())) };
+        if stored != raw::REDISMODULE_OK as c_int {
+            // SAFETY: refused, so it is still ours.
+            drop(unsafe { Box::from_raw(value) });
+        }
+    }
+
+    /// Deletes the key.
+    pub fn delete(&mut self) {
+        // SAFETY: the key is open for writing.
+        unsafe { api!(RedisModule_DeleteKey(self.key)) };
+    }
+
+    /// Sets the key's TTL.
+    pub fn expire_at(&mut self, time: WallTime) {
+        // SAFETY: the key is open for writing.
+        unsafe { api!(RedisModule_SetAbsExpire(self.key, time.as_millis().max(0))) };
+    }
+}
+
+impl Drop for OpenKey<'_> {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once; closing null is allowed.
+        unsafe { api!(RedisModule_CloseKey(self.key)) };
+    }
+}

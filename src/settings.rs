@@ -1,0 +1,73 @@
+//! The settings of the module, as CONFIG SET, redis.conf and the module's arguments set them.
+
+use lockward_core::{Caps, Span};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// One setting: a number with a range.
+pub struct Setting {
+    /// Its name, behind `lock.`.
+    pub name: &'static std::ffi::CStr,
+    /// The number that stands when none is given.
+    pub default: i64,
+    /// The smallest number.
+    pub least: i64,
+    /// The largest number.
+    pub most: i64,
+    value: AtomicI64,
+}
+
+const YEAR_MS: i64 = 365 * 24 * 3_600 * 1_000;
+
+static DEFAULT_LEASE: Setting = Setting::new(c"default-lease", 30_000, 1, 100 * YEAR_MS);
+static MAX_LEASE: Setting = Setting::new(c"max-lease", 10 * YEAR_MS, 1, 100 * YEAR_MS);
+static MAX_WAITERS: Setting = Setting::new(c"max-waiters", 10_000, 0, 1_000_000_000);
+static MAX_WAITERS_TOTAL: Setting = Setting::new(c"max-waiters-total", 10_000, 0, 1_000_000_000);
+static QUARANTINE: Setting = Setting::new(c"quarantine", 0, 0, 100 * YEAR_MS);
+
+/// All of them.
+pub static ALL: [&Setting; 5] = [&DEFAULT_LEASE, &MAX_LEASE, &MAX_WAITERS, &MAX_WAITERS_TOTAL, &QUARANTINE];
+
+impl Setting {
+    const fn new(name: &'static std::ffi::CStr, default: i64, least: i64, most: i64) -> Self {
+        Self { name, default, least, most, value: AtomicI64::new(default) }
+    }
+
+    /// The number now.
+    pub fn get(&self) -> i64 {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number, which is in range.
+    pub fn set(&self, number: i64) {
+        self.value.store(number, Ordering::Relaxed);
+    }
+
+    fn span(&self) -> Span {
+        u64::try_from(self.get()).ok().and_then(Span::from_millis).unwrap_or(Span::MAX)
+    }
+
+    fn count(&self) -> usize {
+        usize::try_from(self.get()).unwrap_or_default()
+    }
+}
+
+/// The lease when a request names none: no longer than the longest there may be.
+pub fn default_lease() -> Span {
+    let lease = DEFAULT_LEASE.span().min(max_lease());
+    quarantine().map_or(lease, |quarantine| lease.min(quarantine))
+}
+
+/// The longest lease a request may name.
+pub fn max_lease() -> Span {
+    MAX_LEASE.span()
+}
+
+/// How many may wait.
+pub fn caps() -> Caps {
+    Caps { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
+}
+
+/// For how long nothing new is granted after a start or promotion; `None` when that is not set.
+pub fn quarantine() -> Option<Span> {
+    Some(QUARANTINE.span()).filter(|span| *span > Span::default())
+}

@@ -1,0 +1,125 @@
+//! What the module remembers beside the keyspace. All of it lives on the server's main thread.
+//!
+//! The state is borrowed only while no function of the server runs that could call back into the module: decide under
+//! the borrow, give it back, then act.
+
+use crate::alarm::Alarm;
+use crate::client::Client;
+use crate::server::Flags;
+use lockward_core::{
+    Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Span, TokenSource, WaitingRoom,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Everything but the settings.
+pub struct State {
+    /// Who waits for what.
+    pub room: WaitingRoom<Client>,
+    /// Where tokens come from.
+    pub tokens: TokenSource,
+    /// The time after a start or promotion.
+    pub quarantine: Quarantine,
+    /// The buffers that steps use in turn.
+    pub effects: Effects<Client>,
+    /// The one timer of the module.
+    pub alarm: Alarm,
+    /// Grants whose client left before it could be told.
+    pub undelivered: Vec<Undelivered>,
+    /// The last lock that the server took out of the keyspace before its lease was over.
+    pub unlinked: Option<Unlinked>,
+    /// Whether this server is a replica.
+    pub replica: bool,
+    /// Whether this server is loading its data.
+    pub loading: bool,
+}
+
+/// A grant whose client left before it could be told.
+#[derive(Clone)]
+pub struct Undelivered {
+    /// The database of the lock.
+    pub db: Db,
+    /// The key of the lock.
+    pub key: Rc<[u8]>,
+    /// Who was granted it.
+    pub owner: Owner,
+    /// The tenure.
+    pub token: FencingToken,
+}
+
+/// A lock that the server took out of the keyspace. Why, it says only afterwards, if at all.
+pub struct Unlinked {
+    /// The database of the lock.
+    pub db: Db,
+    /// The key of the lock.
+    pub key: Box<[u8]>,
+    /// The lock as it was.
+    pub lock: Lock,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            room: WaitingRoom::new(),
+            tokens: TokenSource::new(),
+            quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
+            effects: Effects::default(),
+            alarm: Alarm::new(),
+            undelivered: Vec::new(),
+            unlinked: None,
+            replica: false,
+            loading: false,
+        }
+    }
+
+    /// Whether locks change here only as a primary or a file says.
+    pub const fn follows(&self) -> bool {
+        self.replica || self.loading
+    }
+
+    /// Takes over what the server says of itself when the module is loaded.
+    pub const fn start(&mut self, flags: Flags, quarantine: Quarantine) {
+        self.replica = flags.replica();
+        self.quarantine = quarantine;
+    }
+
+    /// Makes lines due at once: their keys may have changed behind our back.
+    pub fn look_at(&mut self, lines: &[LineId], now: Instant) {
+        for line in lines {
+            self.room.set_due(*line, Some(now));
+        }
+        self.alarm.rearm(&self.room, !self.undelivered.is_empty() || self.unlinked.is_some(), now);
+    }
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::new(State::new());
+    static ACTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Uses the state. Not to be called within itself.
+pub fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
+    STATE.with_borrow_mut(use_it)
+}
+
+/// Whether the module itself is changing the keyspace just now, so that what the server reports of it is no news.
+pub fn acting() -> bool {
+    ACTING.get()
+}
+
+/// Marks the time in which the module changes the keyspace.
+pub struct Acting(());
+
+impl Acting {
+    /// From now until this is dropped.
+    pub fn begin() -> Self {
+        ACTING.set(true);
+        Self(())
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        ACTING.set(false);
+    }
+}

@@ -1,0 +1,21 @@
+//! Locks as they come out of an RDB file or a RESTORE.
+
+use crate::server::{global_flags, now};
+use crate::state;
+use lockward_core::{Lock, encoding};
+
+/// Reads a stored lock; `None` when it is refused. Its tokens are noted, so that every new one is larger.
+///
+/// A token that lies a day ahead is refused from a RESTORE, which a client sends, but not from our own file or primary:
+/// there the clock is what is wrong, and a server that does not start would be worse.
+pub fn load(payload: &[u8]) -> Option<Lock> {
+    let now = now();
+    let lock = encoding::decode_lock(payload, now).ok()?;
+    let flags = global_flags();
+    let trusted = flags.loading() || flags.replica();
+    if !trusted && lock.holders().iter().any(|holder| holder.token.is_far_ahead(now.wall)) {
+        return None;
+    }
+    state::with(|state| lock.holders().iter().for_each(|holder| state.tokens.observe(holder.token)));
+    Some(lock)
+}

@@ -1,0 +1,145 @@
+//! A turn: one step on one lock with all that follows from it. The only way in which this server changes a lock,
+//! whether a command asks for it, the timer, or the work left over by an event.
+//!
+//! The lock is found in the keyspace or, when the server has dropped its key early, as the shadow of its line. The
+//! step is decided in core. Its effects are then carried out in one order: store, replicate, notify, wake, and set the
+//! alarm for whoever still waits.
+
+use crate::client::Client;
+use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now};
+use crate::state::{self, Acting, State};
+use crate::waiters;
+use lockward_core::{Db, Effects, Instant, Lock, Now, Propagation, Step};
+use std::ffi::CStr;
+use std::mem;
+use std::rc::Rc;
+
+/// The internal command that carries changes to replicas and the AOF.
+pub const APPLY: &CStr = c"LOCK._APPLY";
+
+struct Decided<R> {
+    answer: R,
+    effects: Effects<Client>,
+    due: Option<Instant>,
+    lock: Option<(Db, Rc<[u8]>)>,
+}
+
+/// Runs `decide` as one step on the lock in `name`.
+///
+/// # Errors
+/// [`Foreign`] when the key holds something else; then nothing was decided.
+pub fn on_lock<R>(
+    context: Context,
+    name: &KeyName<'_>,
+    decide: impl FnOnce(&mut Step<'_, Client>) -> R,
+) -> Result<R, Foreign> {
+    let mut key = OpenKey::for_write(context, name);
+    let now = now();
+    let decided = match key.content() {
+        Content::Foreign => return Err(Foreign),
+        Content::Lock(lock) => {
+            let before = lock.expires_at();
+            let decided = state::with(|state| decide_on(state, name, lock, now, decide));
+            let (free, expires_at) = (lock.is_free(), lock.expires_at());
+            if free {
+                let _acting = Acting::begin();
+                key.delete();
+            } else if expires_at != before {
+                key.expire_at(expires_at);
+            }
+            decided
+        }
+        Content::Missing => {
+            let shadow = state::with(|state| take_shadow(state, name));
+            let shadowed = shadow.is_some();
+            let mut lock = shadow.unwrap_or_default();
+            let mut decided = state::with(|state| decide_on(state, name, &mut lock, now, decide));
+            if !decided.effects.changed() {
+                if shadowed {
+                    state::with(|state| state.room.set_shadow(name.db(), name.bytes(), lock));
+                }
+            } else {
+                if shadowed {
+                    decided.effects.make_whole(&lock, now);
+                }
+                if !lock.is_free() {
+                    let expires_at = lock.expires_at();
+                    key.create(lock);
+                    key.expire_at(expires_at);
+                }
+            }
+            decided
+        }
+    };
+    drop(key);
+    Ok(carry_out(context, name, decided, now))
+}
+
+fn take_shadow(state: &mut State, name: &KeyName<'_>) -> Option<Lock> {
+    let line = state.room.line(name.db(), name.bytes())?;
+    state.room.take_shadow(line)
+}
+
+fn decide_on<R>(
+    state: &mut State,
+    name: &KeyName<'_>,
+    lock: &mut Lock,
+    now: Now,
+    decide: impl FnOnce(&mut Step<'_, Client>) -> R,
+) -> Decided<R> {
+    let mut effects = mem::take(&mut state.effects);
+    let line = state.room.line(name.db(), name.bytes());
+    let name = line.and_then(|line| state.room.name(line));
+    let mut step = Step {
+        lock,
+        line,
+        room: &mut state.room,
+        tokens: &mut state.tokens,
+        quarantine: state.quarantine,
+        effects: &mut effects,
+        now,
+    };
+    let answer = decide(&mut step);
+    let due = step.due();
+    Decided { answer, effects, due, lock: name }
+}
+
+fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: Now) -> R {
+    let Decided { answer, mut effects, due, lock } = decided;
+    match effects.propagation() {
+        Propagation::Nothing => {}
+        Propagation::Verbatim => context.replicate_verbatim(),
+        Propagation::Changes(payload) => {
+            if !context.replicate(APPLY, name, payload) {
+                log(
+                    Level::Warning,
+                    "the server does not know LOCK._APPLY: replicas and the AOF miss a change",
+                );
+            }
+        }
+    }
+    if effects.changed() {
+        let _acting = Acting::begin();
+        context.signal_modified(name);
+        for event in effects.events.drain(..) {
+            context.notify(event, name);
+        }
+    }
+    for wake in effects.wakes.drain(..) {
+        waiters::wake(wake, lock.clone());
+    }
+    effects.clear();
+    state::with(|state| {
+        state.effects = effects;
+        set_due(state, name, due, now.mono);
+    });
+    answer
+}
+
+/// Sets when the lock of `name` must be looked at again for those who wait, if any do.
+pub fn set_due(state: &mut State, name: &KeyName<'_>, due: Option<Instant>, now: Instant) {
+    if let Some(line) = state.room.line(name.db(), name.bytes()) {
+        state.room.set_due(line, due);
+        state.look_at(&[], now);
+    }
+}

@@ -1,0 +1,337 @@
+//! A small client for both protocols.
+
+use crate::reply::Reply;
+use crate::wait::DEADLINE;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::mem;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// A command and its arguments: words (`"LOCK.ACQUIRE lock A PX 1000"`), or a list of byte strings for what has spaces
+/// or other bytes in it.
+pub trait Command {
+    /// The command's name and arguments.
+    fn arguments(&self) -> Vec<Vec<u8>>;
+}
+
+impl Command for &str {
+    fn arguments(&self) -> Vec<Vec<u8>> {
+        self.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
+    }
+}
+
+impl Command for String {
+    fn arguments(&self) -> Vec<Vec<u8>> {
+        self.as_str().arguments()
+    }
+}
+
+impl<A: AsRef<[u8]>, const N: usize> Command for [A; N] {
+    fn arguments(&self) -> Vec<Vec<u8>> {
+        self.iter().map(|argument| argument.as_ref().to_vec()).collect()
+    }
+}
+
+impl<A: AsRef<[u8]>> Command for &[A] {
+    fn arguments(&self) -> Vec<Vec<u8>> {
+        self.iter().map(|argument| argument.as_ref().to_vec()).collect()
+    }
+}
+
+impl<A: AsRef<[u8]>> Command for Vec<A> {
+    fn arguments(&self) -> Vec<Vec<u8>> {
+        self.as_slice().arguments()
+    }
+}
+
+/// Why there is no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// None has come in time.
+    StillOpen,
+    /// The server has closed the connection.
+    Closed,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    unread: Vec<u8>,
+    pushes: VecDeque<Reply>,
+}
+
+impl Client {
+    /// Connects to a server on this machine; speaks RESP2 until told otherwise.
+    ///
+    /// # Errors
+    /// As the socket tells.
+    pub fn connect(port: u16) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), DEADLINE)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(DEADLINE))?;
+        Ok(Self { stream, unread: Vec::new(), pushes: VecDeque::new() })
+    }
+
+    /// Sends a command and waits for its reply.
+    #[track_caller]
+    pub fn call(&mut self, command: impl Command) -> Reply {
+        self.send(command);
+        self.reply()
+    }
+
+    /// Sends a command and waits for its reply, if the connection lives.
+    #[track_caller]
+    pub fn try_call(&mut self, command: impl Command) -> Result<Reply, Silence> {
+        self.write(&encoded(&command.arguments())).map_err(|_| Silence::Closed)?;
+        self.reply_within(DEADLINE)
+    }
+
+    /// Sends a command without waiting for its reply.
+    #[track_caller]
+    pub fn send(&mut self, command: impl Command) {
+        self.send_bytes(&encoded(&command.arguments()));
+    }
+
+    /// Sends several commands in one write, without waiting for their replies.
+    #[track_caller]
+    pub fn send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) {
+        let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encoded(&command.arguments())).collect();
+        self.send_bytes(&bytes);
+    }
+
+    /// Sends bytes as they are.
+    #[track_caller]
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.write(bytes).expect("the server takes what is sent");
+    }
+
+    /// Waits for the next reply. Pushes that come before it are kept for [`Client::push`].
+    #[track_caller]
+    pub fn reply(&mut self) -> Reply {
+        match self.reply_within(DEADLINE) {
+            Ok(reply) => reply,
+            Err(silence) => panic!("no reply within {DEADLINE:?}: {silence:?}"),
+        }
+    }
+
+    /// Waits for the next reply for at most `limit`.
+    #[track_caller]
+    pub fn reply_within(&mut self, limit: Duration) -> Result<Reply, Silence> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.next(deadline)? {
+                push @ Reply::Push(_) => self.pushes.push_back(push),
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Waits for the next push of RESP3.
+    #[track_caller]
+    pub fn push(&mut self) -> Reply {
+        if let Some(push) = self.pushes.pop_front() {
+            return push;
+        }
+        match self.next(Instant::now() + DEADLINE) {
+            Ok(push @ Reply::Push(_)) => push,
+            other => panic!("no push: {other:?}"),
+        }
+    }
+
+    /// The pushes that have come before the replies read so far.
+    pub fn pushes_so_far(&mut self) -> Vec<Reply> {
+        mem::take(&mut self.pushes).into()
+    }
+
+    /// Whether no reply has arrived yet. Says something only once the server is known to have done its work.
+    #[track_caller]
+    pub fn has_no_reply(&mut self) -> bool {
+        match self.reply_within(Duration::from_millis(1)) {
+            Ok(reply) => panic!("a reply: {reply:?}"),
+            Err(silence) => silence == Silence::StillOpen,
+        }
+    }
+
+    /// Waits for the server to close the connection, past any replies still on the way.
+    #[track_caller]
+    pub fn is_closed(&mut self) -> bool {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match self.next(deadline) {
+                Ok(_) => {}
+                Err(silence) => return silence == Silence::Closed,
+            }
+        }
+    }
+
+    /// The server's number for this connection.
+    #[track_caller]
+    pub fn id(&mut self) -> i64 {
+        self.call("CLIENT ID").int()
+    }
+
+    /// Changes to RESP3.
+    #[track_caller]
+    pub fn speak_resp3(&mut self) {
+        assert!(matches!(self.call("HELLO 3"), Reply::Map(_)));
+    }
+
+    /// Closes the connection so that the server sees it broken (RST), not ended.
+    pub fn break_off(self) {
+        let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+        let size = libc::socklen_t::try_from(size_of::<libc::linger>()).unwrap();
+        // SAFETY: the descriptor is open, and the option is a `linger` that outlives the call, with its own size.
+        let done = unsafe {
+            libc::setsockopt(
+                self.stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const at_once).cast(),
+                size,
+            )
+        };
+        assert_eq!(done, 0, "SO_LINGER");
+    }
+
+    /// Reads exactly `count` bytes that are not RESP.
+    #[track_caller]
+    pub(crate) fn raw(&mut self, count: usize) -> Vec<u8> {
+        let deadline = Instant::now() + DEADLINE;
+        while self.unread.len() < count {
+            self.fill(deadline).expect("bytes in time");
+        }
+        self.unread.drain(..count).collect()
+    }
+
+    /// Reads one line that is not RESP, without its end.
+    #[track_caller]
+    pub(crate) fn raw_line(&mut self) -> Vec<u8> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.unread.drain(..=end).collect();
+                line.truncate(line.trim_ascii_end().len());
+                return line;
+            }
+            self.fill(deadline).expect("a line in time");
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    #[track_caller]
+    fn next(&mut self, deadline: Instant) -> Result<Reply, Silence> {
+        loop {
+            if let Some((reply, length)) = parse(&self.unread) {
+                self.unread.drain(..length);
+                return Ok(reply);
+            }
+            self.fill(deadline)?;
+        }
+    }
+
+    fn fill(&mut self, deadline: Instant) -> Result<(), Silence> {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.stream.set_read_timeout(Some(left)).expect("a read deadline");
+        let mut chunk = [0; 16 * 1024];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => Err(Silence::Closed),
+            Ok(length) => {
+                self.unread.extend_from_slice(&chunk[..length]);
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if Instant::now() < deadline {
+                    Ok(())
+                } else {
+                    Err(Silence::StillOpen)
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(_) => Err(Silence::Closed),
+        }
+    }
+}
+
+/// A command as it goes over the wire.
+pub(crate) fn encoded(arguments: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(argument);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// The first reply in `bytes` and its length, once it is whole.
+pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
+    let mut reader = Reader { bytes, at: 0 };
+    let reply = reader.reply()?;
+    Some((reply, reader.at))
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn reply(&mut self) -> Option<Reply> {
+        let line = self.line()?;
+        let (sign, rest) = line.split_at(1);
+        Some(match sign {
+            "+" => Reply::Simple(rest.into()),
+            "-" => Reply::Error(rest.into()),
+            ":" => Reply::Int(number(rest)),
+            "$" if rest == "-1" => Reply::NullBulk,
+            "$" => Reply::Bulk(self.string(number(rest))?),
+            "*" if rest == "-1" => Reply::NullArray,
+            "*" => Reply::Array(self.replies(number(rest))?),
+            "_" => Reply::Null,
+            "%" => Reply::Map(self.pairs(number(rest))?),
+            "~" => Reply::Set(self.replies(number(rest))?),
+            "#" => Reply::Bool(rest == "t"),
+            "," => Reply::Double(rest.parse().expect("a double")),
+            "=" => Reply::Verbatim(self.string(number(rest))?),
+            "(" => Reply::Big(rest.into()),
+            ">" => Reply::Push(self.replies(number(rest))?),
+            other => panic!("no reply begins with {other:?}: {line:?}"),
+        })
+    }
+
+    fn replies(&mut self, count: i64) -> Option<Vec<Reply>> {
+        (0..count).map(|_| self.reply()).collect()
+    }
+
+    fn pairs(&mut self, count: i64) -> Option<Vec<(Reply, Reply)>> {
+        (0..count).map(|_| Some((self.reply()?, self.reply()?))).collect()
+    }
+
+    fn string(&mut self, length: i64) -> Option<Vec<u8>> {
+        let end = self.at + usize::try_from(length).expect("a length");
+        let content = self.bytes.get(self.at..end)?.to_vec();
+        let after = self.bytes.get(end..end + 2)?;
+        assert_eq!(after, b"\r\n", "a string ends where its length says");
+        self.at = end + 2;
+        Some(content)
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let rest = &self.bytes[self.at..];
+        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        self.at += end + 2;
+        assert!(end > 0, "an empty line where a reply was due");
+        Some(String::from_utf8_lossy(&rest[..end]).into_owned())
+    }
+}
+
+#[track_caller]
+fn number(text: &str) -> i64 {
+    text.parse().unwrap_or_else(|_| panic!("no integer: {text:?}"))
+}

@@ -1,0 +1,24 @@
+//! The harness of the tests against real servers.
+//!
+//! - [`Server`] is one server process with the module loaded, on its own port and in its own directory.
+//! - [`Client`] speaks RESP2 or RESP3 and shows each [`Reply`] exactly as it was on the wire.
+//! - [`ReplicationStream`] and [`appended_commands`] show what replicas and the AOF are sent.
+//! - [`eventually`] waits for a condition. It is the only place that lets time go by: a test never sleeps.
+//!
+//! The environment chooses what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
+//! module (`target/release/liblockward.so`), `LOCKWARD_PANIC_MODULE` the module built with the feature `panic-probe`
+//! (`target/panic-probe/release/liblockward.so`).
+
+mod client;
+mod locks;
+mod reply;
+mod server;
+mod stream;
+mod wait;
+
+pub use client::{Client, Command, Silence};
+pub use locks::{Grant, Holder, Info, Waiter};
+pub use reply::Reply;
+pub use server::{Server, Setup};
+pub use stream::{ReplicationStream, appended_commands, encoded_command};
+pub use wait::{DEADLINE, eventually, soon};

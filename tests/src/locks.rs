@@ -1,0 +1,172 @@
+//! The replies of the lock commands, read.
+
+use crate::client::Client;
+use crate::reply::Reply;
+use crate::wait::eventually;
+
+/// What LOCK.ACQUIRE answers to an owner that holds the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The fencing token.
+    pub token: i64,
+    /// How often the owner now holds the lock.
+    pub holds: i64,
+}
+
+/// What LOCK.INFO tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The smallest number of owners named.
+    pub slots: i64,
+    /// Who holds the lock.
+    pub holders: Vec<Holder>,
+    /// How many wait.
+    pub waiters: i64,
+    /// The first of them, when asked for.
+    pub queue: Option<Vec<Waiter>>,
+}
+
+/// A holder, as LOCK.INFO tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name.
+    pub owner: String,
+    /// How often it holds the lock.
+    pub holds: i64,
+    /// Its fencing token.
+    pub token: i64,
+    /// The number of owners it named.
+    pub slots: i64,
+    /// Milliseconds left of its lease.
+    pub lease_left: i64,
+    /// Milliseconds since its first hold.
+    pub held_for: i64,
+}
+
+/// A waiter, as LOCK.INFO tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// The owner that waits.
+    pub owner: String,
+    /// The number of owners it named.
+    pub slots: i64,
+    /// Its connection.
+    pub client_id: i64,
+    /// Milliseconds it has waited.
+    pub waited: i64,
+    /// Milliseconds left of its wait limit; -1 when it has none.
+    pub wait_left: i64,
+}
+
+impl Reply {
+    /// The grant that LOCK.ACQUIRE answered: an array of two integers.
+    #[track_caller]
+    pub fn grant(&self) -> Grant {
+        match self.items() {
+            [Self::Int(token), Self::Int(holds)] => Grant { token: *token, holds: *holds },
+            _ => panic!("no grant: {self:?}"),
+        }
+    }
+
+    /// What LOCK.INFO answered.
+    #[track_caller]
+    pub fn info(&self) -> Info {
+        let int = |map: &Self, name: &str| map.field(name).int();
+        let holder = |map: &Self| Holder {
+            owner: map.field("owner").text(),
+            holds: int(map, "holds"),
+            token: int(map, "token"),
+            slots: int(map, "slots"),
+            lease_left: int(map, "lease-left"),
+            held_for: int(map, "held-for"),
+        };
+        let waiter = |map: &Self| Waiter {
+            owner: map.field("owner").text(),
+            slots: int(map, "slots"),
+            client_id: int(map, "client-id"),
+            waited: int(map, "waited"),
+            wait_left: int(map, "wait-left"),
+        };
+        Info {
+            slots: int(self, "slots"),
+            holders: self.field("holders").items().iter().map(holder).collect(),
+            waiters: int(self, "waiters"),
+            queue: self.find("queue").map(|queue| queue.items().iter().map(waiter).collect()),
+        }
+    }
+}
+
+impl Client {
+    /// Asks for a lock that is free or held by this owner: `"lock A PX 1000"`.
+    #[track_caller]
+    pub fn acquire(&mut self, request: &str) -> Grant {
+        self.call(format!("LOCK.ACQUIRE {request}")).grant()
+    }
+
+    /// Asks for a lock without waiting for the reply.
+    #[track_caller]
+    pub fn ask(&mut self, request: &str) {
+        self.send(format!("LOCK.ACQUIRE {request}"));
+    }
+
+    /// What LOCK.INFO tells of a lock; `None` when there is none.
+    #[track_caller]
+    pub fn info(&mut self, key: &str) -> Option<Info> {
+        let reply = self.call(["LOCK.INFO", key]);
+        (!reply.is_null()).then(|| reply.info())
+    }
+
+    /// The only holder of a lock.
+    #[track_caller]
+    pub fn holder(&mut self, key: &str) -> Holder {
+        let mut info = self.info(key).unwrap_or_else(|| panic!("no lock: {key}"));
+        assert_eq!(info.holders.len(), 1, "one holder: {info:?}");
+        info.holders.remove(0)
+    }
+
+    /// The owner of a lock; `None` when it is free.
+    #[track_caller]
+    pub fn owner(&mut self, key: &str) -> Option<String> {
+        self.info(key).map(|info| info.holders[0].owner.clone())
+    }
+
+    /// The owners that wait for a lock, next to be served first.
+    #[track_caller]
+    pub fn queue(&mut self, key: &str) -> Vec<String> {
+        let reply = self.call(["LOCK.INFO", key, "WAITERS", "1000000"]);
+        if reply.is_null() {
+            return Vec::new();
+        }
+        reply.info().queue.expect("a queue").into_iter().map(|waiter| waiter.owner).collect()
+    }
+
+    /// Waits until this many wait for a held lock.
+    #[track_caller]
+    pub fn see_waiters(&mut self, key: &str, count: i64) {
+        eventually(&format!("{count} waiters for {key}"), || {
+            self.info(key).is_some_and(|info| info.waiters == count)
+        });
+    }
+
+    /// Waits until this many clients of the server are blocked.
+    #[track_caller]
+    pub fn see_blocked(&mut self, count: i64) {
+        eventually(&format!("{count} blocked clients"), || self.stat("clients", "blocked_clients") == count);
+    }
+
+    /// A field of a section of the server's INFO.
+    #[track_caller]
+    pub fn server_info(&mut self, section: &str, field: &str) -> String {
+        let text = self.call(["INFO", section]).text();
+        let prefix = format!("{field}:");
+        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("no {field} in INFO {section}:\n{text}")).to_owned()
+    }
+
+    /// A numeric field of a section of the server's INFO.
+    #[track_caller]
+    pub fn stat(&mut self, section: &str, field: &str) -> i64 {
+        let text = self.server_info(section, field);
+        text.parse().unwrap_or_else(|_| panic!("{field} is no integer: {text}"))
+    }
+}

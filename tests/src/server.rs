@@ -1,0 +1,396 @@
+//! A server process of one's own.
+
+use crate::client::Client;
+use crate::reply::Reply;
+use crate::wait::{DEADLINE, eventually, soon};
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, thread};
+
+/// What to start.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Setup {
+    module: Option<PathBuf>,
+    module_arguments: Vec<String>,
+    config: Vec<String>,
+    environment: Vec<(String, String)>,
+    panics_are_wanted: bool,
+}
+
+impl Setup {
+    /// The module with its default settings on a server without persistence.
+    pub fn new() -> Self {
+        Self {
+            module: Some(module_path("LOCKWARD_MODULE", "target/release/liblockward.so")),
+            module_arguments: Vec::new(),
+            config: Vec::new(),
+            environment: Vec::new(),
+            panics_are_wanted: false,
+        }
+    }
+
+    /// The server alone.
+    pub fn without_module() -> Self {
+        Self { module: None, ..Self::new() }
+    }
+
+    /// The module with LOCK._PANIC; panics in the log are no failure.
+    pub fn with_panic_probe() -> Self {
+        let path = module_path("LOCKWARD_PANIC_MODULE", "target/panic-probe/release/liblockward.so");
+        Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
+    }
+
+    /// Whether there is a module with LOCK._PANIC to test.
+    pub fn has_panic_probe() -> bool {
+        Self::with_panic_probe().module.is_some_and(|path| path.exists())
+    }
+
+    /// The path of the module.
+    pub fn module_path(&self) -> Option<&Path> {
+        self.module.as_deref()
+    }
+
+    /// Adds module arguments: `"quarantine 3000"`.
+    pub fn module(mut self, arguments: &str) -> Self {
+        self.module_arguments.extend(arguments.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Adds a line of redis.conf: `"appendonly yes"`.
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// Adds an environment variable.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts a server and waits until it serves.
+    #[track_caller]
+    pub fn start(self) -> Server {
+        if let Some(path) = &self.module {
+            assert!(path.exists(), "{} is missing: run `make build`", path.display());
+        }
+        let dir = Directory::new();
+        for _ in 0..20 {
+            let port = free_port();
+            match self.launch(port, &dir.path) {
+                Ok(child) => return Server { child, port, setup: self, dir, end_is_expected: false },
+                Err(log) if log.contains("Address already in use") || log.contains("bind:") => {}
+                Err(log) => panic!("the server does not start:\n{log}"),
+            }
+        }
+        panic!("no free port");
+    }
+
+    /// Starts a server that is to refuse to start, and returns what it logs.
+    #[track_caller]
+    pub fn start_refused(self) -> String {
+        let dir = Directory::new();
+        match self.launch(free_port(), &dir.path) {
+            Ok(mut child) => {
+                child.kill().expect("a child to end");
+                child.wait().expect("a child that ends");
+                panic!("the server starts");
+            }
+            Err(log) => log,
+        }
+    }
+
+    /// Starts a process on `port` and waits until it serves, or returns what it logged before it ended.
+    fn launch(&self, port: u16, dir: &Path) -> Result<Child, String> {
+        let mut config = format!(
+            "bind 127.0.0.1\nport {port}\ndir {}\nsave \"\"\nappendonly no\nenable-debug-command yes\n\
+             repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nshutdown-timeout 0\n",
+            dir.display()
+        );
+        for line in &self.config {
+            config.push_str(line);
+            config.push('\n');
+        }
+        if config.contains("cluster-enabled yes") {
+            config.push_str(&format!("cluster-port {}\n", free_port()));
+        }
+        let file = dir.join("server.conf");
+        fs::write(&file, config).expect("a writable directory");
+        let log = File::options().create(true).append(true).open(dir.join("server.log")).expect("a log");
+        let program = env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let mut command = Command::new(&program);
+        command.arg(&file);
+        if let Some(module) = &self.module {
+            command.arg("--loadmodule").arg(module).args(&self.module_arguments);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        let parent = process::id();
+        // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
+        unsafe { command.pre_exec(move || die_with(parent)) };
+        let mut child = command.spawn().unwrap_or_else(|error| {
+            panic!("{program} does not run ({error}): run `make build`, or set LOCKWARD_SERVER")
+        });
+        let pid = format!("process_id:{}\r\n", child.id());
+        let serves = |child: &mut Child| -> Option<Result<(), String>> {
+            if child.try_wait().expect("a child").is_some() {
+                return Some(Err(fs::read_to_string(dir.join("server.log")).unwrap_or_default()));
+            }
+            let mut client = Client::connect(port).ok()?;
+            let info = client.try_call("INFO server").ok()?;
+            let ready = matches!(&info, Reply::Bulk(_)) && info.text().contains(&pid);
+            (ready && client.try_call("PING").ok()? == Reply::Simple("PONG".into())).then_some(Ok(()))
+        };
+        soon("the server serves", || serves(&mut child)).map(|()| child)
+    }
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A server process, killed when it goes out of scope.
+///
+/// It also dies with the thread that started it, so that a killed test run leaves nothing behind: start it in the
+/// thread of the test. If it has crashed by the end of the test, or the module has logged a panic, the test fails.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    port: u16,
+    setup: Setup,
+    dir: Directory,
+    end_is_expected: bool,
+}
+
+impl Server {
+    /// Starts a server with the module and its default settings.
+    #[track_caller]
+    pub fn start() -> Self {
+        Setup::new().start()
+    }
+
+    /// Starts a server with module arguments: `"quarantine 3000"`.
+    #[track_caller]
+    pub fn start_with(module_arguments: &str) -> Self {
+        Setup::new().module(module_arguments).start()
+    }
+
+    /// Starts a server and makes it a replica of `primary`, in sync.
+    #[track_caller]
+    pub fn start_replica_of(primary: &Self) -> Self {
+        Setup::new().start_replica_of(primary)
+    }
+
+    /// The port it listens on.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir.path
+    }
+
+    /// A new connection that speaks RESP2.
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        Client::connect(self.port).expect("a connection")
+    }
+
+    /// A new connection that speaks RESP3.
+    #[track_caller]
+    pub fn client3(&self) -> Client {
+        let mut client = self.client();
+        client.speak_resp3();
+        client
+    }
+
+    /// All it has logged.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.path.join("server.log")).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until it has logged `text`.
+    #[track_caller]
+    pub fn see_log(&self, text: &str) {
+        eventually(&format!("{text:?} in the log"), || self.log().contains(text));
+    }
+
+    /// Ends it at once, as kill -9 does.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.end_is_expected = true;
+        self.child.kill().expect("a running server");
+        self.child.wait().expect("a server that ends");
+    }
+
+    /// Asks it to end, as SIGTERM does, and waits for that.
+    #[track_caller]
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.end_is_expected = true;
+        self.signal(libc::SIGTERM);
+        soon("the server ends", || self.child.try_wait().expect("a child"))
+    }
+
+    /// Starts it again after its end: same port, same directory, same setup.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        assert!(self.end_is_expected, "it has not been ended");
+        match self.setup.launch(self.port, &self.dir.path) {
+            Ok(child) => self.child = child,
+            Err(log) => panic!("the server does not start again:\n{log}"),
+        }
+        self.end_is_expected = false;
+    }
+
+    /// Ends it at once and starts it again.
+    #[track_caller]
+    pub fn kill_and_start_again(&mut self) {
+        self.kill();
+        self.start_again();
+    }
+
+    /// Changes what the next start starts with.
+    pub fn change_setup(&mut self, change: impl FnOnce(Setup) -> Setup) {
+        self.setup = change(self.setup.clone());
+    }
+
+    /// Freezes it, as SIGSTOP does.
+    #[track_caller]
+    pub fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    /// Lets a frozen server go on.
+    #[track_caller]
+    pub fn thaw(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    /// Makes it a replica of `primary` and waits until it is in sync.
+    #[track_caller]
+    pub fn follow(&self, primary: &Self) {
+        let mut client = self.client();
+        assert_eq!(client.call(format!("REPLICAOF 127.0.0.1 {}", primary.port)), Reply::ok());
+        self.see_in_sync_with(primary);
+    }
+
+    /// Waits until it has heard all that `primary` has sent up to now.
+    #[track_caller]
+    pub fn see_in_sync_with(&self, primary: &Self) {
+        let mut here = self.client();
+        eventually("the link to the primary is up", || {
+            here.server_info("replication", "role") == "slave"
+                && here.server_info("replication", "master_link_status") == "up"
+        });
+        let offset = primary.client().stat("replication", "master_repl_offset");
+        eventually("the replica is in sync", || here.stat("replication", "slave_repl_offset") >= offset);
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = libc::pid_t::try_from(self.child.id()).unwrap();
+        // SAFETY: `kill` reads nothing; the child has not been waited for, so its pid is still its own.
+        let sent = unsafe { libc::kill(pid, signal) };
+        assert_eq!(sent, 0, "signal {signal}");
+    }
+}
+
+impl Setup {
+    /// Starts a server and makes it a replica of `primary`, in sync.
+    #[track_caller]
+    pub fn start_replica_of(self, primary: &Server) -> Server {
+        let replica = self.start();
+        replica.follow(primary);
+        replica
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let ended = self.child.try_wait().ok().flatten().filter(|_| !self.end_is_expected);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let log = self.log();
+        let panicked = !self.setup.panics_are_wanted && log.to_lowercase().contains("panic");
+        if thread::panicking() {
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(60)..];
+            eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, tail.join("\n"));
+        } else if let Some(status) = ended {
+            panic!("the server has ended ({status}):\n{log}");
+        } else if panicked {
+            panic!("the module has panicked:\n{log}");
+        }
+    }
+}
+
+/// A directory of one's own, removed when it goes out of scope.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("lockward-test-{}-{number}", process::id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Self { path }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Lets a child be killed when the thread that starts it ends, also when that ends by a kill.
+fn die_with(parent: u32) -> io::Result<()> {
+    // SAFETY: prctl with PR_SET_PDEATHSIG takes a signal number and touches no memory.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The parent may have ended before the call above.
+    // SAFETY: getppid has no conditions.
+    if u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::ESRCH))
+    }
+}
+
+fn module_path(variable: &str, default: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
+    env::var_os(variable).map_or_else(|| root.join(default), PathBuf::from)
+}
+
+/// A port that nobody listens on, outside the range that outgoing connections take theirs from.
+fn free_port() -> u16 {
+    const FIRST: u32 = 10_240;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = process::id().wrapping_mul(7_919);
+    for _ in 0..COUNT {
+        let offset = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(FIRST + offset).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port within {DEADLINE:?}");
+}

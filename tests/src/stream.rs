@@ -1,0 +1,138 @@
+//! What replicas and the AOF are sent.
+
+use crate::client::{Client, encoded, parse};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::wait::{eventually, soon};
+use std::fs;
+
+/// A command as it is sent to replicas: its name and arguments.
+pub type Sent = Vec<Vec<u8>>;
+
+/// A connection that the server takes for a replica.
+#[derive(Debug)]
+pub struct ReplicationStream {
+    link: Client,
+    marks: usize,
+}
+
+impl ReplicationStream {
+    /// Attaches to a primary and skips the data set it sends first.
+    #[track_caller]
+    pub fn attach(primary: &Server) -> Self {
+        let mut link = primary.client();
+        assert_eq!(link.call("REPLCONF listening-port 1"), Reply::ok());
+        assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
+        link.send("PSYNC ? -1");
+        let answer = next_line(&mut link);
+        assert!(answer.starts_with(b"+FULLRESYNC "), "{}", answer.escape_ascii());
+        let header = next_line(&mut link);
+        let size = header.strip_prefix(b"$").expect("a data set");
+        if let Some(end) = size.strip_prefix(b"EOF:") {
+            skip_past(&mut link, end);
+        } else {
+            let size = String::from_utf8_lossy(size).parse().expect("a size");
+            link.raw(size);
+        }
+        let mut observer = primary.client();
+        eventually("the primary takes the link for a replica in sync", || {
+            let info = observer.call("INFO replication").text();
+            let mut links = info.lines().filter(|line| line.starts_with("slave")).peekable();
+            links.peek().is_some() && links.all(|line| line.contains("state=online"))
+        });
+        let mut stream = Self { link, marks: 0 };
+        stream.acknowledge();
+        stream
+    }
+
+    /// All commands sent since the last call, but for the housekeeping of replication (PING, SELECT, REPLCONF). `client`
+    /// speaks to the primary: a write of its own marks the end.
+    #[track_caller]
+    pub fn commands(&mut self, client: &mut Client) -> Vec<Sent> {
+        self.marks += 1;
+        let mark =
+            [b"SET".to_vec(), b"end-of-the-test's-commands".to_vec(), self.marks.to_string().into_bytes()];
+        assert_eq!(client.call(mark.clone()), Reply::ok());
+        let mut commands = Vec::new();
+        loop {
+            let command = self.next();
+            if command[1..] == mark[1..] {
+                return commands;
+            }
+            commands.push(command);
+        }
+    }
+
+    /// The next command sent, past the housekeeping.
+    #[track_caller]
+    pub fn next(&mut self) -> Sent {
+        loop {
+            let command: Sent = self.link.reply().items().iter().map(|item| item.bytes().to_vec()).collect();
+            let name = command[0].to_ascii_uppercase();
+            match name.as_slice() {
+                b"REPLCONF" => self.acknowledge(),
+                b"PING" | b"SELECT" => {}
+                _ => return command,
+            }
+        }
+    }
+
+    /// After a transfer over the socket, a primary sends nothing before the replica has acknowledged something.
+    fn acknowledge(&mut self) {
+        self.link.send("REPLCONF ACK 0");
+    }
+}
+
+/// The commands appended to the AOF since its last rewrite, once there is one that `is_last`.
+#[track_caller]
+pub fn appended_commands(server: &Server, is_last: impl Fn(&[Vec<u8>]) -> bool) -> Vec<Sent> {
+    soon("the last command in the AOF", || {
+        let commands = read_appended(server);
+        commands.iter().any(|command| is_last(command)).then_some(commands)
+    })
+}
+
+/// A command as it goes over the wire.
+pub fn encoded_command(command: impl crate::Command) -> Vec<u8> {
+    encoded(&command.arguments())
+}
+
+fn read_appended(server: &Server) -> Vec<Sent> {
+    let Ok(files) = fs::read_dir(server.dir().join("appendonlydir")) else { return Vec::new() };
+    let mut files: Vec<_> = files
+        .map(|file| file.expect("a file").path())
+        .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
+        .collect();
+    files.sort();
+    let mut commands = Vec::new();
+    for file in files {
+        let bytes = fs::read(file).unwrap_or_default();
+        let mut rest = bytes.as_slice();
+        while let Some((reply, length)) = parse(rest) {
+            rest = &rest[length..];
+            let command: Sent = reply.items().iter().map(|item| item.bytes().to_vec()).collect();
+            if !command[0].eq_ignore_ascii_case(b"SELECT") {
+                commands.push(command);
+            }
+        }
+    }
+    commands
+}
+
+/// The next line that is not one of the empty ones that keep a link alive.
+fn next_line(link: &mut Client) -> Vec<u8> {
+    loop {
+        let line = link.raw_line();
+        if !line.is_empty() {
+            return line;
+        }
+    }
+}
+
+fn skip_past(link: &mut Client, end: &[u8]) {
+    let mut window = link.raw(end.len());
+    while window != end {
+        window.remove(0);
+        window.extend(link.raw(1));
+    }
+}
