@@ -73,9 +73,10 @@ impl From<Refusal> for Error {
 impl Error {
     /// Tells the client.
     pub fn reply(&self, context: Context) {
-        match self {
-            Self::WrongArity => context.reply_wrong_arity(),
-            error => context.reply_error(&error.to_string()),
+        if matches!(self, Self::WrongArity) {
+            context.reply_wrong_arity();
+        } else {
+            context.reply_error(&self.to_string());
         }
     }
 }

@@ -23,7 +23,7 @@ use callbacks::{Edge, config, data_type, events, guard, timer};
 use lockward_core::Quarantine;
 use redis_module::alloc::RedisAlloc;
 use redis_module::raw;
-use server::{Context, global_flags, now};
+use server::{Context, Level, global_flags, log, now};
 use std::ffi::{CStr, c_int};
 
 /// Memory comes from the server, so that it counts where operators look. Before the module is loaded there is none.
@@ -53,6 +53,10 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     guard(Edge::Load, raw::REDISMODULE_ERR as c_int, || {
         // SAFETY: the server's context of this very call.
         let context = unsafe { Context::new(context) };
+        if !server::is_recent_enough() {
+            log(Level::Warning, "Lockward needs Redis 7.0 or later, or Valkey");
+            return raw::REDISMODULE_ERR as c_int;
+        }
         context.set_options();
         timer::prepare(context);
         let registered = data_type::register(context)
@@ -60,8 +64,12 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             && events::subscribe(context)
             // SAFETY: the server's arguments of this very call.
             && unsafe { config::register(context, argv, argc) };
+        if !registered {
+            return raw::REDISMODULE_ERR as c_int;
+        }
         let quarantine = Quarantine::new(now().mono, settings::quarantine().unwrap_or_default());
         state::with(|state| state.start(global_flags(), quarantine));
-        if registered { raw::REDISMODULE_OK as c_int } else { raw::REDISMODULE_ERR as c_int }
+        log(Level::Notice, concat!("Lockward ", env!("CARGO_PKG_VERSION")));
+        raw::REDISMODULE_OK as c_int
     })
 }

@@ -6,7 +6,7 @@
 
 use super::{Edge, guard};
 use crate::client::Client;
-use crate::server::{Context, api};
+use crate::server::{Context, api, version};
 use crate::waiters::{self, Verdict};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
@@ -16,9 +16,7 @@ use std::ptr::{self, NonNull};
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
 fn timeout_callback() -> raw::RedisModuleCmdFunc {
-    // SAFETY: takes nothing.
-    let version = unsafe { api!(RedisModule_GetServerVersion()) };
-    if version >= TIMEOUT_SAFE_SINCE { Some(on_unblock) } else { None }
+    if version() >= TIMEOUT_SAFE_SINCE { Some(on_unblock) } else { None }
 }
 
 /// Blocks the client of a command, which must be one that may be blocked.

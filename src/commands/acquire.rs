@@ -28,13 +28,13 @@ impl Command for Acquire {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let asked = Asked::parse(arguments)?;
         only_clients(context)?;
-        if asked.request.holds.is_some() {
-            waiters::claim(&asked.key, &asked.request.owner);
-        }
         let (acquired, due) =
             turn::on_lock(context, &asked.key, |step| (step.acquire(&asked.request), step.due()))?;
         match acquired? {
             Acquired::Granted(grant) => {
+                if asked.request.holds.is_some() {
+                    waiters::claim(&asked.key, &asked.request.owner);
+                }
                 let minted = asked.minted.then_some(&asked.request.owner);
                 waiters::reply_grant(context, grant, minted);
             }

@@ -48,7 +48,7 @@ fn word(context: Context) -> Result<Word, Error> {
         return Ok(Word::Client);
     }
     let flags = context.flags();
-    if flags.from_primary() {
+    if flags.sent_by_primary() {
         Ok(Word::Primary)
     } else if flags.loading() {
         Ok(Word::File)

@@ -29,7 +29,7 @@ impl Flags {
     }
 
     /// The command comes from our primary.
-    pub const fn from_primary(self) -> bool {
+    pub const fn sent_by_primary(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
     }
 

@@ -1,0 +1,44 @@
+# Lockward: see README.md. `make help` lists the targets.
+
+SHELL := /bin/bash
+PORT ?= 6379
+MODULE := target/release/liblockward.so
+PROBE_DIR := target/panic-probe
+INSTALL_DIR ?= /usr/lib/redis/modules
+
+.DEFAULT_GOAL := help
+.PHONY: help run test demo lint build install clean deps
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+run: build ## Start redis-server with the module in the foreground, on PORT (6379).
+	@scripts/run $(PORT) $(MODULE)
+
+test: build ## Run all tests, those against real servers too.
+	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
+	cargo test --workspace
+
+demo: build ## Show 50 clients counting to 5,000 with and without a lock.
+	@cargo build --quiet --release -p lockward-cli
+	@scripts/demo $(MODULE)
+
+lint: deps ## Check formatting, lints, and the fences between the layers.
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p lockward --features panic-probe -- -D warnings
+	scripts/check-layers
+
+build: deps ## Build the module: target/release/liblockward.so.
+	cargo build --release -p lockward
+
+install: build ## Install the module where Debian's redis service may load it from.
+	install -D -m 0644 $(MODULE) $(DESTDIR)$(INSTALL_DIR)/liblockward.so
+	@echo "Add this line to /etc/redis/redis.conf and restart the server:"
+	@echo "  loadmodule $(INSTALL_DIR)/liblockward.so"
+
+clean: ## Remove what was built.
+	cargo clean
+
+deps:
+	@scripts/install-deps
