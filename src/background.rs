@@ -110,7 +110,7 @@ fn settle(context: Context, line: LineId, now: Instant) {
     context.select(db);
     match context.write_gate(&name.name()) {
         Gate::Open => {
-            if let Err(Foreign) = turn::on_lock(context, &name.name(), |step| step.settle()) {
+            if let Err(Foreign) = turn::on_lock(context, &name.name(), |step| step.look_again()) {
                 state::with(|state| state.room.take_shadow(line));
                 send_away(line, Outcome::WrongType);
             }

@@ -6,6 +6,7 @@
 use crate::alarm::Alarm;
 use crate::client::Client;
 use crate::server::Flags;
+use crate::waiters::InFlight;
 use lockward_core::{
     Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Span, TokenSource, WaitingRoom,
 };
@@ -24,6 +25,8 @@ pub struct State {
     pub effects: Effects<Client>,
     /// The one timer of the module.
     pub alarm: Alarm,
+    /// Grants that are about to be told.
+    pub in_flight: InFlight,
     /// Grants whose client left before it could be told.
     pub undelivered: Vec<Undelivered>,
     /// The last lock that the server took out of the keyspace before its lease was over.
@@ -65,6 +68,7 @@ impl State {
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             effects: Effects::default(),
             alarm: Alarm::new(),
+            in_flight: InFlight::default(),
             undelivered: Vec::new(),
             unlinked: None,
             replica: false,

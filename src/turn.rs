@@ -8,11 +8,10 @@
 use crate::client::Client;
 use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now};
 use crate::state::{self, Acting, State};
-use crate::waiters;
-use lockward_core::{Db, Effects, Instant, Lock, Now, Propagation, Step};
+use crate::waiters::{self, LockName};
+use lockward_core::{Effects, Instant, Lock, Now, Propagation, Step};
 use std::ffi::CStr;
 use std::mem;
-use std::rc::Rc;
 
 /// The internal command that carries changes to replicas and the AOF.
 pub const APPLY: &CStr = c"LOCK._APPLY";
@@ -21,7 +20,7 @@ struct Decided<R> {
     answer: R,
     effects: Effects<Client>,
     due: Option<Instant>,
-    lock: Option<(Db, Rc<[u8]>)>,
+    lock: Option<LockName>,
 }
 
 /// Runs `decide` as one step on the lock in `name`.

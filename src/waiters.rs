@@ -10,11 +10,21 @@ use lockward_core::{Caps, Db, Grant, Instant, Outcome, Owner, Ticket, Wake};
 use std::cell::Cell;
 use std::rc::Rc;
 
+/// A lock by its database and key, kept for later.
+pub type LockName = (Db, Rc<[u8]>);
+
 /// How a wait has ended: what the client is told, and what must happen when it cannot be told.
 pub struct Verdict {
     wake: Wake<Client>,
-    lock: Option<(Db, Rc<[u8]>)>,
+    lock: Option<LockName>,
     told: Cell<bool>,
+}
+
+/// The verdicts of this turn of the event loop that grant a hold and have not ended yet.
+#[derive(Default)]
+pub struct InFlight {
+    granted: Vec<Rc<Verdict>>,
+    ended: usize,
 }
 
 /// Blocks the client of `context` in the line of `name`. `due` is when that lock must be looked at again.
@@ -47,9 +57,13 @@ pub fn park(
 }
 
 /// Unblocks a waiter that has left the line, to be told how its wait ended. `lock` is the lock it may have been granted.
-pub fn wake(wake: Wake<Client>, lock: Option<(Db, Rc<[u8]>)>) {
+pub fn wake(wake: Wake<Client>, lock: Option<LockName>) {
     let client = wake.waiter.ticket.handle;
-    blocked::unblock(client, Box::new(Verdict { wake, lock, told: Cell::new(false) }));
+    let verdict = Rc::new(Verdict { wake, lock, told: Cell::new(false) });
+    if verdict.counted().is_some() {
+        state::with(|state| state.in_flight.granted.push(Rc::clone(&verdict)));
+    }
+    blocked::unblock(client, verdict);
 }
 
 impl Verdict {
@@ -70,16 +84,38 @@ impl Verdict {
         }
     }
 
-    /// After the answer, or instead of it when the client had left: a grant that nobody was told of is passed on.
-    pub fn end(self) {
-        let Outcome::Granted(Grant { token, .. }) = self.wake.outcome else { return };
-        let Some((db, key)) = self.lock.filter(|_| !self.told.get()) else { return };
-        let owner = self.wake.waiter.ticket.request.owner;
+    /// After the answer, or instead of it when the client had left: a hold that nobody was told of is passed on.
+    pub fn end(&self) {
+        let Some((grant, (db, key))) = self.counted() else { return };
         let now = now().mono;
         state::with(|state| {
-            state.undelivered.push(Undelivered { db, key, owner, token });
-            state.look_at(&[], now);
+            state.in_flight.ended += 1;
+            if state.in_flight.ended >= state.in_flight.granted.len() {
+                state.in_flight = InFlight::default();
+            }
+            if !self.told.get() {
+                let (db, key, owner) = (*db, Rc::clone(key), self.owner().clone());
+                state.undelivered.push(Undelivered { db, key, owner, token: grant.token });
+                state.look_at(&[], now);
+            }
         });
+    }
+
+    fn owner(&self) -> &Owner {
+        &self.wake.waiter.ticket.request.owner
+    }
+
+    /// The grant and its lock, when it counts a hold.
+    fn counted(&self) -> Option<(Grant, &LockName)> {
+        match self.wake.outcome {
+            Outcome::Granted(grant) if grant.counted => Some((grant, self.lock.as_ref()?)),
+            Outcome::Granted(_)
+            | Outcome::NotAcquired
+            | Outcome::Refused(_)
+            | Outcome::Superseded
+            | Outcome::WrongType
+            | Outcome::NotServed => None,
+        }
     }
 }
 
@@ -98,15 +134,16 @@ pub fn leave(client: Client) -> bool {
     state::with(|state| state.room.leave(client)).is_some()
 }
 
-/// An owner repeats its request by name: the grant it was not told of before is its own after all.
+/// An owner has repeated its request, and been told that it holds the lock: should the client that asked before have
+/// left without an answer, the hold is the owner's all the same.
 pub fn claim(name: &KeyName<'_>, owner: &Owner) {
+    let this = |db: Db, key: &[u8], other: &Owner| db == name.db() && key == name.bytes() && other == owner;
     state::with(|state| {
-        if state.undelivered.is_empty() {
-            return;
+        state.undelivered.retain(|grant| !this(grant.db, &grant.key, &grant.owner));
+        for verdict in &state.in_flight.granted {
+            if verdict.counted().is_some_and(|(_, (db, key))| this(*db, key, verdict.owner())) {
+                verdict.told.set(true);
+            }
         }
-        let other = |grant: &Undelivered| {
-            grant.db != name.db() || *grant.key != *name.bytes() || grant.owner != *owner
-        };
-        state.undelivered.retain(other);
     });
 }

@@ -14,6 +14,8 @@ pub struct Grant {
     pub token: FencingToken,
     /// How often the owner now holds the lock.
     pub holds: u32,
+    /// Whether a hold was counted: not for a repeat.
+    pub counted: bool,
 }
 
 /// Why a holder's request is refused.

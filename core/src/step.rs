@@ -75,7 +75,11 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow.
     pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
         self.settle();
+        let before = self.effects.changed();
         let left = self.give_back(request)?;
+        if !before {
+            self.effects.command_says_it_all();
+        }
         self.serve();
         Ok(left)
     }
@@ -124,15 +128,27 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) {
         let undelivered =
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
+        self.settle();
         // Refused when the tenure has ended in between: then there is nothing to pass on.
-        let _ = self.release(&undelivered);
+        if self.give_back(&undelivered).is_ok() {
+            self.serve();
+        }
     }
 
-    /// When somebody must look at the lock again for those who wait: when its first lease ends or, while it is free,
-    /// when the quarantine does.
+    /// Looks at a lock that may have changed behind our back: settles it, and lets its holders re-enter with the waits
+    /// of their own that stand in line.
+    pub fn look_again(&mut self) {
+        self.settle();
+        if self.somebody_waits() {
+            let owners: Vec<Owner> = self.lock.holders().iter().map(|holder| holder.owner.clone()).collect();
+            owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
+        }
+    }
+
+    /// When somebody must look at the lock again for those who wait: when its first lease ends, or the quarantine.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.lock.first_deadline().or_else(|| self.quarantine.ends(self.now.mono))
+        self.lock.first_deadline().into_iter().chain(self.quarantine.ends(self.now.mono)).min()
     }
 
     fn change(&mut self, change: Change, event: Event) {
@@ -196,8 +212,8 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                 slots: known.slots.min(request.slots),
                 ..known.clone()
             };
-            let grant = Grant { token: entered.token, holds };
-            if holds > known.holds {
+            let grant = Grant { token: entered.token, holds, counted: holds > known.holds };
+            if grant.counted {
                 self.change(Change::Put(entered), Event::Acquired);
             } else if entered != *known {
                 self.change(Change::Put(entered), Event::Renewed);
@@ -212,7 +228,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let (slots, since) = (request.slots, self.now.mono);
         let tenure = Holder { owner, holds: 1, slots, token, deadline, since };
         self.change(Change::Put(tenure), Event::Acquired);
-        Ok(Grant { token, holds: 1 })
+        Ok(Grant { token, holds: 1, counted: true })
     }
 
     fn give_back(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
@@ -244,7 +260,6 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             Change::Put(Holder { holds: left, ..known.clone() })
         };
         self.change(change, Event::Released);
-        self.effects.command_says_it_all();
         Ok(left)
     }
 

@@ -15,9 +15,9 @@
 
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{
-    AcquireRequest, Acquired, Caps, Change, Db, Effects, Event, FencingToken, Full, Grant, Holder, HoldsLeft,
-    Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest,
-    RenewRequest, Slots, Span, Step, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
+    AcquireRequest, Acquired, Caps, Db, Effects, FencingToken, Full, Grant, Holder, HoldsLeft, Instant, Lock,
+    NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Slots,
+    Span, Step, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -313,23 +313,750 @@ mod reference {
                 let leases = self.locks.iter().flatten().map(|tenure| tenure.deadline);
                 let quarantine = self.quarantine_began + self.quarantine_length;
                 let events = limits.chain(leases).chain([quarantine]);
-                // What is due at this very instant has been looked at, but for the limits that were not asked for.
-                let next = events.map(|at| at.max(self.now)).filter(|at| self.now < *at && *at <= to).min();
-                let overdue = self.waits.iter().any(|wait| wait.limit.is_some_and(|limit| limit <= self.now));
-                let at = if overdue { self.now } else { next.unwrap_or(to) };
+                let next = events.filter(|at| self.now < *at && *at <= to).min();
+                let at = next.unwrap_or(to);
                 self.wall += at - self.now;
                 self.now = at;
                 let reached = |wait: &Wait| wait.limit.is_some_and(|limit| limit <= at);
-                let (gone, stay) = self.waits.drain(..).partition(reached);
-                self.waits = stay;
-                let mut gone: Vec<Wait> = gone;
+                let mut gone: Vec<Wait> = self.waits.iter().filter(|wait| reached(wait)).cloned().collect();
                 gone.sort_by_key(|wait| wait.handle);
+                self.waits.retain(|wait| !reached(wait));
                 gone.iter().for_each(|wait| self.tell(wait, Answer::NotAcquired));
                 (0..KEYS).for_each(|key| self.look(key));
-                if at == to && !overdue {
+                if next.is_none() {
                     return;
                 }
             }
         }
+    }
+}
+
+// The operations.
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// With `wait`, it joins the line when the lock is busy, up to that many milliseconds if it says so.
+    Acquire {
+        key: usize,
+        owner: usize,
+        lease: i64,
+        holds: Option<u32>,
+        wait: Option<Option<i64>>,
+    },
+    Release {
+        key: usize,
+        owner: usize,
+        left: Left,
+        token: Named,
+    },
+    Renew {
+        key: usize,
+        owner: usize,
+        lease: i64,
+        token: Named,
+        holds: u32,
+    },
+    /// Time passes, in microseconds.
+    Advance(i64),
+    /// Somebody sets the wall clock.
+    StepWall(i64),
+    /// One of the waiting clients leaves.
+    Leave(prop::sample::Index),
+    /// The client of one of the grants so far turns out to have left.
+    PassOn(prop::sample::Index),
+    /// The quarantine begins again.
+    Promote,
+    /// The quarantine is set to this many milliseconds.
+    SetQuarantine(i64),
+    /// The server drops the key before its time, here and on its replicas.
+    DropEarly(usize),
+    /// The key is deleted.
+    Break(usize),
+    /// All keys are deleted.
+    Flush,
+    /// The databases of the two keys are exchanged.
+    Swap,
+}
+
+/// The token that a request names.
+#[derive(Clone, Debug)]
+enum Named {
+    None,
+    /// That of the owner's tenure.
+    Own,
+    /// One that was given before.
+    Earlier(prop::sample::Index),
+    /// So much above the largest so far.
+    Above(u64),
+    /// So much above the wall clock and a day.
+    DayAhead(i64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (key, owner) = (0..KEYS, 0..OWNERS);
+    let at = (key.clone(), owner);
+    let lease = 1..150_i64;
+    let holds = prop_oneof![Just(None), (1..4_u32).prop_map(Some)];
+    let limit = prop_oneof![Just(None), (1..200_i64).prop_map(Some)];
+    let wait = prop_oneof![1 => Just(None), 3 => limit.prop_map(Some)];
+    let left =
+        prop_oneof![4 => Just(Left::OneLess), 4 => (0..4_u32).prop_map(Left::Exactly), 1 => Just(Left::None)];
+    let named = prop_oneof![
+        6 => Just(Named::None),
+        3 => Just(Named::Own),
+        4 => any::<prop::sample::Index>().prop_map(Named::Earlier),
+        2 => (1..3_u64).prop_map(Named::Above),
+        1 => (-1..2_i64).prop_map(Named::DayAhead),
+    ];
+    let restored_holds = prop_oneof![4 => 1..4_u32, 1 => Just(u32::MAX), 1 => Just(u32::MAX - 1)];
+    prop_oneof![
+        20 => (at.clone(), lease.clone(), holds, wait)
+            .prop_map(|((key, owner), lease, holds, wait)| Op::Acquire { key, owner, lease, holds, wait }),
+        10 => (at.clone(), left, named.clone())
+            .prop_map(|((key, owner), left, token)| Op::Release { key, owner, left, token }),
+        8 => (at, lease, named, restored_holds)
+            .prop_map(|((key, owner), lease, token, holds)| Op::Renew { key, owner, lease, token, holds }),
+        6 => (1..60_i64).prop_map(|ms| Op::Advance(ms * 1_000)),
+        3 => (0..60_000_i64).prop_map(Op::Advance),
+        2 => (-2_000_000..2_000_000_i64).prop_map(Op::StepWall),
+        4 => any::<prop::sample::Index>().prop_map(Op::Leave),
+        4 => any::<prop::sample::Index>().prop_map(Op::PassOn),
+        1 => Just(Op::Promote),
+        2 => prop_oneof![Just(0), 1..200_i64].prop_map(Op::SetQuarantine),
+        3 => key.clone().prop_map(Op::DropEarly),
+        1 => key.prop_map(Op::Break),
+        1 => Just(Op::Flush),
+        1 => Just(Op::Swap),
+    ]
+}
+
+/// What a run starts from.
+#[derive(Clone, Debug)]
+struct Setting {
+    wall: i64,
+    quarantine: i64,
+    caps: (usize, usize),
+    /// The number that each owner names. The same each time: no owner asks for fewer than it holds with.
+    slots: [u32; OWNERS],
+}
+
+fn setting() -> impl Strategy<Value = Setting> {
+    let wall = prop_oneof![Just(0), Just(1_795_000_000_000_000)];
+    let quarantine = prop_oneof![Just(0), 1..300_i64];
+    let caps = prop_oneof![Just((100, 100)), (1..4_usize, 1..6_usize)];
+    let slots = prop_oneof![Just([1; OWNERS]), prop::array::uniform4(0..4_u32)];
+    (wall, quarantine, caps, slots).prop_map(|(wall, quarantine, caps, slots)| Setting {
+        wall,
+        quarantine,
+        caps,
+        slots,
+    })
+}
+
+// The claims.
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn core_does_what_the_reference_does(setting in setting(), ops in prop::collection::vec(op(), 1..=200)) {
+        let mut both = Both::new(&setting);
+        for (number, op) in ops.iter().enumerate() {
+            both.play(number, op).map_err(|error| match error {
+                TestCaseError::Fail(reason) => TestCaseError::fail(format!("step {number}, {op:?}: {reason}")),
+                TestCaseError::Reject(reason) => TestCaseError::Reject(reason),
+            })?;
+        }
+    }
+}
+
+/// Core and the reference side by side.
+struct Both {
+    world: World,
+    reference: Reference,
+    slots: [u32; OWNERS],
+    /// All grants of the past: key, owner and token.
+    grants: Vec<(usize, usize, u64)>,
+    waited: HashMap<u32, (usize, usize)>,
+    seen: [HashSet<u64>; KEYS],
+}
+
+impl Both {
+    fn new(setting: &Setting) -> Self {
+        let began = 5_000_000;
+        let (cap, total_cap) = setting.caps;
+        let reference = Reference {
+            now: began,
+            wall: setting.wall,
+            locks: [Vec::new(), Vec::new()],
+            waits: Vec::new(),
+            last_token: 0,
+            quarantine_began: began,
+            quarantine_length: setting.quarantine * 1_000,
+            cap,
+            total_cap,
+            told: Vec::new(),
+        };
+        Self {
+            world: World::new(setting, began),
+            reference,
+            slots: setting.slots,
+            grants: Vec::new(),
+            waited: HashMap::new(),
+            seen: [HashSet::new(), HashSet::new()],
+        }
+    }
+
+    fn play(&mut self, number: usize, op: &Op) -> Result<(), TestCaseError> {
+        let (world, reference) = (&mut self.world, &mut self.reference);
+        let mut restored = None;
+        match *op {
+            Op::Acquire { key, owner, lease, holds, wait } => {
+                let handle = u32::try_from(number).unwrap();
+                let limit = wait.flatten().map(|ms| reference.now + ms * 1_000);
+                let (slots, since) = (self.slots[owner], reference.now);
+                let lease = lease * 1_000;
+                let asked = reference::Wait { handle, key, owner, lease, holds, slots, limit, since };
+                let expected = reference.acquire(asked.clone(), wait.is_some());
+                let answer = world.acquire(&asked, wait.is_some())?;
+                prop_assert_eq!(&answer, &expected);
+                if let Answer::Granted { token, .. } = answer {
+                    self.grants.push((key, owner, token));
+                }
+                self.waited.insert(handle, (key, owner));
+            }
+            Op::Release { key, owner, left, ref token } => {
+                let token = resolve(token, reference, &self.grants, key, owner);
+                let expected = reference.release(key, owner, left, token);
+                prop_assert_eq!(world.release(key, owner, left, token)?, expected);
+            }
+            Op::Renew { key, owner, lease, ref token, holds } => {
+                let token = resolve(token, reference, &self.grants, key, owner);
+                let expected = reference.renew(key, owner, lease * 1_000, token, holds);
+                prop_assert_eq!(world.renew(key, owner, lease * 1_000, token, holds)?, expected);
+                restored = token;
+            }
+            Op::Advance(micros) => {
+                let to = reference.now + micros;
+                reference.advance(to);
+                world.advance(to)?;
+            }
+            Op::StepWall(micros) => {
+                reference.wall += micros;
+                world.wall = WallTime::from_micros(world.wall.as_micros() + micros);
+            }
+            Op::Leave(which) => {
+                if reference.waits.is_empty() {
+                    prop_assert!(world.room.leave(u32::MAX).is_none());
+                } else {
+                    let gone = reference.waits[which.index(reference.waits.len())].clone();
+                    reference.leave(gone.handle);
+                    reference.look(gone.key);
+                    world.leave(gone.handle, gone.key)?;
+                }
+            }
+            Op::PassOn(which) => {
+                if !self.grants.is_empty() {
+                    let (key, owner, token) = self.grants[which.index(self.grants.len())];
+                    reference.pass_on(key, owner, token);
+                    world.pass_on(key, owner, token)?;
+                }
+            }
+            Op::Promote => {
+                reference.quarantine_began = reference.now;
+                world.quarantine.restart(world.mono);
+            }
+            Op::SetQuarantine(ms) => {
+                reference.quarantine_length = ms * 1_000;
+                (0..KEYS).for_each(|key| reference.look(key));
+                world.quarantine.set_length(span(ms * 1_000));
+                world.look_at_all()?;
+            }
+            Op::DropEarly(key) => world.drop_early(key),
+            Op::Break(key) => {
+                reference.locks[key].clear();
+                reference.look(key);
+                world.break_lock(key)?;
+            }
+            Op::Flush => {
+                reference.locks.iter_mut().for_each(Vec::clear);
+                (0..KEYS).for_each(|key| reference.look(key));
+                world.flush()?;
+            }
+            Op::Swap => {
+                reference.locks.swap(0, 1);
+                self.seen.swap(0, 1);
+                (0..KEYS).for_each(|key| reference.look(key));
+                world.swap()?;
+            }
+        }
+        for (_, handle, answer) in &self.world.told {
+            if let Answer::Granted { token, .. } = answer {
+                let (key, owner) = self.waited[handle];
+                self.grants.push((key, owner, *token));
+            }
+        }
+        self.compare()?;
+        self.check(restored)
+    }
+
+    /// Both look alike.
+    fn compare(&mut self) -> Result<(), TestCaseError> {
+        let (world, reference) = (&mut self.world, &mut self.reference);
+        let told: Vec<_> =
+            reference.told.drain(..).map(|(at, to, answer)| (instant(at), to, answer)).collect();
+        prop_assert_eq!(std::mem::take(&mut world.told), told, "what waiters are told");
+        for key in 0..KEYS {
+            let holders: Vec<Holder> = reference.held(key).iter().map(as_holder).collect();
+            prop_assert_eq!(world.held(key), holders, "the holders of lock {}", key);
+            let queue: Vec<_> =
+                reference.queue(key).into_iter().map(|(handle, since)| (handle, instant(since))).collect();
+            prop_assert_eq!(world.counted(key), queue.len());
+            prop_assert_eq!(world.queue(key), queue, "the queue of lock {}", key);
+        }
+        prop_assert_eq!(world.room.waiters(), reference.waits.len());
+        let lines = world.room.lines().count();
+        let used = (0..KEYS).filter(|key| world.counted(*key) > 0 || world.shadow(*key).is_some()).count();
+        prop_assert_eq!(lines, used, "a line without waiters and shadow does not exist");
+        Ok(())
+    }
+
+    /// What holds for every lock.
+    fn check(&mut self, restored: Option<u64>) -> Result<(), TestCaseError> {
+        let world = &self.world;
+        for key in 0..KEYS {
+            let held = world.held(key);
+            let exclusive = held.iter().any(|holder| holder.slots == Slots::EXCLUSIVE);
+            prop_assert!(!exclusive || held.len() == 1, "beside an exclusive holder of lock {}", key);
+            let owners: HashSet<&[u8]> = held.iter().map(|holder| holder.owner.as_bytes()).collect();
+            prop_assert_eq!(owners.len(), held.len(), "an owner twice");
+            prop_assert!(held.iter().all(|holder| holder.holds > 0));
+
+            // A token that is not one of the past is larger than all of the past, unless its owner brought it back.
+            let largest = self.seen[key].iter().max().copied().unwrap_or(0);
+            let new =
+                held.iter().map(|holder| holder.token.get()).filter(|token| !self.seen[key].contains(token));
+            let new: BTreeSet<u64> = new.collect();
+            for token in &new {
+                prop_assert!(*token > largest || restored == Some(*token), "{} after {}", token, largest);
+            }
+            self.seen[key].extend(new);
+
+            let over = world.shadow(key).and_then(Lock::first_deadline);
+            let due = world.room.next_due();
+            prop_assert!(
+                over.is_none_or(|over| due.is_some_and(|due| due <= over)),
+                "a shadow without an end"
+            );
+
+            let first = world.line(key).and_then(|line| world.room.front(line));
+            let lock = if held.is_empty() { Some(Lock::new()) } else { Lock::held_by(held, world.now()) };
+            prop_assert!(lock.is_some(), "more holders of lock {} than one of them named", key);
+            let lock = lock.unwrap();
+            let admitted = first.is_some_and(|first| lock.admits(first.ticket.request.slots));
+            prop_assert!(
+                !admitted || world.quarantine.in_force(world.now()),
+                "left waiting for lock {}",
+                key
+            );
+        }
+        Ok(())
+    }
+}
+
+fn resolve(
+    named: &Named,
+    reference: &Reference,
+    grants: &[(usize, usize, u64)],
+    key: usize,
+    owner: usize,
+) -> Option<u64> {
+    let token = match named {
+        Named::None => return None,
+        Named::Own => reference.held(key).into_iter().find(|tenure| tenure.owner == owner)?.token,
+        Named::Earlier(_) if grants.is_empty() => return None,
+        Named::Earlier(which) => grants[which.index(grants.len())].2,
+        Named::Above(more) => reference.last_token + more,
+        Named::DayAhead(more) => u64::try_from(reference.wall + 24 * 3_600 * 1_000_000 + more).unwrap_or(1),
+    };
+    Some(token)
+}
+
+fn instant(micros: i64) -> Instant {
+    Instant::from_micros(micros)
+}
+
+fn span(micros: i64) -> Span {
+    Span::from_millis(u64::try_from(micros / 1_000).unwrap()).unwrap()
+}
+
+fn token(number: u64) -> FencingToken {
+    FencingToken::new(number).unwrap()
+}
+
+/// Short, usual, long and binary.
+fn owner(number: usize) -> Owner {
+    let long = [b'x'; 300];
+    let names: [&[u8]; OWNERS] = [b"A", b"0f8fad5b-d9cb-469f-a165-70867728950e:42", &long, &[0, 0xff]];
+    Owner::new(names[number]).unwrap()
+}
+
+fn slots(number: u32) -> Slots {
+    Slots::new(number).unwrap()
+}
+
+fn as_holder(tenure: &reference::Tenure) -> Holder {
+    Holder {
+        owner: owner(tenure.owner),
+        holds: tenure.holds,
+        slots: slots(tenure.slots),
+        token: token(tenure.token),
+        deadline: instant(tenure.deadline),
+        since: instant(tenure.since),
+    }
+}
+
+fn granted(grant: Grant) -> Answer {
+    Answer::Granted { token: grant.token.get(), holds: grant.holds }
+}
+
+fn refused(refusal: Refusal) -> Answer {
+    match refusal {
+        Refusal::NotHeld(NotHeld::Free) => Answer::FreeNotHeld,
+        Refusal::NotHeld(NotHeld::ByAnother(token)) => Answer::AnotherHas(token.get()),
+        Refusal::NotHeld(NotHeld::OtherToken(token)) => Answer::ItHas(token.get()),
+        Refusal::Holds { has } => Answer::HoldsDoNotFollow(has),
+        Refusal::TooManyHolds => Answer::TooManyHolds,
+        Refusal::TokenFarAhead => Answer::TokenFarAhead,
+        Refusal::TokensUsedUp => panic!("there are more tokens than a run can use"),
+    }
+}
+
+fn ended(outcome: Outcome) -> Answer {
+    match outcome {
+        Outcome::Granted(grant) => granted(grant),
+        Outcome::NotAcquired => Answer::NotAcquired,
+        Outcome::Refused(refusal) => refused(refusal),
+        Outcome::Superseded => Answer::Superseded,
+        Outcome::WrongType | Outcome::NotServed => panic!("no step of a lock says so"),
+    }
+}
+
+/// Core, and around it what the module does: keys, shadows, one timer, and a replica that listens.
+struct World {
+    stored: [Option<Lock>; KEYS],
+    replica: [Lock; KEYS],
+    room: WaitingRoom<u32>,
+    tokens: TokenSource,
+    quarantine: Quarantine,
+    effects: Effects<u32>,
+    caps: Caps,
+    mono: Instant,
+    wall: WallTime,
+    key_of: HashMap<u32, usize>,
+    told: Vec<(Instant, u32, Answer)>,
+    /// Whether owners share locks: then the end of the quarantine matters to a lock that is held, too.
+    shared: bool,
+}
+
+/// The same key in two databases.
+fn name(key: usize) -> (Db, &'static [u8]) {
+    (Db(i32::try_from(key).unwrap()), b"lock")
+}
+
+impl World {
+    fn new(setting: &Setting, began: i64) -> Self {
+        Self {
+            stored: [None, None],
+            replica: [Lock::new(), Lock::new()],
+            room: WaitingRoom::new(),
+            tokens: TokenSource::new(),
+            quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
+            effects: Effects::default(),
+            caps: Caps { per_lock: setting.caps.0, total: setting.caps.1 },
+            mono: instant(began),
+            wall: WallTime::from_micros(setting.wall),
+            key_of: HashMap::new(),
+            told: Vec::new(),
+            shared: setting.slots != [1; OWNERS],
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { mono: self.mono, wall: self.wall }
+    }
+
+    fn line(&self, key: usize) -> Option<lockward_core::LineId> {
+        let (db, bytes) = name(key);
+        self.room.line(db, bytes)
+    }
+
+    fn shadow(&self, key: usize) -> Option<&Lock> {
+        self.room.shadow(self.line(key)?)
+    }
+
+    /// The holders whose lease is not over; nobody need have looked at the others yet.
+    fn held(&self, key: usize) -> Vec<Holder> {
+        let lock = self.stored[key].as_ref().or_else(|| self.shadow(key));
+        let holders = lock.map_or(&[][..], Lock::holders).iter();
+        holders.filter(|holder| !holder.is_over(self.now().mono)).cloned().collect()
+    }
+
+    fn queue(&self, key: usize) -> Vec<(u32, Instant)> {
+        let queue = self.line(key).into_iter().flat_map(|line| self.room.queue(line));
+        queue.map(|waiter| (waiter.ticket.handle, waiter.since)).collect()
+    }
+
+    fn counted(&self, key: usize) -> usize {
+        self.line(key).map_or(0, |line| self.room.len(line))
+    }
+
+    /// One step on one lock, with all that follows from it. `release` is the command, where it is a release.
+    fn step<T>(
+        &mut self,
+        key: usize,
+        release: Option<&ReleaseRequest>,
+        act: impl FnOnce(&mut Step<'_, u32>) -> T,
+    ) -> Result<T, TestCaseError> {
+        let (now, (db, bytes)) = (self.now(), name(key));
+        let shadow = self.line(key).and_then(|line| self.room.take_shadow(line));
+        let shadowed = shadow.is_some();
+        prop_assert!(!shadowed || self.stored[key].is_none());
+        let mut lock = self.stored[key].take().or(shadow).unwrap_or_default();
+        self.effects.clear();
+        let mut step = Step {
+            lock: &mut lock,
+            line: self.room.line(db, bytes),
+            room: &mut self.room,
+            tokens: &mut self.tokens,
+            quarantine: self.quarantine,
+            effects: &mut self.effects,
+            now,
+        };
+        let done = act(&mut step);
+        let due = step.due();
+        if shadowed && !self.effects.changed() {
+            self.room.set_shadow(db, bytes, lock);
+        } else {
+            if shadowed {
+                self.effects.make_whole(&lock, now);
+            }
+            self.stored[key] = Some(lock).filter(|lock| !lock.is_free());
+        }
+        self.replicate(key, release, shadowed)?;
+        for Wake { waiter, outcome } in self.effects.wakes.drain(..) {
+            self.told.push((self.mono, waiter.ticket.handle, ended(outcome)));
+        }
+        if let Some(line) = self.line(key) {
+            self.room.set_due(line, due);
+        }
+        Ok(done)
+    }
+
+    /// The replica hears what is sent, and then knows the same tenures.
+    fn replicate(
+        &mut self,
+        key: usize,
+        release: Option<&ReleaseRequest>,
+        whole: bool,
+    ) -> Result<(), TestCaseError> {
+        let now = self.now();
+        let replica = &mut self.replica[key];
+        let mut events = Vec::new();
+        match self.effects.propagation() {
+            Propagation::Nothing => {}
+            Propagation::Verbatim => {
+                let release = release.ok_or_else(|| TestCaseError::fail("no command to send verbatim"))?;
+                let mut effects: Effects<u32> = Effects::default();
+                let followed = Step {
+                    lock: replica,
+                    line: None,
+                    room: &mut WaitingRoom::new(),
+                    tokens: &mut TokenSource::new(),
+                    quarantine: Quarantine::new(now.mono, Span::default()),
+                    effects: &mut effects,
+                    now,
+                }
+                .follow_release(release);
+                prop_assert!(followed.is_ok(), "the replica answers {:?}", followed);
+                events = effects.events;
+            }
+            Propagation::Changes(payload) => {
+                let changes = encoding::decode(payload, Heard::Live, now);
+                prop_assert!(changes.is_ok(), "the replica cannot read {:?}", payload);
+                for change in changes.unwrap() {
+                    events.push(event_of(replica, &change));
+                    replica.apply(change, now);
+                }
+            }
+        }
+        if !whole {
+            prop_assert_eq!(events, &self.effects.events[..], "what the replica takes to have happened");
+        }
+        let free = Lock::new();
+        let here = self.stored[key].as_ref().unwrap_or(&free).holders();
+        let there = self.replica[key].holders();
+        let tenure = |holder: &Holder| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
+        prop_assert_eq!(
+            there.iter().map(tenure).collect::<Vec<_>>(),
+            here.iter().map(tenure).collect::<Vec<_>>(),
+            "what the replica knows of lock {}",
+            key
+        );
+        // Heard at the same instant, the times differ by what rounding to milliseconds makes.
+        let milli = Span::from_millis(1).unwrap();
+        for (here, there) in here.iter().zip(there) {
+            let near = |here: Instant, there: Instant| here <= there && there < here.after(milli);
+            prop_assert!(near(here.deadline, there.deadline), "{:?} and {:?}", here, there);
+            prop_assert!(near(here.since, there.since), "{:?} and {:?}", here, there);
+        }
+        Ok(())
+    }
+
+    fn acquire(&mut self, asked: &reference::Wait, or_wait: bool) -> Result<Answer, TestCaseError> {
+        let request = AcquireRequest {
+            owner: owner(asked.owner),
+            lease: span(asked.lease),
+            holds: asked.holds,
+            slots: slots(asked.slots),
+        };
+        match self.step(asked.key, None, |step| step.acquire(&request))? {
+            Ok(Acquired::Granted(grant)) => return Ok(granted(grant)),
+            Ok(Acquired::Busy) if or_wait => {}
+            Ok(Acquired::Busy) => return Ok(Answer::Busy),
+            Err(refusal) => return Ok(refused(refusal)),
+        }
+        let (db, bytes) = name(asked.key);
+        match self.room.may_join(db, bytes, &request, self.caps) {
+            Ok(()) => {}
+            Err(Full::Lock | Full::Total) => return Ok(Answer::Full),
+        }
+        let limit = asked.limit.map(Instant::from_micros);
+        let ticket = Ticket { request, limit, handle: asked.handle };
+        self.key_of.insert(asked.handle, asked.key);
+        let superseded = self.room.join(db, bytes, ticket, self.now().mono);
+        self.told.extend(
+            superseded.map(|Wake { waiter, outcome }| (self.mono, waiter.ticket.handle, ended(outcome))),
+        );
+        self.look_at(asked.key)?;
+        Ok(Answer::Waits)
+    }
+
+    fn release(
+        &mut self,
+        key: usize,
+        name: usize,
+        left: Left,
+        named: Option<u64>,
+    ) -> Result<Answer, TestCaseError> {
+        let left = match left {
+            Left::OneLess => HoldsLeft::OneLess,
+            Left::Exactly(holds) => HoldsLeft::Exactly(holds),
+            Left::None => HoldsLeft::None,
+        };
+        let request = ReleaseRequest { owner: owner(name), left, token: named.map(token) };
+        let left = self.step(key, Some(&request), |step| step.release(&request))?;
+        Ok(left.map_or_else(refused, Answer::Left))
+    }
+
+    fn renew(
+        &mut self,
+        key: usize,
+        name: usize,
+        lease: i64,
+        named: Option<u64>,
+        holds: u32,
+    ) -> Result<Answer, TestCaseError> {
+        let request = RenewRequest { owner: owner(name), lease: span(lease), token: named.map(token), holds };
+        let renewed = self.step(key, None, |step| step.renew(&request))?;
+        Ok(renewed.map_or_else(refused, |token| Answer::Token(token.get())))
+    }
+
+    fn pass_on(&mut self, key: usize, name: usize, number: u64) -> Result<(), TestCaseError> {
+        let (owner, token) = (owner(name), token(number));
+        // There is no command that a replica could be sent as it is.
+        self.step(key, None, |step| step.pass_on(&owner, token))
+    }
+
+    fn look_at(&mut self, key: usize) -> Result<(), TestCaseError> {
+        self.step(key, None, |step| step.settle())
+    }
+
+    fn look_at_all(&mut self) -> Result<(), TestCaseError> {
+        (0..KEYS).try_for_each(|key| self.look_at(key))
+    }
+
+    fn leave(&mut self, handle: u32, key: usize) -> Result<(), TestCaseError> {
+        let left = self.room.leave(handle).map(|waiter| waiter.ticket.handle);
+        prop_assert_eq!(left, Some(handle));
+        prop_assert!(self.room.leave(handle).is_none());
+        self.look_at(key)
+    }
+
+    /// Lets time pass, the timer going off whenever the room says.
+    fn advance(&mut self, to: i64) -> Result<(), TestCaseError> {
+        let end = instant(to);
+        loop {
+            let quarantine = self.quarantine.ends(self.mono).filter(|_| self.shared);
+            prop_assert!(quarantine.is_none_or(|end| self.mono < end), "a quarantine that has ended ends");
+            let due = self.room.next_due().into_iter().chain(quarantine).min().filter(|due| *due <= end);
+            // A shadow may be of a tenure that is over already.
+            let now = due.unwrap_or(end).max(self.mono);
+            self.wall = self.now().wall_at(now);
+            self.mono = now;
+            if due.is_none() {
+                return Ok(());
+            }
+            let mut keys: BTreeSet<usize> = BTreeSet::new();
+            let mut reached = Vec::new();
+            while let Some(waiter) = self.room.pop_limit_reached(now) {
+                keys.insert(self.key_of[&waiter.ticket.handle]);
+                reached.push((self.mono, waiter.ticket.handle, Answer::NotAcquired));
+            }
+            reached.sort_by_key(|(_, handle, _)| *handle);
+            self.told.extend(reached);
+            while let Some(line) = self.room.pop_due(now) {
+                let (db, _) = self.room.name(line).unwrap();
+                keys.insert(usize::try_from(db.0).unwrap());
+            }
+            if quarantine.is_some_and(|end| end <= now) {
+                keys.extend(0..KEYS);
+            }
+            keys.into_iter().try_for_each(|key| self.look_at(key))?;
+            let again = self.room.next_due().is_some_and(|due| due <= now);
+            prop_assert!(!again, "what has been looked at is due again at once");
+        }
+    }
+
+    /// The server drops a key before its lease is over: the tenure stays, as a shadow. Replicas drop the key too.
+    fn drop_early(&mut self, key: usize) {
+        let (db, bytes) = name(key);
+        if let Some(lock) = self.stored[key].take() {
+            self.room.set_shadow(db, bytes, lock);
+            self.replica[key] = Lock::new();
+        }
+    }
+
+    fn break_lock(&mut self, key: usize) -> Result<(), TestCaseError> {
+        if let Some(line) = self.line(key) {
+            self.room.take_shadow(line);
+        }
+        self.stored[key] = None;
+        self.replica[key] = Lock::new();
+        self.look_at(key)
+    }
+
+    fn flush(&mut self) -> Result<(), TestCaseError> {
+        self.room.drop_shadows(None);
+        self.stored = [None, None];
+        self.replica = [Lock::new(), Lock::new()];
+        self.look_at_all()
+    }
+
+    fn swap(&mut self) -> Result<(), TestCaseError> {
+        self.room.swap_shadows(name(0).0, name(1).0);
+        self.stored.swap(0, 1);
+        self.replica.swap(0, 1);
+        self.look_at_all()
     }
 }

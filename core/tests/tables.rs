@@ -487,6 +487,18 @@ fn passing_on_takes_back_one_hold_and_leaves_the_others() {
 }
 
 #[test]
+fn what_is_passed_on_is_sent_as_its_result_since_no_command_says_it() {
+    table(
+        "at(0) A acquires           -> granted 1 hold, token 1
+         at(1) B waits as 7         -> waits
+         at(1) B waits as 8         -> waits
+         at(3) A releases           -> 0 left; 7 gets 1 hold, token 2; 8 gets 2 holds, token 2
+         at(3) B passes on token 2  -> | put B 1 hold, token 2, 100 left | released
+         at(3) B passes on token 2  -> | end 2 released | released",
+    );
+}
+
+#[test]
 fn a_tenure_that_is_over_is_not_passed_on() {
     table(
         "at(0)   A acquires           -> granted 1 hold, token 1
@@ -538,6 +550,47 @@ fn a_quarantine_of_no_length_is_none() {
         "at(5) quarantine lasts 0
          at(5) A acquires         -> granted 1 hold, token 1
          at(5) B renews token 9   -> not held: another has token 1",
+    );
+}
+
+#[test]
+fn a_holder_that_waits_behind_another_re_enters_when_the_lock_became_its_own_behind_our_back() {
+    let mut world = World::new();
+    for line in [
+        "at(0) C acquires              -> granted 1 hold, token 1",
+        "at(1) B waits as 7            -> waits",
+        "at(2) A waits as 8            -> waits",
+    ] {
+        world.line(line);
+    }
+    // As by RENAME of A's lock over this one.
+    let mut theirs = World::new();
+    theirs.line("at(0) token 9 is heard of");
+    theirs.line("at(0) A acquires -> granted 1 hold, token 10");
+    world.lock = theirs.lock;
+    world.line("at(3) the lock is looked at again -> 8 gets 2 holds, token 10");
+    world.line("at(3) the queue is               -> 7 B since 1");
+}
+
+#[test]
+fn a_wait_for_a_hold_that_was_restored_meanwhile_is_told_of_it_and_counts_none() {
+    table(
+        "at(0) quarantine lasts 100
+         at(1) B waits holds 1 as 7 -> waits
+         at(2) B renews token 5     -> token 5; 7 gets 1 hold, token 5 as before
+         at(2) the lock is          -> B 1 hold, token 5, until 102",
+    );
+}
+
+#[test]
+fn a_held_lock_is_due_when_the_quarantine_ends_as_well_as_when_its_lease_does() {
+    table(
+        "at(0)   A acquires shared lease 1000 -> granted 1 hold, token 1
+         at(1)   quarantine lasts 100
+         at(2)   B waits shared as 7          -> waits
+         at(2)   the lock is due              -> at 101
+         at(101) the timer fires              -> 7 gets 1 hold, token 2
+         at(101) the lock is due              -> at 201",
     );
 }
 
@@ -1232,6 +1285,10 @@ impl World {
         let reply = match (subject, verb) {
             ("the", "lock") if rest == ["is"] => return Some(self.holders()),
             ("the", "queue") if rest == ["is"] => return Some(self.queue()),
+            ("the", "lock") if rest == ["is", "looked", "at", "again"] => {
+                self.step(|step| step.look_again());
+                return None;
+            }
             ("the", "lock") if rest == ["is", "due"] => return Some(when(self.step(|step| step.due()))),
             ("the", "room") if rest == ["wakes"] => return Some(when(self.room.next_due())),
             ("the", "timer") if rest == ["fires"] => {
@@ -1325,10 +1382,11 @@ impl World {
         while let Some(waiter) = self.room.pop_limit_reached(self.mono) {
             self.effects.wakes.push(Wake { waiter, outcome: Outcome::NotAcquired });
         }
-        while let Some(line) = self.room.pop_due(self.mono) {
+        if let Some(line) = self.room.pop_due(self.mono) {
             assert_eq!(self.room.line(DB, KEY), Some(line));
             self.step(|step| step.settle());
         }
+        assert_eq!(self.room.pop_due(self.mono), None, "what has been looked at is due again at once");
     }
 
     fn step<T>(&mut self, act: impl FnOnce(&mut Step<'_, u32>) -> T) -> T {
@@ -1461,7 +1519,8 @@ fn told(wake: &Wake<u32>) -> String {
     let handle = wake.waiter.ticket.handle;
     match wake.outcome {
         Outcome::Granted(grant) => {
-            format!("{handle} gets {}, token {}", holds(grant.holds), grant.token.get())
+            let repeat = if grant.counted { "" } else { " as before" };
+            format!("{handle} gets {}, token {}{repeat}", holds(grant.holds), grant.token.get())
         }
         Outcome::NotAcquired => format!("{handle} gets nothing"),
         Outcome::Refused(refusal) => format!("{handle} gets {}", refused(refusal)),

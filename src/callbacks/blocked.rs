@@ -11,6 +11,7 @@ use crate::waiters::{self, Verdict};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 /// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock may meet. Valkey begins at 8.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
@@ -23,7 +24,7 @@ fn timeout_callback() -> raw::RedisModuleCmdFunc {
 pub fn block(context: Context) -> Option<NonNull<raw::RedisModuleBlockedClient>> {
     // SAFETY:
     // - the context is valid;
-    // - the private data that `on_free` gets is what `unblock` gives: a boxed verdict, or null, which is not passed.
+    // - the private data that `on_free` gets is what `unblock` gives: a verdict, or null, which is not passed.
     let handle = unsafe {
         api!(RedisModule_BlockClient(context.as_ptr(), Some(on_reply), timeout_callback(), Some(on_free), 0))
     };
@@ -34,10 +35,12 @@ pub fn block(context: Context) -> Option<NonNull<raw::RedisModuleBlockedClient>>
 }
 
 /// Unblocks a client that has left its line, with its answer.
-pub fn unblock(client: Client, verdict: Box<Verdict>) {
+pub fn unblock(client: Client, verdict: Rc<Verdict>) {
     // SAFETY: the handle is unblocked once, as its waiter has just left the line and can be found there no more; the
     // verdict comes back to `on_free`.
-    unsafe { api!(RedisModule_UnblockClient(client.handle().as_ptr(), Box::into_raw(verdict).cast())) };
+    unsafe {
+        api!(RedisModule_UnblockClient(client.handle().as_ptr(), Rc::into_raw(verdict).cast_mut().cast()))
+    };
 }
 
 /// Frees the handle of a client that has left.
@@ -71,7 +74,7 @@ unsafe extern "C" fn on_reply(
 unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, verdict: *mut c_void) {
     guard(Edge::FreeReply, (), || {
         // SAFETY: the verdict that `unblock` gave; the server gives it back once.
-        let verdict = unsafe { Box::from_raw(verdict.cast::<Verdict>()) };
+        let verdict = unsafe { Rc::from_raw(verdict.cast_const().cast::<Verdict>()) };
         verdict.end();
     });
 }

@@ -32,7 +32,7 @@ impl Command for Acquire {
             turn::on_lock(context, &asked.key, |step| (step.acquire(&asked.request), step.due()))?;
         match acquired? {
             Acquired::Granted(grant) => {
-                if asked.request.holds.is_some() {
+                if !grant.counted {
                     waiters::claim(&asked.key, &asked.request.owner);
                 }
                 let minted = asked.minted.then_some(&asked.request.owner);
