@@ -96,8 +96,9 @@ fn pass_on(context: Context, grant: Undelivered, now: Instant) {
 
 /// Opens every waited-for key, which makes the server drop it when its TTL, set by hand, has passed.
 fn look_at_keys(context: Context) {
-    let lines: Vec<LineId> = state::with(|state| state.room.lines().collect());
-    for line in lines {
+    let waited_for: Vec<LineId> =
+        state::with(|state| state.room.lines().filter(|line| !state.room.is_empty(*line)).collect());
+    for line in waited_for {
         let Some((db, key)) = state::with(|state| state.room.name(line)) else { continue };
         context.select(db);
         drop(OpenKey::for_write(context, &OwnedName::new(db, &key).name()));
@@ -111,7 +112,6 @@ fn settle(context: Context, line: LineId, now: Instant) {
     match context.write_gate(&name.name()) {
         Gate::Open => {
             if let Err(Foreign) = turn::on_lock(context, &name.name(), |step| step.look_again()) {
-                state::with(|state| state.room.take_shadow(line));
                 send_away(line, Outcome::WrongType);
             }
         }

@@ -35,8 +35,12 @@ pub fn on_lock<R>(
     let mut key = OpenKey::for_write(context, name);
     let now = now();
     let decided = match key.content() {
-        Content::Foreign => return Err(Foreign),
+        Content::Foreign => {
+            drop_shadow(name);
+            return Err(Foreign);
+        }
         Content::Lock(lock) => {
+            drop_shadow(name);
             let before = lock.expires_at();
             let decided = state::with(|state| decide_on(state, name, lock, now, decide));
             let (free, expires_at) = (lock.is_free(), lock.expires_at());
@@ -49,7 +53,7 @@ pub fn on_lock<R>(
             decided
         }
         Content::Missing => {
-            let shadow = state::with(|state| take_shadow(state, name));
+            let shadow = take_shadow(name);
             let shadowed = shadow.is_some();
             let mut lock = shadow.unwrap_or_default();
             let mut decided = state::with(|state| decide_on(state, name, &mut lock, now, decide));
@@ -74,9 +78,16 @@ pub fn on_lock<R>(
     Ok(carry_out(context, name, decided, now))
 }
 
-fn take_shadow(state: &mut State, name: &KeyName<'_>) -> Option<Lock> {
-    let line = state.room.line(name.db(), name.bytes())?;
-    state.room.take_shadow(line)
+fn take_shadow(name: &KeyName<'_>) -> Option<Lock> {
+    state::with(|state| {
+        let line = state.room.line(name.db(), name.bytes())?;
+        state.room.take_shadow(line)
+    })
+}
+
+/// Forgets the tenure whose key the server dropped early: something else has been stored in its place.
+pub fn drop_shadow(name: &KeyName<'_>) {
+    let _ = take_shadow(name);
 }
 
 fn decide_on<R>(

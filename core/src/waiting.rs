@@ -113,12 +113,6 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         }
     }
 
-    /// Whether there is no line at all.
-    #[must_use]
-    pub fn is_unused(&self) -> bool {
-        self.lines.is_empty()
-    }
-
     /// How many wait in all lines.
     #[must_use]
     pub fn waiters(&self) -> usize {

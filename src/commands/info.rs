@@ -5,7 +5,7 @@ use crate::callbacks::command::{Command, KeyUse};
 use crate::client::Client;
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, now};
-use crate::state;
+use crate::{state, turn};
 use lockward_core::{Holder, Instant, Slots, Waiter};
 use std::ffi::{CStr, c_int};
 
@@ -68,7 +68,10 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
         holders.iter().filter(|holder| !holder.is_over(now)).cloned().collect()
     };
     match OpenKey::for_read(context, key).content() {
-        Content::Foreign => Err(Error::WrongType),
+        Content::Foreign => {
+            turn::drop_shadow(key);
+            Err(Error::WrongType)
+        }
         Content::Lock(lock) => Ok(holding(lock.holders())),
         Content::Missing => Ok(state::with(|state| {
             let line = state.room.line(key.db(), key.bytes());
