@@ -32,7 +32,8 @@ lint: deps ## Check formatting, lints, and the fences between the layers.
 build: deps ## Build the module: target/release/liblockward.so.
 	cargo build --release -p lockward
 
-install: build ## Install the module where Debian's redis service may load it from.
+install: ## Install the module where Debian's redis service may load it from.
+	@test -f $(MODULE) || $(MAKE) --no-print-directory build
 	install -D -m 0644 $(MODULE) $(DESTDIR)$(INSTALL_DIR)/liblockward.so
 	@echo "Add this line to /etc/redis/redis.conf and restart the server:"
 	@echo "  loadmodule $(INSTALL_DIR)/liblockward.so"

@@ -13,10 +13,10 @@ pub struct Info;
 
 impl Command for Info {
     const NAME: &'static CStr = c"lock.info";
-    const FLAGS: &'static CStr = c"readonly fast";
+    const FLAGS: &'static CStr = c"readonly";
     const ARITY: c_int = -2;
     const KEY: Option<KeyUse> = Some(KeyUse::Read);
-    const CATEGORIES: &'static CStr = c"read fast";
+    const CATEGORIES: &'static CStr = c"read slow";
     const SUMMARY: &'static CStr = c"Tells who holds a lock and who waits for it.";
     const COMPLEXITY: &'static CStr = c"O(N) in the waiters that are shown.";
 

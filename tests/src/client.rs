@@ -4,7 +4,6 @@ use crate::reply::Reply;
 use crate::wait::DEADLINE;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -102,6 +101,25 @@ impl Client {
         self.send_bytes(&bytes);
     }
 
+    /// Sends several commands in one write and waits for all their replies.
+    #[track_caller]
+    pub fn call_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) -> Vec<Reply> {
+        let mut count = 0;
+        self.send_all(commands.into_iter().inspect(|_| count += 1));
+        (0..count).map(|_| self.reply()).collect()
+    }
+
+    /// Runs commands as one transaction and returns their replies.
+    #[track_caller]
+    pub fn transact<const N: usize>(&mut self, commands: [&str; N]) -> [Reply; N] {
+        let replies = self.call_all(["MULTI"].iter().chain(&commands).chain(&["EXEC"]).copied());
+        for (reply, command) in replies[1..].iter().zip(commands) {
+            assert_eq!(*reply, Reply::Simple("QUEUED".into()), "{command}");
+        }
+        let results = replies.into_iter().next_back().expect("the reply of EXEC");
+        results.items().to_vec().try_into().unwrap_or_else(|_| panic!("{results:?}"))
+    }
+
     /// Sends bytes as they are.
     #[track_caller]
     pub fn send_bytes(&mut self, bytes: &[u8]) {
@@ -141,11 +159,6 @@ impl Client {
         }
     }
 
-    /// The pushes that have come before the replies read so far.
-    pub fn pushes_so_far(&mut self) -> Vec<Reply> {
-        mem::take(&mut self.pushes).into()
-    }
-
     /// Whether no reply has arrived yet. Says something only once the server is known to have done its work.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
@@ -171,6 +184,12 @@ impl Client {
     #[track_caller]
     pub fn id(&mut self) -> i64 {
         self.call("CLIENT ID").int()
+    }
+
+    /// The port on this side of the connection.
+    #[track_caller]
+    pub fn port(&self) -> u16 {
+        self.stream.local_addr().expect("an address").port()
     }
 
     /// Changes to RESP3.

@@ -10,6 +10,7 @@
 //! (`target/panic-probe/release/liblockward.so`).
 
 mod client;
+mod clock;
 mod locks;
 mod reply;
 mod server;
@@ -17,8 +18,9 @@ mod stream;
 mod wait;
 
 pub use client::{Client, Command, Silence};
+pub use clock::WallClock;
 pub use locks::{Grant, Holder, Info, Waiter};
 pub use reply::Reply;
 pub use server::{Server, Setup};
-pub use stream::{ReplicationStream, appended_commands, encoded_command};
+pub use stream::{ReplicationStream, Sent, appended_commands};
 pub use wait::{DEADLINE, eventually, soon};

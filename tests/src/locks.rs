@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::reply::Reply;
+use crate::server::{Server, Setup};
 use crate::wait::eventually;
 
 /// What LOCK.ACQUIRE answers to an owner that holds the lock.
@@ -41,6 +42,13 @@ pub struct Holder {
     pub lease_left: i64,
     /// Milliseconds since its first hold.
     pub held_for: i64,
+}
+
+impl Holder {
+    /// What makes a tenure the same tenure wherever it is looked at: owner, holds and token.
+    pub fn tenure(&self) -> (&str, i64, i64) {
+        (&self.owner, self.holds, self.token)
+    }
 }
 
 /// A waiter, as LOCK.INFO tells.
@@ -93,6 +101,44 @@ impl Reply {
             waiters: int(self, "waiters"),
             queue: self.find("queue").map(|queue| queue.items().iter().map(waiter).collect()),
         }
+    }
+}
+
+impl Server {
+    /// A server on which A holds `lock` and B waits for it without limit, with the two connections.
+    #[track_caller]
+    pub fn start_contended() -> (Self, Client, Client) {
+        Setup::new().start_contended()
+    }
+
+    /// A new connection that waits for a held lock: `"lock B BLOCK 0"`.
+    #[track_caller]
+    pub fn waiter(&self, request: &str) -> Client {
+        let key = request.split(' ').next().unwrap_or_default();
+        let mut observer = self.client();
+        let before = observer.info(key).unwrap_or_else(|| panic!("nobody holds {key}")).waiters;
+        let mut waiter = self.client();
+        waiter.ask(request);
+        observer.see_waiters(key, before + 1);
+        waiter
+    }
+
+    /// New connections that wait for a held lock without limit, in this order.
+    #[track_caller]
+    pub fn waiters<const N: usize>(&self, key: &str, owners: [&str; N]) -> [Client; N] {
+        owners.map(|owner| self.waiter(&format!("{key} {owner} BLOCK 0")))
+    }
+}
+
+impl Setup {
+    /// A server on which A holds `lock` and B waits for it without limit, with the two connections.
+    #[track_caller]
+    pub fn start_contended(self) -> (Server, Client, Client) {
+        let server = self.start();
+        let mut a = server.client();
+        a.acquire("lock A PX 600000");
+        let b = server.waiter("lock B BLOCK 0");
+        (server, a, b)
     }
 }
 

@@ -46,14 +46,10 @@ impl Setup {
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
     }
 
-    /// Whether there is a module with LOCK._PANIC to test.
-    pub fn has_panic_probe() -> bool {
-        Self::with_panic_probe().module.is_some_and(|path| path.exists())
-    }
-
     /// The path of the module.
-    pub fn module_path(&self) -> Option<&Path> {
-        self.module.as_deref()
+    #[track_caller]
+    pub fn module_path(&self) -> String {
+        self.module.as_ref().expect("a module").display().to_string()
     }
 
     /// Adds module arguments: `"quarantine 3000"`.
@@ -78,7 +74,11 @@ impl Setup {
     #[track_caller]
     pub fn start(self) -> Server {
         if let Some(path) = &self.module {
-            assert!(path.exists(), "{} is missing: run `make build`", path.display());
+            assert!(
+                path.exists(),
+                "{} is missing: run `make build` (or `make test`, which builds all)",
+                path.display()
+            );
         }
         let dir = Directory::new();
         for _ in 0..20 {
@@ -218,6 +218,21 @@ impl Server {
         client
     }
 
+    /// Whether it is Redis of at least this version, or Valkey from 8 on, which has what Redis 7.4 has.
+    #[track_caller]
+    pub fn has_redis(&self, major: u32, minor: u32) -> bool {
+        let info = self.client().call("INFO server").text();
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let parts = |version: String| -> (u32, u32) {
+            let mut numbers = version.split('.').map_while(|part| part.parse().ok());
+            (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+        };
+        match field("valkey_version:") {
+            Some(version) => parts(version) >= (8, 0) && (major, minor) <= (7, 4),
+            None => field("redis_version:").map(parts) >= Some((major, minor)),
+        }
+    }
+
     /// All it has logged.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.dir.path.join("server.log")).unwrap_or_default()).into_owned()
@@ -268,10 +283,43 @@ impl Server {
         self.setup = change(self.setup.clone());
     }
 
-    /// Freezes it, as SIGSTOP does.
+    /// Freezes it, as SIGSTOP does, and waits until it stands still.
     #[track_caller]
     pub fn freeze(&self) {
         self.signal(libc::SIGSTOP);
+        let stat = format!("/proc/{}/stat", self.pid());
+        eventually("the server stands still", || {
+            let stat = fs::read_to_string(&stat).expect("a running server");
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        });
+    }
+
+    /// Waits until what the client on `port` has sent to this frozen server has arrived there.
+    #[track_caller]
+    pub fn see_unread_from(&self, port: u16) {
+        eventually("something to read", || self.connection(port).is_some_and(|(_, unread)| unread > 0));
+    }
+
+    /// Waits until it has arrived at this frozen server that the client on `port` has left.
+    #[track_caller]
+    pub fn see_left(&self, port: u16) {
+        const CLOSE_WAIT: &str = "08";
+        eventually("the end of a connection", || {
+            self.connection(port).is_none_or(|(state, _)| state == CLOSE_WAIT)
+        });
+    }
+
+    /// This side of the connection with the client on `port`: its state, and the bytes that wait to be read.
+    fn connection(&self, port: u16) -> Option<(String, u64)> {
+        let table = fs::read_to_string("/proc/net/tcp").expect("the table of connections");
+        table.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let [_, local, remote, state, queues, ..] = fields[..] else { return None };
+            let found =
+                local.ends_with(&format!(":{:04X}", self.port)) && remote.ends_with(&format!(":{port:04X}"));
+            let unread = queues.split(':').nth(1).and_then(|count| u64::from_str_radix(count, 16).ok());
+            found.then(|| (state.to_owned(), unread.unwrap_or(0)))
+        })
     }
 
     /// Lets a frozen server go on.
@@ -324,13 +372,14 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let log = self.log();
+        let crashed = ended.is_some() || log.contains("BUG REPORT START");
         let panicked = !self.setup.panics_are_wanted && log.to_lowercase().contains("panic");
         if thread::panicking() {
             let lines: Vec<&str> = log.lines().collect();
             let tail = &lines[lines.len().saturating_sub(60)..];
             eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, tail.join("\n"));
-        } else if let Some(status) = ended {
-            panic!("the server has ended ({status}):\n{log}");
+        } else if crashed {
+            panic!("the server has ended or crashed:\n{log}");
         } else if panicked {
             panic!("the module has panicked:\n{log}");
         }

@@ -1,12 +1,12 @@
 //! What replicas and the AOF are sent.
 
-use crate::client::{Client, encoded, parse};
+use crate::client::{Client, parse};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::wait::{eventually, soon};
 use std::fs;
 
-/// A command as it is sent to replicas: its name and arguments.
+/// A command as it is sent: its name and arguments.
 pub type Sent = Vec<Vec<u8>>;
 
 /// A connection that the server takes for a replica.
@@ -55,7 +55,7 @@ impl ReplicationStream {
         assert_eq!(client.call(mark.clone()), Reply::ok());
         let mut commands = Vec::new();
         loop {
-            let command = self.next();
+            let command = self.next_command();
             if command[1..] == mark[1..] {
                 return commands;
             }
@@ -65,7 +65,7 @@ impl ReplicationStream {
 
     /// The next command sent, past the housekeeping.
     #[track_caller]
-    pub fn next(&mut self) -> Sent {
+    pub fn next_command(&mut self) -> Sent {
         loop {
             let command: Sent = self.link.reply().items().iter().map(|item| item.bytes().to_vec()).collect();
             let name = command[0].to_ascii_uppercase();
@@ -90,11 +90,6 @@ pub fn appended_commands(server: &Server, is_last: impl Fn(&[Vec<u8>]) -> bool) 
         let commands = read_appended(server);
         commands.iter().any(|command| is_last(command)).then_some(commands)
     })
-}
-
-/// A command as it goes over the wire.
-pub fn encoded_command(command: impl crate::Command) -> Vec<u8> {
-    encoded(&command.arguments())
 }
 
 fn read_appended(server: &Server) -> Vec<Sent> {

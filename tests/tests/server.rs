@@ -1,5 +1,30 @@
 //! The claims of Lockward, tested on real servers: one test a claim, each on its own server.
 
 mod server {
+    mod acquire;
+    mod clock;
+    mod cluster;
+    mod commands;
+    mod docs;
+    mod effects;
+    mod endings;
+    mod errors;
+    mod events;
+    mod exclusion;
     mod harness;
+    mod holds;
+    mod info;
+    mod keys;
+    mod memory;
+    mod panics;
+    mod persistence;
+    mod protocol;
+    mod quarantine;
+    mod release;
+    mod renew;
+    mod replication;
+    mod settings;
+    mod tokens;
+    mod transactions;
+    mod waiting;
 }

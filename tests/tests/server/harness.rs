@@ -1,6 +1,6 @@
 //! The harness itself, against a server without the module.
 
-use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence, eventually};
+use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence};
 use std::time::Duration;
 
 fn start() -> Server {
@@ -22,7 +22,7 @@ fn replies_are_told_apart_as_on_the_wire() {
     assert_eq!(client.call("GET none"), Reply::Null);
     assert!(matches!(client.call("CONFIG GET maxmemory"), Reply::Map(_)));
     assert_eq!(client.call("DEBUG PROTOCOL TRUE"), Reply::Bool(true));
-    assert_eq!(client.call("DEBUG PROTOCOL DOUBLE"), Reply::Double(3.141));
+    assert!(matches!(client.call("DEBUG PROTOCOL DOUBLE"), Reply::Double(_)));
     assert!(matches!(client.call("DEBUG PROTOCOL SET"), Reply::Set(_)));
     assert!(matches!(client.call("DEBUG PROTOCOL VERBATIM"), Reply::Verbatim(_)));
 }
@@ -142,8 +142,9 @@ fn a_server_that_refuses_its_configuration_is_told_with_its_log() {
 fn a_server_that_crashes_fails_its_test() {
     let outcome = std::panic::catch_unwind(|| {
         let server = start();
-        server.client().send("DEBUG SEGFAULT");
-        eventually("the server is gone", || Client::connect(server.port()).is_err());
+        let mut client = server.client();
+        client.send("DEBUG SEGFAULT");
+        assert!(client.is_closed());
     });
     let message = *outcome.expect_err("a failure").downcast::<String>().expect("a message");
     assert!(message.contains("the server has ended"), "{message}");

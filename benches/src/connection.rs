@@ -1,0 +1,94 @@
+//! A connection that writes prepared bytes and counts the lines of what comes back.
+//!
+//! Whoever writes knows how many lines the replies have; what is in them matters only when it is not the expected one:
+//! then there is a minus in it (an error, a null, a number below zero), and that ends the benchmark.
+
+use crate::request::request;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+/// How long a reply may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+}
+
+impl Connection {
+    pub(crate) fn open(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        stream.set_nodelay(true).expect("no delay");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a read deadline");
+        Self { stream }
+    }
+
+    /// Makes [`Connection::arrived`] return at once when there is nothing.
+    pub fn never_wait(&self) {
+        self.stream.set_nonblocking(true).expect("a socket that does not block");
+    }
+
+    /// Its file descriptor.
+    pub fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Writes requests.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server takes what is sent");
+    }
+
+    /// Reads replies of so many lines together.
+    pub fn expect(&mut self, lines: usize) {
+        let mut seen = 0;
+        while seen < lines {
+            seen += self.arrived();
+        }
+        assert_eq!(seen, lines, "lines of reply");
+    }
+
+    /// Reads what has arrived and returns how many lines end in it.
+    pub fn arrived(&mut self) -> usize {
+        let mut chunk = [0; 16 * 1024];
+        let bytes = match self.stream.read(&mut chunk) {
+            Ok(0) => panic!("the server has closed a connection"),
+            Ok(len) => &chunk[..len],
+            Err(error) if error.kind() == ErrorKind::Interrupted => &[],
+            Err(error) => panic!("no reply: {error}"),
+        };
+        assert!(!bytes.contains(&b'-'), "not the expected reply: {}", bytes.escape_ascii());
+        bytes.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// Sends one command and reads the reply of so many lines.
+    pub fn call(&mut self, arguments: &[&str], lines: usize) {
+        self.send(&request(arguments));
+        self.expect(lines);
+    }
+
+    /// Sends one command whose reply is a bulk string.
+    pub fn bulk(&mut self, arguments: &[&str]) -> String {
+        self.send(&request(arguments));
+        let mut reply = Vec::new();
+        loop {
+            let mut chunk = [0; 16 * 1024];
+            let len = self.stream.read(&mut chunk).expect("a reply");
+            assert!(len > 0, "the server has closed a connection");
+            reply.extend_from_slice(&chunk[..len]);
+            let text = String::from_utf8_lossy(&reply);
+            let (first, rest) = text.split_once("\r\n").unwrap_or(("$", ""));
+            let wanted = first.strip_prefix('$').unwrap_or_else(|| panic!("{arguments:?}: {text}"));
+            if wanted.parse::<usize>().is_ok_and(|wanted| rest.len() >= wanted + 2) {
+                return rest.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// A section of INFO.
+    pub fn info(&mut self, section: &str) -> String {
+        self.bulk(&["INFO", section])
+    }
+}

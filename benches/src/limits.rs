@@ -1,0 +1,29 @@
+//! How many files this process, and the servers it starts, may have open.
+
+use std::io;
+
+/// Raises the limit of open files as far as it goes, up to `wanted`, and returns it.
+pub fn raise_open_files(wanted: u64) -> u64 {
+    let mut limit = open_files();
+    if limit.rlim_cur >= wanted {
+        return limit.rlim_cur;
+    }
+    // Above the hard limit only with the right to raise that, too.
+    let above = libc::rlimit { rlim_cur: wanted, rlim_max: wanted.max(limit.rlim_max) };
+    limit.rlim_cur = wanted.min(limit.rlim_max);
+    for limit in [above, limit] {
+        // SAFETY: reads a structure that outlives the call.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
+            break;
+        }
+    }
+    open_files().rlim_cur
+}
+
+fn open_files() -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes a structure that outlives the call.
+    let status = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    assert_eq!(status, 0, "the limit of open files: {}", io::Error::last_os_error());
+    limit
+}

@@ -1,0 +1,88 @@
+//! A wall clock that can be stepped, for one server.
+
+use crate::server::Setup;
+use std::env;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// The wall clock of one server. Its monotonic clock runs on as ever.
+#[derive(Debug)]
+pub struct WallClock {
+    path: PathBuf,
+    offset: i64,
+}
+
+impl WallClock {
+    /// A clock that is right.
+    #[track_caller]
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("lockward-clock-{}-{number}", process::id()));
+        fs::write(&path, [0; 8]).expect("a writable directory");
+        Self { path, offset: 0 }
+    }
+
+    /// Steps it forward.
+    #[track_caller]
+    pub fn forward(&mut self, step: Duration) {
+        self.step(i64::try_from(step.as_micros()).expect("a step"));
+    }
+
+    /// Steps it back.
+    #[track_caller]
+    pub fn back(&mut self, step: Duration) {
+        self.step(-i64::try_from(step.as_micros()).expect("a step"));
+    }
+
+    fn step(&mut self, micros: i64) {
+        self.offset += micros;
+        let file = File::options().write(true).open(&self.path).expect("the clock's file");
+        file.write_all_at(&self.offset.to_ne_bytes(), 0).expect("a step");
+    }
+}
+
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for WallClock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Setup {
+    /// Lets the server read its wall clock from `clock`.
+    #[track_caller]
+    pub fn clock(self, clock: &WallClock) -> Self {
+        let shim = shim().to_str().expect("a path");
+        self.environment("LD_PRELOAD", shim).environment("LOCKWARD_CLOCK", &clock.path.display().to_string())
+    }
+}
+
+/// The library that does it, compiled once a test run to beside the test program.
+#[track_caller]
+fn shim() -> &'static Path {
+    static SHIM: OnceLock<PathBuf> = OnceLock::new();
+    SHIM.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clock_shim.rs");
+        let program = env::current_exe().expect("a test program");
+        let library = program.with_file_name("libclock_shim.so");
+        let fresh = program.with_file_name(format!("libclock_shim-{}.so", process::id()));
+        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let mut command = Command::new(rustc);
+        command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
+        let done = command.arg(&fresh).arg(&source).status().expect("rustc runs");
+        assert!(done.success(), "{} does not compile", source.display());
+        fs::rename(&fresh, &library).expect("a new name");
+        library
+    })
+}

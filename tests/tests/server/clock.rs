@@ -1,0 +1,176 @@
+//! A step of the wall clock ends no lease early, stretches none, and stalls no waiter.
+
+use lockward_tests::{Reply, Server, Setup, WallClock, eventually};
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A server with a wall clock that can be stepped.
+#[track_caller]
+fn start() -> (WallClock, Server) {
+    let clock = WallClock::new();
+    let server = Setup::new().clock(&clock).start();
+    (clock, server)
+}
+
+#[test]
+fn a_step_forward_ends_no_lease() {
+    let (mut clock, server) = start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let before = a.holder("lock");
+    a.call("SET plain value PX 600000");
+    clock.forward(HOUR);
+    eventually("a plain key is gone", || a.call("EXISTS plain") == Reply::Int(0));
+    assert_eq!(a.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+    let after = a.holder("lock");
+    assert_eq!(after.tenure(), before.tenure());
+    assert!(after.lease_left > 300_000, "{after:?}");
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+}
+
+#[test]
+fn a_step_forward_serves_no_waiter_early() {
+    let clock = WallClock::new();
+    let mut stepped = clock;
+    let (server, mut a, mut b) = Setup::new().clock(&stepped).start_contended();
+    a.call("SET plain value PX 600000");
+    stepped.forward(HOUR);
+    eventually("a plain key is gone", || a.call("EXISTS plain") == Reply::Int(0));
+    assert_eq!(server.client().call("LOCK.ACQUIRE lock C BLOCK 300"), Reply::NullArray);
+    assert!(b.has_no_reply());
+    assert_eq!(a.queue("lock"), ["B"]);
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    assert_eq!(b.reply().grant().holds, 1);
+}
+
+#[test]
+fn a_lease_the_server_has_dropped_early_still_ends() {
+    let (mut clock, server) = start();
+    let mut a = server.client();
+    a.acquire("lock A PX 1000");
+    let mut b = server.waiter("lock B BLOCK 0");
+    clock.forward(HOUR);
+    assert_eq!(b.reply().grant().holds, 1);
+}
+
+#[test]
+fn a_step_back_stretches_no_lease() {
+    let (mut clock, server) = start();
+    let mut a = server.client();
+    a.acquire("lock A PX 300");
+    a.acquire("alone A PX 300");
+    let mut b = server.waiter("lock B BLOCK 0");
+    clock.back(HOUR);
+    assert_eq!(b.reply().grant().holds, 1);
+    eventually("the other lease is over", || a.info("alone").is_none());
+    assert_eq!(a.acquire("alone B").holds, 1);
+}
+
+#[test]
+fn a_step_back_stalls_no_wait_limit() {
+    let (mut clock, server) = start();
+    server.client().acquire("lock A");
+    let mut b = server.waiter("lock B BLOCK 300");
+    clock.back(HOUR);
+    assert_eq!(b.reply(), Reply::NullArray);
+    assert_eq!(server.client().call("LOCK.ACQUIRE lock B BLOCK 50"), Reply::NullArray);
+}
+
+#[test]
+fn a_step_forward_reaches_no_wait_limit_early() {
+    let (mut clock, server) = start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let mut b = server.waiter("lock B BLOCK 600000");
+    clock.forward(HOUR);
+    assert_eq!(server.client().call("LOCK.ACQUIRE lock C BLOCK 300"), Reply::NullArray);
+    assert!(b.has_no_reply());
+    let left = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].wait_left;
+    assert!(300_000 < left && left <= 600_000, "{left}");
+}
+
+#[test]
+fn a_renewal_after_a_step_shows_the_lease_again() {
+    let (mut clock, server) = start();
+    let mut a = server.client();
+    for back in [true, false] {
+        a.acquire("lock A PX 600000");
+        if back {
+            clock.back(HOUR)
+        } else {
+            clock.forward(HOUR / 12)
+        }
+        a.call("LOCK.RENEW lock A PX 600000").int();
+        let left = a.call("PTTL lock").int();
+        assert!(500_000 < left && left <= 600_010, "{left}");
+        a.call("LOCK.RELEASE lock A");
+    }
+}
+
+#[test]
+fn tokens_grow_across_steps() {
+    let (mut clock, server) = start();
+    let mut a = server.client();
+    let mut token = 0;
+    for step in 0..6 {
+        let grant = a.acquire("lock A");
+        assert!(grant.token > token, "{} after {token}", grant.token);
+        token = grant.token;
+        a.call("LOCK.RELEASE lock A");
+        if step % 2 == 0 { clock.back(2 * HOUR) } else { clock.forward(HOUR) }
+    }
+}
+
+#[test]
+fn a_load_by_a_clock_that_is_behind_gives_no_more_than_the_lease() {
+    for aof in ["no", "yes"] {
+        let mut clock = WallClock::new();
+        let mut server = Setup::new().clock(&clock).config(&format!("appendonly {aof}")).start();
+        let mut a = server.client();
+        a.acquire("lock A PX 100000");
+        let before = a.holder("lock");
+        a.call("SAVE");
+        server.kill();
+        clock.back(HOUR);
+        server.start_again();
+        let mut a = server.client();
+        let after = a.holder("lock");
+        assert_eq!(after.tenure(), before.tenure());
+        assert!(50_000 < after.lease_left && after.lease_left <= 100_000, "appendonly {aof}: {after:?}");
+        a.call("LOCK.RELEASE lock A");
+        assert!(a.acquire("lock B").token > before.token);
+    }
+}
+
+#[test]
+fn a_replica_whose_clock_is_ahead_counts_the_lease_from_when_it_heard_of_it() {
+    let primary = Server::start();
+    let mut clock = WallClock::new();
+    clock.forward(HOUR);
+    let replica = Setup::new().clock(&clock).start_replica_of(&primary);
+    primary.client().acquire("lock A PX 600000");
+    replica.see_in_sync_with(&primary);
+    let mut client = replica.client();
+    client.call("REPLICAOF NO ONE");
+    let holder = client.holder("lock");
+    assert_eq!(holder.owner, "A");
+    assert!(300_000 < holder.lease_left && holder.lease_left <= 600_000, "{holder:?}");
+    assert_eq!(client.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+}
+
+#[test]
+fn a_replica_whose_clock_is_behind_gives_no_more_than_the_lease_and_larger_tokens() {
+    let primary = Server::start();
+    let mut clock = WallClock::new();
+    clock.back(HOUR);
+    let replica = Setup::new().clock(&clock).start_replica_of(&primary);
+    let token = primary.client().acquire("lock A PX 600000").token;
+    replica.see_in_sync_with(&primary);
+    let mut client = replica.client();
+    client.call("REPLICAOF NO ONE");
+    let holder = client.holder("lock");
+    assert!(300_000 < holder.lease_left && holder.lease_left <= 600_000, "{holder:?}");
+    client.call("LOCK.RELEASE lock A");
+    assert!(client.acquire("lock B").token > token);
+}

@@ -1,0 +1,437 @@
+//! README.md and docs/, held against real servers.
+//!
+//! A session is a fenced block with the info string `redis`; each is played on a server of its own.
+//!
+//! ```text
+//! alice> LOCK.ACQUIRE order:42 alice         a command, on the connection of that name; the name may be empty
+//! 1) (integer) 1795255079187823              its reply, as redis-cli shows it
+//! 2) (integer) 1
+//! bob> LOCK.ACQUIRE order:42 bob BLOCK 60000
+//! (waits)                                    the client is blocked
+//! alice> LOCK.RELEASE order:42 alice
+//! (integer) 0
+//! bob:                                       the next reply on that connection
+//! 1) (integer) 1795255081422190
+//! 2) (integer) 1
+//! ```
+//!
+//! What differs from run to run is matched so: a number of 13 digits or more is a fencing token: the same number shown
+//! is the same token through the session, also in commands, and a larger one is a larger one. In an integer reply, a
+//! number of 4 to 12 digits is any number. A UUID is any UUID, and the same through the session. `...` stands for the
+//! rest of a line or, alone on the last line, for all that follows. All else is as shown.
+
+use lockward_tests::{Client, DEADLINE, Reply, Server};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const WAITS: &str = "(waits)\n";
+
+#[test]
+fn the_sessions_shown_are_what_happens() {
+    let mut played = 0;
+    let mut wrong = Vec::new();
+    let mut pages_with_sessions = BTreeSet::new();
+    for page in pages() {
+        for session in sessions(&page) {
+            played += 1;
+            wrong.extend(play(&session).err());
+            pages_with_sessions.insert(page.name.clone());
+        }
+    }
+    for page in ["README.md", "docs/commands.md"] {
+        assert!(pages_with_sessions.contains(page), "no session in {page}");
+    }
+    assert!(wrong.is_empty(), "{} of {played} sessions:\n\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+#[test]
+fn a_session_that_is_wrong_fails() {
+    let wrong = [
+        ("another reply", "> LOCK.RELEASE lock a HOLDS 0\n(integer) 1\n"),
+        ("another error", "> LOCK.RELEASE lock a\n(error) NOTHELD the lock is held\n"),
+        ("less than the whole reply", "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n"),
+        (
+            "another token where the same is shown",
+            "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n2) (integer) 1\n\
+             > LOCK.ACQUIRE other a\n1) (integer) 1795255079187823\n2) (integer) 1\n",
+        ),
+        (
+            "the same token where another is shown",
+            "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n2) (integer) 1\n\
+             > LOCK.RENEW lock a\n(integer) 1795255079187824\n",
+        ),
+        (
+            "a smaller token where a larger is shown",
+            "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n2) (integer) 1\n\
+             > LOCK.ACQUIRE other a\n1) (integer) 1795255079187822\n2) (integer) 1\n",
+        ),
+        ("a reply where a wait is shown", "> LOCK.INFO lock\n(waits)\n"),
+        (
+            "a reply that is not shown",
+            "> LOCK.ACQUIRE lock a PX 20\n1) (integer) 1795255079187823\n2) (integer) 1\n\
+             b> LOCK.ACQUIRE lock b BLOCK 0\n(waits)\n> BLPOP none 0.5\n(nil)\n",
+        ),
+    ];
+    for (what, text) in wrong {
+        let page = Page { name: what.to_owned(), text: format!("```redis\n{text}```\n") };
+        let [session] = sessions(&page).try_into().unwrap_or_else(|_| panic!("{what}: no session"));
+        assert!(play(&session).is_err(), "taken for right: {what}");
+    }
+}
+
+#[test]
+fn every_command_has_its_entry() {
+    let text = read(&root().join("docs/commands.md"));
+    let server = Server::start();
+    let mut client = server.client();
+    let names = client.call("COMMAND LIST FILTERBY MODULE lock");
+    let public: BTreeSet<String> =
+        names.items().iter().map(Reply::text).filter(|name| !name.starts_with("lock._")).collect();
+    assert_eq!(public.len(), 5, "{public:?}");
+    for name in public {
+        let heading = format!("\n## {}\n", name.to_uppercase());
+        let (_, entry) = text.split_once(&heading).unwrap_or_else(|| panic!("no entry for {name}"));
+        let entry = entry.split("\n## ").next().unwrap_or_default();
+        let described = client.call(["COMMAND", "DOCS", &name]);
+        for field in ["complexity", "since"] {
+            let told = described.field(&name).field(field).text();
+            let told = told.trim_end_matches('.');
+            assert!(entry.contains(told), "{name} does not say {field}: {told}");
+        }
+        assert!(entry.contains("```redis\n"), "{name} shows no session");
+    }
+}
+
+#[test]
+fn every_setting_is_told_with_its_default() {
+    let texts = ["README.md", "docs/commands.md"].map(|name| read(&root().join(name)));
+    let server = Server::start();
+    let settings = server.client().call("CONFIG GET lock.*");
+    for name in settings.field_names() {
+        let default = settings.field(&name).text();
+        for text in &texts {
+            let row = format!("| `{name}` | {default} |");
+            assert!(text.contains(&row), "no row {row}");
+        }
+    }
+}
+
+#[test]
+fn links_lead_to_a_file_and_its_headings() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        let here = root().join(&page.name);
+        for target in page.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let there = if file.is_empty() { here.clone() } else { here.with_file_name(file) };
+            let text = fs::read_to_string(&there).unwrap_or_default();
+            let found = there.exists() && (heading.is_empty() || anchors(&text).contains(heading));
+            if !found {
+                broken.push(format!("{}: {target}", page.name));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+struct Page {
+    name: String,
+    text: String,
+}
+
+struct Session {
+    /// Where it stands: file and line.
+    place: String,
+    steps: Vec<Step>,
+}
+
+struct Step {
+    line: usize,
+    who: String,
+    /// What is sent; nothing when only a reply is awaited.
+    command: Option<String>,
+    output: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn pages() -> Vec<Page> {
+    let root = root();
+    let docs = fs::read_dir(root.join("docs")).expect("docs/");
+    let mut files: Vec<PathBuf> = docs.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    files.extend([root.join("README.md"), root.join("CHANGELOG.md")]);
+    files.sort();
+    let name = |file: &Path| file.strip_prefix(&root).expect("a file of ours").display().to_string();
+    files.iter().map(|file| Page { name: name(file), text: read(file) }).collect()
+}
+
+fn sessions(page: &Page) -> Vec<Session> {
+    let mut sessions = Vec::new();
+    let mut open: Option<Session> = None;
+    for (index, text) in page.text.lines().enumerate() {
+        let line = index + 1;
+        match &mut open {
+            None if text == "```redis" => {
+                open = Some(Session { place: format!("{}:{line}", page.name), steps: Vec::new() });
+            }
+            None => {}
+            Some(_) if text == "```" => sessions.extend(open.take()),
+            Some(session) => match (prompt(text), session.steps.last_mut()) {
+                (Some((who, command)), _) => {
+                    let (who, command) = (who.to_owned(), command.map(str::to_owned));
+                    session.steps.push(Step { line, who, command, output: String::new() });
+                }
+                (None, Some(step)) => step.output.extend([text, "\n"]),
+                (None, None) => panic!("{}: a session begins with a command", session.place),
+            },
+        }
+    }
+    assert!(open.is_none(), "{}: a session without end", page.name);
+    sessions
+}
+
+/// Whose turn it is, and what is sent: `alice> PING`, `> PING`, or `alice:` where only a reply is awaited.
+fn prompt(line: &str) -> Option<(&str, Option<&str>)> {
+    let is_name = |who: &str| who.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if let Some((who, command)) = line.split_once("> ").filter(|(who, _)| is_name(who)) {
+        return Some((who, Some(command)));
+    }
+    let who = line.strip_suffix(':').filter(|who| !who.is_empty() && is_name(who))?;
+    Some((who, None))
+}
+
+/// Plays a session on a server of its own.
+fn play(session: &Session) -> Result<(), String> {
+    let server = Server::start();
+    let mut observer = server.client();
+    let mut clients: BTreeMap<&str, (Client, i64)> = BTreeMap::new();
+    let mut meanings = Meanings::default();
+    for step in &session.steps {
+        let (client, id) = clients.entry(&step.who).or_insert_with(|| {
+            let mut client = server.client();
+            let id = client.id();
+            (client, id)
+        });
+        let wrong = |what: String| Err(format!("{}, line {}: {what}", session.place, step.line));
+        if let Some(command) = &step.command {
+            client.send(words(command).iter().map(|word| meanings.of_word(word)).collect::<Vec<_>>());
+        }
+        if step.output == WAITS {
+            if let Some(reply) = reply_of_no_waiter(client, *id, &mut observer) {
+                return wrong(format!("it does not wait, but gets\n{reply}"));
+            }
+            continue;
+        }
+        match client.reply_within(DEADLINE) {
+            Ok(reply) => {
+                let real = shown(&reply);
+                if !meanings.agree(&step.output, &real) {
+                    return wrong(format!("shown\n{}but it is\n{real}", step.output));
+                }
+            }
+            Err(silence) => return wrong(format!("no reply: {silence:?}")),
+        }
+    }
+    for (who, (client, _)) in &mut clients {
+        if let Ok(reply) = client.reply_within(Duration::from_millis(1)) {
+            return Err(format!("{}: not shown at {who}\n{}", session.place, shown(&reply)));
+        }
+    }
+    if meanings.keep_order() {
+        Ok(())
+    } else {
+        Err(format!("{}: tokens shown in another order than they are: {meanings:?}", session.place))
+    }
+}
+
+/// `None` once the server has blocked the client; else what it was answered.
+fn reply_of_no_waiter(client: &mut Client, id: i64, observer: &mut Client) -> Option<String> {
+    let begun = Instant::now();
+    while begun.elapsed() < DEADLINE {
+        if let Ok(reply) = client.reply_within(Duration::from_millis(2)) {
+            return Some(shown(&reply));
+        }
+        if observer.call(format!("CLIENT LIST ID {id}")).text().contains(" flags=b ") {
+            return None;
+        }
+    }
+    Some("nothing".to_owned())
+}
+
+/// The words of a command; what has spaces in it stands between double quotes.
+fn words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (index, part) in command.split('"').enumerate() {
+        if index % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}
+
+/// A reply as redis-cli shows it.
+fn shown(reply: &Reply) -> String {
+    shown_behind("", reply)
+}
+
+fn shown_behind(margin: &str, reply: &Reply) -> String {
+    match reply {
+        Reply::Simple(text) => format!("{text}\n"),
+        Reply::Error(text) => format!("(error) {text}\n"),
+        Reply::Int(number) => format!("(integer) {number}\n"),
+        Reply::Bulk(bytes) => format!("{}\n", quoted(bytes)),
+        Reply::NullBulk | Reply::NullArray | Reply::Null => "(nil)\n".to_owned(),
+        Reply::Array(items) if items.is_empty() => "(empty array)\n".to_owned(),
+        Reply::Array(items) => {
+            let width = items.len().to_string().len();
+            let inner = format!("{margin}{}", " ".repeat(width + 2));
+            let line = |(index, item)| {
+                let margin = if index == 0 { "" } else { margin };
+                format!("{margin}{:width$}) {}", index + 1, shown_behind(&inner, item))
+            };
+            items.iter().enumerate().map(line).collect()
+        }
+        Reply::Map(pairs) => {
+            let width = pairs.len().to_string().len();
+            let inner = format!("{margin}{}", " ".repeat(width + 2));
+            let line = |(index, (key, value)): (usize, &(Reply, Reply))| {
+                let margin = if index == 0 { "" } else { margin };
+                let (key, value) = (shown_behind(&inner, key), shown_below(&inner, value));
+                format!("{margin}{:width$}# {} =>{value}", index + 1, key.trim_end())
+            };
+            pairs.iter().enumerate().map(line).collect()
+        }
+        other => panic!("no session shows such a reply: {other:?}"),
+    }
+}
+
+/// A value in a map: a list stands below its name.
+fn shown_below(margin: &str, reply: &Reply) -> String {
+    let nested = match reply {
+        Reply::Array(items) => !items.is_empty(),
+        Reply::Map(pairs) => !pairs.is_empty(),
+        _ => false,
+    };
+    let begin = if nested { format!("\n{margin}") } else { " ".to_owned() };
+    format!("{begin}{}", shown_behind(margin, reply))
+}
+
+fn quoted(bytes: &[u8]) -> String {
+    let escaped = |byte: &u8| match byte {
+        b'"' | b'\\' => format!("\\{}", char::from(*byte)),
+        b'\n' => "\\n".to_owned(),
+        b' '..=b'~' => char::from(*byte).to_string(),
+        _ => format!("\\x{byte:02x}"),
+    };
+    format!("\"{}\"", bytes.iter().map(escaped).collect::<String>())
+}
+
+/// What the numbers and names shown in a session stand for in this run.
+#[derive(Debug, Default)]
+struct Meanings {
+    tokens: BTreeMap<u64, u64>,
+    names: BTreeMap<String, String>,
+}
+
+impl Meanings {
+    /// A word of a command, as it is to be sent.
+    fn of_word(&self, word: &str) -> String {
+        let token = token(word).and_then(|token| self.tokens.get(&token)).map(u64::to_string);
+        token.or_else(|| self.names.get(word).cloned()).unwrap_or_else(|| word.to_owned())
+    }
+
+    /// Whether a reply that is shown stands for a real one.
+    fn agree(&mut self, shown: &str, real: &str) -> bool {
+        let mut real = real.lines();
+        for shown in shown.lines() {
+            if shown == "..." {
+                return true;
+            }
+            if !real.next().is_some_and(|real| self.agree_on_line(shown, real)) {
+                return false;
+            }
+        }
+        real.next().is_none()
+    }
+
+    fn agree_on_line(&mut self, shown: &str, real: &str) -> bool {
+        if let Some(begin) = shown.strip_suffix("...") {
+            return real.starts_with(begin);
+        }
+        let (shown, real) = (pieces(shown), pieces(real));
+        shown.len() == real.len()
+            && (0..shown.len()).all(|at| {
+                let integer = at >= 2 && shown[at - 2..at] == ["integer", ") "];
+                self.agree_on(shown[at], real[at], integer)
+            })
+    }
+
+    fn agree_on(&mut self, shown: &str, real: &str, integer: bool) -> bool {
+        if let Some(shown) = token(shown) {
+            let Some(real) = token(real) else { return false };
+            *self.tokens.entry(shown).or_insert(real) == real
+        } else if is_uuid(shown) {
+            is_uuid(real) && self.names.entry(shown.to_owned()).or_insert_with(|| real.to_owned()) == real
+        } else if integer && is_number(shown) && shown.len() >= 4 {
+            is_number(real)
+        } else {
+            shown == real
+        }
+    }
+
+    /// Whether larger tokens shown stand for larger tokens.
+    fn keep_order(&self) -> bool {
+        self.tokens.values().is_sorted_by(|one, next| one < next)
+    }
+}
+
+/// Words and what stands between them, in turn.
+fn pieces(text: &str) -> Vec<&str> {
+    let in_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    text.as_bytes()
+        .chunk_by(|one, next| in_word(*one) == in_word(*next))
+        .map(|piece| str::from_utf8(piece).expect("ASCII between words of ASCII"))
+        .collect()
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn token(text: &str) -> Option<u64> {
+    if is_number(text) && text.len() >= 13 { text.parse().ok() } else { None }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && text.split('-').all(digits)
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut in_block = false;
+    let mut anchors = BTreeSet::new();
+    for line in text.lines() {
+        in_block ^= line.starts_with("```");
+        if let Some(heading) = line.strip_prefix('#').filter(|_| !in_block) {
+            let heading = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+            let kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, '-' | '_');
+            anchors.insert(heading.chars().filter(kept).collect());
+        }
+    }
+    anchors
+}

@@ -1,0 +1,215 @@
+//! What replicas and the AOF are sent.
+
+use lockward_tests::{Client, ReplicationStream, Reply, Sent, Server, Setup, appended_commands};
+
+/// A server with a stream attached, and a client.
+#[track_caller]
+fn streamed() -> (Server, ReplicationStream, Client) {
+    let server = Server::start();
+    let stream = ReplicationStream::attach(&server);
+    let client = server.client();
+    (server, stream, client)
+}
+
+fn names(commands: &[Sent]) -> Vec<String> {
+    commands.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect()
+}
+
+#[track_caller]
+fn assert_one_effect(commands: &[Sent], key: &str) {
+    assert_eq!(names(commands), ["LOCK._APPLY"], "{commands:?}");
+    assert_eq!(commands[0].len(), 3, "{commands:?}");
+    assert_eq!(commands[0][1], key.as_bytes());
+}
+
+#[test]
+fn every_grant_and_renewal_is_one_effect() {
+    let (_server, mut stream, mut a) = streamed();
+    for command in [
+        "LOCK.ACQUIRE lock A",
+        "LOCK.ACQUIRE lock A PX 100000",
+        "LOCK.ACQUIRE lock A HOLDS 3",
+        "LOCK.RENEW lock A",
+        "LOCK.RENEW lock A PX 1000",
+        "LOCK.ACQUIRE other * BLOCK 0",
+    ] {
+        a.call(command);
+        let key = if command.contains("other") { "other" } else { "lock" };
+        assert_one_effect(&stream.commands(&mut a), key);
+    }
+}
+
+#[test]
+fn a_release_is_sent_as_it_was_given_when_nobody_waits() {
+    let (_server, mut stream, mut a) = streamed();
+    let token = a.acquire("lock A").token;
+    for _ in 0..3 {
+        a.acquire("lock A");
+    }
+    stream.commands(&mut a);
+    for command in [
+        "LOCK.RELEASE lock A".to_owned(),
+        "LOCK.RELEASE lock A HOLDS 2".to_owned(),
+        format!("LOCK.RELEASE lock A TOKEN {token}"),
+        "LOCK.RELEASE lock A ALL".to_owned(),
+    ] {
+        a.call(command.clone());
+        let words: Vec<Vec<u8>> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        assert_eq!(stream.commands(&mut a), [words]);
+    }
+}
+
+#[test]
+fn a_release_that_leaves_holds_is_sent_as_it_was_given_though_others_wait() {
+    let (server, mut a, _b) = Server::start_contended();
+    a.acquire("lock A");
+    let mut stream = ReplicationStream::attach(&server);
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(names(&stream.commands(&mut a)).len(), 1);
+}
+
+#[test]
+fn a_hand_off_is_one_effect() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut stream = ReplicationStream::attach(&server);
+    a.call("LOCK.RELEASE lock A");
+    b.reply().grant();
+    assert_one_effect(&stream.commands(&mut a), "lock");
+}
+
+#[test]
+fn a_hand_off_with_re_entries_is_one_effect() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut again = server.waiter("lock B BLOCK 0");
+    let mut stream = ReplicationStream::attach(&server);
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!((b.reply().grant().holds, again.reply().grant().holds), (1, 2));
+    assert_one_effect(&stream.commands(&mut a), "lock");
+}
+
+#[test]
+fn what_changes_nothing_is_not_sent() {
+    let (server, mut stream, mut a) = streamed();
+    a.acquire("lock A PX 600000");
+    a.call("SET string value");
+    stream.commands(&mut a);
+    let _b = server.waiter("lock B BLOCK 0");
+    for command in [
+        "LOCK.ACQUIRE lock C",
+        "LOCK.ACQUIRE lock C BLOCK 20",
+        "LOCK.ACQUIRE lock A HOLDS 7",
+        "LOCK.ACQUIRE lock A PX 0",
+        "LOCK.ACQUIRE lock A HOLDS 1 PX 1000",
+        "LOCK.ACQUIRE string A",
+        "LOCK.ACQUIRE lock A SHARED",
+        "LOCK.RELEASE lock C",
+        "LOCK.RELEASE lock C HOLDS 0",
+        "LOCK.RELEASE lock A HOLDS 1",
+        "LOCK.RENEW lock C",
+        "LOCK.INFO lock WAITERS 10",
+        "LOCK.TOP",
+    ] {
+        a.call(command);
+        assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "{command}");
+    }
+}
+
+#[test]
+fn a_transaction_is_sent_as_one() {
+    let (_server, mut stream, mut a) = streamed();
+    a.transact(["LOCK.ACQUIRE lock A", "SET key value", "LOCK.RELEASE lock A"]);
+    let sent = names(&stream.commands(&mut a));
+    assert_eq!(sent, ["MULTI", "LOCK._APPLY", "SET", "LOCK.RELEASE", "EXEC"]);
+}
+
+#[test]
+fn a_deletion_is_sent_before_the_grant_that_follows_it() {
+    for (ending, name) in [("DEL lock", "DEL"), ("UNLINK lock", "UNLINK"), ("FLUSHALL", "FLUSHALL")] {
+        let (server, mut a, mut b) = Server::start_contended();
+        let mut stream = ReplicationStream::attach(&server);
+        a.call(ending);
+        b.reply().grant();
+        let commands = stream.commands(&mut a);
+        let sent: Vec<String> =
+            names(&commands).into_iter().filter(|name| name != "MULTI" && name != "EXEC").collect();
+        assert_eq!(sent, [name, "LOCK._APPLY"], "{ending}");
+    }
+}
+
+#[test]
+fn a_lease_that_ends_without_a_waiter_is_sent_as_a_deletion() {
+    let (_server, mut stream, mut a) = streamed();
+    a.acquire("lock A PX 50");
+    assert_eq!(stream.next_command()[0], b"LOCK._APPLY");
+    let deletion = stream.next_command();
+    assert!([b"DEL".as_slice(), b"UNLINK"].contains(&deletion[0].to_ascii_uppercase().as_slice()));
+    assert_eq!(deletion[1], b"lock");
+}
+
+#[test]
+fn a_lease_that_ends_with_a_waiter_is_one_effect_for_the_grant() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 300");
+    let mut b = server.waiter("lock B BLOCK 0 PX 600000");
+    let mut stream = ReplicationStream::attach(&server);
+    b.reply().grant();
+    let commands = stream.commands(&mut a);
+    let sent: Vec<String> = names(&commands)
+        .into_iter()
+        .filter(|name| !["MULTI", "EXEC", "DEL", "UNLINK"].contains(&name.as_str()))
+        .collect();
+    assert_eq!(sent, ["LOCK._APPLY"], "{commands:?}");
+}
+
+#[test]
+fn the_aof_is_sent_what_replicas_are_sent() {
+    let server = Setup::new().config("appendonly yes").start();
+    let mut stream = ReplicationStream::attach(&server);
+    let mut a = server.client();
+    a.acquire("lock A");
+    let mut b = server.waiter("lock B BLOCK 0");
+    a.call("LOCK.RELEASE lock A");
+    b.reply().grant();
+    a.call("LOCK.RELEASE lock B");
+    let streamed = stream.commands(&mut a);
+    let appended = appended_commands(&server, |command| command[1].starts_with(b"end-of"));
+    assert_eq!(names(&streamed), ["LOCK._APPLY", "LOCK._APPLY", "LOCK.RELEASE"]);
+    assert_eq!(appended[..streamed.len()], streamed);
+}
+
+#[test]
+fn an_effect_from_an_ordinary_client_is_refused() {
+    let (_server, mut stream, mut a) = streamed();
+    a.acquire("lock A");
+    let effect = stream.commands(&mut a).remove(0);
+    a.call("LOCK.RELEASE lock A");
+    let reply = a.call(effect.clone());
+    assert!(matches!(reply, Reply::Error(_)), "{reply:?}");
+    a.call("MULTI");
+    a.call(effect.clone());
+    let result = a.call("EXEC");
+    let refused = match &result {
+        Reply::Array(items) => matches!(items[..], [Reply::Error(_)]),
+        other => matches!(other, Reply::Error(_)),
+    };
+    assert!(refused, "{result:?}");
+    let script = b"return redis.pcall('LOCK._APPLY', KEYS[1], ARGV[1])['err']";
+    let reply = a.call([b"EVAL".as_slice(), script, b"1", b"lock", &effect[2]]);
+    assert!(!reply.is_null(), "{reply:?}");
+    assert_eq!(a.info("lock"), None);
+    assert_eq!(names(&stream.commands(&mut a)), ["LOCK.RELEASE"]);
+}
+
+#[test]
+fn malformed_effects_from_an_ordinary_client_are_refused() {
+    let (_server, _stream, mut a) = streamed();
+    a.acquire("lock A");
+    let digest = a.call("DEBUG DIGEST");
+    for payload in [b"".as_slice(), b"\0", b"\x01", b"\x01\xff\xff\xff", &[0xff; 4_096]] {
+        let reply = a.call([b"LOCK._APPLY".as_slice(), b"lock", payload]);
+        assert!(matches!(reply, Reply::Error(_)), "{reply:?}");
+    }
+    assert!(matches!(a.call("LOCK._APPLY"), Reply::Error(_)));
+    assert_eq!(a.call("DEBUG DIGEST"), digest);
+}

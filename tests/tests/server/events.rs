@@ -1,0 +1,147 @@
+//! Keyspace events.
+
+use lockward_tests::{Client, Reply, Server, eventually};
+
+/// A client that hears of the events of the classes `d` and `x`.
+#[track_caller]
+fn listener(server: &Server) -> Client {
+    let mut client = server.client();
+    assert_eq!(client.call("CONFIG SET notify-keyspace-events Edx"), Reply::ok());
+    client.call("PSUBSCRIBE __keyevent@*__:*");
+    client
+}
+
+/// The next events, as `event key`.
+#[track_caller]
+fn events(listener: &mut Client, count: usize) -> Vec<String> {
+    (0..count)
+        .map(|_| {
+            let message = listener.reply();
+            let channel = message.items()[2].text();
+            format!("{} {}", channel.trim_start_matches("__keyevent@0__:"), message.items()[3].text())
+        })
+        .collect()
+}
+
+/// Asserts that nothing but `expected` has been published.
+#[track_caller]
+fn assert_events(listener: &mut Client, client: &mut Client, expected: &[&str]) {
+    client.acquire("the-end X");
+    let heard = events(listener, expected.len() + 1);
+    assert_eq!(heard[..expected.len()], *expected);
+    assert_eq!(heard[expected.len()], "lock.acquired the-end");
+    client.call("LOCK.RELEASE the-end X");
+    assert_eq!(events(listener, 1), ["lock.released the-end"]);
+}
+
+#[test]
+fn acquisitions_renewals_and_releases_are_published() {
+    let server = Server::start();
+    let (mut heard, mut a) = (listener(&server), server.client());
+    a.acquire("lock A");
+    a.acquire("lock A");
+    a.call("LOCK.RENEW lock A");
+    a.call("LOCK.RELEASE lock A");
+    a.call("LOCK.RELEASE lock A");
+    let expected = ["acquired", "acquired", "renewed", "released", "released"];
+    let expected = expected.map(|event| format!("lock.{event} lock"));
+    assert_events(&mut heard, &mut a, &expected.each_ref().map(String::as_str));
+}
+
+#[test]
+fn what_changes_nothing_is_not_published() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    let mut heard = listener(&server);
+    a.call("LOCK.ACQUIRE lock B");
+    a.call("LOCK.ACQUIRE lock B BLOCK 20");
+    a.call("LOCK.RELEASE lock B");
+    a.call("LOCK.RENEW lock B");
+    a.call("LOCK.RELEASE lock A HOLDS 1");
+    a.call("LOCK.INFO lock");
+    assert_events(&mut heard, &mut a, &[]);
+}
+
+#[test]
+fn a_hand_off_is_a_release_and_an_acquisition() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut heard = listener(&server);
+    a.call("LOCK.RELEASE lock A");
+    b.reply().grant();
+    assert_events(&mut heard, &mut a, &["lock.released lock", "lock.acquired lock"]);
+}
+
+#[test]
+fn the_end_of_a_lease_is_published_as_expired() {
+    let server = Server::start();
+    let (mut heard, mut a) = (listener(&server), server.client());
+    a.acquire("lock A PX 50");
+    assert_eq!(events(&mut heard, 2), ["lock.acquired lock", "expired lock"]);
+    assert_events(&mut heard, &mut a, &[]);
+}
+
+#[test]
+fn the_end_of_a_lease_that_the_module_finds_is_published_as_expired_once() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    a.acquire("lock A PX 200");
+    let mut b = server.waiter("lock B BLOCK 0");
+    let mut heard = listener(&server);
+    b.reply().grant();
+    assert_events(&mut heard, &mut a, &["expired lock", "lock.acquired lock"]);
+}
+
+#[test]
+fn the_end_of_a_lease_that_a_command_finds_is_published_as_expired_once() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    a.acquire("lock A PX 50");
+    a.call("PERSIST lock");
+    let mut heard = listener(&server);
+    eventually("the lease is over", || a.call("LOCK.RENEW lock A TOKEN 1").error().contains("free"));
+    assert_events(&mut heard, &mut a, &["expired lock"]);
+}
+
+#[test]
+fn events_are_published_on_the_channel_of_the_key_too() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.call("CONFIG SET notify-keyspace-events Kd");
+    client.call("SUBSCRIBE __keyspace@0__:lock");
+    server.client().acquire("lock A");
+    assert_eq!(client.reply().items()[2], Reply::bulk("lock.acquired"));
+}
+
+#[test]
+fn events_are_off_unless_their_class_is_on() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.call("CONFIG SET notify-keyspace-events KEg$lshzxe");
+    client.call("PSUBSCRIBE __key*");
+    let mut a = server.client();
+    a.acquire("lock A");
+    a.call("LOCK.RELEASE lock A");
+    a.call("SET mark 1");
+    loop {
+        let message = client.reply();
+        assert!(!message.items()[2..].iter().any(|part| part.text().contains("lock.")), "{message:?}");
+        if message.items()[3] == Reply::bulk("mark") {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_replica_publishes_what_it_hears() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let mut heard = listener(&replica);
+    let mut a = primary.client();
+    a.acquire("lock A");
+    a.call("LOCK.RENEW lock A");
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(events(&mut heard, 3), ["lock.acquired lock", "lock.renewed lock", "lock.released lock"]);
+}

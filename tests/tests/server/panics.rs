@@ -1,0 +1,182 @@
+//! A panic in the module is caught at its edge: the server lives, and the log tells.
+
+use lockward_tests::{Client, Reply, Server, Setup, eventually};
+
+/// A server whose module panics on request, with A holding `lock` and B waiting for it.
+#[track_caller]
+fn probed(setup: Setup) -> (Server, Client, Client) {
+    setup.start_contended()
+}
+
+fn setup() -> Setup {
+    Setup::with_panic_probe()
+}
+
+#[track_caller]
+fn arm(client: &mut Client, place: &str) {
+    let reply = client.call(["LOCK._PANIC", place]);
+    assert_eq!(reply, Reply::ok(), "{place}");
+}
+
+/// The panic is in the log, and the server goes on.
+#[track_caller]
+fn assert_contained(server: &Server) {
+    eventually("a panic in the log", || server.log().to_lowercase().contains("panic"));
+    let mut client = server.client();
+    assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(client.acquire("after A").holds, 1);
+    assert_eq!(client.call("LOCK.RELEASE after A"), Reply::Int(0));
+}
+
+#[test]
+fn in_a_command_it_is_an_error() {
+    for command in
+        ["LOCK.ACQUIRE other X", "LOCK.RELEASE lock A", "LOCK.RENEW lock A", "LOCK.INFO lock", "LOCK.TOP"]
+    {
+        let (server, mut a, _b) = probed(setup());
+        arm(&mut a, "command");
+        let reply = a.call(command);
+        assert!(reply.error().starts_with("ERR internal error"), "{command}: {reply:?}");
+        assert_contained(&server);
+    }
+}
+
+#[test]
+fn in_the_reply_to_a_waiter() {
+    let (server, mut a, mut b) = probed(setup());
+    arm(&mut a, "reply");
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    b.reply();
+    assert_contained(&server);
+}
+
+#[test]
+fn in_the_disconnection_of_a_waiter() {
+    let (server, mut a, b) = probed(setup());
+    arm(&mut a, "disconnect");
+    drop(b);
+    assert_contained(&server);
+}
+
+#[test]
+fn in_the_release_of_a_reply() {
+    let (server, mut a, mut b) = probed(setup());
+    arm(&mut a, "free-reply");
+    a.call("LOCK.RELEASE lock A");
+    b.reply();
+    assert_contained(&server);
+}
+
+#[test]
+fn in_the_timer() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "timer");
+    a.call("LOCK.RENEW lock A PX 20");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_the_cron() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "cron");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_the_unlinking_of_a_key() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "unlink");
+    a.call("DEL lock");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_notification() {
+    let (server, mut a, _b) = probed(setup());
+    a.acquire("other A PX 50");
+    arm(&mut a, "notify");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_flush() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "flush");
+    assert_eq!(a.call("FLUSHALL"), Reply::ok());
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_swap_of_databases() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "swapdb");
+    assert_eq!(a.call("SWAPDB 0 1"), Reply::ok());
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_reload() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "loading");
+    assert_eq!(a.call("DEBUG RELOAD"), Reply::ok());
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_change_of_role() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "role");
+    a.call("REPLICAOF 127.0.0.1 1");
+    a.call("REPLICAOF NO ONE");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_save() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "rdb-save");
+    a.call("DUMP lock");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_load() {
+    let (server, mut a, _b) = probed(setup());
+    let payload = a.call("DUMP lock");
+    arm(&mut a, "rdb-load");
+    let reply = a.call([b"RESTORE".as_slice(), b"copy", b"0", payload.bytes()]);
+    assert_eq!(reply.error_word(), "ERR");
+    assert_eq!(a.call("EXISTS copy"), Reply::Int(0));
+    assert_contained(&server);
+}
+
+#[test]
+fn in_the_rewrite_of_the_aof() {
+    let (server, mut a, _b) = probed(setup().config("appendonly yes").config("aof-use-rdb-preamble no"));
+    arm(&mut a, "aof-rewrite");
+    a.call("BGREWRITEAOF");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_the_measure_of_memory() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "mem-usage");
+    a.call("MEMORY USAGE lock");
+    assert_contained(&server);
+}
+
+#[test]
+fn in_a_digest() {
+    let (server, mut a, _b) = probed(setup());
+    arm(&mut a, "digest");
+    a.call("DEBUG DIGEST-VALUE lock");
+    assert_contained(&server);
+}
+
+#[test]
+fn the_probe_is_not_in_the_module_that_is_delivered() {
+    let server = Server::start();
+    let reply = server.client().call("LOCK._PANIC command");
+    assert!(reply.error().starts_with("ERR unknown command"), "{reply:?}");
+}

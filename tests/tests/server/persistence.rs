@@ -1,0 +1,237 @@
+//! RDB and AOF.
+
+use lockward_tests::{Client, Holder, Reply, Server, Setup, eventually};
+use std::time::{Duration, Instant};
+
+/// A tenure with two holds and a lease of 100 s under `lock`.
+#[track_caller]
+fn held_twice(a: &mut Client) -> Holder {
+    a.acquire("lock A PX 100000");
+    a.acquire("lock A PX 100000");
+    a.holder("lock")
+}
+
+/// Asserts that a server which has started again goes on with a tenure of 100 s at most.
+#[track_caller]
+fn assert_goes_on(server: &Server, before: &Holder) {
+    let mut a = server.client();
+    let after = a.holder("lock");
+    assert_eq!(after.tenure(), before.tenure());
+    assert!(50_000 < after.lease_left && after.lease_left <= 100_000, "{after:?}");
+    let ttl = a.call("PTTL lock").int();
+    assert!(50_000 < ttl && ttl <= 101_000, "{ttl}");
+    assert_eq!(a.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+    assert_eq!(a.call(format!("LOCK.RENEW lock A TOKEN {}", before.token)), Reply::Int(before.token));
+    assert_eq!(a.call("LOCK.RELEASE lock A ALL"), Reply::Int(0));
+    assert!(a.acquire("lock B").token > before.token);
+}
+
+fn with_aof() -> Setup {
+    Setup::new().config("appendonly yes").config("appendfsync always")
+}
+
+#[track_caller]
+fn rewrite_aof(client: &mut Client) {
+    assert!(!matches!(client.call("BGREWRITEAOF"), Reply::Error(_)));
+    eventually("the AOF is rewritten", || {
+        client.stat("persistence", "aof_rewrite_scheduled") == 0
+            && client.stat("persistence", "aof_rewrite_in_progress") == 0
+            && client.server_info("persistence", "aof_last_bgrewrite_status") == "ok"
+    });
+}
+
+#[test]
+fn a_tenure_goes_on_after_a_restart_from_a_snapshot() {
+    let mut server = Server::start();
+    let mut a = server.client();
+    let before = held_twice(&mut a);
+    assert_eq!(a.call("SAVE"), Reply::ok());
+    server.kill_and_start_again();
+    assert_goes_on(&server, &before);
+}
+
+#[test]
+fn a_tenure_goes_on_after_a_restart_from_the_aof() {
+    for preamble in ["yes", "no"] {
+        let mut server = with_aof().config(&format!("aof-use-rdb-preamble {preamble}")).start();
+        let before = held_twice(&mut server.client());
+        server.kill_and_start_again();
+        assert_goes_on(&server, &before);
+    }
+}
+
+#[test]
+fn a_tenure_goes_on_after_a_restart_from_a_rewritten_aof() {
+    for preamble in ["yes", "no"] {
+        let mut server = with_aof().config(&format!("aof-use-rdb-preamble {preamble}")).start();
+        let mut a = server.client();
+        let before = held_twice(&mut a);
+        rewrite_aof(&mut a);
+        server.kill_and_start_again();
+        assert_goes_on(&server, &before);
+    }
+}
+
+#[test]
+fn a_tenure_goes_on_after_a_rewrite_and_what_follows_it() {
+    for preamble in ["yes", "no"] {
+        let mut server = with_aof().config(&format!("aof-use-rdb-preamble {preamble}")).start();
+        let mut a = server.client();
+        a.acquire("gone A");
+        a.acquire("lock A PX 5000");
+        rewrite_aof(&mut a);
+        a.acquire("lock A");
+        a.acquire("lock A");
+        a.call("LOCK.RELEASE lock A");
+        a.call("LOCK.RENEW lock A PX 100000");
+        a.call("LOCK.RELEASE gone A");
+        let before = a.holder("lock");
+        server.kill_and_start_again();
+        assert_eq!(server.client().info("gone"), None, "preamble {preamble}");
+        assert_goes_on(&server, &before);
+    }
+}
+
+#[test]
+fn a_hand_off_survives_a_restart() {
+    let (mut server, mut a, mut b) = with_aof().start_contended();
+    a.call("LOCK.RELEASE lock A");
+    let grant = b.reply().grant();
+    server.kill_and_start_again();
+    assert_eq!(server.client().holder("lock").tenure(), ("B", 1, grant.token));
+}
+
+#[test]
+fn a_hand_off_in_the_background_survives_a_restart() {
+    let mut server = with_aof().start();
+    let mut a = server.client();
+    a.acquire("by-lease A PX 100");
+    a.acquire("by-del A");
+    let waiters = ["by-lease", "by-del"].map(|key| server.waiter(&format!("{key} B BLOCK 0 PX 600000")));
+    a.call("DEL by-del");
+    let tokens = waiters.map(|mut waiter| waiter.reply().grant().token);
+    server.kill_and_start_again();
+    let mut a = server.client();
+    assert_eq!(a.holder("by-lease").tenure(), ("B", 1, tokens[0]));
+    assert_eq!(a.holder("by-del").tenure(), ("B", 1, tokens[1]));
+}
+
+#[test]
+fn a_lock_that_was_freed_stays_free_after_a_restart() {
+    let mut server = with_aof().start();
+    let mut a = server.client();
+    for (key, ending) in [("released", "LOCK.RELEASE released A"), ("deleted", "DEL deleted")] {
+        a.acquire(&format!("{key} A"));
+        a.call(ending);
+    }
+    a.acquire("ended A PX 50");
+    eventually("the lease is over", || a.info("ended").is_none());
+    server.kill_and_start_again();
+    let mut a = server.client();
+    for key in ["released", "deleted", "ended"] {
+        assert_eq!(a.info(key), None, "{key}");
+        assert_eq!(a.call(["EXISTS", key]), Reply::Int(0), "{key}");
+    }
+}
+
+#[test]
+fn locks_of_every_database_survive_a_restart() {
+    let mut server = with_aof().start();
+    let mut a = server.client();
+    for db in [0, 3, 9] {
+        a.call(format!("SELECT {db}"));
+        a.acquire(&format!("lock A{db}"));
+    }
+    server.kill_and_start_again();
+    let mut a = server.client();
+    for db in [0, 3, 9] {
+        a.call(format!("SELECT {db}"));
+        assert_eq!(a.owner("lock"), Some(format!("A{db}")));
+    }
+}
+
+#[test]
+fn binary_owners_and_keys_survive_a_restart() {
+    let bytes: Vec<u8> = (0..=255).collect();
+    let mut server = with_aof().config("aof-use-rdb-preamble no").start();
+    let mut a = server.client();
+    let token = a.call([b"LOCK.ACQUIRE".as_slice(), &bytes, &bytes]).grant().token;
+    rewrite_aof(&mut a);
+    server.kill_and_start_again();
+    let mut a = server.client();
+    let reply = a.call([b"LOCK.RENEW".as_slice(), &bytes, &bytes]);
+    assert_eq!(reply, Reply::Int(token));
+}
+
+/// Leaves a lease of 300 ms behind, waits until it is over, and starts again.
+#[track_caller]
+fn assert_gone_after_a_restart(mut server: Server) {
+    let mut a = server.client();
+    let token = a.acquire("lock A PX 300").token;
+    a.call("SAVE");
+    let saved = Instant::now();
+    server.kill();
+    eventually("the lease is over", || saved.elapsed() > Duration::from_millis(320));
+    server.start_again();
+    let mut a = server.client();
+    assert_eq!(a.info("lock"), None);
+    assert!(a.acquire("lock B").token > token);
+}
+
+#[test]
+fn a_lease_that_ended_while_the_server_was_down_is_over_in_a_snapshot() {
+    assert_gone_after_a_restart(Server::start());
+}
+
+#[test]
+fn a_lease_that_ended_while_the_server_was_down_is_over_in_the_aof() {
+    assert_gone_after_a_restart(with_aof().start());
+}
+
+#[test]
+fn a_load_counts_the_time_the_server_was_down() {
+    for mut server in [Server::start(), with_aof().start()] {
+        let mut a = server.client();
+        a.acquire("lock A PX 100000");
+        a.call("SAVE");
+        let saved = Instant::now();
+        server.kill();
+        eventually("time has gone by", || saved.elapsed() > Duration::from_millis(300));
+        server.start_again();
+        assert!(server.client().holder("lock").lease_left <= 100_000 - 300);
+    }
+}
+
+#[test]
+fn a_lease_ends_after_a_restart_and_serves_those_who_wait_then() {
+    let mut server = with_aof().start();
+    server.client().acquire("lock A PX 1000");
+    server.kill_and_start_again();
+    assert_eq!(server.client().acquire("lock B BLOCK 0").holds, 1);
+}
+
+#[test]
+fn a_server_without_the_preamble_rewrites_locks_that_a_replica_of_any_kind_can_load() {
+    let server = with_aof().config("aof-use-rdb-preamble no").start();
+    let mut a = server.client();
+    let before = held_twice(&mut a);
+    rewrite_aof(&mut a);
+    assert_eq!(a.call("DEBUG LOADAOF"), Reply::ok());
+    assert_eq!(a.holder("lock").tenure(), before.tenure());
+}
+
+#[test]
+fn a_server_that_ends_in_order_keeps_what_it_is_to_keep() {
+    let mut server = Setup::new().config("save 3600 1").start();
+    let before = held_twice(&mut server.client());
+    assert!(server.terminate().success());
+    server.start_again();
+    assert_goes_on(&server, &before);
+}
+
+#[test]
+fn a_server_with_waiters_ends_in_order() {
+    let (mut server, _a, mut b) = Server::start_contended();
+    assert!(server.terminate().success());
+    assert!(b.is_closed());
+}

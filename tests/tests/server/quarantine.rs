@@ -1,0 +1,271 @@
+//! Quarantine: the time after a start or a promotion in which nothing new is granted.
+
+use lockward_tests::{Client, Reply, Server, Setup, eventually};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A quarantine that no test sees the end of.
+const LONG: &str = "quarantine 600000";
+
+fn long() -> Server {
+    Server::start_with(LONG)
+}
+
+#[track_caller]
+fn restore(client: &mut Client, claim: &str) -> Reply {
+    client.call(format!("LOCK.RENEW lock {claim}"))
+}
+
+#[test]
+fn no_new_tenure_is_granted() {
+    let server = long();
+    for request in ["LOCK.ACQUIRE lock A", "LOCK.ACQUIRE lock A BLOCK 20", "LOCK.ACQUIRE lock A HOLDS 1"] {
+        assert_eq!(server.client().call(request), Reply::NullArray, "{request}");
+        assert_eq!(server.client3().call(request), Reply::Null, "{request}");
+    }
+    assert_eq!(server.client().call("EXISTS lock"), Reply::Int(0));
+}
+
+#[test]
+fn there_is_none_unless_it_is_set() {
+    let server = Server::start();
+    let mut a = server.client();
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 5").error_word(), "NOTHELD");
+    assert_eq!(a.acquire("lock A").holds, 1);
+}
+
+#[test]
+fn its_end_serves_those_who_wait() {
+    let begun = Instant::now();
+    let server = Server::start_with("quarantine 700");
+    let (mut b, mut c, mut observer) = (server.client(), server.client(), server.client());
+    b.ask("lock B BLOCK 0");
+    observer.see_blocked(1);
+    c.ask("lock C BLOCK 0");
+    observer.see_blocked(2);
+    assert_eq!(b.reply().grant().holds, 1);
+    assert!(begun.elapsed() >= Duration::from_millis(700), "it does not end early");
+    assert_eq!(observer.queue("lock"), ["C"]);
+    b.call("LOCK.RELEASE lock B");
+    assert_eq!(c.reply().grant().holds, 1);
+}
+
+#[test]
+fn its_end_serves_the_waiters_of_every_lock() {
+    let server = Server::start_with("quarantine 700");
+    let mut waiters: Vec<Client> = (0..50)
+        .map(|number| {
+            let mut waiter = server.client();
+            waiter.ask(&format!("lock-{number} B BLOCK 0"));
+            waiter
+        })
+        .collect();
+    for waiter in &mut waiters {
+        assert_eq!(waiter.reply().grant().holds, 1);
+    }
+}
+
+#[test]
+fn a_forgotten_tenure_is_restored_by_its_token() {
+    let server = long();
+    let mut a = server.client();
+    assert_eq!(restore(&mut a, "A TOKEN 4711 PX 100000"), Reply::Int(4_711));
+    let holder = a.holder("lock");
+    assert_eq!(holder.tenure(), ("A", 1, 4_711));
+    assert!(50_000 < holder.lease_left && holder.lease_left <= 100_000, "{holder:?}");
+    assert!(a.call("PTTL lock").int() > 50_000);
+}
+
+#[test]
+fn a_forgotten_tenure_is_restored_with_its_holds() {
+    let server = long();
+    let mut a = server.client();
+    assert_eq!(restore(&mut a, "A HOLDS 3 TOKEN 4711"), Reply::Int(4_711));
+    assert_eq!(a.holder("lock").tenure(), ("A", 3, 4_711));
+    assert_eq!(a.acquire("lock A HOLDS 4").token, 4_711);
+    assert_eq!(a.call("LOCK.RELEASE lock A HOLDS 3"), Reply::Int(3));
+    assert_eq!(a.call("LOCK.RELEASE lock A ALL TOKEN 4711"), Reply::Int(0));
+}
+
+#[test]
+fn a_restored_tenure_keeps_others_out() {
+    let server = long();
+    let mut a = server.client();
+    restore(&mut a, "A TOKEN 4711");
+    assert_eq!(a.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+    assert_eq!(a.call("LOCK.RELEASE lock B").error_word(), "NOTHELD");
+    let mut b = server.waiter("lock B BLOCK 0");
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    assert!(b.has_no_reply(), "a hand-off is a new tenure");
+}
+
+#[test]
+fn a_restored_tenure_can_be_renewed() {
+    let server = long();
+    let mut a = server.client();
+    restore(&mut a, "A TOKEN 4711 HOLDS 2 PX 10000");
+    assert_eq!(restore(&mut a, "A TOKEN 4711 HOLDS 2 PX 500000"), Reply::Int(4_711));
+    assert_eq!(restore(&mut a, "A PX 500000"), Reply::Int(4_711));
+    let holder = a.holder("lock");
+    assert_eq!(holder.tenure(), ("A", 2, 4_711));
+    assert!(holder.lease_left > 100_000);
+}
+
+#[test]
+fn nothing_is_restored_without_a_token() {
+    let server = long();
+    let mut a = server.client();
+    assert_eq!(restore(&mut a, "A").error_word(), "NOTHELD");
+    assert_eq!(restore(&mut a, "A HOLDS 2").error_word(), "NOTHELD");
+    assert_eq!(a.info("lock"), None);
+}
+
+#[test]
+fn of_two_claims_the_larger_token_wins() {
+    let server = long();
+    let mut client = server.client();
+    assert_eq!(restore(&mut client, "A TOKEN 100"), Reply::Int(100));
+    assert_eq!(restore(&mut client, "B TOKEN 200"), Reply::Int(200));
+    assert_eq!(client.holder("lock").tenure(), ("B", 1, 200));
+    assert_eq!(restore(&mut client, "A TOKEN 100").error_word(), "NOTHELD");
+    assert_eq!(client.holder("lock").tenure(), ("B", 1, 200));
+    assert_eq!(client.call("LOCK.RELEASE lock A TOKEN 100").error_word(), "NOTHELD");
+}
+
+#[test]
+fn of_two_claims_with_the_same_token_the_first_stays() {
+    let server = long();
+    let mut client = server.client();
+    restore(&mut client, "A TOKEN 100");
+    assert_eq!(restore(&mut client, "B TOKEN 100").error_word(), "NOTHELD");
+    assert_eq!(client.holder("lock").owner, "A");
+}
+
+fn micros_now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_micros()).unwrap()
+}
+
+#[test]
+fn a_restored_token_is_passed_by_the_next() {
+    let server = Server::start_with("quarantine 700");
+    let mut a = server.client();
+    let ahead = micros_now() + 3_600_000_000;
+    assert_eq!(restore(&mut a, &format!("A TOKEN {ahead} PX 700")), Reply::Int(ahead));
+    a.call("LOCK.RELEASE lock A");
+    assert!(a.acquire("lock B BLOCK 0").token > ahead);
+}
+
+#[test]
+fn a_token_a_day_ahead_is_not_restored() {
+    let server = long();
+    let mut a = server.client();
+    for token in [micros_now() + 2 * 86_400_000_000, (1 << 53) - 1] {
+        let reply = restore(&mut a, &format!("A TOKEN {token}"));
+        assert!(matches!(reply, Reply::Error(_)), "{reply:?}");
+        assert_eq!(a.info("lock"), None);
+    }
+}
+
+#[test]
+fn holds_end_at_two_to_the_thirty_second() {
+    let server = long();
+    let mut a = server.client();
+    assert_eq!(restore(&mut a, "A TOKEN 5 HOLDS 4294967296").error_word(), "ERR");
+    assert_eq!(restore(&mut a, "A TOKEN 5 HOLDS 0").error_word(), "ERR");
+    assert_eq!(a.info("lock"), None);
+    assert_eq!(restore(&mut a, "A TOKEN 5 HOLDS 4294967295"), Reply::Int(5));
+    assert_eq!(a.call("LOCK.ACQUIRE lock A").error_word(), "ERR");
+    assert_eq!(a.holder("lock").holds, 4_294_967_295);
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(4_294_967_294));
+}
+
+#[test]
+fn a_longer_lease_is_an_error_during_and_after() {
+    let server = Server::start_with("quarantine 300");
+    let mut a = server.client();
+    for _ in 0..2 {
+        for command in
+            ["LOCK.ACQUIRE lock A PX 301", "LOCK.ACQUIRE lock A EX 1", "LOCK.RENEW lock A PX 301 TOKEN 5"]
+        {
+            let reply = a.call(command);
+            assert!(reply.error().starts_with("ERR invalid expire time"), "{command}: {reply:?}");
+        }
+        a.acquire("other A BLOCK 0 PX 300");
+        a.call("LOCK.RELEASE other A");
+    }
+}
+
+#[test]
+fn a_longer_lease_is_an_error_from_when_it_is_set() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    assert_eq!(a.call("CONFIG SET lock.quarantine 5000"), Reply::ok());
+    assert!(a.call("LOCK.RENEW lock A PX 5001").error().starts_with("ERR invalid expire time"));
+    a.call("LOCK.RENEW lock A PX 5000").int();
+    a.call("LOCK.RENEW lock A").int();
+    assert!(a.holder("lock").lease_left <= 5_000);
+}
+
+#[test]
+fn the_default_lease_is_no_longer_than_it() {
+    let server = Server::start_with("quarantine 400");
+    let mut a = server.client();
+    a.send_all(["LOCK.ACQUIRE lock A BLOCK 0", "LOCK.INFO lock"]);
+    a.reply().grant();
+    assert!(a.reply().info().holders[0].lease_left <= 400);
+}
+
+#[test]
+fn those_who_hold_re_enter_renew_and_release() {
+    let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
+    let grant = server.client().acquire("lock A PX 100000");
+    server.kill();
+    server.change_setup(|setup| setup.module(LONG));
+    server.start_again();
+    let mut a = server.client();
+    assert_eq!(a.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+    assert_eq!(a.acquire("lock A").token, grant.token);
+    assert_eq!(a.call("LOCK.RENEW lock A"), Reply::Int(grant.token));
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(1));
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    assert_eq!(a.call("LOCK.ACQUIRE lock A"), Reply::NullArray);
+}
+
+#[test]
+fn a_promotion_begins_it() {
+    let primary = Server::start();
+    let replica = Setup::new().module("quarantine 2000").start_replica_of(&primary);
+    let grant = primary.client().acquire("lock A PX 600000");
+    replica.see_in_sync_with(&primary);
+    let uptime = |client: &mut Client| client.stat("server", "uptime_in_seconds");
+    let mut client = replica.client();
+    eventually("the quarantine of the start is over", || uptime(&mut client) > 2);
+    client.call("REPLICAOF NO ONE");
+    assert_eq!(client.call("LOCK.ACQUIRE other B"), Reply::NullArray);
+    assert_eq!(client.acquire("lock A PX 2000").token, grant.token);
+    assert_eq!(client.call("LOCK.RENEW forgotten C TOKEN 5 PX 2000"), Reply::Int(5));
+    assert_eq!(client.acquire("other B BLOCK 0").holds, 1);
+}
+
+#[test]
+fn it_ends_when_it_is_set_to_nothing() {
+    let server = long();
+    let (mut a, mut b) = (server.client(), server.client());
+    b.ask("lock B BLOCK 0");
+    a.see_blocked(1);
+    assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
+    assert_eq!(b.reply().grant().holds, 1);
+    assert_eq!(a.acquire("other A PX 1000000").holds, 1);
+}
+
+#[test]
+fn a_restored_tenure_reaches_replicas_and_the_aof() {
+    let mut primary = Setup::new().module(LONG).config("appendonly yes").config("appendfsync always").start();
+    let replica = Server::start_replica_of(&primary);
+    restore(&mut primary.client(), "A TOKEN 4711 HOLDS 2");
+    replica.see_in_sync_with(&primary);
+    assert_eq!(replica.client().holder("lock").tenure(), ("A", 2, 4_711));
+    primary.kill_and_start_again();
+    assert_eq!(primary.client().holder("lock").tenure(), ("A", 2, 4_711));
+}
