@@ -17,7 +17,8 @@ const MANY: usize = 2_250;
 
 /// Whether callgrind is there.
 pub fn can_be_counted() -> bool {
-    let asked = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let asked =
+        Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     asked.is_ok_and(|status| status.success())
 }
 

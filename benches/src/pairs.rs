@@ -89,10 +89,8 @@ pub struct Costs {
 /// Measures `pairs` in turn, `rounds` times.
 pub fn measure(server: &Server, replica: Option<&Server>, pairs: &[Pair], rounds: usize) -> Costs {
     let mut pipeline = Pipeline::open(server, CONNECTIONS);
-    let batches: Vec<Vec<Batch>> = pairs
-        .iter()
-        .map(|pair| (0..CONNECTIONS).map(|i| pair.batch(server, i, DEPTH)).collect())
-        .collect();
+    let batches: Vec<Vec<Batch>> =
+        pairs.iter().map(|pair| (0..CONNECTIONS).map(|i| pair.batch(server, i, DEPTH)).collect()).collect();
     let mut control = server.connect();
     for batches in &batches {
         pipeline.run(batches, WARM_UP);

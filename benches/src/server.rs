@@ -95,9 +95,7 @@ impl Server {
     pub fn start_replica(&self) -> Self {
         let replica = Self::start(&[&format!("replicaof 127.0.0.1 {}", self.port)]);
         let mut client = replica.connect();
-        wait_for("the link to the primary", || {
-            client.info("replication").contains("master_link_status:up")
-        });
+        wait_for("the link to the primary", || client.info("replication").contains("master_link_status:up"));
         replica
     }
 

@@ -1,7 +1,11 @@
 //! What the hot path costs: server CPU of acquire + release beside SET + DEL and beside the hash lock in Lua, and of a
 //! hand-off beside BLPOP. Prints a Markdown table. Build the module first: `make build`.
 
-#![allow(clippy::panic, clippy::indexing_slicing, reason = "a benchmark that cannot go on ends, and says why")]
+#![allow(
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a benchmark that cannot go on ends, and says why"
+)]
 
 use lockward_bench::handoff::{Costs, Kind, Lines};
 use lockward_bench::instructions;
