@@ -31,7 +31,7 @@ impl Alarm {
 
     /// Sets the timer for the next work to do. Left as it is when it goes off early enough.
     pub fn rearm(&mut self, room: &WaitingRoom<Client>, work_left: bool, now: Instant) {
-        let patrol = (room.waiters() > 0).then(|| self.patrolled.after(PATROL));
+        let patrol = room.lines().next().is_some().then(|| self.patrolled.after(PATROL));
         let next = room.next_due().into_iter().chain(patrol).chain(work_left.then_some(now)).min();
         let Some(next) = next.map(|next| self.held_back_until.map_or(next, |until| next.max(until))) else {
             return;

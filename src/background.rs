@@ -4,13 +4,17 @@
 //! Done when the alarm goes off. What a waiter is granted here is a write, and obeys what would refuse a client's
 //! write; until it may be done, it is tried again. To end a wait is no write and is never held back.
 
-use crate::server::{Context, Foreign, Gate, OpenKey, OwnedName, now};
+use crate::commands::GATE;
+use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, now};
 use crate::state::{self, Undelivered};
 use crate::{turn, waiters};
 use lockward_core::{Instant, LineId, Outcome, Span, Wake};
 
 /// How many lines are looked at before clients are let in again.
 const LINES_AT_ONCE: usize = 1_000;
+
+/// How many locks whose key the server has dropped are looked at in one patrol.
+const SHADOWS_AT_ONCE: usize = 500;
 
 /// How soon work that the server does not allow now is tried again.
 const HELD_BACK: Span = match Span::from_millis(20) {
@@ -62,7 +66,7 @@ pub fn work(context: Context) {
         pass_on(context, grant, now);
     }
     if patrol {
-        look_at_keys(context);
+        self::patrol(context, now);
     }
     for _ in 0..LINES_AT_ONCE {
         let Some(line) = state::with(|state| state.room.pop_due(now)) else { return };
@@ -79,7 +83,7 @@ fn end_waits(now: Instant) {
 fn pass_on(context: Context, grant: Undelivered, now: Instant) {
     let name = OwnedName::new(grant.db, &grant.key);
     context.select(grant.db);
-    match context.write_gate(&name.name()) {
+    match context.write_gate(GATE, &name.name()) {
         Gate::Open => {
             // Should the key hold something else by now, the tenure is over.
             let passed_on =
@@ -94,14 +98,31 @@ fn pass_on(context: Context, grant: Undelivered, now: Instant) {
     }
 }
 
-/// Opens every waited-for key, which makes the server drop it when its TTL, set by hand, has passed.
-fn look_at_keys(context: Context) {
-    let waited_for: Vec<LineId> =
-        state::with(|state| state.room.lines().filter(|line| !state.room.is_empty(*line)).collect());
-    for line in waited_for {
+/// Looks for keys that changed without a word: opens every waited-for key, and in turn those with a shadow.
+fn patrol(context: Context, now: Instant) {
+    let lines = state::with(|state| {
+        let waited_for = state.room.lines().filter(|line| !state.room.is_empty(*line));
+        let shadowed = state.room.shadowed_after(state.patrolled, SHADOWS_AT_ONCE);
+        let lines: Vec<LineId> = waited_for.chain(shadowed).collect();
+        state.patrolled = state.room.shadowed_after(state.patrolled, SHADOWS_AT_ONCE).last();
+        lines
+    });
+    for line in lines {
         let Some((db, key)) = state::with(|state| state.room.name(line)) else { continue };
+        let name = OwnedName::new(db, &key);
         context.select(db);
-        drop(OpenKey::for_write(context, &OwnedName::new(db, &key).name()));
+        // To open it makes the server drop it when its TTL, set by hand, has passed.
+        let mut key = OpenKey::for_write(context, &name.name());
+        let changed = match key.content() {
+            Content::Missing => false,
+            Content::Foreign => true,
+            Content::Lock(lock) => state::with(|state| {
+                state.room.shadow(line).is_some() || state.room.due(line) > lock.first_deadline()
+            }),
+        };
+        if changed {
+            state::with(|state| state.room.set_due(line, Some(now)));
+        }
     }
 }
 
@@ -109,7 +130,7 @@ fn settle(context: Context, line: LineId, now: Instant) {
     let Some((db, key)) = state::with(|state| state.room.name(line)) else { return };
     let name = OwnedName::new(db, &key);
     context.select(db);
-    match context.write_gate(&name.name()) {
+    match context.write_gate(GATE, &name.name()) {
         Gate::Open => {
             if let Err(Foreign) = turn::on_lock(context, &name.name(), |step| step.look_again()) {
                 send_away(line, Outcome::WrongType);

@@ -42,6 +42,8 @@ pub enum Error {
     WrongType,
     /// A replica was asked to change a lock.
     ReadOnly,
+    /// Writes are paused.
+    Paused,
     /// The lock's own answer.
     Refused(Refusal),
     /// Nobody more may wait.
@@ -107,6 +109,7 @@ impl fmt::Display for Error {
                 f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
             }
             Self::ReadOnly => f.write_str("READONLY You can't write against a read only replica."),
+            Self::Paused => f.write_str("TRYAGAIN writes are paused"),
             Self::Refused(refusal) => refused(*refusal, f),
             Self::Full(Full::Lock) => {
                 f.write_str("MAXWAITERS too many clients wait for this lock (lock.max-waiters)")

@@ -19,11 +19,13 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
     match key.content() {
         Content::Foreign => return Err(Error::WrongType),
         Content::Lock(lock) => {
+            let before = lock.expires_at();
             events = apply_to(lock, changes, now);
             let (free, expires_at) = (lock.is_free(), lock.expires_at());
             if free {
                 key.delete();
-            } else {
+            } else if expires_at != before {
+                // As the primary did: a TTL set by hand stands until the next lease.
                 key.expire_at(expires_at);
             }
         }

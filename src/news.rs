@@ -3,8 +3,8 @@
 //! Within these calls nothing may be written: the server is in the middle of something. They note what is to be looked
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
-use crate::server::{KeyName, now};
-use crate::state::{self, State, Unlinked};
+use crate::server::{KeyName, global_flags, now};
+use crate::state::{self, Loading, State, Unlinked};
 use lockward_core::{Db, LineId, Lock};
 
 /// A lock leaves the keyspace under `name`: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
@@ -13,15 +13,26 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     if state::acting() {
         return;
     }
-    let now = now().mono;
+    let clocks = now();
+    let now = clocks.mono;
     state::with(|state| {
         if state.follows() {
             return;
         }
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
         let held = lock.holders().iter().any(|holder| !holder.is_over(now));
-        state.unlinked =
-            held.then(|| Unlinked { db: name.db(), key: name.bytes().into(), lock: lock.clone() });
+        state.unlinked = held.then(|| Unlinked {
+            db: name.db(),
+            key: name.bytes().into(),
+            lock: lock.clone(),
+            out_of_memory: global_flags().out_of_memory(),
+        });
+        state.note_ended(
+            name.db(),
+            name.bytes(),
+            lock.holders().iter().map(|holder| holder.token).max(),
+            clocks,
+        );
         let line: Vec<LineId> = state.room.line(name.db(), name.bytes()).into_iter().collect();
         if held || !line.is_empty() {
             state.look_at(&line, now);
@@ -29,9 +40,10 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// The server has evicted a key: a tenure in it is kept.
+/// The server has evicted a key: a tenure in it is kept. A lock that was gone before was unlinked by a command, and
+/// commands begin within the memory limit.
 pub fn evicted(name: &KeyName<'_>) {
-    keep(name, |_| true);
+    keep(name, |gone| gone.out_of_memory);
 }
 
 /// The server has found that a key's TTL has passed. When that is the TTL the module set, but the lease is not over by
@@ -39,10 +51,10 @@ pub fn evicted(name: &KeyName<'_>) {
 /// the lock.
 pub fn expired(name: &KeyName<'_>) {
     let wall = now().wall;
-    keep(name, |lock| wall >= lock.expires_at());
+    keep(name, |gone| wall >= gone.lock.expires_at());
 }
 
-fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Lock) -> bool) {
+fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Unlinked) -> bool) {
     if state::acting() {
         return;
     }
@@ -50,7 +62,7 @@ fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Lock) -> bool) {
     state::with(|state| {
         let Some(gone) = state.unlinked.take() else { return };
         let same = gone.db == name.db() && *gone.key == *name.bytes();
-        if same && by_itself(&gone.lock) {
+        if same && by_itself(&gone) {
             state.room.set_shadow(gone.db, &gone.key, gone.lock);
             state.look_at(&[], now);
         }
@@ -107,14 +119,14 @@ pub fn became_primary() {
 }
 
 /// The server begins to load its data.
-pub fn loading_begins() {
-    state::with(|state| state.loading = true);
+pub fn loading_begins(from: Loading) {
+    state::with(|state| state.loading = from);
 }
 
 /// The server has loaded its data, or failed to.
 pub fn loading_ends() {
     look_again(|state| {
-        state.loading = false;
+        state.loading = Loading::No;
         state.room.lines().collect()
     });
 }

@@ -8,9 +8,10 @@ use crate::client::Client;
 use crate::server::Flags;
 use crate::waiters::InFlight;
 use lockward_core::{
-    Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Span, TokenSource, WaitingRoom,
+    Db, Effects, FencingToken, Instant, LineId, Lock, Now, Owner, Quarantine, Span, TokenSource, WaitingRoom,
 };
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Everything but the settings.
@@ -31,10 +32,25 @@ pub struct State {
     pub undelivered: Vec<Undelivered>,
     /// The last lock that the server took out of the keyspace before its lease was over.
     pub unlinked: Option<Unlinked>,
+    /// For each lock the largest token whose tenure has ended in this quarantine.
+    pub ended: HashMap<(Db, Box<[u8]>), FencingToken>,
+    /// The last lock whose key the server dropped that the patrol has looked at.
+    pub patrolled: Option<LineId>,
     /// Whether this server is a replica.
     pub replica: bool,
-    /// Whether this server is loading its data.
-    pub loading: bool,
+    /// Whether this server is loading its data, and from where.
+    pub loading: Loading,
+}
+
+/// Whether the server is loading its data, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loading {
+    /// It is not.
+    No,
+    /// From its own file.
+    File,
+    /// From its primary, in a full resync.
+    Primary,
 }
 
 /// A grant whose client left before it could be told.
@@ -58,6 +74,8 @@ pub struct Unlinked {
     pub key: Box<[u8]>,
     /// The lock as it was.
     pub lock: Lock,
+    /// Whether the server was above its memory limit then, as it is when it evicts.
+    pub out_of_memory: bool,
 }
 
 impl State {
@@ -71,20 +89,37 @@ impl State {
             in_flight: InFlight::default(),
             undelivered: Vec::new(),
             unlinked: None,
+            ended: HashMap::new(),
+            patrolled: None,
             replica: false,
-            loading: false,
+            loading: Loading::No,
         }
     }
 
     /// Whether locks change here only as a primary or a file says.
-    pub const fn follows(&self) -> bool {
-        self.replica || self.loading
+    pub fn follows(&self) -> bool {
+        self.replica || self.loading != Loading::No
     }
 
     /// Takes over what the server says of itself when the module is loaded.
     pub const fn start(&mut self, flags: Flags, quarantine: Quarantine) {
         self.replica = flags.replica();
         self.quarantine = quarantine;
+    }
+
+    /// Takes note of a tenure that has ended, for as long as an older one might be restored.
+    pub fn note_ended(&mut self, db: Db, key: &[u8], token: Option<FencingToken>, now: Now) {
+        if !self.quarantine.in_force(now) {
+            self.ended.clear();
+        } else if let Some(token) = token {
+            let latest = self.ended.entry((db, key.into())).or_insert(token);
+            *latest = token.max(*latest);
+        }
+    }
+
+    /// The largest token whose tenure has ended in this quarantine.
+    pub fn ended(&self, db: Db, key: &[u8]) -> Option<FencingToken> {
+        if self.ended.is_empty() { None } else { self.ended.get(&(db, key.into())).copied() }
     }
 
     /// Makes lines due at once: their keys may have changed behind our back.

@@ -1,8 +1,9 @@
 //! Locks as they come out of an RDB file or a RESTORE.
 
 use crate::server::{global_flags, now};
-use crate::state;
-use lockward_core::{Lock, encoding};
+use crate::state::{self, Loading};
+use lockward_core::Lock;
+use lockward_core::encoding::{self, Heard};
 
 /// Reads a stored lock; `None` when it is refused. Its tokens are noted, so that every new one is larger.
 ///
@@ -10,8 +11,12 @@ use lockward_core::{Lock, encoding};
 /// there the clock is what is wrong, and a server that does not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = now();
-    let lock = encoding::decode_lock(payload, now).ok()?;
     let flags = global_flags();
+    let heard = match state::with(|state| state.loading) {
+        Loading::Primary => Heard::Live,
+        Loading::File | Loading::No => Heard::Loaded,
+    };
+    let lock = encoding::decode_lock(payload, heard, now).ok()?;
     let trusted = flags.loading() || flags.replica();
     if !trusted && lock.holders().iter().any(|holder| holder.token.is_far_ahead(now.wall)) {
         return None;

@@ -99,10 +99,12 @@ fn decide_on<R>(
 ) -> Decided<R> {
     let mut effects = mem::take(&mut state.effects);
     let line = state.room.line(name.db(), name.bytes());
-    let name = line.and_then(|line| state.room.name(line));
+    let lock_name = line.and_then(|line| state.room.name(line));
+    let ended = state.ended(name.db(), name.bytes());
     let mut step = Step {
         lock,
         line,
+        ended,
         room: &mut state.room,
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
@@ -111,7 +113,10 @@ fn decide_on<R>(
     };
     let answer = decide(&mut step);
     let due = step.due();
-    Decided { answer, effects, due, lock: name }
+    if effects.ended().is_some() {
+        state.note_ended(name.db(), name.bytes(), effects.ended(), now);
+    }
+    Decided { answer, effects, due, lock: lock_name }
 }
 
 fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: Now) -> R {

@@ -96,11 +96,19 @@ pub struct Effects<H> {
     payload: Vec<u8>,
     changes: usize,
     verbatim: bool,
+    ended: Option<FencingToken>,
 }
 
 impl<H> Default for Effects<H> {
     fn default() -> Self {
-        Self { events: Vec::new(), wakes: Vec::new(), payload: Vec::new(), changes: 0, verbatim: false }
+        Self {
+            events: Vec::new(),
+            wakes: Vec::new(),
+            payload: Vec::new(),
+            changes: 0,
+            verbatim: false,
+            ended: None,
+        }
     }
 }
 
@@ -123,6 +131,13 @@ impl<H> Effects<H> {
         self.payload.clear();
         self.changes = 0;
         self.verbatim = false;
+        self.ended = None;
+    }
+
+    /// The largest token of the tenures that have ended.
+    #[must_use]
+    pub const fn ended(&self) -> Option<FencingToken> {
+        self.ended
     }
 
     /// Whether the lock has changed.
@@ -148,6 +163,9 @@ impl<H> Effects<H> {
         encoding::append(&mut self.payload, &change, now);
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
+        if let Change::End(token, _) = change {
+            self.ended = self.ended.max(Some(token));
+        }
         lock.apply(change, now);
     }
 
@@ -173,9 +191,12 @@ pub fn event_of(lock: &Lock, change: &Change) -> Event {
     match change {
         Change::End(_, End::Released) => Event::Released,
         Change::End(_, End::LeaseOver) => Event::LeaseOver,
+        Change::Count(token, holds) => {
+            let known = lock.holders().iter().find(|known| known.token == *token);
+            if known.is_some_and(|known| known.holds > *holds) { Event::Released } else { Event::Acquired }
+        }
         Change::Put(holder) => match lock.holder(&holder.owner) {
             Some(known) if known.token == holder.token && known.holds == holder.holds => Event::Renewed,
-            Some(known) if known.token == holder.token && known.holds > holder.holds => Event::Released,
             _ => Event::Acquired,
         },
     }

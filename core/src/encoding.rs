@@ -7,6 +7,7 @@
 //! put      = 0x01 token holds slots lease-left wall-deadline held-for owner-length owner
 //! released = 0x02 token
 //! over     = 0x03 token
+//! count    = 0x04 token holds
 //! ```
 //!
 //! A deadline is told twice: as what is left of the lease, which a replica counts from when it hears it, and as a wall
@@ -27,13 +28,14 @@ pub const VERSION: u8 = 1;
 const PUT: u8 = 1;
 const RELEASED: u8 = 2;
 const OVER: u8 = 3;
+const COUNT: u8 = 4;
 
 /// How a payload has come to us: decides from when its leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// From our primary, as it happens: the whole of what is left counts from now.
+    /// From our primary, as it happens or in a full resync: the whole of what is left counts from now.
     Live,
-    /// From a file or a RESTORE: the time since it was written has gone by on the wall clock.
+    /// From our own file or a RESTORE: the time since it was written has gone by on the wall clock.
     Loaded,
 }
 
@@ -48,8 +50,12 @@ pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
     }
     match change {
         Change::Put(holder) => append_put(payload, holder, now),
-        Change::End(token, End::Released) => append_end(payload, RELEASED, *token),
-        Change::End(token, End::LeaseOver) => append_end(payload, OVER, *token),
+        Change::Count(token, holds) => {
+            append_tenure(payload, COUNT, *token);
+            append_number(payload, u64::from(*holds));
+        }
+        Change::End(token, End::Released) => append_tenure(payload, RELEASED, *token),
+        Change::End(token, End::LeaseOver) => append_tenure(payload, OVER, *token),
     }
 }
 
@@ -77,7 +83,7 @@ fn append_put(payload: &mut Vec<u8>, holder: &Holder, now: Now) {
     payload.extend_from_slice(owner);
 }
 
-fn append_end(payload: &mut Vec<u8>, tag: u8, token: FencingToken) {
+fn append_tenure(payload: &mut Vec<u8>, tag: u8, token: FencingToken) {
     payload.push(tag);
     append_number(payload, token.get());
 }
@@ -108,6 +114,7 @@ pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Mal
         changes.push(match reader.byte()? {
             PUT => Change::Put(reader.holder(heard, now)?),
             RELEASED => Change::End(reader.token()?, End::Released),
+            COUNT => Change::Count(reader.token()?, reader.holds()?),
             OVER => Change::End(reader.token()?, End::LeaseOver),
             _ => return Err(Malformed),
         });
@@ -120,12 +127,12 @@ pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Mal
 /// # Errors
 /// [`Malformed`] when it is not a payload of this version, or not one that a lock in the keyspace can have: holders
 /// that do not fit beside each other, an owner or a token twice.
-pub fn decode_lock(payload: &[u8], now: Now) -> Result<Lock, Malformed> {
-    let holders: Vec<Holder> = decode(payload, Heard::Loaded, now)?
+pub fn decode_lock(payload: &[u8], heard: Heard, now: Now) -> Result<Lock, Malformed> {
+    let holders: Vec<Holder> = decode(payload, heard, now)?
         .into_iter()
         .map(|change| match change {
             Change::Put(holder) => Ok(holder),
-            Change::End(..) => Err(Malformed),
+            Change::Count(..) | Change::End(..) => Err(Malformed),
         })
         .collect::<Result<_, _>>()?;
     let owners: HashSet<&Owner> = holders.iter().map(|holder| &holder.owner).collect();
@@ -169,6 +176,10 @@ impl<'a> Reader<'a> {
         Err(Malformed)
     }
 
+    fn holds(&mut self) -> Result<u32, Malformed> {
+        self.small().and_then(|holds| if holds == 0 { Err(Malformed) } else { Ok(holds) })
+    }
+
     fn small(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.number()?).map_err(|_| Malformed)
     }
@@ -189,16 +200,13 @@ impl<'a> Reader<'a> {
 
     fn holder(&mut self, heard: Heard, now: Now) -> Result<Holder, Malformed> {
         let token = self.token()?;
-        let holds = self.small()?;
+        let holds = self.holds()?;
         let slots = Slots::new(self.small()?).ok_or(Malformed)?;
         let left = self.span()?;
         let wall_deadline = self.wall_time()?;
         let held_for = self.span()?;
         let owner_len = usize::try_from(self.number()?).map_err(|_| Malformed)?;
         let owner = Owner::new(self.bytes(owner_len)?).ok_or(Malformed)?;
-        if holds == 0 {
-            return Err(Malformed);
-        }
         let left_now = match heard {
             Heard::Live => left,
             Heard::Loaded => left.min(now.wall.until(wall_deadline)),
@@ -265,7 +273,7 @@ mod tests {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
         for (wall, left) in [(9_000, 400), (9_250, 150), (9_400, 0), (99_000, 0), (8_000, 400)] {
             let there = now(70_000, wall);
-            let lock = decode_lock(&payload, there).unwrap();
+            let lock = decode_lock(&payload, Heard::Loaded, there).unwrap();
             assert_eq!(lock.holders()[0].lease_left(there.mono).as_millis(), left, "wall {wall}");
             assert_eq!(lock.holders()[0].is_over(there.mono), left == 0, "wall {wall}");
         }
@@ -278,6 +286,7 @@ mod tests {
             Change::Put(holder(b"owner \0\xff", u64::MAX >> 11, Slots::MAX, 1)),
             Change::End(FencingToken::new(300).unwrap(), End::Released),
             Change::End(FencingToken::new(5).unwrap(), End::LeaseOver),
+            Change::Count(FencingToken::new(5).unwrap(), u32::MAX),
         ];
         let whole = payload(&changes, at);
         assert_eq!(decode(&whole, Heard::Live, at).unwrap(), changes);
@@ -301,11 +310,12 @@ mod tests {
             ("an end", vec![put(b"a", 1, 0), end]),
             ("nothing", vec![]),
         ] {
-            assert!(decode_lock(&payload(&changes, at), at).is_err(), "{what}");
+            assert!(decode_lock(&payload(&changes, at), Heard::Loaded, at).is_err(), "{what}");
         }
-        assert!(decode_lock(&payload(&[put(b"a", 1, 2), put(b"b", 2, 0)], at), at).is_ok());
-        assert!(decode_lock(&[VERSION], at).is_err());
-        assert!(decode_lock(&[VERSION + 1, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'], at).is_err());
+        assert!(decode_lock(&payload(&[put(b"a", 1, 2), put(b"b", 2, 0)], at), Heard::Loaded, at).is_ok());
+        assert!(decode_lock(&[VERSION], Heard::Loaded, at).is_err());
+        let later = [VERSION + 1, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
+        assert!(decode_lock(&later, Heard::Loaded, at).is_err());
     }
 
     #[test]

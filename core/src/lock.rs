@@ -89,8 +89,10 @@ impl Holder {
 /// A change to one holder of a lock. All that ever happens to a lock is a series of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This owner now holds the lock as told: a grant, a re-entry, a release that leaves holds, a renewal.
+    /// This owner now holds the lock as told, with a lease of its own: a grant, a renewal, a re-entry that extends it.
     Put(Holder),
+    /// The tenure with this token now has so many holds, and the lease it had.
+    Count(FencingToken, u32),
     /// The tenure with this token is over.
     End(FencingToken, End),
 }
@@ -229,6 +231,7 @@ impl Lock {
         let before = self.last_deadline();
         match change {
             Change::Put(holder) => self.put(holder),
+            Change::Count(token, holds) => self.count(token, holds),
             Change::End(token, _) => self.end(token),
         }
         let after = self.last_deadline();
@@ -250,6 +253,12 @@ impl Lock {
                 Holders::Many(holders)
             }
         };
+    }
+
+    fn count(&mut self, token: FencingToken, holds: u32) {
+        if let Some(known) = self.holders_mut().iter_mut().find(|known| known.token == token) {
+            known.holds = holds;
+        }
     }
 
     fn end(&mut self, token: FencingToken) {

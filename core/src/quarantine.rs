@@ -37,6 +37,12 @@ impl Quarantine {
         (now < end).then_some(end)
     }
 
+    /// The lease that is given where `lease` is asked for: none longer than the quarantine could protect.
+    #[must_use]
+    pub fn cap(&self, lease: Span) -> Span {
+        if self.length == Span::default() { lease } else { lease.min(self.length) }
+    }
+
     /// Whether new tenures are withheld now.
     #[must_use]
     pub fn in_force(&self, now: Now) -> bool {

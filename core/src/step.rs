@@ -46,6 +46,8 @@ pub struct Step<'a, H> {
     pub tokens: &'a mut TokenSource,
     /// Whether new tenures are withheld.
     pub quarantine: Quarantine,
+    /// The largest token whose tenure has ended on this lock in this quarantine: nothing older is restored.
+    pub ended: Option<FencingToken>,
     /// What the step leaves to be done.
     pub effects: &'a mut Effects<H>,
     /// The time of the step.
@@ -199,7 +201,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
 
     /// Grants a request that fits: a re-entry, or a new tenure.
     fn admit(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
-        let deadline = self.now.mono.after(request.lease);
+        let deadline = self.now.mono.after(self.quarantine.cap(request.lease));
         if let Some(known) = self.lock.holder(&request.owner) {
             let holds = match request.holds {
                 None => known.holds.checked_add(1).ok_or(Refusal::TooManyHolds)?,
@@ -213,10 +215,11 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                 ..known.clone()
             };
             let grant = Grant { token: entered.token, holds, counted: holds > known.holds };
-            if grant.counted {
-                self.change(Change::Put(entered), Event::Acquired);
-            } else if entered != *known {
-                self.change(Change::Put(entered), Event::Renewed);
+            let event = if grant.counted { Event::Acquired } else { Event::Renewed };
+            if entered.deadline != known.deadline || entered.slots != known.slots {
+                self.change(Change::Put(entered), event);
+            } else if grant.counted {
+                self.change(Change::Count(grant.token, holds), event);
             }
             return Ok(grant);
         }
@@ -257,7 +260,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let change = if left == 0 {
             Change::End(known.token, End::Released)
         } else {
-            Change::Put(Holder { holds: left, ..known.clone() })
+            Change::Count(known.token, left)
         };
         self.change(change, Event::Released);
         Ok(left)
@@ -273,7 +276,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         if token.is_far_ahead(self.now.wall) {
             return Err(Refusal::TokenFarAhead);
         }
-        if self.lock.holders().iter().any(|holder| holder.token >= token) {
+        let ended = self.ended.max(self.effects.ended());
+        let held = self.lock.holders().iter().map(|holder| holder.token).max();
+        if ended.max(held) >= Some(token) {
             return Err(Refusal::NotHeld(self.not_held(&request.owner)));
         }
         while let Some(earlier) = self.lock.holders().first() {

@@ -18,6 +18,7 @@ use crate::request::AcquireRequest;
 use crate::units::Instant;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+use std::ops::Bound;
 use std::rc::Rc;
 
 /// The number of a database.
@@ -88,6 +89,7 @@ pub struct WaitingRoom<H> {
     by_handle: HashMap<H, (LineId, Place)>,
     limits: BTreeSet<(Instant, LineId, Place)>,
     due: BTreeSet<(Instant, LineId)>,
+    shadowed: BTreeSet<LineId>,
     next_line: u64,
     next_place: u64,
 }
@@ -108,6 +110,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             by_handle: HashMap::new(),
             limits: BTreeSet::new(),
             due: BTreeSet::new(),
+            shadowed: BTreeSet::new(),
             next_line: 0,
             next_place: 0,
         }
@@ -267,8 +270,21 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         let due = shadow.first_deadline();
         if let Some(line) = self.lines.get_mut(&id) {
             line.shadow = Some(shadow);
+            self.shadowed.insert(id);
         }
         self.set_due(id, due);
+    }
+
+    /// When the lock of a line is to be looked at again.
+    #[must_use]
+    pub fn due(&self, line: LineId) -> Option<Instant> {
+        self.lines.get(&line)?.due
+    }
+
+    /// Up to `count` lines with a shadow, behind `last` in a round.
+    pub fn shadowed_after(&self, last: Option<LineId>, count: usize) -> impl Iterator<Item = LineId> {
+        let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.shadowed.range((begin, Bound::Unbounded)).copied().take(count)
     }
 
     /// The shadow of a lock.
@@ -280,15 +296,15 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// Takes the shadow of a lock: it goes back to the keyspace, or has been broken.
     pub fn take_shadow(&mut self, line: LineId) -> Option<Lock> {
         let shadow = self.lines.get_mut(&line)?.shadow.take();
+        self.shadowed.remove(&line);
         self.close_if_unused(line);
         shadow
     }
 
     /// Forgets the shadows of a database, or of all: it was flushed.
     pub fn drop_shadows(&mut self, db: Option<Db>) {
-        let flushed = |line: &Line<H>| line.shadow.is_some() && db.is_none_or(|db| line.db == db);
-        let lines: Vec<LineId> =
-            self.lines.iter().filter(|(_, line)| flushed(line)).map(|(id, _)| *id).collect();
+        let flushed = |id: &LineId| db.is_none_or(|db| self.lines.get(id).is_some_and(|line| line.db == db));
+        let lines: Vec<LineId> = self.shadowed.iter().copied().filter(flushed).collect();
         for line in lines {
             self.take_shadow(line);
         }

@@ -85,6 +85,8 @@ mod reference {
         pub(super) now: i64,
         pub(super) wall: i64,
         pub(super) locks: [Vec<Tenure>; KEYS],
+        /// The largest token of the tenures of each lock that were seen to end.
+        pub(super) ended: [u64; KEYS],
         /// Who waits, for whichever key, in the order in which they came.
         pub(super) waits: Vec<Wait>,
         pub(super) last_token: u64,
@@ -130,7 +132,7 @@ mod reference {
                     Some(named) if u64::from(named) == u64::from(has) + 1 => named,
                     Some(_) => return Answer::HoldsDoNotFollow(has),
                 };
-                let until = self.now + wait.lease;
+                let until = self.now + self.lease_given(wait.lease);
                 let tenure = &mut self.locks[wait.key][at];
                 tenure.holds = holds;
                 if until > tenure.deadline {
@@ -151,10 +153,15 @@ mod reference {
                 holds: 1,
                 slots: wait.slots,
                 token: self.last_token,
-                deadline: self.now + wait.lease,
+                deadline: self.now + self.lease_given(wait.lease),
                 since: self.now,
             });
             Answer::Granted { token: self.last_token, holds: 1 }
+        }
+
+        /// None longer than the quarantine could protect.
+        fn lease_given(&self, asked: i64) -> i64 {
+            if self.quarantine_length == 0 { asked } else { asked.min(self.quarantine_length) }
         }
 
         fn tell(&mut self, wait: &Wait, answer: Answer) {
@@ -172,7 +179,9 @@ mod reference {
         /// Ends what is over and serves who waits.
         pub(super) fn look(&mut self, key: usize) {
             let now = self.now;
-            self.locks[key].retain(|tenure| now < tenure.deadline);
+            for over in self.locks[key].extract_if(.., |tenure| tenure.deadline <= now) {
+                self.ended[key] = self.ended[key].max(over.token);
+            }
             while let Some(first) = self.waits.iter().find(|wait| wait.key == key) {
                 let owner = first.owner;
                 let holds_it = self.of(key, owner).is_some();
@@ -256,7 +265,8 @@ mod reference {
                 Left::Exactly(_) => return Answer::HoldsDoNotFollow(has),
             };
             if left == 0 {
-                self.locks[key].remove(at);
+                let over = self.locks[key].remove(at);
+                self.ended[key] = self.ended[key].max(over.token);
             } else {
                 self.locks[key][at].holds = left;
             }
@@ -284,9 +294,11 @@ mod reference {
             if token as i64 > self.wall + DAY {
                 return Answer::TokenFarAhead;
             }
-            if self.locks[key].iter().any(|tenure| tenure.token >= token) {
+            let older = self.locks[key].iter().map(|tenure| tenure.token).max();
+            if self.ended[key].max(older.unwrap_or(0)) >= token {
                 return self.not_held(key, owner);
             }
+            self.ended[key] = self.ended[key].max(older.unwrap_or(0));
             self.last_token = self.last_token.max(token);
             self.locks[key] = vec![Tenure { owner, holds, slots: 1, token, deadline, since: now }];
             self.grant_waits_of(key, owner);
@@ -489,6 +501,7 @@ impl Both {
             now: began,
             wall: setting.wall,
             locks: [Vec::new(), Vec::new()],
+            ended: [0; KEYS],
             waits: Vec::new(),
             last_token: 0,
             quarantine_began: began,
@@ -574,16 +587,19 @@ impl Both {
             }
             Op::DropEarly(key) => world.drop_early(key),
             Op::Break(key) => {
+                world.look_at_all()?;
                 reference.locks[key].clear();
                 reference.look(key);
                 world.break_lock(key)?;
             }
             Op::Flush => {
+                world.look_at_all()?;
                 reference.locks.iter_mut().for_each(Vec::clear);
                 (0..KEYS).for_each(|key| reference.look(key));
                 world.flush()?;
             }
             Op::Swap => {
+                world.look_at_all()?;
                 reference.locks.swap(0, 1);
                 self.seen.swap(0, 1);
                 (0..KEYS).for_each(|key| reference.look(key));
@@ -749,6 +765,7 @@ struct World {
     room: WaitingRoom<u32>,
     tokens: TokenSource,
     quarantine: Quarantine,
+    ended: [Option<FencingToken>; KEYS],
     effects: Effects<u32>,
     caps: Caps,
     mono: Instant,
@@ -772,6 +789,7 @@ impl World {
             room: WaitingRoom::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
+            ended: [None; KEYS],
             effects: Effects::default(),
             caps: Caps { per_lock: setting.caps.0, total: setting.caps.1 },
             mono: instant(began),
@@ -830,11 +848,13 @@ impl World {
             room: &mut self.room,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
+            ended: self.ended[key],
             effects: &mut self.effects,
             now,
         };
         let done = act(&mut step);
         let due = step.due();
+        self.ended[key] = self.ended[key].max(self.effects.ended());
         if shadowed && !self.effects.changed() {
             self.room.set_shadow(db, bytes, lock);
         } else {
@@ -874,6 +894,7 @@ impl World {
                     room: &mut WaitingRoom::new(),
                     tokens: &mut TokenSource::new(),
                     quarantine: Quarantine::new(now.mono, Span::default()),
+                    ended: None,
                     effects: &mut effects,
                     now,
                 }

@@ -58,6 +58,7 @@ fn holder(mono: i64, unit: i64) -> impl Strategy<Value = Holder> {
 fn change(mono: i64, unit: i64) -> impl Strategy<Value = Change> {
     prop_oneof![
         4 => holder(mono, unit).prop_map(Change::Put),
+        1 => (token(), 1..=u32::MAX).prop_map(|(token, holds)| Change::Count(token, holds)),
         1 => token().prop_map(|token| Change::End(token, End::Released)),
         1 => token().prop_map(|token| Change::End(token, End::LeaseOver)),
     ]
@@ -123,7 +124,7 @@ fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
             prop_assert_eq!(owners.len(), lock.holders().len());
         }
     }
-    encoding::decode_lock(payload, now).map_or(Ok(()), |lock| assert_sound(&lock))
+    encoding::decode_lock(payload, Heard::Loaded, now).map_or(Ok(()), |lock| assert_sound(&lock))
 }
 
 proptest! {
@@ -156,7 +157,7 @@ proptest! {
     #[test]
     fn a_stored_lock_comes_back_as_it_was((now, holders) in holders()) {
         let lock = Lock::held_by(holders, now).unwrap();
-        let back = encoding::decode_lock(&store(&lock, now), now).unwrap();
+        let back = encoding::decode_lock(&store(&lock, now), Heard::Loaded, now).unwrap();
         prop_assert_eq!(back.holders(), lock.holders());
         prop_assert_eq!(back.expires_at(), lock.expires_at());
         assert_sound(&back)?;
@@ -172,7 +173,7 @@ proptest! {
         // Another process: another monotonic clock, and a wall clock that went on, or back.
         let wall = WallTime::from_micros(now.wall.as_micros() + gone * 1_000);
         let there = Now { mono: Instant::from_micros(mono), wall };
-        let back = encoding::decode_lock(&store(&lock, now), there).unwrap();
+        let back = encoding::decode_lock(&store(&lock, now), Heard::Loaded, there).unwrap();
         for (stored, loaded) in lock.holders().iter().zip(back.holders()) {
             let was = stored.lease_left(now.mono).as_millis();
             let left = loaded.lease_left(there.mono).as_millis();

@@ -214,7 +214,7 @@ fn an_acquisition_that_names_its_count_is_safe_to_repeat() {
          at(0)  A acquires holds 1           -> granted 1 hold, token 1 | put A 1 hold, token 1, 100 left | acquired
          at(10) A acquires holds 1           -> granted 1 hold, token 1 | put A 1 hold, token 1, 100 left | renewed
          at(10) A acquires holds 1 lease 20  -> granted 1 hold, token 1 | nothing |
-         at(10) A acquires holds 2           -> granted 2 holds, token 1 | put A 2 holds, token 1, 100 left | acquired
+         at(10) A acquires holds 2           -> granted 2 holds, token 1 | 2 holds of 1 | acquired
          at(10) A acquires holds 4           -> holds do not follow: has 2 | nothing |
          at(10) A acquires holds 1           -> holds do not follow: has 2 | nothing |
          at(10) B acquires holds 1           -> busy
@@ -493,7 +493,7 @@ fn what_is_passed_on_is_sent_as_its_result_since_no_command_says_it() {
          at(1) B waits as 7         -> waits
          at(1) B waits as 8         -> waits
          at(3) A releases           -> 0 left; 7 gets 1 hold, token 2; 8 gets 2 holds, token 2
-         at(3) B passes on token 2  -> | put B 1 hold, token 2, 100 left | released
+         at(3) B passes on token 2  -> | 1 hold of 2 | released
          at(3) B passes on token 2  -> | end 2 released | released",
     );
 }
@@ -711,6 +711,27 @@ fn tokens_grow_whatever_the_wall_clock_does() {
 }
 
 #[test]
+fn what_waited_with_a_longer_lease_is_granted_what_the_quarantine_protects() {
+    table(
+        "at(0)  A acquires                     -> granted 1 hold, token 1
+         at(1)  B waits lease 500 as 7         -> waits
+         at(2)  quarantine lasts 30
+         at(40) A releases                     -> 0 left; 7 gets 1 hold, token 2
+         at(40) the lock is                    -> B 1 hold, token 2, until 70",
+    );
+}
+
+#[test]
+fn a_tenure_that_ended_in_this_quarantine_or_before_it_is_not_restored() {
+    let mut world = World::new();
+    world.line("at(0) quarantine lasts 100");
+    world.ended = FencingToken::new(7);
+    world.line("at(1) A renews token 6 -> not held: free");
+    world.line("at(1) A renews token 7 -> not held: free");
+    world.line("at(1) A renews token 8 -> token 8");
+}
+
+#[test]
 fn a_restored_token_is_passed_by_the_next() {
     table(
         "at(0)   quarantine lasts 50
@@ -728,7 +749,7 @@ fn holds_are_counted_as_far_as_they_go() {
          at(2) A acquires                          -> granted 4294967295 holds, token 5
          at(3) A acquires lease 900                -> too many holds | nothing |
          at(3) A acquires holds 4294967295         -> granted 4294967295 holds, token 5
-         at(3) the lock is                         -> A 4294967295 holds, token 5, until 103",
+         at(3) the lock is                         -> A 4294967295 holds, token 5, until 101",
     );
 }
 
@@ -847,7 +868,7 @@ fn what_changes_nothing_is_not_sent() {
 fn a_grant_a_re_entry_and_a_renewal_are_sent_as_their_result() {
     table(
         "at(0)  A acquires lease 90       -> granted 1 hold, token 1  | put A 1 hold, token 1, 90 left | acquired
-         at(10) A acquires lease 10       -> granted 2 holds, token 1 | put A 2 holds, token 1, 80 left | acquired
+         at(10) A acquires lease 10       -> granted 2 holds, token 1 | 2 holds of 1 | acquired
          at(20) A renews lease 30         -> token 1                  | put A 2 holds, token 1, 30 left | renewed
          at(30) A acquires lease 200 holds 2 slots 5 -> granted 2 holds, token 1 | put A 2 holds, token 1, 200 left | renewed",
     );
@@ -875,7 +896,7 @@ fn a_release_that_hands_over_is_sent_with_the_grant() {
         "at(0) A acquires   -> granted 1 hold, token 1
          at(1) B waits as 7 -> waits
          at(1) B waits as 8 -> waits
-         at(2) A releases   -> 0 left; 7 gets 1 hold, token 2; 8 gets 2 holds, token 2 | end 1 released, put B 1 hold, token 2, 100 left, put B 2 holds, token 2, 100 left | released acquired acquired",
+         at(2) A releases   -> 0 left; 7 gets 1 hold, token 2; 8 gets 2 holds, token 2 | end 1 released, put B 1 hold, token 2, 100 left, 2 holds of 2 | released acquired acquired",
     );
 }
 
@@ -1197,6 +1218,7 @@ fn held_by(name: &str, until: u64) -> Lock {
         room: &mut WaitingRoom::new(),
         tokens: &mut TokenSource::new(),
         quarantine: Quarantine::new(instant(0), Span::default()),
+        ended: None,
         effects: &mut effects,
         now: Now { mono: instant(0), wall: WallTime::EPOCH },
     }
@@ -1233,6 +1255,7 @@ struct World {
     effects: Effects<u32>,
     mono: Instant,
     wall: WallTime,
+    ended: Option<FencingToken>,
 }
 
 impl World {
@@ -1245,6 +1268,7 @@ impl World {
             effects: Effects::default(),
             mono: instant(0),
             wall: WallTime::EPOCH,
+            ended: None,
         }
     }
 
@@ -1397,6 +1421,7 @@ impl World {
             room: &mut self.room,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
+            ended: self.ended,
             effects: &mut self.effects,
             now,
         };
@@ -1476,6 +1501,7 @@ impl World {
                 holder.token.get(),
                 holder.lease_left(self.mono).as_millis(),
             ),
+            Change::Count(token, count) => format!("{} of {}", holds(*count), token.get()),
             Change::End(token, End::Released) => format!("end {} released", token.get()),
             Change::End(token, End::LeaseOver) => format!("end {} over", token.get()),
         }

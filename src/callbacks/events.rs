@@ -2,6 +2,7 @@
 
 use super::{Edge, guard};
 use crate::server::{Context, KeyName, api};
+use crate::state::Loading;
 use crate::{background, news};
 use lockward_core::Db;
 use redis_module::raw;
@@ -46,9 +47,13 @@ unsafe extern "C" fn on_loading(
     stage: u64,
     _data: *mut c_void,
 ) {
-    let over =
-        stage == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || stage == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
-    guard(Edge::Loading, (), if over { news::loading_ends } else { news::loading_begins });
+    guard(Edge::Loading, (), || match stage {
+        raw::REDISMODULE_SUBEVENT_LOADING_RDB_START | raw::REDISMODULE_SUBEVENT_LOADING_AOF_START => {
+            news::loading_begins(Loading::File);
+        }
+        raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => news::loading_begins(Loading::Primary),
+        _ => news::loading_ends(),
+    });
 }
 
 unsafe extern "C" fn on_flush(

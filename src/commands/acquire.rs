@@ -32,7 +32,7 @@ impl Command for Acquire {
             turn::on_lock(context, &asked.key, |step| (step.acquire(&asked.request), step.due()))?;
         match acquired? {
             Acquired::Granted(grant) => {
-                if !grant.counted {
+                if grant.holds > 1 || !grant.counted {
                     waiters::claim(&asked.key, &asked.request.owner);
                 }
                 let minted = asked.minted.then_some(&asked.request.owner);

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod apply;
+mod gate;
 mod info;
 #[cfg(feature = "panic-probe")]
 mod panic;
@@ -9,10 +10,14 @@ mod release;
 mod renew;
 mod top;
 
-use crate::callbacks::command::register;
+use crate::callbacks::command::{Command, register};
 use crate::errors::Error;
 use crate::server::Context;
 use crate::state;
+use std::ffi::CStr;
+
+/// The command that asks whether a write is allowed.
+pub const GATE: &CStr = gate::Gate::NAME;
 
 /// Registers all commands. False when the server refuses one.
 pub fn register_all(context: Context) -> bool {
@@ -21,7 +26,8 @@ pub fn register_all(context: Context) -> bool {
         && register::<renew::Renew>(context)
         && register::<info::Info>(context)
         && register::<top::Top>(context)
-        && register::<apply::Apply>(context);
+        && register::<apply::Apply>(context)
+        && register::<gate::Gate>(context);
     #[cfg(feature = "panic-probe")]
     let registered = registered && register::<panic::Panic>(context);
     registered
@@ -41,9 +47,13 @@ enum Word {
 /// On whose word the running command is given.
 ///
 /// # Errors
+/// [`Error::Paused`] when a transaction that has paused all writes goes on with one.
 /// [`Error::ReadOnly`] when a client asks a replica to change a lock: the server lets that pass where replicas are not
 /// read-only, but no replica grants or frees a lock by itself.
 fn word(context: Context) -> Result<Word, Error> {
+    if Context::paused() && !context.flags().sent_by_primary() {
+        return Err(Error::Paused);
+    }
     if !state::with(|state| state.follows()) {
         return Ok(Word::Client);
     }

@@ -38,6 +38,11 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
 
+    /// The server is above its memory limit.
+    pub const fn out_of_memory(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_OOM)
+    }
+
     /// The server is a replica.
     pub const fn replica(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_SLAVE)
@@ -231,20 +236,14 @@ impl Context {
 
     /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
     ///
-    /// Asked by a write that never changes anything (SREM: nothing is in a missing key, and a lock is of the wrong
-    /// type), in the mode for scripts, in which the server checks what it checks for clients.
-    pub fn write_gate(self, name: &KeyName<'_>) -> Gate {
+    /// Asked by a command of our own, `gate`, which counts as a write and does nothing, in the mode for scripts, in
+    /// which the server checks what it checks for clients.
+    pub fn write_gate(self, gate: &CStr, name: &KeyName<'_>) -> Gate {
         // SAFETY:
-        // - the format names a string of the server's and a C string, and these follow;
+        // - the format names a string of the server's, and this follows;
         // - the reply is freed once, after its text has been looked at.
         unsafe {
-            let reply = api!(RedisModule_Call(
-                self.0,
-                c"SREM".as_ptr(),
-                c"SEsc".as_ptr(),
-                name.as_ptr(),
-                c"lock".as_ptr(),
-            ));
+            let reply = api!(RedisModule_Call(self.0, gate.as_ptr(), c"SEs".as_ptr(), name.as_ptr()));
             if reply.is_null() {
                 return Gate::Shut;
             }
@@ -262,16 +261,11 @@ impl Context {
     }
 }
 
-/// What the server's answer to the harmless write says. The texts are those of `RM_Call`.
+/// Why the server refuses the write. The text is that of `RM_Call`.
 fn refusal(text: &[u8]) -> Gate {
-    let says = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
-    if says(b"WRONGTYPE") {
-        Gate::Open
-    } else if says(b"non local key") {
-        Gate::NotServed
-    } else {
-        Gate::Shut
-    }
+    const ELSEWHERE: &[u8] = b"non local key";
+    let elsewhere = text.windows(ELSEWHERE.len()).any(|part| part == ELSEWHERE);
+    if elsewhere { Gate::NotServed } else { Gate::Shut }
 }
 
 /// What is so around no particular callback.

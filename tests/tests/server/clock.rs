@@ -31,11 +31,10 @@ fn a_step_forward_ends_no_lease() {
 
 #[test]
 fn a_step_forward_serves_no_waiter_early() {
-    let clock = WallClock::new();
-    let mut stepped = clock;
-    let (server, mut a, mut b) = Setup::new().clock(&stepped).start_contended();
+    let mut clock = WallClock::new();
+    let (server, mut a, mut b) = Setup::new().clock(&clock).start_contended();
     a.call("SET plain value PX 600000");
-    stepped.forward(HOUR);
+    clock.forward(HOUR);
     eventually("a plain key is gone", || a.call("EXISTS plain") == Reply::Int(0));
     assert_eq!(server.client().call("LOCK.ACQUIRE lock C BLOCK 300"), Reply::NullArray);
     assert!(b.has_no_reply());
@@ -46,21 +45,19 @@ fn a_step_forward_serves_no_waiter_early() {
 
 #[test]
 fn a_lease_the_server_has_dropped_early_still_ends() {
-    let (mut clock, server) = start();
-    let mut a = server.client();
-    a.acquire("lock A PX 1000");
-    let mut b = server.waiter("lock B BLOCK 0");
+    let mut clock = WallClock::new();
+    let (_server, mut a, mut b) = Setup::new().clock(&clock).start_contended();
+    a.call("LOCK.RENEW lock A PX 500").int();
     clock.forward(HOUR);
     assert_eq!(b.reply().grant().holds, 1);
 }
 
 #[test]
 fn a_step_back_stretches_no_lease() {
-    let (mut clock, server) = start();
-    let mut a = server.client();
-    a.acquire("lock A PX 300");
+    let mut clock = WallClock::new();
+    let (_server, mut a, mut b) = Setup::new().clock(&clock).start_contended();
     a.acquire("alone A PX 300");
-    let mut b = server.waiter("lock B BLOCK 0");
+    a.call("LOCK.RENEW lock A PX 300").int();
     clock.back(HOUR);
     assert_eq!(b.reply().grant().holds, 1);
     eventually("the other lease is over", || a.info("alone").is_none());

@@ -148,10 +148,8 @@ fn a_lease_that_ends_without_a_waiter_is_sent_as_a_deletion() {
 
 #[test]
 fn a_lease_that_ends_with_a_waiter_is_one_effect_for_the_grant() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 300");
-    let mut b = server.waiter("lock B BLOCK 0 PX 600000");
+    let (server, mut a, mut b) = Server::start_contended();
+    a.call("LOCK.RENEW lock A PX 300").int();
     let mut stream = ReplicationStream::attach(&server);
     b.reply().grant();
     let commands = stream.commands(&mut a);

@@ -21,11 +21,10 @@ fn assert_served_after(command: &str) {
 
 #[test]
 fn the_end_of_the_lease_serves_the_first_waiter() {
-    let server = Server::start();
-    let mut a = server.client();
+    let (server, mut a, mut b) = Server::start_contended();
+    let _c = server.waiter("lock C BLOCK 0");
     let asked = Instant::now();
-    let before = a.acquire("lock A PX 200").token;
-    let [mut b, _c] = server.waiters("lock", ["B", "C"]);
+    let before = a.call("LOCK.RENEW lock A PX 200").int();
     let grant = b.reply().grant();
     assert!(asked.elapsed() >= Duration::from_millis(200), "a lease never ends early");
     assert!(grant.token > before);
@@ -45,9 +44,10 @@ fn the_end_of_the_lease_serves_the_first_waiter_without_the_servers_own_expiry_c
 fn each_lease_that_ends_serves_the_next_waiter() {
     let server = Server::start();
     let mut a = server.client();
-    a.acquire("lock A PX 50");
+    a.acquire("lock A PX 600000");
     let mut waiters: Vec<Client> =
-        ["B", "C", "D"].map(|owner| server.waiter(&format!("lock {owner} BLOCK 0 PX 150"))).into();
+        ["B", "C", "D"].map(|owner| server.waiter(&format!("lock {owner} BLOCK 0 PX 100"))).into();
+    a.call("LOCK.RENEW lock A PX 50").int();
     let tokens: Vec<i64> = waiters.iter_mut().map(|waiter| waiter.reply().grant().token).collect();
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 }
@@ -112,6 +112,11 @@ fn move_serves_the_first_waiter() {
 #[test]
 fn swapdb_serves_the_first_waiter() {
     assert_served_after("SWAPDB 0 1");
+}
+
+#[test]
+fn swapdb_the_other_way_round_serves_the_first_waiter() {
+    assert_served_after("SWAPDB 1 0");
 }
 
 #[test]
@@ -329,21 +334,16 @@ fn a_restored_value_of_another_type_sends_the_waiters_away() {
 
 #[test]
 fn a_later_expiry_set_by_hand_does_not_prolong_a_lease() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 200");
-    let mut b = server.waiter("lock B BLOCK 0");
-    a.call("PEXPIRE lock 600000");
+    let (_server, mut a, mut b) = Server::start_contended();
+    a.transact(["LOCK.RENEW lock A PX 200", "PEXPIRE lock 600000"]);
     assert_eq!(b.reply().grant().holds, 1);
 }
 
 #[test]
 fn a_lease_ends_although_the_expiry_has_been_taken_away() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 200");
-    let mut b = server.waiter("lock B BLOCK 0");
-    assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
+    let (_server, mut a, mut b) = Server::start_contended();
+    let [_, persisted] = a.transact(["LOCK.RENEW lock A PX 200", "PERSIST lock"]);
+    assert_eq!(persisted, Reply::Int(1));
     assert_eq!(b.reply().grant().holds, 1);
 }
 
@@ -389,12 +389,10 @@ fn a_lock_renamed_to_its_own_name_stays_what_it_is() {
 #[test]
 fn no_lock_is_granted_in_the_background_while_writes_are_paused() {
     for aof in ["no", "yes"] {
-        let server = Setup::new().config(&format!("appendonly {aof}")).start();
-        let mut a = server.client();
-        a.acquire("lock A PX 200");
-        let mut b = server.waiter("lock B BLOCK 0");
+        let setup = Setup::new().config(&format!("appendonly {aof}"));
+        let (server, mut a, mut b) = setup.start_contended();
         let mut c = server.waiter("lock C BLOCK 300");
-        a.call("CLIENT PAUSE 600000 WRITE");
+        a.transact(["LOCK.RENEW lock A PX 100", "CLIENT PAUSE 600000 WRITE"]);
         assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
         assert!(b.has_no_reply());
         a.call("CLIENT UNPAUSE");
@@ -422,12 +420,9 @@ fn no_grant_is_passed_on_while_writes_are_paused() {
 
 #[test]
 fn no_lock_is_granted_in_the_background_while_replicas_are_missing() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 100");
-    let mut b = server.waiter("lock B BLOCK 0");
+    let (server, mut a, mut b) = Server::start_contended();
     let mut c = server.waiter("lock C BLOCK 300");
-    a.call("CONFIG SET min-replicas-to-write 1");
+    a.transact(["LOCK.RENEW lock A PX 100", "CONFIG SET min-replicas-to-write 1"]);
     for command in ["LOCK.ACQUIRE other C", "LOCK.RELEASE lock A", "LOCK.RENEW lock A"] {
         assert_eq!(server.client().call(command).error_word(), "NOREPLICAS", "{command}");
     }
@@ -445,15 +440,23 @@ fn no_lock_is_granted_in_the_background_while_snapshots_fail() {
     a.call("CONFIG SET stop-writes-on-bgsave-error no");
     a.call("BGSAVE");
     eventually("the snapshot has failed", || a.server_info("persistence", "rdb_last_bgsave_status") == "err");
-    a.acquire("lock A PX 100");
+    a.acquire("lock A PX 600000");
     let mut b = server.waiter("lock B BLOCK 0");
     let mut c = server.waiter("lock C BLOCK 300");
-    a.call("CONFIG SET stop-writes-on-bgsave-error yes");
+    a.transact(["LOCK.RENEW lock A PX 100", "CONFIG SET stop-writes-on-bgsave-error yes"]);
     for command in ["LOCK.ACQUIRE other C", "LOCK.RELEASE lock A", "LOCK.RENEW lock A"] {
         assert_eq!(server.client().call(command).error_word(), "MISCONF", "{command}");
     }
     assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
     assert!(b.has_no_reply());
     a.call("CONFIG SET stop-writes-on-bgsave-error no");
+    assert_eq!(b.reply().grant().holds, 1);
+}
+
+#[test]
+fn an_expiry_set_by_hand_serves_the_first_waiter_without_the_servers_own_expiry_cycle() {
+    let (_server, mut a, mut b) = Server::start_contended();
+    a.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    assert_eq!(a.call("PEXPIRE lock 100"), Reply::Int(1));
     assert_eq!(b.reply().grant().holds, 1);
 }

@@ -83,14 +83,12 @@ fn the_end_of_a_lease_is_published_as_expired() {
 
 #[test]
 fn the_end_of_a_lease_that_the_module_finds_is_published_as_expired_once() {
-    let server = Server::start();
-    let mut a = server.client();
+    let (server, mut a, mut b) = Server::start_contended();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
-    a.acquire("lock A PX 200");
-    let mut b = server.waiter("lock B BLOCK 0");
     let mut heard = listener(&server);
+    a.call("LOCK.RENEW lock A PX 50").int();
     b.reply().grant();
-    assert_events(&mut heard, &mut a, &["expired lock", "lock.acquired lock"]);
+    assert_events(&mut heard, &mut a, &["lock.renewed lock", "expired lock", "lock.acquired lock"]);
 }
 
 #[test]

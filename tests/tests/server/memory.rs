@@ -65,10 +65,8 @@ fn a_held_lock_that_is_evicted_keeps_its_waiters_waiting() {
 
 #[test]
 fn the_lease_of_a_lock_that_is_evicted_still_ends() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 1000");
-    let mut b = server.waiter("lock B BLOCK 0");
+    let (_server, mut a, mut b) = Server::start_contended();
+    a.call("LOCK.RENEW lock A PX 1000").int();
     evict(&mut a, "lock");
     assert_eq!(b.reply().grant().holds, 1);
 }
@@ -82,6 +80,20 @@ fn a_flush_breaks_a_lock_that_was_evicted_before() {
     a.call("FLUSHALL");
     assert_eq!(a.info("lock"), None);
     assert_eq!(a.acquire("lock B").holds, 1);
+}
+
+#[test]
+fn a_lock_that_was_evicted_is_swapped_with_its_database() {
+    let server = Server::start();
+    let mut a = server.client();
+    let token = a.acquire("lock A PX 600000").token;
+    evict(&mut a, "lock");
+    assert_eq!(a.call("SWAPDB 0 1"), Reply::ok());
+    assert_eq!(a.info("lock"), None);
+    assert_eq!(a.acquire("lock B").holds, 1);
+    a.call("SELECT 1");
+    assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
 }
 
 #[test]

@@ -105,9 +105,10 @@ fn a_hand_off_survives_a_restart() {
 fn a_hand_off_in_the_background_survives_a_restart() {
     let mut server = with_aof().start();
     let mut a = server.client();
-    a.acquire("by-lease A PX 100");
+    a.acquire("by-lease A");
     a.acquire("by-del A");
     let waiters = ["by-lease", "by-del"].map(|key| server.waiter(&format!("{key} B BLOCK 0 PX 600000")));
+    a.call("LOCK.RENEW by-lease A PX 50").int();
     a.call("DEL by-del");
     let tokens = waiters.map(|mut waiter| waiter.reply().grant().token);
     server.kill_and_start_again();

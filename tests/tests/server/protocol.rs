@@ -133,12 +133,10 @@ fn what_does_not_change_a_lock_invalidates_nothing() {
 
 #[test]
 fn a_hand_off_invalidates_what_a_client_has_cached() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 300");
-    let mut b = server.waiter("lock B BLOCK 0");
+    let (server, mut a, mut b) = Server::start_contended();
     let mut reader = server.client3();
     assert_eq!(reader.call("CLIENT TRACKING ON"), Reply::ok());
+    a.call("LOCK.RENEW lock A PX 500").int();
     reader.call("LOCK.INFO lock");
     b.reply().grant();
     assert_eq!(reader.push().items()[1], Reply::Array(vec![Reply::bulk("lock")]));

@@ -95,11 +95,8 @@ fn a_shortened_lease_reaches_the_waiter_when_it_ends() {
 
 #[test]
 fn a_renewed_lease_keeps_the_waiter_waiting_past_its_former_end() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 300");
-    let mut b = server.waiter("lock B BLOCK 0");
-    a.call("LOCK.RENEW lock A PX 100000").int();
+    let (server, mut a, mut b) = Server::start_contended();
+    a.transact(["LOCK.RENEW lock A PX 300", "LOCK.RENEW lock A PX 600000"]);
     let mut clock = server.client();
     clock.acquire("other C PX 400");
     assert_eq!(clock.call("LOCK.ACQUIRE other D BLOCK 0").grant().holds, 1);

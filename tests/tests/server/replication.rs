@@ -189,7 +189,7 @@ fn a_failover_sends_the_waiters_away_and_keeps_the_tenure() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
-    a.acquire("ending A PX 50");
+    a.acquire("ending A PX 100");
     let before = a.holder("lock");
     let mut b = primary.waiter("lock B BLOCK 0");
     let mut c = primary.client();
@@ -211,12 +211,12 @@ fn a_server_that_ends_while_a_replica_lags_grants_nothing_and_ends_in_order() {
     let mut primary = Setup::new().config("shutdown-timeout 1").start();
     let replica = Server::start_replica_of(&primary);
     let mut a = primary.client();
-    a.acquire("lock A PX 400");
+    a.acquire("lock A PX 600000");
     let mut b = primary.waiter("lock B BLOCK 0");
     replica.freeze();
-    a.call(["SET", "filler", &"x".repeat(1_000_000)]);
-    primary.terminate();
-    assert!(!primary.log().contains("ASSERTION"), "{}", primary.log());
+    a.call("LOCK.RENEW lock A PX 300").int();
+    assert!(primary.terminate().success());
+    assert!(primary.log().contains("before shutting down"), "{}", primary.log());
     assert!(b.is_closed());
     replica.thaw();
 }
@@ -225,9 +225,10 @@ fn a_server_that_ends_while_a_replica_lags_grants_nothing_and_ends_in_order() {
 fn the_end_of_a_lease_and_the_hand_off_reach_the_replica() {
     let (primary, replica) = pair();
     let mut a = primary.client();
-    a.acquire("lock A PX 300");
+    a.acquire("lock A PX 600000");
     a.acquire("alone A PX 50");
-    let mut b = primary.waiter("lock B BLOCK 0");
+    let mut b = primary.waiter("lock B BLOCK 0 PX 600000");
+    a.call("LOCK.RENEW lock A PX 100").int();
     b.reply().grant();
     eventually("the other lease is over", || a.info("alone").is_none());
     assert_same(&primary, &replica, "lock");
@@ -384,16 +385,36 @@ fn a_replica_keeps_what_it_hears_in_its_own_aof() {
             && observer.stat("persistence", "aof_rewrite_in_progress") == 0
     });
     let mut a = primary.client();
-    a.acquire("lock A PX 600000");
-    a.acquire("lock A");
-    a.acquire("gone A");
-    a.call("LOCK.RELEASE gone A");
-    a.call("LOCK.RELEASE lock A");
-    let before = a.holder("lock");
+    for command in [
+        "LOCK.ACQUIRE taken A PX 600000",
+        "LOCK.ACQUIRE entered A PX 600000",
+        "LOCK.ACQUIRE entered A",
+        "LOCK.ACQUIRE left A PX 600000",
+        "LOCK.ACQUIRE left A",
+        "LOCK.RELEASE left A",
+        "LOCK.ACQUIRE gone A PX 600000",
+        "LOCK.RELEASE gone A",
+    ] {
+        a.call(command);
+    }
     replica.see_in_sync_with(&primary);
     replica.kill_and_start_again();
-    assert_eq!(replica.client().holder("lock").tenure(), before.tenure());
-    assert_eq!(replica.client().info("gone"), None);
+    let mut there = replica.client();
+    for key in ["taken", "entered", "left", "gone"] {
+        assert_eq!(timeless(there.info(key)), timeless(a.info(key)), "{key}");
+    }
+}
+
+#[test]
+fn a_change_heard_from_the_primary_invalidates_what_a_client_of_the_replica_has_cached() {
+    let (primary, replica) = pair();
+    let mut reader = replica.client3();
+    assert_eq!(reader.call("CLIENT TRACKING ON"), Reply::ok());
+    for change in ["LOCK.ACQUIRE lock A", "LOCK.RENEW lock A", "LOCK.RELEASE lock A"] {
+        reader.call("LOCK.INFO lock");
+        primary.client().call(change);
+        assert_eq!(reader.push().items()[1], Reply::Array(vec![Reply::bulk("lock")]), "{change}");
+    }
 }
 
 #[test]

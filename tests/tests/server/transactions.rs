@@ -207,17 +207,15 @@ fn a_waiter_that_joins_or_leaves_does_not_abort_the_transaction() {
 
 #[test]
 fn a_hand_off_in_the_background_aborts_the_transaction() {
-    let server = Server::start();
-    let mut a = server.client();
-    a.acquire("lock A PX 300");
-    let mut b = server.waiter("lock B BLOCK 0");
+    let (server, mut a, mut b) = Server::start_contended();
+    a.call("LOCK.RENEW lock A PX 500").int();
     assert!(!comes_through(&server, |_| assert_eq!(b.reply().grant().holds, 1)));
 }
 
 #[test]
 fn a_lease_that_ends_aborts_the_transaction() {
     let server = Server::start();
-    server.client().acquire("lock A PX 100");
+    server.client().acquire("lock A PX 500");
     let through = comes_through(&server, |client| {
         eventually("the lease is over", || client.info("lock").is_none());
     });

@@ -212,6 +212,28 @@ fn a_grant_to_the_last_client_is_taken_back_when_that_is_killed_before_its_reply
 }
 
 #[test]
+fn a_grant_that_its_owner_asks_for_again_is_not_taken_back() {
+    let server = Server::start();
+    let (mut a, mut b, mut c) = (server.client(), server.client(), server.client());
+    let (mut kills, keys) = (Vec::new(), ["lock", "other"]);
+    for (client, key) in [(&mut b, keys[0]), (&mut c, keys[1])] {
+        a.acquire(&format!("{key} A PX 600000"));
+        kills.push(format!("CLIENT KILL ID {}", client.id()));
+        client.ask(&format!("{key} B HOLDS 1 BLOCK 0 PX 600000"));
+        a.see_waiters(key, 1);
+    }
+    let [_, _, _, _, again] = a.transact([
+        "LOCK.RELEASE lock A",
+        &kills[0],
+        "LOCK.RELEASE other A",
+        &kills[1],
+        "LOCK.ACQUIRE lock B HOLDS 1",
+    ]);
+    eventually("the other grant is taken back", || a.info("other").is_none());
+    assert_eq!(a.holder("lock").tenure(), ("B", 1, again.grant().token));
+}
+
+#[test]
 fn a_hold_that_is_taken_back_leaves_the_owners_other_holds() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
