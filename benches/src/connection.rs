@@ -6,7 +6,6 @@
 use crate::request::request;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 /// How long a reply may take.
@@ -26,16 +25,6 @@ impl Connection {
         Self { stream }
     }
 
-    /// Makes [`Connection::arrived`] return at once when there is nothing.
-    pub fn never_wait(&self) {
-        self.stream.set_nonblocking(true).expect("a socket that does not block");
-    }
-
-    /// Its file descriptor.
-    pub fn descriptor(&self) -> RawFd {
-        self.stream.as_raw_fd()
-    }
-
     /// Writes requests.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the server takes what is sent");
@@ -50,8 +39,8 @@ impl Connection {
         assert_eq!(seen, lines, "lines of reply");
     }
 
-    /// Reads what has arrived and returns how many lines end in it.
-    pub fn arrived(&mut self) -> usize {
+    /// Reads what has arrived, and returns how many lines end in it.
+    fn arrived(&mut self) -> usize {
         let mut chunk = [0; 16 * 1024];
         let bytes = match self.stream.read(&mut chunk) {
             Ok(0) => panic!("the server has closed a connection"),

@@ -12,9 +12,9 @@ pub const CONNECTIONS: usize = 50;
 /// Commands on the way on each connection.
 pub const DEPTH: usize = 16;
 
-/// Batches of each connection in a round: 40,000 pairs.
-const BATCHES: usize = 100;
-/// Batches of each connection before anything is measured.
+/// Waves in a round: 40,000 pairs.
+const WAVES: usize = 100;
+/// Waves before anything is measured.
 const WARM_UP: usize = 40;
 
 /// The reentrant hash lock: the owner is a field, its number the holds.
@@ -103,12 +103,12 @@ pub fn measure(server: &Server, replica: Option<&Server>, pairs: &[Pair], rounds
         for turn in 0..pairs.len() {
             let which = (round + turn) % pairs.len(); // nobody always comes after the same one
             let before = read_clocks();
-            pipeline.run(&batches[which], BATCHES);
+            pipeline.run(&batches[which], WAVES);
             if replica.is_some() {
                 wait_for_replica(&mut control);
             }
             let after = read_clocks();
-            let count = (CONNECTIONS * BATCHES * DEPTH / 2) as f64;
+            let count = (CONNECTIONS * WAVES * DEPTH / 2) as f64;
             let cost = |before: Duration, after: Duration| (after - before).as_nanos() as f64 / count;
             costs.server[which].push(cost(before.0, after.0));
             if let (Some(costs), Some(before), Some(after)) = (&mut costs.replica, before.1, after.1) {

@@ -105,14 +105,11 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
 /// # Errors
 /// [`Malformed`] when it is not exactly one payload of this version.
 pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Malformed> {
-    let mut reader = Reader { rest: payload };
-    if reader.byte()? != VERSION {
-        return Err(Malformed);
-    }
+    let mut reader = Reader::new(payload)?;
     let mut changes = Vec::new();
     while !reader.rest.is_empty() {
         changes.push(match reader.byte()? {
-            PUT => Change::Put(reader.holder(heard, now)?),
+            PUT => Change::Put(reader.holder(heard, now)?.0),
             RELEASED => Change::End(reader.token()?, End::Released),
             COUNT => Change::Count(reader.token()?, reader.holds()?),
             OVER => Change::End(reader.token()?, End::LeaseOver),
@@ -122,25 +119,26 @@ pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Mal
     if changes.is_empty() { Err(Malformed) } else { Ok(changes) }
 }
 
-/// Reads a stored lock.
+/// Reads a stored lock. Its TTL is the one that was stored beside it, by the wall clock of the writer.
 ///
 /// # Errors
 /// [`Malformed`] when it is not a payload of this version, or not one that a lock in the keyspace can have: holders
 /// that do not fit beside each other, an owner or a token twice.
 pub fn decode_lock(payload: &[u8], heard: Heard, now: Now) -> Result<Lock, Malformed> {
-    let holders: Vec<Holder> = decode(payload, heard, now)?
-        .into_iter()
-        .map(|change| match change {
-            Change::Put(holder) => Ok(holder),
-            Change::Count(..) | Change::End(..) => Err(Malformed),
-        })
-        .collect::<Result<_, _>>()?;
+    let mut reader = Reader::new(payload)?;
+    let (mut holders, mut expires_at) = (Vec::new(), WallTime::EPOCH);
+    while !reader.rest.is_empty() {
+        let PUT = reader.byte()? else { return Err(Malformed) };
+        let (holder, wall_deadline) = reader.holder(heard, now)?;
+        expires_at = expires_at.max(wall_deadline);
+        holders.push(holder);
+    }
     let owners: HashSet<&Owner> = holders.iter().map(|holder| &holder.owner).collect();
     let tokens: HashSet<FencingToken> = holders.iter().map(|holder| holder.token).collect();
     if owners.len() != holders.len() || tokens.len() != holders.len() {
         return Err(Malformed);
     }
-    Lock::held_by(holders, now).ok_or(Malformed)
+    Lock::held_by(holders, expires_at).ok_or(Malformed)
 }
 
 struct Reader<'a> {
@@ -148,6 +146,11 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn new(payload: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Self { rest: payload };
+        if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed) }
+    }
+
     fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (bytes, rest) = self.rest.split_at_checked(count).ok_or(Malformed)?;
         self.rest = rest;
@@ -198,7 +201,8 @@ impl<'a> Reader<'a> {
         Ok(WallTime::EPOCH.after(since_epoch))
     }
 
-    fn holder(&mut self, heard: Heard, now: Now) -> Result<Holder, Malformed> {
+    /// A holder, and its deadline as the wall clock of the writer had it.
+    fn holder(&mut self, heard: Heard, now: Now) -> Result<(Holder, WallTime), Malformed> {
         let token = self.token()?;
         let holds = self.holds()?;
         let slots = Slots::new(self.small()?).ok_or(Malformed)?;
@@ -214,14 +218,9 @@ impl<'a> Reader<'a> {
         // The part of the lease that went by on the way belongs to the time it has been held.
         let gone =
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
-        Ok(Holder {
-            owner,
-            holds,
-            slots,
-            token,
-            deadline: now.mono.after(left_now),
-            since: now.mono.before(held_for).before(gone),
-        })
+        let deadline = now.mono.after(left_now);
+        let since = now.mono.before(held_for).before(gone);
+        Ok((Holder { owner, holds, slots, token, deadline, since }, wall_deadline))
     }
 }
 

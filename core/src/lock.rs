@@ -133,21 +133,20 @@ impl Lock {
         Self { holders: Holders::None, expires_at: WallTime::EPOCH }
     }
 
-    /// A lock with these holders, each another owner; `None` when they do not fit beside each other.
+    /// A lock with these holders, each another owner, whose key has a TTL until `expires_at`; `None` when they are none
+    /// or do not fit beside each other.
     #[must_use]
-    pub fn held_by(mut holders: Vec<Holder>, now: Now) -> Option<Self> {
+    pub fn held_by(mut holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
         let count = holders.len();
         let fit = holders.iter().all(|holder| holder.slots.allows(count));
-        let last = holders.iter().map(|holder| holder.deadline).max().filter(|_| fit)?;
-        let holders = match holders.pop() {
-            Some(only) if holders.is_empty() => Holders::One(only),
-            Some(last) => {
-                holders.push(last);
-                Holders::Many(holders)
-            }
-            None => Holders::None,
+        let last = holders.pop().filter(|_| fit)?;
+        let holders = if holders.is_empty() {
+            Holders::One(last)
+        } else {
+            holders.push(last);
+            Holders::Many(holders)
         };
-        Some(Self { holders, expires_at: now.wall_at(last) })
+        Some(Self { holders, expires_at })
     }
 
     /// Who holds it, in the order of their grants. A holder whose lease is over stands here until somebody looks.

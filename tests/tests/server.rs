@@ -11,6 +11,7 @@ mod server {
     mod errors;
     mod events;
     mod exclusion;
+    mod faults;
     mod harness;
     mod holds;
     mod info;

@@ -1,0 +1,220 @@
+//! Faults that were found, each named after what must not happen again.
+
+use lockward_tests::{Client, Reply, Server, Setup, eventually};
+use std::time::Duration;
+
+fn pair() -> (Server, Server) {
+    let primary = Server::start();
+    let replica = Setup::new().config("propagation-error-behavior panic").start_replica_of(&primary);
+    (primary, replica)
+}
+
+/// Evicts `lock`, which has an expiry, and takes the limit away again.
+#[track_caller]
+fn evict(client: &mut Client) {
+    client.call("CONFIG SET maxmemory-policy volatile-random");
+    client.call("CONFIG SET maxmemory 1");
+    eventually("the lock is evicted", || {
+        client.call("SET filler value");
+        client.call("EXISTS lock") == Reply::Int(0)
+    });
+    client.call("CONFIG SET maxmemory 0");
+}
+
+#[test]
+fn what_replaces_a_lock_is_not_touched_when_its_waiters_are_told() {
+    let (primary, replica) = pair();
+    let mut a = primary.client();
+    a.acquire("lock A");
+    let mut b = primary.waiter("lock B BLOCK 0");
+    a.transact(["DEL lock", "SADD lock lock other"]);
+    assert_eq!(b.reply().error_word(), "WRONGTYPE");
+    assert_eq!(a.call("SCARD lock"), Reply::Int(2));
+    replica.see_in_sync_with(&primary);
+    assert_eq!(replica.client().call("DEBUG DIGEST"), a.call("DEBUG DIGEST"));
+}
+
+#[test]
+fn background_grants_need_no_command_that_can_be_renamed() {
+    let server = Setup::new().config("rename-command SREM \"\"").config("rename-command DEL \"\"").start();
+    let mut a = server.client();
+    a.acquire("lock A PX 100");
+    assert_eq!(server.client().acquire("lock B BLOCK 0").holds, 1);
+}
+
+#[test]
+fn what_the_module_asks_itself_is_not_shown_to_monitors() {
+    let server = Server::start();
+    let mut monitor = server.client();
+    assert_eq!(monitor.call("MONITOR"), Reply::ok());
+    let mut a = server.client();
+    a.acquire("lock A PX 50");
+    server.client().acquire("lock B BLOCK 0");
+    a.call("ECHO the-end");
+    let mut seen = Vec::new();
+    while !seen.last().is_some_and(|line: &String| line.contains("the-end")) {
+        seen.push(monitor.reply().text());
+    }
+    assert!(seen.iter().all(|line| !line.to_lowercase().contains("_gate")), "{seen:?}");
+}
+
+#[test]
+fn an_expiry_set_by_hand_stands_on_the_replica_after_a_re_entry() {
+    let (primary, replica) = pair();
+    let mut a = primary.client();
+    a.acquire("lock A PX 600000");
+    a.call("PEXPIRE lock 100000");
+    a.acquire("lock A PX 1");
+    replica.see_in_sync_with(&primary);
+    assert!(replica.client().call("PTTL lock").int() <= 100_000);
+}
+
+#[test]
+fn an_expiry_taken_away_by_hand_stays_away_on_the_replica_after_a_re_entry() {
+    let (primary, replica) = pair();
+    let mut a = primary.client();
+    a.acquire("lock A PX 600000");
+    a.call("PERSIST lock");
+    a.acquire("lock A PX 1");
+    a.call("LOCK.RELEASE lock A");
+    replica.see_in_sync_with(&primary);
+    let mut there = replica.client();
+    assert_eq!((a.call("PTTL lock"), there.call("PTTL lock")), (Reply::Int(-1), Reply::Int(-1)));
+    assert_eq!(there.call("DEBUG DIGEST"), a.call("DEBUG DIGEST"));
+}
+
+#[test]
+fn an_expiry_set_by_hand_stands_in_the_aof_after_a_re_entry() {
+    let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    a.call("PEXPIRE lock 100000");
+    a.acquire("lock A PX 1");
+    server.kill_and_start_again();
+    assert!(server.client().call("PTTL lock").int() <= 100_000);
+}
+
+#[test]
+fn a_value_written_over_an_evicted_lock_sends_the_waiters_away() {
+    let (_server, mut a, mut b) = Server::start_contended();
+    evict(&mut a);
+    a.call("SET lock value");
+    assert_eq!(b.reply().error_word(), "WRONGTYPE");
+    a.call("DEL lock");
+    assert_eq!(a.acquire("lock C").holds, 1);
+}
+
+#[test]
+fn a_value_written_where_waiters_wait_for_the_end_of_quarantine_sends_them_away() {
+    let server = Server::start_with("quarantine 600000");
+    let (mut a, mut b) = (server.client(), server.client());
+    b.ask("lock B BLOCK 0");
+    a.see_blocked(1);
+    a.call("SET lock value");
+    assert_eq!(b.reply().error_word(), "WRONGTYPE");
+}
+
+#[test]
+fn a_lock_deleted_before_its_name_is_evicted_does_not_come_back() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("CONFIG SET maxmemory-policy volatile-random");
+    a.acquire("lock A PX 600000");
+    // In one turn of the event loop: nothing of ours runs in between.
+    let commands = ["DEL lock", "SET lock value PX 600000", "CONFIG SET maxmemory 1", "PING", "EXISTS lock"];
+    a.call_all(commands);
+    eventually("the value is evicted", || {
+        a.call("SET filler value");
+        a.call("EXISTS lock") == Reply::Int(0)
+    });
+    a.call("CONFIG SET maxmemory 0");
+    assert_eq!(a.acquire("lock B").holds, 1);
+}
+
+#[test]
+fn a_late_renewal_does_not_bring_back_what_was_released_in_this_quarantine() {
+    let server = Server::start_with("quarantine 600000");
+    let mut a = server.client();
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    for claim in ["A TOKEN 4711", "B TOKEN 4710"] {
+        assert_eq!(a.call(format!("LOCK.RENEW lock {claim}")).error(), "NOTHELD the lock is free", "{claim}");
+    }
+    assert_eq!(a.call("LOCK.RENEW lock C TOKEN 4712"), Reply::Int(4_712));
+}
+
+#[test]
+fn a_late_renewal_does_not_bring_back_what_was_deleted_in_this_quarantine() {
+    let server = Server::start_with("quarantine 600000");
+    let mut a = server.client();
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
+    a.call("DEL lock");
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711").error_word(), "NOTHELD");
+}
+
+#[test]
+fn a_wait_begun_before_the_quarantine_was_set_is_granted_no_more_than_it_protects() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    let mut b = server.waiter("lock B BLOCK 0 PX 600000");
+    a.call("CONFIG SET lock.quarantine 1");
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(b.reply().grant().holds, 1);
+    eventually("the lease is over", || a.info("lock").is_none());
+}
+
+#[test]
+fn a_transaction_that_pauses_writes_and_goes_on_with_one_ends_in_order() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    a.acquire("lock A PX 1");
+    eventually("the lease is over", || a.info("lock").is_none());
+    let [_, acquired, released, renewed] = a.transact([
+        "CLIENT PAUSE 1 WRITE",
+        "LOCK.ACQUIRE lock B",
+        "LOCK.RELEASE lock A",
+        "LOCK.RENEW lock A",
+    ]);
+    for reply in [acquired, released, renewed] {
+        assert_eq!(reply.error_word(), "TRYAGAIN");
+    }
+    eventually("the pause is over", || server.client().acquire("lock B").holds > 0);
+}
+
+#[test]
+fn a_grant_that_a_later_count_confirms_is_not_taken_back() {
+    let (server, mut a, _b) = Server::start_contended();
+    let mut c = server.client();
+    let id = c.id();
+    c.ask("lock C BLOCK 0 HOLDS 1");
+    a.see_waiters("lock", 2);
+    // In one turn of the event loop: C is granted the lock, killed before it is told, and goes on elsewhere.
+    let replies = a.call_all([
+        "LOCK.RELEASE lock A".to_owned(),
+        "LOCK.RELEASE lock B".to_owned(),
+        format!("CLIENT KILL ID {id}"),
+        "LOCK.ACQUIRE lock C HOLDS 2".to_owned(),
+    ]);
+    assert_eq!(replies[3].grant().holds, 2);
+    // What is left to be done is done before this waiter's limit is reached.
+    assert_eq!(a.call("LOCK.ACQUIRE lock D BLOCK 20"), Reply::NullArray);
+    assert_eq!(a.holder("lock").holds, 2);
+}
+
+#[test]
+fn a_full_resync_counts_a_lease_from_when_it_is_heard_though_the_replicas_clock_is_ahead() {
+    use lockward_tests::WallClock;
+    let primary = Server::start();
+    let mut a = primary.client();
+    a.acquire("lock A PX 600000");
+    let mut clock = WallClock::new();
+    let setup = Setup::new().clock(&clock);
+    clock.forward(Duration::from_secs(3_600));
+    let replica = setup.start_replica_of(&primary);
+    let mut there = replica.client();
+    assert_eq!(there.call("REPLICAOF NO ONE"), Reply::ok());
+    assert_eq!(there.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+    assert_eq!(there.owner("lock").as_deref(), Some("A"));
+}
