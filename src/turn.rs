@@ -85,6 +85,15 @@ fn take_shadow(name: &KeyName<'_>) -> Option<Lock> {
     })
 }
 
+/// A read has found a lease that is over: it is cleared away, as the server drops a key whose TTL has passed when it
+/// is read. Where somebody waits, that is about to be done in the background, which may also grant.
+pub fn clear_away(context: Context, name: &KeyName<'_>) {
+    let not_ours = state::with(|state| state.follows() || state.room.line(name.db(), name.bytes()).is_some());
+    if !not_ours && !Context::paused() {
+        let (Ok(()) | Err(Foreign)) = on_lock(context, name, |step| step.settle());
+    }
+}
+
 /// Forgets the tenure whose key the server dropped early: something else has been stored in its place.
 pub fn drop_shadow(name: &KeyName<'_>) {
     let _ = take_shadow(name);

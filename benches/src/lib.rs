@@ -19,6 +19,7 @@ pub mod instructions;
 pub mod limits;
 pub mod pairs;
 pub mod pipeline;
+pub mod placement;
 pub mod request;
 pub mod rounds;
 pub mod server;

@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::cpu::CpuClock;
+use crate::placement::{Cpus, Place};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -28,13 +29,18 @@ pub struct Server {
 impl Server {
     /// Starts a server with the module, without persistence, and with these lines of redis.conf.
     pub fn start(config: &[&str]) -> Self {
-        Self::start_under(&[], config)
+        Self::start_at(Place::Apart, &[], config)
     }
 
     /// As [`Server::start`], as an argument of another program. `{dir}` stands for the server's directory.
     pub fn start_under(wrapper: &[&str], config: &[&str]) -> Self {
+        Self::start_at(Place::Apart, wrapper, config)
+    }
+
+    fn start_at(place: Place, wrapper: &[&str], config: &[&str]) -> Self {
+        let cpus = place.cpus();
         for _ in 0..10 {
-            match Self::try_start(wrapper, config) {
+            match Self::try_start(cpus, wrapper, config) {
                 Ok(server) => return server,
                 Err(log) if log.contains("Address already in use") => {}
                 Err(log) => panic!("the server does not start:\n{log}"),
@@ -43,7 +49,7 @@ impl Server {
         panic!("no free port");
     }
 
-    fn try_start(wrapper: &[&str], config: &[&str]) -> Result<Self, String> {
+    fn try_start(cpus: Cpus, wrapper: &[&str], config: &[&str]) -> Result<Self, String> {
         let dir = Directory::new();
         // A copy, so that a build meanwhile does not change what is measured.
         let module = dir.path.join("liblockward.so");
@@ -78,7 +84,7 @@ impl Server {
         command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let parent = process::id();
         // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
-        unsafe { command.pre_exec(move || die_with(parent)) };
+        unsafe { command.pre_exec(move || die_with(parent).and_then(|()| cpus.confine())) };
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{} does not run: {error}", words[0]));
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         match until_ready(output) {
@@ -91,9 +97,10 @@ impl Server {
         }
     }
 
-    /// Starts a replica of this server and waits until it is in sync.
+    /// Starts a replica of this server, off its CPU, and waits until it is in sync.
     pub fn start_replica(&self) -> Self {
-        let replica = Self::start(&[&format!("replicaof 127.0.0.1 {}", self.port)]);
+        let primary = format!("replicaof 127.0.0.1 {}", self.port);
+        let replica = Self::start_at(Place::Client, &[], &[&primary]);
         let mut client = replica.connect();
         wait_for("the link to the primary", || client.info("replication").contains("master_link_status:up"));
         replica

@@ -62,17 +62,26 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>
     Ok((key, shown))
 }
 
-/// Who holds the lock now; a lease that is over holds nothing, even if nobody has cleared it away yet.
+/// Who holds the lock now. A lease that is over holds nothing; nobody may have cleared it away yet.
 pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<Vec<Holder>, Error> {
     let holding = |holders: &[Holder]| -> Vec<Holder> {
         holders.iter().filter(|holder| !holder.is_over(now)).cloned().collect()
     };
-    match OpenKey::for_read(context, key).content() {
+    let mut open = OpenKey::for_read(context, key);
+    match open.content() {
         Content::Foreign => {
             turn::drop_shadow(key);
             Err(Error::WrongType)
         }
-        Content::Lock(lock) => Ok(holding(lock.holders())),
+        Content::Lock(lock) => {
+            let holders = holding(lock.holders());
+            let all = holders.len() == lock.holders().len();
+            drop(open);
+            if !all {
+                turn::clear_away(context, key);
+            }
+            Ok(holders)
+        }
         Content::Missing => Ok(state::with(|state| {
             let line = state.room.line(key.db(), key.bytes());
             let shadow = line.and_then(|line| state.room.shadow(line));

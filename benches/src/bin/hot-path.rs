@@ -11,6 +11,7 @@ use lockward_bench::handoff::{Costs, Kind, Lines};
 use lockward_bench::instructions;
 use lockward_bench::limits::raise_open_files;
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair, measure};
+use lockward_bench::placement::keep_this_process;
 use lockward_bench::rounds::Series;
 use lockward_bench::server::Server;
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE the module (tar
 const AOF: &[&str] = &["appendonly yes", "appendfsync everysec"];
 
 fn main() -> ExitCode {
+    keep_this_process();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let named = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {

@@ -234,6 +234,23 @@ fn a_grant_that_its_owner_asks_for_again_is_not_taken_back() {
 }
 
 #[test]
+fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let queue = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap();
+    let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
+    let mut again = server.client();
+    again.call("PING");
+    // The server is still busy when B has been killed: it reads the request in the next turn of its event loop.
+    a.send_all(["MULTI", "LOCK.RELEASE lock A", &kill, "DEBUG SLEEP 0.1", "EXEC"]);
+    assert!(b.is_closed());
+    let grant = again.acquire("lock B HOLDS 1");
+    assert_eq!(grant.holds, 1);
+    let mut c = server.waiter("lock C BLOCK 200");
+    assert_eq!(c.reply(), Reply::NullArray, "time has gone by");
+    assert_eq!(again.holder("lock").tenure(), ("B", 1, grant.token));
+}
+
+#[test]
 fn a_hold_that_is_taken_back_leaves_the_owners_other_holds() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
