@@ -16,8 +16,9 @@ run: build ## Start redis-server with the module in the foreground, on PORT (637
 	@scripts/run $(PORT) $(MODULE)
 
 test: build ## Run all tests, those against real servers too.
+	cargo build --release -p lockward-cli
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 demo: build ## Show 50 clients counting to 5,000 with and without a lock.
 	@cargo build --quiet --release -p lockward-cli
@@ -29,7 +30,7 @@ lint: deps ## Check formatting, lints, and the fences between the layers.
 	cargo clippy -p lockward --features panic-probe -- -D warnings
 	scripts/check-layers
 
-build: deps ## Build the module: target/release/liblockward.so.
+build: deps ## Build the module, target/release/liblockward.so.
 	cargo build --release -p lockward
 
 install: ## Install the module where Debian's redis service may load it from.

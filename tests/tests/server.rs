@@ -17,6 +17,7 @@ mod server {
     mod info;
     mod keys;
     mod memory;
+    mod newcomer;
     mod panics;
     mod persistence;
     mod protocol;

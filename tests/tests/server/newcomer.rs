@@ -1,0 +1,85 @@
+//! The first ten minutes: what `make run`, `make demo` and `make help` do.
+
+use lockward_tests::{Client, Reply, Server, Setup, soon};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// `make run`, without the building: the script it calls.
+fn run(port: u16) -> Command {
+    let mut run = Command::new("scripts/run");
+    run.current_dir(root()).arg(port.to_string()).arg(Setup::new().module_path());
+    // SAFETY: prctl is safe to call between fork and exec. The server ends with the test, however that ends.
+    unsafe {
+        run.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    run
+}
+
+fn port_of(server: &Server) -> u16 {
+    server.client().call("CONFIG GET port").items()[1].text().parse().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn the_server_of_make_run_has_the_lock_commands() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = run(port).stdout(Stdio::piped()).spawn().unwrap();
+    let mut client = soon("the server serves", || Client::connect(port).ok());
+    assert_eq!(client.acquire("order:42 alice PX 30000").holds, 1);
+    assert_eq!(client.call("LOCK.RELEASE order:42 alice"), Reply::Int(0));
+    client.send("SHUTDOWN NOSAVE");
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_busy_port_is_a_clear_error() {
+    let server = Server::start();
+    let port = port_of(&server);
+    let output = run(port).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains(&format!("Port {port} is in use")), "{}", text(&output));
+}
+
+#[test]
+fn a_port_that_is_none_is_a_clear_error() {
+    for port in ["0", "65536", "six", ""] {
+        let output = Command::new("scripts/run").current_dir(root()).args([port, "module"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{port:?}");
+        assert!(text(&output).contains("PORT must be"), "{port:?}: {}", text(&output));
+    }
+}
+
+#[test]
+fn make_help_tells_every_target_of_the_readme() {
+    let help = Command::new("make").current_dir(root()).arg("help").output().unwrap();
+    for target in ["run", "test", "demo", "lint", "install", "help", "build"] {
+        assert!(text(&help).contains(&format!("make {target} ")), "{target}: {}", text(&help));
+    }
+}
+
+#[test]
+fn the_demo_ends_at_5000_and_leaves_nothing_behind() {
+    let server = Server::start();
+    let url = format!("redis://127.0.0.1:{}", port_of(&server));
+    let tool = root().join("target/release/lockward");
+    assert!(tool.exists(), "{} is missing: run `make build`", tool.display());
+    let output = Command::new(tool).args(["demo", "--url", &url]).output().unwrap();
+    let shown = text(&output);
+    assert!(output.status.success(), "{shown}");
+    let row = |of: &str| shown.lines().find(|line| line.starts_with(of)).unwrap_or_default().to_owned();
+    assert!(row("d  LOCK.ACQUIRE BLOCK").contains(" 5,000       0 "), "{shown}");
+    assert!(!row("a  no lock").contains(" 5,000       0 "), "the story needs a loser: {shown}");
+    assert_eq!(server.client().call("DBSIZE"), Reply::Int(0));
+}
