@@ -6,6 +6,9 @@ MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
 INSTALL_DIR ?= /usr/lib/redis/modules
 
+# Tests wait for servers more than they work.
+export RUST_TEST_THREADS ?= 8
+
 .DEFAULT_GOAL := help
 .PHONY: help run test demo lint build install clean deps
 

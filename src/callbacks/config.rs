@@ -52,7 +52,8 @@ fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
     let mut numbers: Vec<i64> = ALL.iter().map(|setting| setting.default).collect();
     for pair in arguments.chunks(2) {
         let [name, value] = pair else {
-            return wrong("a module argument lacks its value");
+            let name = pair.concat();
+            return wrong(&format!("module argument '{}' lacks its value", name.escape_ascii()));
         };
         let named = |setting: &&Setting| name.eq_ignore_ascii_case(setting.name.to_bytes());
         let Some((setting, number)) = ALL.iter().zip(&mut numbers).find(|(setting, _)| named(setting)) else {

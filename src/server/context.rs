@@ -33,8 +33,13 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
     }
 
-    /// The server is loading its data.
+    /// The server is loading its data, and serves nobody meanwhile: a command that writes comes from the AOF.
     pub const fn loading(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// The server is loading data, perhaps beside the old that it goes on to serve.
+    pub const fn loading_somehow(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
 

@@ -131,6 +131,7 @@ impl Setup {
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        command.process_group(0);
         let parent = process::id();
         // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
         unsafe { command.pre_exec(move || die_with(parent)) };
@@ -369,6 +370,10 @@ impl Setup {
 impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.child.try_wait().ok().flatten().filter(|_| !self.end_is_expected);
+        // With the children it may have: one that rewrites the AOF outlives it, and writes on in its directory.
+        let group = -libc::pid_t::try_from(self.child.id()).unwrap_or(libc::pid_t::MAX);
+        // SAFETY: `kill` reads nothing; the group was made for this server.
+        unsafe { libc::kill(group, libc::SIGKILL) };
         let _ = self.child.kill();
         let _ = self.child.wait();
         let log = self.log();
@@ -404,7 +409,13 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        // A child of the server that is just ending may still add a file.
+        for _ in 0..1_000 {
+            if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
+                return;
+            }
+            thread::yield_now();
+        }
     }
 }
 
