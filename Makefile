@@ -15,7 +15,9 @@ export RUST_TEST_THREADS ?= 8
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-run: build ## Start redis-server with the module in the foreground, on PORT (6379).
+run: ## Start redis-server with the module in the foreground, on PORT (6379).
+	@scripts/check-port $(PORT)
+	@$(MAKE) --no-print-directory build
 	@scripts/run $(PORT) $(MODULE)
 
 test: build ## Run all tests, those against real servers too.
@@ -38,7 +40,7 @@ build: deps ## Build the module, target/release/liblockward.so.
 
 install: ## Install the module where Debian's redis service may load it from.
 	@test -f $(MODULE) || $(MAKE) --no-print-directory build
-	install -D -m 0644 $(MODULE) $(DESTDIR)$(INSTALL_DIR)/liblockward.so
+	install -D -m 0755 $(MODULE) $(DESTDIR)$(INSTALL_DIR)/liblockward.so
 	@echo "Add this line to /etc/redis/redis.conf and restart the server:"
 	@echo "  loadmodule $(INSTALL_DIR)/liblockward.so"
 

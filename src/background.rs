@@ -47,7 +47,7 @@ pub fn work(context: Context) {
     let now = now().mono;
     end_waits(now);
     // What was unlinked in an earlier turn of the event loop has been told by now.
-    let (undelivered, follows, patrol) = state::with(|state| {
+    let (undelivered, follows, patrol_is_due) = state::with(|state| {
         state.unlinked = None;
         let follows = state.follows();
         (std::mem::take(&mut state.undelivered), follows, !follows && state.alarm.patrol(now))
@@ -65,8 +65,8 @@ pub fn work(context: Context) {
     for grant in undelivered {
         pass_on(context, grant, now);
     }
-    if patrol {
-        self::patrol(context, now);
+    if patrol_is_due {
+        patrol(context, now);
     }
     for _ in 0..LINES_AT_ONCE {
         let Some(line) = state::with(|state| state.room.pop_due(now)) else { return };
@@ -137,7 +137,10 @@ fn settle(context: Context, line: LineId, now: Instant) {
             }
         }
         Gate::Shut => state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK)))),
-        Gate::NotServed => send_away(line, Outcome::NotServed),
+        Gate::NotServed => {
+            state::with(|state| state.room.take_shadow(line));
+            send_away(line, Outcome::NotServed);
+        }
     }
 }
 

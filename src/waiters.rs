@@ -5,8 +5,8 @@ use crate::client::Client;
 use crate::errors::Error;
 use crate::server::{Context, KeyName, now};
 use crate::state::{self, Undelivered};
-use crate::turn;
-use lockward_core::{Caps, Db, Grant, Instant, Outcome, Owner, Ticket, Wake};
+use crate::{settings, turn};
+use lockward_core::{AcquireRequest, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -27,24 +27,28 @@ pub struct InFlight {
     ended: usize,
 }
 
+/// A wait that is about to begin.
+pub struct Wait {
+    /// What is asked for.
+    pub request: AcquireRequest,
+    /// For how long at most; `None` for as long as it takes.
+    pub limit: Option<Span>,
+    /// Whether the server minted the owner, and so must tell it.
+    pub minted: bool,
+}
+
 /// Blocks the client of `context` in the line of `name`. `due` is when that lock must be looked at again.
 ///
 /// # Errors
 /// [`Error::Full`] when no more may wait.
-pub fn park(
-    context: Context,
-    name: &KeyName<'_>,
-    mut ticket: Ticket<()>,
-    minted: bool,
-    caps: Caps,
-    due: Option<Instant>,
-) -> Result<(), Error> {
+pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
-    state::with(|state| state.room.may_join(db, key, &ticket.request, caps)).map_err(Error::Full)?;
+    let Wait { request, limit, minted } = wait;
+    state::with(|state| state.room.may_join(db, key, &request, settings::caps())).map_err(Error::Full)?;
     let handle = blocked::block(context).ok_or(Error::Internal)?;
     let client = Client::new(handle, context.client_id(), minted);
     let now = now().mono;
-    let (request, limit) = (ticket.request, ticket.limit.take());
+    let limit = limit.map(|limit| now.after(limit));
     let superseded = state::with(|state| {
         let superseded = state.room.join(db, key, Ticket { request, limit, handle: client }, now);
         turn::set_due(state, name, due, now);

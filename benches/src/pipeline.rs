@@ -14,9 +14,8 @@ pub struct Batch {
 
 /// Connections that work at the same time, in waves: all send, then all read, those who sent last first.
 ///
-/// A wave keeps the server busy from its beginning to its end, and wakes this client once. Were every connection to go on
-/// as soon as it is answered, then the server would go to sleep between batches, and wake a sleeping client with most of
-/// its replies: on a virtual machine that costs as much as a pair of commands, and comes and goes with the scheduler.
+/// A wave wakes this client once. Were every connection to go on as soon as it is answered, then how often either side
+/// goes to sleep would depend on how fast the other is, and sleeping costs as much as a command.
 #[derive(Debug)]
 pub struct Pipeline {
     connections: Vec<Connection>,

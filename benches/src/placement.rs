@@ -1,7 +1,9 @@
-//! Which CPU runs what: the server under measurement has one, everything else stays off it.
+//! Which CPU runs what: client and measured server share one, a replica has another.
 //!
-//! Left to the scheduler, client and server share a CPU for some seconds and then do not, and what a server pays for the
-//! network differs by a third between the two. Apart is how servers are run.
+//! Left to the scheduler, the two share a CPU for some seconds and then do not. Apart, much of what a command costs the
+//! server is waking the client's CPU, on a virtual machine more than the command itself: the same for every command,
+//! and so it would hide what one costs beside another. Together they never run at the same time, the numbers repeat from
+//! run to run, and the ratios are the strictest there are.
 
 use std::sync::OnceLock;
 use std::{io, mem};
@@ -9,10 +11,10 @@ use std::{io, mem};
 /// Where a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// With this process.
-    Client,
-    /// By itself, where there is more than one CPU.
-    Apart,
+    /// On the CPU of this process.
+    Here,
+    /// On another, where there is one.
+    Aside,
 }
 
 /// The CPUs of one place, as the kernel takes them.
@@ -21,7 +23,7 @@ pub(crate) struct Cpus(libc::cpu_set_t);
 
 /// Keeps this process on the first of its CPUs. To be called before a server is started.
 pub fn keep_this_process() {
-    Place::Client.cpus().confine().expect("a CPU of our own");
+    Place::Here.cpus().confine().expect("a CPU of our own");
 }
 
 impl Place {
@@ -30,8 +32,8 @@ impl Place {
         static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
         let allowed = ALLOWED.get_or_init(allowed);
         let cpu = match self {
-            Self::Client => allowed.first(),
-            Self::Apart => allowed.last(),
+            Self::Here => allowed.first(),
+            Self::Aside => allowed.last(),
         };
         let mut set = no_cpus();
         // SAFETY: a number that the kernel has given.

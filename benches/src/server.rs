@@ -29,12 +29,12 @@ pub struct Server {
 impl Server {
     /// Starts a server with the module, without persistence, and with these lines of redis.conf.
     pub fn start(config: &[&str]) -> Self {
-        Self::start_at(Place::Apart, &[], config)
+        Self::start_at(Place::Here, &[], config)
     }
 
     /// As [`Server::start`], as an argument of another program. `{dir}` stands for the server's directory.
     pub fn start_under(wrapper: &[&str], config: &[&str]) -> Self {
-        Self::start_at(Place::Apart, wrapper, config)
+        Self::start_at(Place::Here, wrapper, config)
     }
 
     fn start_at(place: Place, wrapper: &[&str], config: &[&str]) -> Self {
@@ -97,10 +97,10 @@ impl Server {
         }
     }
 
-    /// Starts a replica of this server, off its CPU, and waits until it is in sync.
+    /// Starts a replica of this server, on another CPU, and waits until it is in sync.
     pub fn start_replica(&self) -> Self {
         let primary = format!("replicaof 127.0.0.1 {}", self.port);
-        let replica = Self::start_at(Place::Client, &[], &[&primary]);
+        let replica = Self::start_at(Place::Aside, &[], &[&primary]);
         let mut client = replica.connect();
         wait_for("the link to the primary", || client.info("replication").contains("master_link_status:up"));
         replica

@@ -18,6 +18,8 @@ pub trait Command {
     const ARITY: c_int;
     /// How it uses its key, the first argument; `None` when it has none.
     const KEY: Option<KeyUse>;
+    /// Its arguments, as COMMAND DOCS and the hints of redis-cli show them.
+    const ARGUMENTS: &'static [Argument];
     /// Its ACL categories, on servers that let a module say so.
     const CATEGORIES: &'static CStr;
     /// What it does, in one sentence.
@@ -30,6 +32,94 @@ pub trait Command {
     /// # Errors
     /// What the client is told.
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error>;
+}
+
+/// One argument of a command, as it is documented.
+#[derive(Clone, Copy, Debug)]
+pub struct Argument {
+    name: &'static CStr,
+    kind: Kind,
+    option: Option<&'static CStr>,
+    optional: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Key,
+    Text,
+    Number,
+    Word,
+    OneOf(&'static [Argument]),
+}
+
+impl Argument {
+    /// The key, which comes first.
+    pub const KEY: Self = Self { name: c"key", kind: Kind::Key, option: None, optional: false };
+
+    /// A string that must be given.
+    pub const fn text(name: &'static CStr) -> Self {
+        Self { name, kind: Kind::Text, option: None, optional: false }
+    }
+
+    /// A number that may be given behind the option's name.
+    pub const fn number(name: &'static CStr, option: &'static CStr) -> Self {
+        Self { name, kind: Kind::Number, option: Some(option), optional: true }
+    }
+
+    /// An option without a value.
+    pub const fn word(name: &'static CStr, option: &'static CStr) -> Self {
+        Self { name, kind: Kind::Word, option: Some(option), optional: true }
+    }
+
+    /// One of several that may be given.
+    pub const fn one_of(name: &'static CStr, choices: &'static [Self]) -> Self {
+        Self { name, kind: Kind::OneOf(choices), option: None, optional: true }
+    }
+
+    /// As the server wants it. Keeps what it points to in `held`.
+    fn raw(
+        &self,
+        chosen: bool,
+        held: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
+    ) -> raw::RedisModuleCommandArg {
+        let optional = if self.optional && !chosen { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
+        let mut subargs = ptr::null_mut();
+        if let Kind::OneOf(choices) = self.kind {
+            let mut choices = raw_list(choices, true, held);
+            subargs = choices.as_mut_ptr();
+            held.push(choices);
+        }
+        raw::RedisModuleCommandArg {
+            name: self.name.as_ptr(),
+            type_: match self.kind {
+                Kind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
+                Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+                Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+                Kind::Word => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+                Kind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+            },
+            key_spec_index: if matches!(self.kind, Kind::Key) { 0 } else { -1 },
+            token: self.option.map_or(ptr::null(), CStr::as_ptr),
+            summary: ptr::null(),
+            since: ptr::null(),
+            flags: c_int::try_from(optional).unwrap_or_default(),
+            deprecated_since: ptr::null(),
+            subargs,
+            display_text: ptr::null(),
+        }
+    }
+}
+
+/// A list as the server wants it, with the empty one at its end.
+fn raw_list(
+    arguments: &[Argument],
+    chosen: bool,
+    held: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
+) -> Vec<raw::RedisModuleCommandArg> {
+    let mut list: Vec<_> = arguments.iter().map(|argument| argument.raw(chosen, held)).collect();
+    // SAFETY: this C struct is valid when zeroed: null pointers and zero numbers.
+    list.push(unsafe { mem::zeroed() });
+    list
 }
 
 /// How a command uses its key.
@@ -88,6 +178,8 @@ fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
         first.fk.range.keystep = 1;
         first.fk.range.limit = 0;
     }
+    let mut held = Vec::new();
+    let mut arguments = raw_list(C::ARGUMENTS, false, &mut held);
     let info = raw::RedisModuleCommandInfo {
         version: &raw const version,
         summary: C::SUMMARY.as_ptr(),
@@ -97,7 +189,7 @@ fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
         tips: ptr::null(),
         arity: C::ARITY,
         key_specs: if C::KEY.is_some() { specs.as_mut_ptr() } else { ptr::null_mut() },
-        args: ptr::null_mut(),
+        args: if C::ARGUMENTS.is_empty() { ptr::null_mut() } else { arguments.as_mut_ptr() },
     };
     // SAFETY: the command exists; everything `info` points to lives through the call, which copies it.
     let status = unsafe { api!(RedisModule_SetCommandInfo(command, &raw const info)) };

@@ -1,12 +1,13 @@
 //! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [HOLDS n] [SHARED | SLOTS n]
 
-use super::only_clients;
+use super::{LEASE, only_clients};
 use crate::arguments::{Arguments, once};
-use crate::callbacks::command::{Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
-use crate::server::{Context, KeyName, now};
-use crate::{settings, turn, waiters};
-use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span, Ticket};
+use crate::server::{Context, KeyName};
+use crate::waiters::{self, Wait};
+use crate::{settings, turn};
+use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
 use std::ffi::{CStr, c_int};
 use uuid::Uuid;
 
@@ -19,6 +20,17 @@ impl Command for Acquire {
     const FLAGS: &'static CStr = c"write deny-oom blocking";
     const ARITY: c_int = -3;
     const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const ARGUMENTS: &'static [Argument] = &[
+        Argument::KEY,
+        Argument::text(c"owner"),
+        LEASE,
+        Argument::number(c"wait-limit", c"BLOCK"),
+        Argument::number(c"holds", c"HOLDS"),
+        Argument::one_of(
+            c"slots",
+            &[Argument::word(c"shared", c"SHARED"), Argument::number(c"owners", c"SLOTS")],
+        ),
+    ];
     const CATEGORIES: &'static CStr = c"write slow blocking";
     const SUMMARY: &'static CStr =
         c"Acquires a lock, or one hold more of a lock the owner holds. Waits for it when asked to.";
@@ -40,9 +52,8 @@ impl Command for Acquire {
             }
             Acquired::Busy => match asked.block {
                 Some(limit) if !context.flags().must_not_block() => {
-                    let limit = limit.map(|limit| now().mono.after(limit));
-                    let ticket = Ticket { request: asked.request, limit, handle: () };
-                    waiters::park(context, &asked.key, ticket, asked.minted, settings::caps(), due)?;
+                    let wait = Wait { request: asked.request, limit, minted: asked.minted };
+                    waiters::park(context, &asked.key, wait, due)?;
                 }
                 Some(_) | None => context.reply_null_array(),
             },

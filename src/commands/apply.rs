@@ -4,7 +4,7 @@
 
 use super::{Word, word};
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::follow;
 use crate::server::Context;
@@ -18,6 +18,7 @@ impl Command for Apply {
     const FLAGS: &'static CStr = c"write";
     const ARITY: c_int = 3;
     const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const ARGUMENTS: &'static [Argument] = &[Argument::KEY, Argument::text(c"changes")];
     const CATEGORIES: &'static CStr = c"write dangerous";
     const SUMMARY: &'static CStr = c"Internal: carries changes of a lock to replicas and the AOF.";
     const COMPLEXITY: &'static CStr = c"O(N) in the changes.";

@@ -4,7 +4,7 @@
 //! the key now, see [`crate::server::Context::write_gate`].
 
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::Context;
 use std::ffi::{CStr, c_int};
@@ -16,6 +16,7 @@ impl Command for Gate {
     const FLAGS: &'static CStr = c"write fast no-monitor no-slowlog";
     const ARITY: c_int = 2;
     const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const ARGUMENTS: &'static [Argument] = &[Argument::KEY];
     const CATEGORIES: &'static CStr = c"write dangerous";
     const SUMMARY: &'static CStr = c"Internal: a write that does nothing.";
     const COMPLEXITY: &'static CStr = c"O(1)";

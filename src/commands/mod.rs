@@ -10,7 +10,7 @@ mod release;
 mod renew;
 mod top;
 
-use crate::callbacks::command::{Command, register};
+use crate::callbacks::command::{Argument, Command, register};
 use crate::errors::Error;
 use crate::server::Context;
 use crate::state;
@@ -32,6 +32,12 @@ pub fn register_all(context: Context) -> bool {
     let registered = registered && register::<panic::Panic>(context);
     registered
 }
+
+/// The lease, as every command that takes one documents it.
+const LEASE: Argument = Argument::one_of(
+    c"lease",
+    &[Argument::number(c"milliseconds", c"PX"), Argument::number(c"seconds", c"EX")],
+);
 
 /// On whose word a command that changes locks is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

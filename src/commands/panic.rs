@@ -3,7 +3,7 @@
 //! For the test suite alone: makes the next callback of the named kind panic.
 
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::callbacks::probe;
 use crate::errors::Error;
 use crate::server::Context;
@@ -16,6 +16,7 @@ impl Command for Panic {
     const FLAGS: &'static CStr = c"admin";
     const ARITY: c_int = 2;
     const KEY: Option<KeyUse> = None;
+    const ARGUMENTS: &'static [Argument] = &[Argument::text(c"callback")];
     const CATEGORIES: &'static CStr = c"admin dangerous";
     const SUMMARY: &'static CStr = c"For the test suite alone: makes the next callback of a kind panic.";
     const COMPLEXITY: &'static CStr = c"O(1)";

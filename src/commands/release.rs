@@ -2,7 +2,7 @@
 
 use super::{Word, word};
 use crate::arguments::{Arguments, once};
-use crate::callbacks::command::{Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::turn;
@@ -16,6 +16,12 @@ impl Command for Release {
     const FLAGS: &'static CStr = c"write fast";
     const ARITY: c_int = -3;
     const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const ARGUMENTS: &'static [Argument] = &[
+        Argument::KEY,
+        Argument::text(c"owner"),
+        Argument::one_of(c"left", &[Argument::number(c"holds", c"HOLDS"), Argument::word(c"all", c"ALL")]),
+        Argument::number(c"token", c"TOKEN"),
+    ];
     const CATEGORIES: &'static CStr = c"write fast";
     const SUMMARY: &'static CStr =
         c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.";

@@ -1,8 +1,8 @@
 //! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n]
 
-use super::only_clients;
+use super::{LEASE, only_clients};
 use crate::arguments::{Arguments, once};
-use crate::callbacks::command::{Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::{settings, turn};
@@ -18,6 +18,13 @@ impl Command for Renew {
     const FLAGS: &'static CStr = c"write fast";
     const ARITY: c_int = -3;
     const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const ARGUMENTS: &'static [Argument] = &[
+        Argument::KEY,
+        Argument::text(c"owner"),
+        LEASE,
+        Argument::number(c"token", c"TOKEN"),
+        Argument::number(c"holds", c"HOLDS"),
+    ];
     const CATEGORIES: &'static CStr = c"write fast";
     const SUMMARY: &'static CStr =
         c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.";

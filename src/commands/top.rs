@@ -2,7 +2,7 @@
 
 use super::info::holders_of;
 use crate::arguments::{Arguments, once};
-use crate::callbacks::command::{Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, OwnedName, now};
 use crate::state;
@@ -20,6 +20,7 @@ impl Command for Top {
     const FLAGS: &'static CStr = c"readonly admin";
     const ARITY: c_int = -1;
     const KEY: Option<KeyUse> = None;
+    const ARGUMENTS: &'static [Argument] = &[Argument::number(c"shown", c"COUNT")];
     const CATEGORIES: &'static CStr = c"read slow admin dangerous";
     const SUMMARY: &'static CStr = c"Tells which locks of the selected database most clients wait for.";
     const COMPLEXITY: &'static CStr =

@@ -134,8 +134,15 @@ fn print_handoffs() {
             for ((lines, rounds), measured) in started.iter_mut().zip(&mut measured) {
                 // Fewer rounds of the longer lines, spread over the same time.
                 if (round * *rounds) % sizes[0].1 < *rounds {
-                    lines.round(Kind::Lock, &mut measured.lock);
-                    lines.round(Kind::List, &mut measured.list);
+                    for kind in
+                        if round % 2 == 0 { [Kind::Lock, Kind::List] } else { [Kind::List, Kind::Lock] }
+                    {
+                        let costs = match kind {
+                            Kind::Lock => &mut measured.lock,
+                            Kind::List => &mut measured.list,
+                        };
+                        lines.round(kind, costs);
+                    }
                 }
             }
         }
