@@ -9,6 +9,7 @@ use crate::server::string_bytes;
 use crate::settings;
 use lockward_core::{Db, FencingToken, Owner, Span};
 use redis_module::raw;
+use std::ops::Deref;
 
 /// A cursor over the arguments behind the command's name.
 pub struct Arguments<'a> {
@@ -28,9 +29,9 @@ impl<'a> Arguments<'a> {
         self.rest.next().map(|string| unsafe { string_bytes(*string) })
     }
 
-    /// The next option's name, in lower case; `None` at the end.
-    pub fn option(&mut self) -> Option<Vec<u8>> {
-        self.next().map(<[u8]>::to_ascii_lowercase)
+    /// The next option's name; `None` at the end.
+    pub fn option(&mut self) -> Option<OptionName> {
+        self.next().map(OptionName::of)
     }
 
     /// The value of an option.
@@ -97,6 +98,31 @@ impl<'a> Arguments<'a> {
     }
 }
 
+/// The name of an option, in lower case. One that is longer than any there is, is empty.
+pub struct OptionName {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+impl OptionName {
+    fn of(given: &[u8]) -> Self {
+        let mut bytes = [0; 8];
+        let len = given.len();
+        let Some(room) = bytes.get_mut(..len) else { return Self { bytes, len: 0 } };
+        room.copy_from_slice(given);
+        room.make_ascii_lowercase();
+        Self { bytes, len }
+    }
+}
+
+impl Deref for OptionName {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
 /// A value that an option may set once.
 pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Error> {
     match slot.replace(value) {
@@ -107,14 +133,17 @@ pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Error> {
 
 /// A number as Redis reads one: no sign but minus, no leading zeros, no spaces.
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    let canonical = match digits {
-        [b'0'] => digits.len() == text.len(),
-        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
-        _ => false,
-    };
-    if !canonical {
-        return None;
+    let (negative, digits) = text.strip_prefix(b"-").map_or((false, text), |digits| (true, digits));
+    match digits {
+        [b'0'] => return (!negative).then_some(0),
+        [b'1'..=b'9', ..] => {}
+        _ => return None,
     }
-    std::str::from_utf8(text).ok()?.parse().ok()
+    // Counted below zero, where there is room for one more.
+    let mut number = 0_i64;
+    for digit in digits {
+        let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'))?;
+        number = number.checked_mul(10)?.checked_sub(digit)?;
+    }
+    if negative { Some(number) } else { number.checked_neg() }
 }

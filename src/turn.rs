@@ -40,9 +40,12 @@ pub fn on_lock<R>(
             return Err(Foreign);
         }
         Content::Lock(lock) => {
-            drop_shadow(name);
             let before = lock.expires_at();
-            let decided = state::with(|state| decide_on(state, name, lock, now, decide));
+            let decided = state::with(|state| {
+                // A lock that was stored in its place, as by RESTORE, breaks the one the server dropped early.
+                let _ = take_shadow(state, name);
+                decide_on(state, name, lock, now, decide)
+            });
             let (free, expires_at) = (lock.is_free(), lock.expires_at());
             if free {
                 let _acting = Acting::begin();
@@ -53,10 +56,13 @@ pub fn on_lock<R>(
             decided
         }
         Content::Missing => {
-            let shadow = take_shadow(name);
-            let shadowed = shadow.is_some();
-            let mut lock = shadow.unwrap_or_default();
-            let mut decided = state::with(|state| decide_on(state, name, &mut lock, now, decide));
+            let (shadowed, lock, mut decided) = state::with(|state| {
+                let shadow = take_shadow(state, name);
+                let shadowed = shadow.is_some();
+                let mut lock = shadow.unwrap_or_default();
+                let decided = decide_on(state, name, &mut lock, now, decide);
+                (shadowed, lock, decided)
+            });
             if !decided.effects.changed() {
                 if shadowed {
                     state::with(|state| state.room.set_shadow(name.db(), name.bytes(), lock));
@@ -78,11 +84,9 @@ pub fn on_lock<R>(
     Ok(carry_out(context, name, decided, now))
 }
 
-fn take_shadow(name: &KeyName<'_>) -> Option<Lock> {
-    state::with(|state| {
-        let line = state.room.line(name.db(), name.bytes())?;
-        state.room.take_shadow(line)
-    })
+fn take_shadow(state: &mut State, name: &KeyName<'_>) -> Option<Lock> {
+    let line = state.room.line(name.db(), name.bytes())?;
+    state.room.take_shadow(line)
 }
 
 /// A read has found a lease that is over: it is cleared away, as the server drops a key whose TTL has passed when it
@@ -96,7 +100,7 @@ pub fn clear_away(context: Context, name: &KeyName<'_>) {
 
 /// Forgets the tenure whose key the server dropped early: something else has been stored in its place.
 pub fn drop_shadow(name: &KeyName<'_>) {
-    let _ = take_shadow(name);
+    let _ = state::with(|state| take_shadow(state, name));
 }
 
 fn decide_on<R>(

@@ -91,7 +91,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// # Errors
     /// As [`Step::release`].
     pub fn follow_release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
-        self.give_back(request)
+        let left = self.give_back(request)?;
+        self.effects.command_says_it_all();
+        Ok(left)
     }
 
     /// Sets a new lease; during quarantine, restores the tenure with the named token.

@@ -3,7 +3,6 @@
 use super::context;
 use lockward_core::Db;
 use redis_module::raw;
-use std::marker::PhantomData;
 use std::ptr;
 
 /// The name of a key in a database: an argument of the running command, or an [`OwnedName`].
@@ -11,7 +10,7 @@ use std::ptr;
 pub struct KeyName<'a> {
     db: Db,
     string: *mut raw::RedisModuleString,
-    lives: PhantomData<&'a ()>,
+    bytes: &'a [u8],
 }
 
 impl<'a> KeyName<'a> {
@@ -20,7 +19,9 @@ impl<'a> KeyName<'a> {
     /// # Safety
     /// `string` is valid for `'a`.
     pub unsafe fn new(db: Db, string: *mut raw::RedisModuleString) -> Self {
-        Self { db, string, lives: PhantomData }
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { context::string_bytes(string) };
+        Self { db, string, bytes }
     }
 
     /// The database.
@@ -29,9 +30,8 @@ impl<'a> KeyName<'a> {
     }
 
     /// The key.
-    pub fn bytes(&self) -> &'a [u8] {
-        // SAFETY: valid for 'a, as `new` asks.
-        unsafe { context::string_bytes(self.string) }
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// The server's string.

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         ["--help" | "-h"] => println!("{USAGE}"),
         ["--instructions"] => return count_instructions(),
         _ if words.iter().all(|word| ["pairs", "aof", "replica", "handoff"].contains(&word.as_str())) => {
-            println!("Server CPU, {}.\n", Server::start(&[]).version());
+            println!("Server CPU, {}; client and server share a CPU.\n", Server::start(&[]).version());
             if named("pairs") || named("aof") || named("replica") {
                 print_pairs(named("pairs"), named("aof"), named("replica"));
             }
