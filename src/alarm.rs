@@ -10,8 +10,14 @@ use crate::callbacks::timer::{self, TimerId};
 use crate::client::Client;
 use lockward_core::{Instant, Span, WaitingRoom};
 
-/// How often waited-for keys are looked at unasked.
-pub const PATROL: Span = match Span::from_millis(100) {
+/// How often each waited-for key is looked at unasked.
+const PATROL: Span = match Span::from_millis(100) {
+    Some(span) => span,
+    None => Span::MAX,
+};
+
+/// How soon a patrol goes on that did not look at all keys at once.
+const BETWEEN_SLICES: Span = match Span::from_millis(4) {
     Some(span) => span,
     None => Span::MAX,
 };
@@ -19,20 +25,20 @@ pub const PATROL: Span = match Span::from_millis(100) {
 /// The timer, when it is set.
 pub struct Alarm {
     set: Option<(TimerId, Instant)>,
-    patrolled: Instant,
+    patrol_at: Instant,
     held_back_until: Option<Instant>,
 }
 
 impl Alarm {
     /// A timer that is not set.
     pub const fn new() -> Self {
-        Self { set: None, patrolled: Instant::from_micros(0), held_back_until: None }
+        Self { set: None, patrol_at: Instant::from_micros(0), held_back_until: None }
     }
 
     /// Sets the timer for the next work to do. Left as it is when it goes off early enough.
-    pub fn rearm(&mut self, room: &WaitingRoom<Client>, work_left: bool, now: Instant) {
-        let patrol = room.lines().next().is_some().then(|| self.patrolled.after(PATROL));
-        let next = room.next_due().into_iter().chain(patrol).chain(work_left.then_some(now)).min();
+    pub fn rearm(&mut self, room: &WaitingRoom<Client>, work_left: Option<Instant>, now: Instant) {
+        let patrol = room.lines().next().is_some().then_some(self.patrol_at);
+        let next = room.next_due().into_iter().chain(patrol).chain(work_left).min();
         let Some(next) = next.map(|next| self.held_back_until.map_or(next, |until| next.max(until))) else {
             return;
         };
@@ -57,13 +63,14 @@ impl Alarm {
         self.held_back_until = Some(until);
     }
 
-    /// Whether it is time to look at all waited-for keys; if so, the next time is counted from now.
-    pub fn patrol(&mut self, now: Instant) -> bool {
-        let time = now >= self.patrolled.after(PATROL);
-        if time {
-            self.patrolled = now;
-        }
-        time
+    /// Whether it is time to look at waited-for keys.
+    pub fn patrol_is_due(&self, now: Instant) -> bool {
+        now >= self.patrol_at
+    }
+
+    /// The patrol has looked at some keys, and begins again later or, in the middle of a round, soon.
+    pub const fn patrolled(&mut self, round_is_over: bool, now: Instant) {
+        self.patrol_at = now.after(if round_is_over { PATROL } else { BETWEEN_SLICES });
     }
 
     /// Stops a timer that should have gone off and has not, so that it is set anew.

@@ -13,8 +13,9 @@ use lockward_core::{Instant, LineId, Outcome, Span, Wake};
 /// How many lines are looked at before clients are let in again.
 const LINES_AT_ONCE: usize = 1_000;
 
-/// How many locks whose key the server has dropped are looked at in one patrol.
-const SHADOWS_AT_ONCE: usize = 500;
+/// How many keys of each kind are looked at in one slice of a patrol: with 10,000 waited-for keys, the most there may be
+/// by default, a round takes 20 slices and 80 ms.
+const KEYS_AT_ONCE: usize = 500;
 
 /// How soon work that the server does not allow now is tried again.
 const HELD_BACK: Span = match Span::from_millis(20) {
@@ -48,9 +49,13 @@ pub fn work(context: Context) {
     end_waits(now);
     // What was unlinked in an earlier turn of the event loop has been told by now.
     let (undelivered, follows, patrol_is_due) = state::with(|state| {
-        state.unlinked = None;
+        state.note_unlinked(now);
+        state.evicting = false;
+        if state.quarantine.ends(now).is_none() {
+            state.forget_ended();
+        }
         let follows = state.follows();
-        (std::mem::take(&mut state.undelivered), follows, !follows && state.alarm.patrol(now))
+        (std::mem::take(&mut state.undelivered), follows, !follows && state.alarm.patrol_is_due(now))
     });
     if follows {
         return;
@@ -98,14 +103,18 @@ fn pass_on(context: Context, grant: Undelivered, now: Instant) {
     }
 }
 
-/// Looks for keys that changed without a word: opens every waited-for key, and in turn those with a shadow.
+/// Looks for keys that changed without a word: opens waited-for keys and those with a shadow, in turn, some at a time.
 fn patrol(context: Context, now: Instant) {
     let lines = state::with(|state| {
-        let waited_for = state.room.lines().filter(|line| !state.room.is_empty(*line));
-        let shadowed = state.room.shadowed_after(state.patrolled, SHADOWS_AT_ONCE);
-        let lines: Vec<LineId> = waited_for.chain(shadowed).collect();
-        state.patrolled = state.room.shadowed_after(state.patrolled, SHADOWS_AT_ONCE).last();
-        lines
+        let waited_for: Vec<LineId> =
+            state.room.waited_for_after(state.patrolled).take(KEYS_AT_ONCE).collect();
+        let shadowed: Vec<LineId> =
+            state.room.shadowed_after(state.patrolled_shadow).take(KEYS_AT_ONCE).collect();
+        let round_is_over = waited_for.len() < KEYS_AT_ONCE;
+        state.patrolled = if round_is_over { None } else { waited_for.last().copied() };
+        state.patrolled_shadow = if shadowed.len() < KEYS_AT_ONCE { None } else { shadowed.last().copied() };
+        state.alarm.patrolled(round_is_over, now);
+        [waited_for, shadowed].concat()
     });
     for line in lines {
         let Some((db, key)) = state::with(|state| state.room.name(line)) else { continue };

@@ -13,26 +13,20 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     if state::acting() {
         return;
     }
-    let clocks = now();
-    let now = clocks.mono;
+    let now = now().mono;
     state::with(|state| {
         if state.follows() {
             return;
         }
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
+        state.note_unlinked(now);
         let held = lock.holders().iter().any(|holder| !holder.is_over(now));
         state.unlinked = held.then(|| Unlinked {
             db: name.db(),
             key: name.bytes().into(),
             lock: lock.clone(),
-            out_of_memory: global_flags().out_of_memory(),
+            evicting: state.evicting || global_flags().out_of_memory(),
         });
-        state.note_ended(
-            name.db(),
-            name.bytes(),
-            lock.holders().iter().map(|holder| holder.token).max(),
-            clocks,
-        );
         let line: Vec<LineId> = state.room.line(name.db(), name.bytes()).into_iter().collect();
         if held || !line.is_empty() {
             state.look_at(&line, now);
@@ -40,10 +34,18 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// The server has evicted a key: a tenure in it is kept. A lock that was gone before was unlinked by a command, and
-/// commands begin within the memory limit.
+/// The server has evicted a key: a tenure in it is kept. A lock of this name that was gone before was unlinked by a
+/// command, and commands begin within the memory limit. (Later in a row of evictions the server may be within it again,
+/// as another thread frees what was evicted first.)
 pub fn evicted(name: &KeyName<'_>) {
-    keep(name, |gone| gone.out_of_memory);
+    keep(name, |gone| gone.evicting);
+    let now = now().mono;
+    state::with(|state| {
+        if !state.evicting {
+            state.evicting = true;
+            state.look_at(&[], now);
+        }
+    });
 }
 
 /// The server has found that a key's TTL has passed. When that is the TTL the module set, but the lease is not over by
@@ -60,9 +62,9 @@ fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Unlinked) -> bool) {
     }
     let now = now().mono;
     state::with(|state| {
-        let Some(gone) = state.unlinked.take() else { return };
-        let same = gone.db == name.db() && *gone.key == *name.bytes();
-        if same && by_itself(&gone) {
+        let dropped =
+            |gone: &mut Unlinked| gone.db == name.db() && *gone.key == *name.bytes() && by_itself(gone);
+        if let Some(gone) = state.unlinked.take_if(dropped) {
             state.room.set_shadow(gone.db, &gone.key, gone.lock);
             state.look_at(&[], now);
         }
@@ -71,7 +73,12 @@ fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Unlinked) -> bool) {
 
 /// A database, or all of them, has been flushed: its locks are broken, those dropped early too.
 pub fn flushed(db: Option<Db>) {
+    let now = now().mono;
     look_again(|state| {
+        let matters = !state.follows() && state.quarantine.ends(now).is_some();
+        if let Some(last) = state.tokens.last().filter(|_| matters) {
+            state.flushed.insert(db, last);
+        }
         state.room.drop_shadows(db);
         db.map_or_else(|| state.room.lines().collect(), |db| state.room.lines_of(db).collect())
     });
@@ -79,7 +86,18 @@ pub fn flushed(db: Option<Db>) {
 
 /// Two databases have been swapped. Who waits, waits on for the same key of the same database.
 pub fn swapped(one: Db, other: Db) {
+    let swapped = |db: Db| {
+        if db == one {
+            other
+        } else if db == other {
+            one
+        } else {
+            db
+        }
+    };
     look_again(|state| {
+        state.ended = state.ended.drain().map(|((db, key), token)| ((swapped(db), key), token)).collect();
+        state.flushed = state.flushed.drain().map(|(db, token)| (db.map(swapped), token)).collect();
         state.room.swap_shadows(one, other);
         state.room.lines_of(one).chain(state.room.lines_of(other)).collect()
     });
@@ -106,6 +124,7 @@ pub fn became_replica() {
         state.room.drop_shadows(None);
         state.undelivered.clear();
         state.unlinked = None;
+        state.forget_ended();
     });
 }
 
@@ -114,6 +133,7 @@ pub fn became_primary() {
     let now = now().mono;
     state::with(|state| {
         state.replica = false;
+        state.forget_ended();
         state.quarantine.restart(now);
     });
 }

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::server::Flags;
 use crate::waiters::InFlight;
 use lockward_core::{
-    Db, Effects, FencingToken, Instant, LineId, Lock, Now, Owner, Quarantine, Span, TokenSource, WaitingRoom,
+    Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Span, TokenSource, WaitingRoom,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -34,8 +34,14 @@ pub struct State {
     pub unlinked: Option<Unlinked>,
     /// For each lock the largest token whose tenure has ended in this quarantine.
     pub ended: HashMap<(Db, Box<[u8]>), FencingToken>,
-    /// The last lock whose key the server dropped that the patrol has looked at.
+    /// For each database, or all, the largest token given before it was flushed in this quarantine.
+    pub flushed: HashMap<Option<Db>, FencingToken>,
+    /// The last waited-for lock that the patrol has looked at in this round.
     pub patrolled: Option<LineId>,
+    /// The last lock with a shadow that the patrol has looked at in this round.
+    pub patrolled_shadow: Option<LineId>,
+    /// Whether the server has evicted a key in this turn of the event loop.
+    pub evicting: bool,
     /// Whether this server is a replica.
     pub replica: bool,
     /// Whether this server is loading its data, and from where.
@@ -74,8 +80,8 @@ pub struct Unlinked {
     pub key: Box<[u8]>,
     /// The lock as it was.
     pub lock: Lock,
-    /// Whether the server was above its memory limit then, as it is when it evicts.
-    pub out_of_memory: bool,
+    /// Whether the server was evicting then.
+    pub evicting: bool,
 }
 
 impl State {
@@ -90,7 +96,10 @@ impl State {
             undelivered: Vec::new(),
             unlinked: None,
             ended: HashMap::new(),
+            flushed: HashMap::new(),
             patrolled: None,
+            patrolled_shadow: None,
+            evicting: false,
             replica: false,
             loading: Loading::No,
         }
@@ -108,18 +117,34 @@ impl State {
     }
 
     /// Takes note of a tenure that has ended, for as long as an older one might be restored.
-    pub fn note_ended(&mut self, db: Db, key: &[u8], token: Option<FencingToken>, now: Now) {
-        if !self.quarantine.in_force(now) {
-            self.ended.clear();
-        } else if let Some(token) = token {
+    pub fn note_ended(&mut self, db: Db, key: &[u8], token: Option<FencingToken>, now: Instant) {
+        if let Some(token) = token.filter(|_| self.quarantine.ends(now).is_some()) {
             let latest = self.ended.entry((db, key.into())).or_insert(token);
             *latest = token.max(*latest);
         }
     }
 
+    /// What the server took out of the keyspace last, it did not drop on its own account: it would have said so.
+    pub fn note_unlinked(&mut self, now: Instant) {
+        if let Some(gone) = self.unlinked.take() {
+            let token = gone.lock.holders().iter().map(|holder| holder.token).max();
+            self.note_ended(gone.db, &gone.key, token, now);
+        }
+    }
+
     /// The largest token whose tenure has ended in this quarantine.
     pub fn ended(&self, db: Db, key: &[u8]) -> Option<FencingToken> {
-        if self.ended.is_empty() { None } else { self.ended.get(&(db, key.into())).copied() }
+        if self.ended.is_empty() && self.flushed.is_empty() {
+            return None;
+        }
+        let flushed = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db));
+        flushed.chain(self.ended.get(&(db, key.into()))).copied().max()
+    }
+
+    /// Forgets what has ended: the quarantine is over, or the server follows another.
+    pub fn forget_ended(&mut self) {
+        self.ended = HashMap::new();
+        self.flushed = HashMap::new();
     }
 
     /// Makes lines due at once: their keys may have changed behind our back.
@@ -127,7 +152,9 @@ impl State {
         for line in lines {
             self.room.set_due(*line, Some(now));
         }
-        self.alarm.rearm(&self.room, !self.undelivered.is_empty() || self.unlinked.is_some(), now);
+        let at_once = !self.undelivered.is_empty() || self.unlinked.is_some() || self.evicting;
+        let later = (!self.ended.is_empty()).then(|| self.quarantine.ends(now)).flatten();
+        self.alarm.rearm(&self.room, if at_once { Some(now) } else { later }, now);
     }
 }
 

@@ -110,6 +110,7 @@ fn decide_on<R>(
     now: Now,
     decide: impl FnOnce(&mut Step<'_, Client>) -> R,
 ) -> Decided<R> {
+    state.note_unlinked(now.mono);
     let mut effects = mem::take(&mut state.effects);
     let line = state.room.line(name.db(), name.bytes());
     let lock_name = line.and_then(|line| state.room.name(line));
@@ -127,7 +128,7 @@ fn decide_on<R>(
     let answer = decide(&mut step);
     let due = step.due();
     if effects.ended().is_some() {
-        state.note_ended(name.db(), name.bytes(), effects.ended(), now);
+        state.note_ended(name.db(), name.bytes(), effects.ended(), now.mono);
     }
     Decided { answer, effects, due, lock: lock_name }
 }

@@ -62,6 +62,12 @@ impl TokenSource {
         Some(token)
     }
 
+    /// The largest token given or observed.
+    #[must_use]
+    pub const fn last(&self) -> Option<FencingToken> {
+        FencingToken::new(self.floor)
+    }
+
     /// Takes note of a token that another server, or this one in an earlier life, has given.
     pub fn observe(&mut self, token: FencingToken) {
         self.floor = self.floor.max(token.0);

@@ -121,6 +121,7 @@ pub struct WaitingRoom<H> {
     limits: BTreeSet<(Instant, LineId, Place)>,
     due: BTreeSet<(Instant, LineId)>,
     shadowed: BTreeSet<LineId>,
+    waited_for: BTreeSet<LineId>,
     next_line: u64,
     next_place: u64,
 }
@@ -142,6 +143,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             limits: BTreeSet::new(),
             due: BTreeSet::new(),
             shadowed: BTreeSet::new(),
+            waited_for: BTreeSet::new(),
             next_line: 0,
             next_place: 0,
         }
@@ -312,10 +314,14 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.lines.get(&line)?.due
     }
 
-    /// Up to `count` lines with a shadow, behind `last` in a round.
-    pub fn shadowed_after(&self, last: Option<LineId>, count: usize) -> impl Iterator<Item = LineId> {
-        let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.shadowed.range((begin, Bound::Unbounded)).copied().take(count)
+    /// The lines in which somebody waits, behind `last` in a round.
+    pub fn waited_for_after(&self, last: Option<LineId>) -> impl Iterator<Item = LineId> {
+        behind(&self.waited_for, last)
+    }
+
+    /// The lines with a shadow, behind `last` in a round.
+    pub fn shadowed_after(&self, last: Option<LineId>) -> impl Iterator<Item = LineId> {
+        behind(&self.shadowed, last)
     }
 
     /// The shadow of a lock.
@@ -379,6 +385,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         }
         line.by_owner.entry(waiter.ticket.request.owner.clone()).or_default().insert(place);
         line.waiters.insert(place, waiter);
+        self.waited_for.insert(id);
     }
 
     fn remove(&mut self, id: LineId, place: Place) -> Option<Waiter<H>> {
@@ -389,6 +396,9 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             if places.is_empty() {
                 line.by_owner.remove(&waiter.ticket.request.owner);
             }
+        }
+        if line.waiters.is_empty() {
+            self.waited_for.remove(&id);
         }
         self.by_handle.remove(&waiter.ticket.handle);
         if let Some(limit) = waiter.ticket.limit {
@@ -412,4 +422,9 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         }
         self.lines.remove(&id);
     }
+}
+
+fn behind(lines: &BTreeSet<LineId>, last: Option<LineId>) -> impl Iterator<Item = LineId> {
+    let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
+    lines.range((begin, Bound::Unbounded)).copied()
 }

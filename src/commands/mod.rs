@@ -57,8 +57,11 @@ enum Word {
 /// [`Error::ReadOnly`] when a client asks a replica to change a lock: the server lets that pass where replicas are not
 /// read-only, but no replica grants or frees a lock by itself.
 fn word(context: Context) -> Result<Word, Error> {
-    if Context::paused() && !context.flags().sent_by_primary() {
-        return Err(Error::Paused);
+    if Context::paused() {
+        let flags = context.flags();
+        if !flags.sent_by_primary() && !flags.loading() {
+            return Err(Error::Paused);
+        }
     }
     if !state::with(|state| state.follows()) {
         return Ok(Word::Client);

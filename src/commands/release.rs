@@ -5,7 +5,7 @@ use crate::arguments::{Arguments, once};
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
-use crate::turn;
+use crate::{turn, waiters};
 use lockward_core::{HoldsLeft, ReleaseRequest};
 use std::ffi::{CStr, c_int};
 
@@ -35,7 +35,11 @@ impl Command for Release {
             // The primary has judged the lease, and told apart what else it did.
             Word::Primary | Word::File => turn::on_lock(context, &key, |step| step.follow_release(&request))?,
         };
-        context.reply_integer(u64::from(released?));
+        let left = released?;
+        if left > 0 && request.left == HoldsLeft::Exactly(left) {
+            waiters::claim(&key, &request.owner);
+        }
+        context.reply_integer(u64::from(left));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::arguments::{Arguments, once};
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
-use crate::{settings, turn};
+use crate::{settings, turn, waiters};
 use lockward_core::RenewRequest;
 use std::ffi::{CStr, c_int};
 
@@ -33,7 +33,13 @@ impl Command for Renew {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;
         only_clients(context)?;
-        let token = turn::on_lock(context, &key, |step| step.renew(&request))??;
+        let (token, holds) = turn::on_lock(context, &key, |step| {
+            let renewed = step.renew(&request);
+            renewed.map(|token| (token, step.lock.holder(&request.owner).map_or(0, |holder| holder.holds)))
+        })??;
+        if holds == 1 {
+            waiters::claim(&key, &request.owner);
+        }
         context.reply_integer(token.get());
         Ok(())
     }
