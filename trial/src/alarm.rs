@@ -1,0 +1,76 @@
+//! What the checker says when a promise was broken.
+
+use crate::history::{History, Line};
+use std::fmt::{self, Write as _};
+
+/// The checks: each holds one promise against the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Check {
+    /// Two tenures of a lock never overlap.
+    Overlap,
+    /// Tokens rise, and each has one owner.
+    Tokens,
+    /// Hold counts add up.
+    Counts,
+    /// The order of the queue is the order of grants.
+    Queue,
+    /// A freed lock reaches a waiter within its bound.
+    Promptness,
+    /// Every call is answered.
+    Answers,
+    /// The fenced store took no stale write.
+    Store,
+    /// Enough happened for the run to mean something.
+    Vacuity,
+}
+
+/// A promise that the history breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alarm {
+    /// Which check raised it.
+    pub check: Check,
+    /// What is wrong.
+    pub what: String,
+    /// The fewest lines that show it, as places in [`History::lines`], in order of time.
+    pub lines: Vec<usize>,
+}
+
+impl Alarm {
+    /// An alarm over these lines; a line told twice is shown once.
+    pub(crate) fn new(
+        check: Check,
+        history: &History,
+        lines: impl IntoIterator<Item = usize>,
+        what: String,
+    ) -> Self {
+        let mut lines: Vec<_> = lines.into_iter().collect();
+        lines.sort_by_key(|&at| {
+            let start = match &history.lines[at] {
+                Line::Call(call) => call.start,
+                Line::Write(write) => write.start,
+                Line::Fault(fault) => fault.start,
+            };
+            (start, at)
+        });
+        lines.dedup();
+        Self { check, what, lines }
+    }
+
+    /// The alarm and the lines that show it, to be printed.
+    #[must_use]
+    pub fn report(&self, history: &History) -> String {
+        let mut report = self.to_string();
+        for &at in &self.lines {
+            let line = serde_json::to_string(&history.lines[at]).unwrap_or_default();
+            // Writing to a string cannot fail.
+            let _ = write!(report, "\n  line {}: {line}", at + 1);
+        }
+        report
+    }
+}
+
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.check, self.what)
+    }
+}

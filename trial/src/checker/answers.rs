@@ -1,0 +1,47 @@
+//! Every call is answered.
+
+use crate::alarm::{Alarm, Check};
+use crate::bounds::Bounds;
+use crate::history::{History, Kind, Outcome, Wait};
+use crate::spans::Windows;
+use std::collections::HashMap;
+
+/// Claim: no call stands when the run ends, and each is answered within the bound after its wait limit.
+///
+/// A call whose connection was closed counts as answered. The bound is not asked of it, nor of a wait without limit,
+/// nor where a fault to the servers or to this client fell into the call: what a stopped process reads late is not the
+/// server's doing.
+#[must_use]
+pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Alarm> {
+    let mut faults = HashMap::<_, Vec<_>>::new();
+    for fault in history.faults() {
+        let over = fault.end.saturating_add(bounds.settle);
+        faults.entry(fault.client).or_default().push((fault.start, over));
+    }
+    let faults: HashMap<_, Windows> =
+        faults.into_iter().map(|(whose, spans)| (whose, spans.into_iter().collect())).collect();
+    let mut alarms = Vec::new();
+    for (line, call) in history.calls() {
+        let Some(end) = call.end else {
+            let what = format!("{} never got an answer about {}", call.owner, call.key);
+            alarms.push(Alarm::new(Check::Answers, history, [line], what));
+            continue;
+        };
+        let wait = match call.kind {
+            Kind::Acquire { wait: Wait::Limit(limit), .. } => limit,
+            Kind::Acquire { wait: Wait::Unlimited, .. } => continue,
+            Kind::Acquire { wait: Wait::No, .. } | Kind::Release { .. } | Kind::Renew { .. } => 0,
+        };
+        let due = call.start.saturating_add(wait).saturating_add(bounds.answer);
+        let excused = [None, Some(call.client)]
+            .iter()
+            .filter_map(|whose| faults.get(whose))
+            .any(|windows| windows.touch(call.start, end));
+        if end > due && call.outcome != Outcome::Unknown && !excused {
+            let what =
+                format!("{} was due an answer about {} by {due} and got it at {end}", call.owner, call.key);
+            alarms.push(Alarm::new(Check::Answers, history, [line], what));
+        }
+    }
+    alarms
+}

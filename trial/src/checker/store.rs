@@ -1,0 +1,36 @@
+//! The fenced store took no stale write.
+
+use crate::alarm::{Alarm, Check};
+use crate::bounds::Bounds;
+use crate::history::{History, Token, Verdict, Write};
+use std::collections::BTreeMap;
+
+/// Claim: the store takes no write with a token smaller than that of a write it had taken before.
+///
+/// "Before" is certain where the one was answered before the other started; of writes that ran at once either may have
+/// been first. This also catches a lock that gives a later tenure a smaller token, if its owner writes.
+#[must_use]
+pub fn the_store_took_no_stale_write(history: &History, _: &Bounds) -> Vec<Alarm> {
+    let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();
+    for (line, write) in history.writes().filter(|(_, write)| write.verdict == Verdict::Taken) {
+        by_key.entry(write.key.as_str()).or_default().push((line, write));
+    }
+    let mut alarms = Vec::new();
+    for (key, mut started) in by_key {
+        let mut answered = started.clone();
+        answered.sort_by_key(|(_, write)| write.end);
+        started.sort_by_key(|(_, write)| write.start);
+        let mut answered = answered.into_iter().peekable();
+        let mut largest: Option<(Token, usize)> = None;
+        for (line, write) in started {
+            while let Some((at, before)) = answered.next_if(|(_, other)| other.end < write.start) {
+                largest = largest.max(Some((before.token, at)));
+            }
+            if let Some((token, at)) = largest.filter(|&(token, _)| token > write.token) {
+                let what = format!("the store took {} with token {} after {token}", key, write.token);
+                alarms.push(Alarm::new(Check::Store, history, [at, line], what));
+            }
+        }
+    }
+    alarms
+}

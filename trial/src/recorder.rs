@@ -1,0 +1,109 @@
+//! Writes a history down while it happens, for many threads at once.
+
+use crate::history::{Call, Kind, Line, Nanos, Outcome};
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Writes lines to a file, and is the clock that they are timed by.
+#[derive(Debug)]
+pub struct Recorder {
+    epoch: Instant,
+    paper: Mutex<Paper>,
+}
+
+#[derive(Debug)]
+struct Paper {
+    file: BufWriter<File>,
+    /// The first thing that went wrong: told at the end, where somebody can act on it.
+    failure: Option<io::Error>,
+}
+
+impl Recorder {
+    /// A recorder that writes to a new file.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let paper = Paper { file: BufWriter::new(File::create(path)?), failure: None };
+        Ok(Self { epoch: Instant::now(), paper: Mutex::new(paper) })
+    }
+
+    /// The time now.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        // 2^64 ns are 584 years.
+        Nanos::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(Nanos::MAX)
+    }
+
+    /// Writes a line down.
+    pub fn record(&self, line: &Line) {
+        let written = serde_json::to_vec(line).map_err(io::Error::from);
+        // A thread that died while it held the lock can have left half a line: reading the file back says so.
+        let mut paper = self.paper.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = written.and_then(|mut line| {
+            line.push(b'\n');
+            paper.file.write_all(&line)
+        });
+        if let Err(error) = written {
+            paper.failure.get_or_insert(error);
+        }
+    }
+
+    /// Notes that a call is about to be sent.
+    #[must_use]
+    pub fn start(&self, client: u32, node: u32, key: &str, owner: &str, kind: Kind) -> Standing<'_> {
+        let call = Call {
+            client,
+            node,
+            key: key.to_owned(),
+            owner: owner.to_owned(),
+            kind,
+            start: self.now(),
+            joined: None,
+            end: None,
+            outcome: Outcome::Unknown,
+        };
+        Standing { recorder: self, call }
+    }
+
+    /// Closes the file.
+    ///
+    /// # Errors
+    /// When a line could not be written: the history is not whole, and must not be judged.
+    pub fn finish(self) -> io::Result<()> {
+        let mut paper = self.paper.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match paper.failure.take() {
+            Some(error) => Err(error),
+            None => paper.file.flush(),
+        }
+    }
+}
+
+/// A call that has been sent. Dropped without an answer, it is recorded as one that never got any.
+#[derive(Debug)]
+pub struct Standing<'r> {
+    recorder: &'r Recorder,
+    call: Call,
+}
+
+impl Standing<'_> {
+    /// The server was seen to hold this wait in its queue.
+    pub fn joined(&mut self) {
+        self.call.joined = Some(self.recorder.now());
+    }
+
+    /// The reply was read, or the connection is closed ([`Outcome::Unknown`]).
+    pub fn answered(mut self, outcome: Outcome) {
+        self.call.end = Some(self.recorder.now());
+        self.call.outcome = outcome;
+    }
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        self.recorder.record(&Line::Call(self.call.clone()));
+    }
+}

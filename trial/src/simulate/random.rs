@@ -1,0 +1,38 @@
+//! Numbers that look random and are the same for the same seed.
+
+/// The generator SplitMix64: a counter, scrambled.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator from a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number from `least` up to, not including, `most`.
+    pub fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.number() % (most - least).max(1)
+    }
+
+    /// True so many times in a hundred.
+    pub fn percent(&mut self, of_hundred: u64) -> bool {
+        self.between(0, 100) < of_hundred
+    }
+
+    /// One of them, if there is any.
+    pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
+        let len = u64::try_from(all.len()).ok().filter(|&len| len > 0)?;
+        all.get(usize::try_from(self.between(0, len)).ok()?)
+    }
+}

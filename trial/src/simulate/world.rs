@@ -1,0 +1,216 @@
+//! Clients, the server and what lies between them, in virtual time.
+
+use super::MS;
+use super::clients::{Client, Move};
+use super::random::Random;
+use super::server::{Reply, Server};
+use crate::history::{Call, Fault, History, Kind, Line, Nanos, Outcome, Token, Wait, Write};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+const CLIENTS: u32 = 6;
+/// No client begins anything new after so many calls.
+const CALLS: usize = 250;
+
+/// What happens at an instant.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A client does its next thing.
+    Turn(usize),
+    /// A client writes to the store.
+    Write(usize, Token),
+    /// A call reaches the server.
+    Arrive(usize),
+    /// A lease may be over.
+    Lapse(&'static str),
+    /// A waiter's wait limit is reached, or it is found to be gone.
+    Leave(usize),
+    /// A client reads an answer, or gives up.
+    Answer(usize),
+}
+
+/// What the network does to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Delivered,
+    /// The server acts; nobody hears of it.
+    ReplyLost,
+    /// The server never sees it.
+    RequestLost,
+    /// The server acts after the client gave up.
+    Late,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    random: Random,
+    server: Server,
+    clients: Vec<Client>,
+    calls: Vec<(Call, Fate, &'static str)>,
+    rest: Vec<Line>,
+    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
+    scheduled: u64,
+    /// When the server stands still.
+    pause: (Nanos, Nanos),
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let server = Server::new(Random::new(random.number()));
+        let from = random.between(50, 1_000) * MS;
+        let pause = (from, from + random.between(10, 100) * MS);
+        let fault = Fault { name: "pause".to_owned(), client: None, start: pause.0, end: pause.1 };
+        let mut world = Self {
+            random,
+            server,
+            clients: (0..CLIENTS).map(Client::new).collect(),
+            calls: Vec::new(),
+            rest: vec![Line::Fault(fault)],
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            pause,
+        };
+        for client in 0..world.clients.len() {
+            let at = world.random.between(0, 5 * MS);
+            world.at(at, Event::Turn(client));
+        }
+        world
+    }
+
+    pub(super) fn run(mut self) -> History {
+        while let Some(Reverse((now, _, event))) = self.events.pop() {
+            let of_server = matches!(event, Event::Arrive(_) | Event::Lapse(_) | Event::Leave(_));
+            if of_server && self.pause.0 <= now && now < self.pause.1 {
+                self.at(self.pause.1, event);
+            } else {
+                self.happen(now, event);
+            }
+        }
+        let calls = self.calls.into_iter().map(|(call, ..)| Line::Call(call));
+        History { lines: calls.chain(self.rest).collect() }
+    }
+
+    /// Events of one instant happen in the order in which they were scheduled.
+    fn at(&mut self, at: Nanos, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse((at, self.scheduled, event)));
+    }
+
+    fn latency(&mut self) -> Nanos {
+        self.random.between(MS / 20, MS)
+    }
+
+    fn happen(&mut self, now: Nanos, event: Event) {
+        match event {
+            Event::Turn(client) if self.calls.len() < CALLS => self.turn(now, client),
+            Event::Turn(_) => {}
+            Event::Write(client, token) => self.write(now, client, token),
+            Event::Arrive(number) => self.arrive(now, number),
+            Event::Lapse(key) => {
+                let replies = self.server.lapse(now, key);
+                self.answer(now, key, replies);
+            }
+            Event::Leave(number) => {
+                let key = self.calls[number].2;
+                if self.server.leave(key, number) {
+                    self.answer(now, key, vec![(number, Outcome::NotAcquired)]);
+                }
+            }
+            Event::Answer(number) => {
+                let client = usize::try_from(self.calls[number].0.client).unwrap_or(0);
+                self.clients[client].hear(&self.calls[number].0, &mut self.random);
+                let think = self.random.between(0, 5 * MS);
+                self.at(now + think, Event::Turn(client));
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Nanos, client: usize) {
+        match self.clients[client].next(&mut self.random) {
+            Move::Call(kind) => self.call(now, client, kind),
+            Move::Write(token) => self.write(now, client, token),
+            Move::Pause(length, token) => {
+                let whose = Some(self.clients[client].number);
+                let end = now + length;
+                let fault = Fault { name: "pause".to_owned(), client: whose, start: now, end };
+                self.rest.push(Line::Fault(fault));
+                self.at(end, Event::Write(client, token));
+            }
+        }
+    }
+
+    fn write(&mut self, now: Nanos, client: usize, token: Token) {
+        let end = now + self.latency();
+        let Client { number, key, ref owner, .. } = self.clients[client];
+        let (verdict, key, owner) = (self.server.write(key, token), key.to_owned(), owner.clone());
+        self.rest.push(Line::Write(Write { client: number, key, owner, token, start: now, end, verdict }));
+        self.at(end + 1, Event::Turn(client));
+    }
+
+    fn call(&mut self, now: Nanos, client: usize, kind: Kind) {
+        let Client { number: client, key, ref owner, .. } = self.clients[client];
+        let (key_text, owner) = (key.to_owned(), owner.clone());
+        let number = self.calls.len();
+        let (fate, end, arrival) = match self.random.between(0, 100) {
+            0 => (Fate::ReplyLost, None, Some(now + self.latency())),
+            1 => (Fate::RequestLost, Some(now + 20 * MS), None),
+            2 => (Fate::Late, Some(now + 5 * MS), Some(now + self.random.between(5, 60) * MS)),
+            _ => (Fate::Delivered, None, Some(now + self.latency())),
+        };
+        let call = Call {
+            client,
+            node: 0,
+            key: key_text,
+            owner,
+            kind,
+            start: now,
+            joined: None,
+            end,
+            outcome: Outcome::Unknown,
+        };
+        self.calls.push((call, fate, key));
+        if let Some(end) = end {
+            self.at(end, Event::Answer(number));
+        }
+        if let Some(arrival) = arrival {
+            self.at(arrival, Event::Arrive(number));
+        }
+    }
+
+    fn arrive(&mut self, now: Nanos, number: usize) {
+        let (call, fate, key) = &self.calls[number];
+        let (fate, key) = (*fate, *key);
+        let limit = match call.kind {
+            Kind::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
+            Kind::Acquire { .. } | Kind::Release { .. } | Kind::Renew { .. } => None,
+        };
+        let replies = self.server.take(now, number, call);
+        if self.server.is_waiting(key, number) {
+            self.calls[number].0.joined = Some(now);
+            // The server finds out a while later that nobody is there any more.
+            let limit = if fate == Fate::Late { Some(80 * MS) } else { limit };
+            if let Some(limit) = limit {
+                self.at(now + limit, Event::Leave(number));
+            }
+        }
+        self.answer(now, key, replies);
+    }
+
+    /// Sends the answers off, and looks when the lease ends that they may have begun.
+    fn answer(&mut self, now: Nanos, key: &'static str, replies: Vec<Reply>) {
+        for (number, outcome) in replies {
+            let end = now + self.latency();
+            let (call, fate, _) = &mut self.calls[number];
+            match fate {
+                Fate::Delivered => (call.end, call.outcome) = (Some(end), outcome),
+                Fate::ReplyLost => call.end = Some(end),
+                Fate::RequestLost | Fate::Late => continue,
+            }
+            self.at(end, Event::Answer(number));
+        }
+        if let Some(deadline) = self.server.deadline(key) {
+            self.at(deadline.max(now), Event::Lapse(key));
+        }
+    }
+}
