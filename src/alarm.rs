@@ -4,7 +4,7 @@
 //! by an event. While anybody waits it also goes off ten times a second, to find keys that changed behind our back.
 //!
 //! The server keeps its timers by the wall clock: when that is set back, they stand still. So the server's cron asks
-//! [`Alarm::overdue`], which goes by the monotonic clock.
+//! [`Alarm::drop_if_overdue`], which goes by the monotonic clock.
 
 use crate::callbacks::timer::{self, TimerId};
 use crate::client::Client;

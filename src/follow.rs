@@ -4,7 +4,7 @@ use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, now};
 use crate::state::{self, Acting};
 use lockward_core::encoding::{self, Heard};
-use lockward_core::{Change, Lock, Now, event_of};
+use lockward_core::{Change, Event, Lock, Now, event_of};
 
 /// Applies the changes in `payload` to the lock in `name`, all or none, and passes them on to our own replicas and AOF.
 ///
@@ -14,31 +14,22 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
     let now = now();
     let changes = encoding::decode(payload, heard, now).map_err(|_| Error::Payload)?;
     let mut key = OpenKey::for_write(context, name);
-    let mut events = Vec::new();
     let _acting = Acting::begin();
-    match key.content() {
+    let events = match key.content() {
         Content::Foreign => return Err(Error::WrongType),
         Content::Lock(lock) => {
             let before = lock.expires_at();
-            events = apply_to(lock, changes, now);
-            let (free, expires_at) = (lock.is_free(), lock.expires_at());
-            if free {
-                key.delete();
-            } else if expires_at != before {
-                // As the primary did: a TTL set by hand stands until the next lease.
-                key.expire_at(expires_at);
-            }
+            let events = apply_to(lock, changes, now);
+            key.changed(before);
+            events
         }
         Content::Missing => {
             let mut lock = Lock::new();
-            events.extend(apply_to(&mut lock, changes, now));
-            if !lock.is_free() {
-                let expires_at = lock.expires_at();
-                key.create(lock);
-                key.expire_at(expires_at);
-            }
+            let events = apply_to(&mut lock, changes, now);
+            key.create(lock);
+            events
         }
-    }
+    };
     drop(key);
     context.replicate_verbatim();
     context.signal_modified(name);
@@ -48,7 +39,7 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
     Ok(())
 }
 
-fn apply_to(lock: &mut Lock, changes: Vec<Change>, now: Now) -> Vec<lockward_core::Event> {
+fn apply_to(lock: &mut Lock, changes: Vec<Change>, now: Now) -> Vec<Event> {
     let mut events = Vec::with_capacity(changes.len());
     for change in changes {
         if let Change::Put(holder) = &change {

@@ -46,13 +46,8 @@ pub fn on_lock<R>(
                 let _ = take_shadow(state, name);
                 decide_on(state, name, lock, now, decide)
             });
-            let (free, expires_at) = (lock.is_free(), lock.expires_at());
-            if free {
-                let _acting = Acting::begin();
-                key.delete();
-            } else if expires_at != before {
-                key.expire_at(expires_at);
-            }
+            let _acting = Acting::begin();
+            key.changed(before);
             decided
         }
         Content::Missing => {
@@ -71,11 +66,7 @@ pub fn on_lock<R>(
                 if shadowed {
                     decided.effects.make_whole(&lock, now);
                 }
-                if !lock.is_free() {
-                    let expires_at = lock.expires_at();
-                    key.create(lock);
-                    key.expire_at(expires_at);
-                }
+                key.create(lock);
             }
             decided
         }

@@ -14,6 +14,7 @@
 
 mod effects;
 pub mod encoding;
+mod id_hash;
 mod lock;
 mod owner;
 mod quarantine;

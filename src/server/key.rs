@@ -75,8 +75,12 @@ impl<'a> OpenKey<'a> {
         }
     }
 
-    /// Stores `lock` in a key that holds nothing.
+    /// Stores `lock`, and its TTL, in a key that holds nothing. One that is free has no key.
     pub fn create(&mut self, lock: Lock) {
+        if lock.is_free() {
+            return;
+        }
+        let expires_at = lock.expires_at();
         let value = Box::into_raw(Box::new(lock));
         let of_type = LOCK_TYPE.load(Ordering::Relaxed);
         // SAFETY: the key is open for writing; the value belongs to the server from here on.
@@ -84,17 +88,25 @@ impl<'a> OpenKey<'a> {
         if stored != raw::REDISMODULE_OK as c_int {
             // SAFETY: refused, so it is still ours.
             drop(unsafe { Box::from_raw(value) });
+            return;
+        }
+        self.expire_at(expires_at);
+    }
+
+    /// After the lock in the key has changed: one that is free loses its key; a TTL other than `before` is set. So a TTL
+    /// set by hand stands until the next lease, here and where the same changes are heard.
+    pub fn changed(&mut self, before: WallTime) {
+        let Content::Lock(lock) = self.content() else { return };
+        let (free, expires_at) = (lock.is_free(), lock.expires_at());
+        if free {
+            // SAFETY: the key is open for writing.
+            unsafe { api!(RedisModule_DeleteKey(self.key)) };
+        } else if expires_at != before {
+            self.expire_at(expires_at);
         }
     }
 
-    /// Deletes the key.
-    pub fn delete(&mut self) {
-        // SAFETY: the key is open for writing.
-        unsafe { api!(RedisModule_DeleteKey(self.key)) };
-    }
-
-    /// Sets the key's TTL.
-    pub fn expire_at(&mut self, time: WallTime) {
+    fn expire_at(&mut self, time: WallTime) {
         // SAFETY: the key is open for writing.
         unsafe { api!(RedisModule_SetAbsExpire(self.key, time.as_millis().max(0))) };
     }
