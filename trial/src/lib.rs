@@ -9,7 +9,9 @@
 pub mod alarm;
 pub mod bounds;
 pub mod checker;
+pub mod client;
 pub mod history;
+pub mod random;
 pub mod recorder;
 pub mod simulate;
 mod spans;

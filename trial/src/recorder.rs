@@ -1,16 +1,24 @@
 //! Writes a history down while it happens, for many threads at once.
 
 use crate::history::{Call, Kind, Line, Nanos, Outcome};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
-/// Writes lines to a file, and is the clock that they are timed by.
+/// The time now, on the machine's monotonic clock: histories recorded by several processes can be put together.
+#[must_use]
+pub fn now() -> Nanos {
+    let time = clock_gettime(ClockId::Monotonic);
+    // Neither part is ever negative, and 2^64 ns are 584 years.
+    let part = |part: i64| Nanos::try_from(part).unwrap_or_default();
+    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
+}
+
+/// Writes lines to a file.
 #[derive(Debug)]
 pub struct Recorder {
-    epoch: Instant,
     paper: Mutex<Paper>,
 }
 
@@ -28,14 +36,7 @@ impl Recorder {
     /// When the file cannot be made.
     pub fn create(path: &Path) -> io::Result<Self> {
         let paper = Paper { file: BufWriter::new(File::create(path)?), failure: None };
-        Ok(Self { epoch: Instant::now(), paper: Mutex::new(paper) })
-    }
-
-    /// The time now.
-    #[must_use]
-    pub fn now(&self) -> Nanos {
-        // 2^64 ns are 584 years.
-        Nanos::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(Nanos::MAX)
+        Ok(Self { paper: Mutex::new(paper) })
     }
 
     /// Writes a line down.
@@ -61,7 +62,7 @@ impl Recorder {
             key: key.to_owned(),
             owner: owner.to_owned(),
             kind,
-            start: self.now(),
+            start: now(),
             joined: None,
             end: None,
             outcome: Outcome::Unknown,
@@ -92,12 +93,12 @@ pub struct Standing<'r> {
 impl Standing<'_> {
     /// The server was seen to hold this wait in its queue.
     pub fn joined(&mut self) {
-        self.call.joined = Some(self.recorder.now());
+        self.call.joined = Some(now());
     }
 
     /// The reply was read, or the connection is closed ([`Outcome::Unknown`]).
     pub fn answered(mut self, outcome: Outcome) {
-        self.call.end = Some(self.recorder.now());
+        self.call.end = Some(now());
         self.call.outcome = outcome;
     }
 }

@@ -60,8 +60,8 @@ struct Doings {
     last: HashMap<Option<Token>, Vec<(Nanos, Nanos)>>,
     /// Releases that left nothing, by start.
     nothing_left: Vec<(Nanos, Released)>,
-    /// Of the renewals without an answer, by the token they name: the earliest end of a lease, and its line.
-    open_renewal: HashMap<Option<Token>, (Nanos, usize)>,
+    /// Of the renewals without an answer, by the token they name: the earliest end of a lease.
+    open_renewal: HashMap<Option<Token>, Nanos>,
     /// The latest end of a lease that a call without an answer can have set.
     latest_open: Nanos,
 }
@@ -87,7 +87,7 @@ impl Doings {
                     }
                 }
                 Kind::Renew { lease, token, .. } if call.is_open() => {
-                    let end = (call.start.saturating_add(lease), line);
+                    let end = call.start.saturating_add(lease);
                     let least = doings.open_renewal.entry(token).or_insert(end);
                     *least = end.min(*least);
                     doings.latest_open = doings.latest_open.max(reach(lease));
@@ -106,7 +106,7 @@ impl Doings {
 struct Answers {
     last: HashMap<Option<Token>, LeastFrom<Nanos>>,
     nothing_left: LeastFrom<Released>,
-    open_renewal: HashMap<Option<Token>, (Nanos, usize)>,
+    open_renewal: HashMap<Option<Token>, Nanos>,
     latest_open: Nanos,
 }
 
@@ -212,5 +212,7 @@ fn certain_lease(token: Token, settings: &Settings<'_>, doings: &Answers) -> (Na
             })
             .min(),
     };
-    open.chain(answered).min().unwrap_or((0, 0))
+    // An open one only takes certainty away: what shows how far the lease reaches is the answered one.
+    let (reach, line) = answered.unwrap_or((0, 0));
+    (open.fold(reach, Nanos::min), line)
 }

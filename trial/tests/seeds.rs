@@ -4,7 +4,8 @@ use lockward_trial::alarm::Check;
 use lockward_trial::bounds::Bounds;
 use lockward_trial::checker::check;
 use lockward_trial::history::History;
-use lockward_trial::simulate::{Corruption, Random, bounds, corrupt, honest};
+use lockward_trial::random::Random;
+use lockward_trial::simulate::{Corruption, bounds, corrupt, honest};
 
 #[test]
 fn a_thousand_clean_histories_raise_no_alarm() {

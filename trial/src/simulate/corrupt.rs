@@ -1,9 +1,9 @@
 //! Breaks a clean history in one named way.
 
-use super::random::Random;
 use super::{MS, bounds};
 use crate::alarm::Check;
 use crate::history::{Back, Call, History, Kind, Line, Nanos, Outcome, Token, Verdict, Wait, Write};
+use crate::random::Random;
 use crate::tenure::{Tenure, tenures};
 
 /// The ways to break a history.

@@ -1,13 +1,10 @@
 //! Histories to try the checker with: of an honest server, and broken in one way each.
 
-mod clients;
 mod corrupt;
-mod random;
 mod server;
 mod world;
 
 pub use corrupt::{Corruption, corrupt};
-pub use random::Random;
 
 use crate::bounds::{Bounds, Happened};
 use crate::history::{History, Nanos};

@@ -2,8 +2,8 @@
 //!
 //! It is written apart from the module's core on purpose: the checker must be right about the contract, not about us.
 
-use super::random::Random;
 use crate::history::{Back, Call, Kind, Nanos, Outcome, Token, Verdict};
+use crate::random::Random;
 use std::collections::{HashMap, VecDeque};
 
 /// An answer to a call, told by its number.

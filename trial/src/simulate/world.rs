@@ -1,10 +1,10 @@
 //! Clients, the server and what lies between them, in virtual time.
 
 use super::MS;
-use super::clients::{Client, Move};
-use super::random::Random;
 use super::server::{Reply, Server};
+use crate::client::{Client, Manners, Move};
 use crate::history::{Call, Fault, History, Kind, Line, Nanos, Outcome, Token, Wait, Write};
+use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -22,7 +22,7 @@ enum Event {
     /// A call reaches the server.
     Arrive(usize),
     /// A lease may be over.
-    Lapse(&'static str),
+    Lapse(String),
     /// A waiter's wait limit is reached, or it is found to be gone.
     Leave(usize),
     /// A client reads an answer, or gives up.
@@ -45,8 +45,9 @@ enum Fate {
 pub(super) struct World {
     random: Random,
     server: Server,
+    manners: Manners,
     clients: Vec<Client>,
-    calls: Vec<(Call, Fate, &'static str)>,
+    calls: Vec<(Call, Fate)>,
     rest: Vec<Line>,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     scheduled: u64,
@@ -64,6 +65,13 @@ impl World {
         let mut world = Self {
             random,
             server,
+            manners: Manners {
+                keys: ["orders", "stock"].map(str::to_owned).into(),
+                lease: 20 * MS..120 * MS,
+                long_lease: 120 * MS..200 * MS,
+                wait: 5 * MS..400 * MS,
+                careful: false,
+            },
             clients: (0..CLIENTS).map(Client::new).collect(),
             calls: Vec::new(),
             rest: vec![Line::Fault(fault)],
@@ -108,13 +116,13 @@ impl World {
             Event::Write(client, token) => self.write(now, client, token),
             Event::Arrive(number) => self.arrive(now, number),
             Event::Lapse(key) => {
-                let replies = self.server.lapse(now, key);
-                self.answer(now, key, replies);
+                let replies = self.server.lapse(now, &key);
+                self.answer(now, &key, replies);
             }
             Event::Leave(number) => {
-                let key = self.calls[number].2;
-                if self.server.leave(key, number) {
-                    self.answer(now, key, vec![(number, Outcome::NotAcquired)]);
+                let key = self.calls[number].0.key.clone();
+                if self.server.leave(&key, number) {
+                    self.answer(now, &key, vec![(number, Outcome::NotAcquired)]);
                 }
             }
             Event::Answer(number) => {
@@ -127,7 +135,7 @@ impl World {
     }
 
     fn turn(&mut self, now: Nanos, client: usize) {
-        match self.clients[client].next(&mut self.random) {
+        match self.clients[client].next(now, &self.manners, &mut self.random) {
             Move::Call(kind) => self.call(now, client, kind),
             Move::Write(token) => self.write(now, client, token),
             Move::Pause(length, token) => {
@@ -142,15 +150,15 @@ impl World {
 
     fn write(&mut self, now: Nanos, client: usize, token: Token) {
         let end = now + self.latency();
-        let Client { number, key, ref owner, .. } = self.clients[client];
-        let (verdict, key, owner) = (self.server.write(key, token), key.to_owned(), owner.clone());
+        let Client { number, ref key, ref owner, .. } = self.clients[client];
+        let (verdict, key, owner) = (self.server.write(key, token), key.clone(), owner.clone());
         self.rest.push(Line::Write(Write { client: number, key, owner, token, start: now, end, verdict }));
         self.at(end + 1, Event::Turn(client));
     }
 
     fn call(&mut self, now: Nanos, client: usize, kind: Kind) {
-        let Client { number: client, key, ref owner, .. } = self.clients[client];
-        let (key_text, owner) = (key.to_owned(), owner.clone());
+        let Client { number: client, ref key, ref owner, .. } = self.clients[client];
+        let (key, owner) = (key.clone(), owner.clone());
         let number = self.calls.len();
         let (fate, end, arrival) = match self.random.between(0, 100) {
             0 => (Fate::ReplyLost, None, Some(now + self.latency())),
@@ -161,7 +169,7 @@ impl World {
         let call = Call {
             client,
             node: 0,
-            key: key_text,
+            key,
             owner,
             kind,
             start: now,
@@ -169,7 +177,7 @@ impl World {
             end,
             outcome: Outcome::Unknown,
         };
-        self.calls.push((call, fate, key));
+        self.calls.push((call, fate));
         if let Some(end) = end {
             self.at(end, Event::Answer(number));
         }
@@ -179,14 +187,14 @@ impl World {
     }
 
     fn arrive(&mut self, now: Nanos, number: usize) {
-        let (call, fate, key) = &self.calls[number];
-        let (fate, key) = (*fate, *key);
+        let (call, fate) = &self.calls[number];
+        let (fate, key) = (*fate, call.key.clone());
         let limit = match call.kind {
             Kind::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
             Kind::Acquire { .. } | Kind::Release { .. } | Kind::Renew { .. } => None,
         };
         let replies = self.server.take(now, number, call);
-        if self.server.is_waiting(key, number) {
+        if self.server.is_waiting(&key, number) {
             self.calls[number].0.joined = Some(now);
             // The server finds out a while later that nobody is there any more.
             let limit = if fate == Fate::Late { Some(80 * MS) } else { limit };
@@ -194,14 +202,14 @@ impl World {
                 self.at(now + limit, Event::Leave(number));
             }
         }
-        self.answer(now, key, replies);
+        self.answer(now, &key, replies);
     }
 
     /// Sends the answers off, and looks when the lease ends that they may have begun.
-    fn answer(&mut self, now: Nanos, key: &'static str, replies: Vec<Reply>) {
+    fn answer(&mut self, now: Nanos, key: &str, replies: Vec<Reply>) {
         for (number, outcome) in replies {
             let end = now + self.latency();
-            let (call, fate, _) = &mut self.calls[number];
+            let (call, fate) = &mut self.calls[number];
             match fate {
                 Fate::Delivered => (call.end, call.outcome) = (Some(end), outcome),
                 Fate::ReplyLost => call.end = Some(end),
@@ -210,7 +218,7 @@ impl World {
             self.at(end, Event::Answer(number));
         }
         if let Some(deadline) = self.server.deadline(key) {
-            self.at(deadline.max(now), Event::Lapse(key));
+            self.at(deadline.max(now), Event::Lapse(key.to_owned()));
         }
     }
 }
