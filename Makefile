@@ -2,6 +2,7 @@
 
 SHELL := /bin/bash
 PORT ?= 6379
+SECONDS ?= 60
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
 INSTALL_DIR ?= /usr/lib/redis/modules
@@ -10,7 +11,7 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test demo lint build install clean deps
+.PHONY: help run test demo torture lint build install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -28,6 +29,10 @@ test: build ## Run all tests, those against real servers too.
 demo: build ## Show 50 clients counting to 5,000 with and without a lock.
 	@cargo build --quiet --release -p lockward-cli
 	@scripts/demo $(MODULE)
+
+torture: build ## Run 32 clients with faults meanwhile, for SECONDS (60), and judge what was seen.
+	@cargo build --quiet --release -p lockward-torture
+	@target/release/torture --seconds $(SECONDS) $(TORTURE)
 
 lint: deps ## Check formatting, lints, and the fences between the layers.
 	cargo fmt --all --check

@@ -84,8 +84,16 @@ impl Client {
     /// Sends a command and waits for its reply, if the connection lives.
     #[track_caller]
     pub fn try_call(&mut self, command: impl Command) -> Result<Reply, Silence> {
-        self.write(&encoded(&command.arguments())).map_err(|_| Silence::Closed)?;
+        self.try_send(command).map_err(|_| Silence::Closed)?;
         self.reply_within(DEADLINE)
+    }
+
+    /// Sends a command without waiting for its reply, if the connection lives.
+    ///
+    /// # Errors
+    /// As the socket tells.
+    pub fn try_send(&mut self, command: impl Command) -> io::Result<()> {
+        self.write(&encoded(&command.arguments()))
     }
 
     /// Sends a command without waiting for its reply.

@@ -96,10 +96,11 @@ impl Standing<'_> {
         self.call.joined = Some(now());
     }
 
-    /// The reply was read, or the connection is closed ([`Outcome::Unknown`]).
-    pub fn answered(mut self, outcome: Outcome) {
+    /// The reply was read, or the connection is closed ([`Outcome::Unknown`]). Returns what is recorded.
+    pub fn answered(mut self, outcome: Outcome) -> Call {
         self.call.end = Some(now());
         self.call.outcome = outcome;
+        self.call.clone()
     }
 }
 

@@ -1,0 +1,13 @@
+//! Clients on real servers with faults meanwhile, everything recorded, and judged by `lockward-trial`.
+//!
+//! A [`run`] has a [`world`]: the servers, what may happen to them, and what is promised all the same. Its clients live
+//! in worker processes ([`worker`]), so that they can be stopped as a whole; each is a [`player`] that calls through a
+//! [`caller`] and writes to a [`store`] which knows fencing tokens. [`queue`] tries the order of waiters.
+
+pub mod caller;
+pub mod player;
+pub mod queue;
+pub mod run;
+pub mod store;
+pub mod worker;
+pub mod world;

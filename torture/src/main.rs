@@ -1,0 +1,105 @@
+//! `torture`: clients on real servers, with faults meanwhile.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lockward_torture::run::Plan;
+use lockward_torture::worker::{self, Orders};
+use lockward_torture::world::Kind;
+use lockward_trial::alarm::Check;
+use std::env;
+use std::fs;
+use std::process::{self, ExitCode};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Runs clients against real servers, does faults to both meanwhile, and holds everything that was seen against what
+/// Lockward promises.
+///
+/// LOCKWARD_SERVER names the server program (redis-server), LOCKWARD_MODULE the module.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Plays some of the clients of a run.
+    #[command(hide = true)]
+    Worker(Orders),
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// For how long, all worlds together.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The world; without it, all of them one after the other.
+    #[arg(long)]
+    world: Option<Kind>,
+    /// The seed; without it, a new one.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many clients.
+    #[arg(long, default_value_t = 32)]
+    clients: u32,
+    /// Succeed only if this check raises an alarm: for builds that are broken on purpose.
+    #[arg(long)]
+    expect: Option<Expected>,
+}
+
+/// The checks that a broken build can be expected to fail.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Expected {
+    Overlap,
+    Tokens,
+    Counts,
+    Queue,
+    Promptness,
+    Answers,
+    Store,
+}
+
+impl Expected {
+    const fn check(self) -> Check {
+        match self {
+            Self::Overlap => Check::Overlap,
+            Self::Tokens => Check::Tokens,
+            Self::Counts => Check::Counts,
+            Self::Queue => Check::Queue,
+            Self::Promptness => Check::Promptness,
+            Self::Answers => Check::Answers,
+            Self::Store => Check::Store,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Some(Command::Worker(orders)) = &cli.command {
+        worker::play(orders);
+        return ExitCode::SUCCESS;
+    }
+    let Run { seconds, world, seed, clients, expect } = cli.run;
+    let worlds = world.map_or_else(|| Kind::ALL.to_vec(), |world| vec![world]);
+    let share = seconds / u64::try_from(worlds.len()).unwrap_or(1);
+    let seed = seed.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    });
+    let mut as_wished = true;
+    for world in worlds {
+        let dir = env::temp_dir().join(format!("lockward-torture-{}-{}", process::id(), world.name()));
+        let length = Duration::from_secs(share.max(1));
+        let outcome = Plan { world, seed, length, clients, workers: 4, dir: dir.clone() }.run();
+        println!("{outcome}");
+        as_wished &= match expect {
+            None => outcome.alarms.is_empty(),
+            Some(expected) => outcome.alarms.iter().any(|alarm| alarm.check == expected.check()),
+        };
+        if outcome.alarms.is_empty() || expect.is_some() {
+            let _ = fs::remove_dir_all(&dir);
+        }
+    }
+    if as_wished { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

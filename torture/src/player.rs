@@ -1,0 +1,110 @@
+//! One client: it acquires, waits, re-enters, renews, releases, gives up, leaves, and sleeps through its lease.
+
+use crate::caller::Caller;
+use crate::store::Store;
+use lockward_trial::client::{Client, Manners, Move};
+use lockward_trial::history::{Fault, Kind, Line, Nanos, Outcome, Wait};
+use lockward_trial::random::Random;
+use lockward_trial::recorder::{Recorder, now};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// So long a client waits for an answer that is due. A server that stands still for as long as our faults let it is
+/// still waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client, its connections and its luck.
+#[derive(Debug)]
+pub struct Player<'r> {
+    client: Client,
+    manners: &'r Manners,
+    random: Random,
+    recorder: &'r Recorder,
+    /// On which port the locks are now.
+    primary: &'r AtomicU16,
+    caller: Option<Caller<'r>>,
+    store: Store<'r>,
+}
+
+impl<'r> Player<'r> {
+    /// Client `number`.
+    #[must_use]
+    pub fn new(
+        number: u32,
+        manners: &'r Manners,
+        random: Random,
+        recorder: &'r Recorder,
+        primary: &'r AtomicU16,
+        store: Store<'r>,
+    ) -> Self {
+        Self { client: Client::new(number), manners, random, recorder, primary, caller: None, store }
+    }
+
+    /// Does one thing.
+    pub fn step(&mut self) {
+        let Some(caller) = self.connected() else {
+            return thread::park_timeout(Duration::from_millis(5));
+        };
+        match self.client.next(now(), self.manners, &mut self.random) {
+            Move::Call(kind) => self.call(caller, kind),
+            Move::Write(token) => {
+                self.caller = Some(caller);
+                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
+            }
+            Move::Pause(length, token) => {
+                self.caller = Some(caller);
+                self.sleep(length);
+                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
+            }
+        }
+    }
+
+    fn connected(&mut self) -> Option<Caller<'r>> {
+        let port = self.primary.load(Ordering::Relaxed);
+        if let Some(caller) = self.caller.take().filter(|caller| caller.port() == port) {
+            return Some(caller);
+        }
+        let caller = Caller::connect(self.recorder, self.client.number, port).ok()?;
+        self.client.reconnected(self.manners, &mut self.random);
+        Some(caller)
+    }
+
+    fn call(&mut self, caller: Caller<'r>, kind: Kind) {
+        let patience = self.patience(&kind);
+        let (caller, call) = caller.call(&self.client.key, &self.client.owner, kind, patience);
+        self.caller = caller;
+        self.client.hear(&call, &mut self.random);
+        if let Outcome::Error(word) = &call.outcome
+            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED")
+        {
+            // The server refuses everybody for a while.
+            thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    /// Most calls are waited for. Some who wait for a lock leave before they have it, often in the very moment.
+    fn patience(&mut self, kind: &Kind) -> Duration {
+        let wait = match *kind {
+            Kind::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
+            Kind::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
+            Kind::Acquire { wait: Wait::No, .. } | Kind::Release { .. } | Kind::Renew { .. } => {
+                Duration::ZERO
+            }
+        };
+        if !wait.is_zero() && self.random.percent(5) {
+            return Duration::from_micros(self.random.between(200, 20_000));
+        }
+        wait + PATIENCE
+    }
+
+    fn sleep(&self, length: Nanos) {
+        let start = now();
+        let end = start + length;
+        while now() < end {
+            thread::park_timeout(Duration::from_nanos(end.saturating_sub(now())));
+        }
+        let fault = Fault { name: "sleep".to_owned(), client: Some(self.client.number), start, end: now() };
+        self.recorder.record(&Line::Fault(fault));
+    }
+}

@@ -1,0 +1,73 @@
+//! A primary and its replica, which change places.
+
+use super::alone::freeze;
+use super::{MS, Nemesis, QUARANTINE, World};
+use lockward_tests::{Reply, Server, Setup, eventually};
+use std::mem;
+
+/// A primary that takes no write while its replica is away, and the replica. A grant that the replica has not heard of
+/// is lost when the primary dies; the quarantine covers every lease.
+#[derive(Debug)]
+pub(super) struct Failover {
+    primary: Server,
+    replica: Server,
+}
+
+impl Failover {
+    pub(super) fn start() -> Self {
+        let setup = || {
+            Setup::new()
+                .module(&format!("quarantine {}", QUARANTINE / MS))
+                .config("min-replicas-to-write 1")
+                .config("min-replicas-max-lag 2")
+        };
+        let primary = setup().start();
+        let replica = setup().start_replica_of(&primary);
+        Self { primary, replica }
+    }
+
+    /// The primary hands over in order: nothing is lost.
+    fn hand_over(&mut self) {
+        let mut primary = self.primary.client();
+        let answer = primary.call(format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 10000", self.replica.port()));
+        assert_eq!(answer, Reply::ok());
+        eventually("the failover is done", || {
+            primary.server_info("replication", "master_failover_state") == "no-failover"
+        });
+        if primary.server_info("replication", "role") == "slave" {
+            mem::swap(&mut self.primary, &mut self.replica);
+        }
+    }
+
+    /// The primary dies, and its replica takes its place with what it has heard.
+    fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
+        self.primary.kill();
+        assert_eq!(self.replica.client().call("REPLICAOF NO ONE"), Reply::ok());
+        mem::swap(&mut self.primary, &mut self.replica);
+        nemesis.tell(self.primary.port());
+        nemesis.pass(1..300);
+        self.replica.start_again();
+        self.replica.follow(&self.primary);
+    }
+}
+
+impl World for Failover {
+    fn port(&self) -> u16 {
+        self.primary.port()
+    }
+
+    fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
+        match nemesis.random.between(0, 10) {
+            0..2 => nemesis.fault("hand-over", |_| self.hand_over()),
+            2..6 => nemesis.fault("take-over", |nemesis| self.take_over(nemesis)),
+            6 => freeze(&self.replica, nemesis),
+            7 => nemesis.fault("pause of writes", |nemesis| {
+                let ms = nemesis.random.between(20, 300);
+                self.primary.client().call(format!("CLIENT PAUSE {ms} WRITE"));
+                nemesis.pass(ms..ms + 1);
+            }),
+            _ => nemesis.cut_connections(self.port()),
+        }
+        nemesis.tell(self.primary.port());
+    }
+}

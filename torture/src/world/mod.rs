@@ -1,0 +1,215 @@
+//! The worlds: which servers there are, what may happen to them, and what is promised all the same.
+
+mod alone;
+mod failover;
+mod wiped;
+
+use crate::worker::Worker;
+use lockward_tests::Client;
+use lockward_trial::alarm::Alarm;
+use lockward_trial::bounds::{Bounds, Happened};
+use lockward_trial::checker;
+use lockward_trial::client::Manners;
+use lockward_trial::history::{Fault, History, Line, Nanos};
+use lockward_trial::random::Random;
+use lockward_trial::recorder::{Recorder, now};
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+
+const MS: Nanos = 1_000_000;
+
+/// A world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// One server that keeps an AOF: it is killed and started again, and stands still past leases.
+    Alone,
+    /// One server whose wall clock is stepped.
+    Clocks,
+    /// One server that forgets everything when it is killed, with a quarantine.
+    Wiped,
+    /// A primary and its replica, with a quarantine: planned failovers, and such where the primary dies.
+    Failover,
+}
+
+/// The servers of a world.
+pub trait World {
+    /// On which port the locks are now.
+    fn port(&self) -> u16;
+
+    /// Does one thing to the servers, and undoes it as far as the world goes on without.
+    fn fault(&mut self, nemesis: &mut Nemesis<'_>);
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Alone, Self::Clocks, Self::Wiped, Self::Failover];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Clocks => "clocks",
+            Self::Wiped => "wiped",
+            Self::Failover => "failover",
+        }
+    }
+
+    /// Starts its servers.
+    #[must_use]
+    pub fn start(self) -> Box<dyn World> {
+        match self {
+            Self::Alone => Box::new(alone::Alone::start()),
+            Self::Clocks => Box::new(alone::Clocks::start()),
+            Self::Wiped => Box::new(wiped::Wiped::start()),
+            Self::Failover => Box::new(failover::Failover::start()),
+        }
+    }
+
+    /// How its clients behave.
+    #[must_use]
+    pub fn manners(self) -> Manners {
+        let forgets = self.forgets();
+        Manners {
+            keys: ["orders", "stock", "mail", "index"].map(str::to_owned).into(),
+            lease: 20 * MS..120 * MS,
+            long_lease: if forgets { 300 * MS..QUARANTINE } else { 1_500 * MS..3_000 * MS },
+            wait: 5 * MS..400 * MS,
+            careful: forgets,
+        }
+    }
+
+    /// The bounds of its promises; how much is to happen grows with the length of the run.
+    #[must_use]
+    pub fn bounds(self, length: Duration) -> Bounds {
+        let seconds = usize::try_from(length.as_secs()).unwrap_or(usize::MAX);
+        Bounds {
+            handoff: 500 * MS,
+            answer: 1_000 * MS,
+            settle: if self.forgets() { QUARANTINE + 1_000 * MS } else { 1_000 * MS },
+            least: Happened {
+                grants: 100 * seconds,
+                handoffs: 10 * seconds,
+                lease_ends: seconds,
+                faults: seconds / 4,
+                refused_writes: seconds / 4,
+            },
+            ..Bounds::default()
+        }
+    }
+
+    /// Holds a history against what this world promises.
+    #[must_use]
+    pub fn judge(self, history: &History, bounds: &Bounds) -> Vec<Alarm> {
+        match self {
+            Self::Alone | Self::Clocks | Self::Wiped => checker::check(history, bounds),
+            // A replica that missed a re-entry or a release counts otherwise than its primary told.
+            Self::Failover => [
+                checker::tenures_never_overlap,
+                checker::tokens_rise_and_have_one_owner,
+                checker::queue_order_is_grant_order,
+                checker::a_freed_lock_reaches_a_waiter,
+                checker::every_call_is_answered,
+                checker::the_store_took_no_stale_write,
+                checker::enough_happened,
+            ]
+            .into_iter()
+            .flat_map(|check| check(history, bounds))
+            .collect(),
+        }
+    }
+
+    /// Whether a grant can be forgotten here, so that there is a quarantine and clients are careful.
+    const fn forgets(self) -> bool {
+        match self {
+            Self::Alone | Self::Clocks => false,
+            Self::Wiped | Self::Failover => true,
+        }
+    }
+}
+
+/// The quarantine where there is one. No lease is longer.
+const QUARANTINE: Nanos = 900 * MS;
+
+/// What does the faults, and writes them down.
+#[derive(Debug)]
+pub struct Nemesis<'r> {
+    /// Its luck.
+    pub random: Random,
+    recorder: &'r Recorder,
+    workers: Vec<Worker>,
+}
+
+impl<'r> Nemesis<'r> {
+    /// A nemesis of these workers.
+    #[must_use]
+    pub fn new(random: Random, recorder: &'r Recorder, workers: Vec<Worker>) -> Self {
+        Self { random, recorder, workers }
+    }
+
+    /// Does a fault to the servers and writes it down.
+    pub fn fault<T>(&mut self, name: &str, fault: impl FnOnce(&mut Self) -> T) -> T {
+        let start = now();
+        let done = fault(self);
+        self.record(name, None, start);
+        done
+    }
+
+    fn record(&self, name: &str, client: Option<u32>, start: Nanos) {
+        self.recorder.record(&Line::Fault(Fault { name: name.to_owned(), client, start, end: now() }));
+    }
+
+    /// Lets some milliseconds go by.
+    pub fn pass(&mut self, ms: Range<u64>) {
+        let until = now() + self.random.between(ms.start, ms.end) * MS;
+        while now() < until {
+            thread::park_timeout(Duration::from_nanos(until.saturating_sub(now())));
+        }
+    }
+
+    /// Tells the clients on which port the locks are now.
+    pub fn tell(&mut self, port: u16) {
+        for worker in &mut self.workers {
+            worker.tell(port);
+        }
+    }
+
+    /// Closes about half of the connections to a server.
+    pub fn cut_connections(&mut self, port: u16) {
+        self.fault("cut", |nemesis| {
+            let Ok(mut client) = Client::connect(port) else { return };
+            let Ok(list) = client.try_call("CLIENT LIST TYPE normal") else { return };
+            for line in list.text().lines() {
+                let id = line.split(' ').find_map(|field| field.strip_prefix("id="));
+                if let Some(id) = id.filter(|_| nemesis.random.percent(50)) {
+                    let _ = client.try_call(["CLIENT", "KILL", "ID", id]);
+                }
+            }
+        });
+    }
+
+    /// Stops some of the clients, as processes, for longer than most leases.
+    pub fn stop_clients(&mut self) {
+        let Some(worker) = usize::try_from(self.random.number()).ok().map(|at| at % self.workers.len())
+        else {
+            return;
+        };
+        let start = now();
+        self.workers[worker].stop();
+        self.pass(100..600);
+        self.workers[worker].go_on();
+        for client in self.workers[worker].clients.clone() {
+            self.record("stop of a client", Some(client), start);
+        }
+        if self.workers[worker].clients.start == 0 {
+            self.record("stop of a client", Some(u32::MAX), start);
+        }
+    }
+
+    /// The workers, when all is done.
+    #[must_use]
+    pub fn into_workers(self) -> Vec<Worker> {
+        self.workers
+    }
+}

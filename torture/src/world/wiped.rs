@@ -1,0 +1,31 @@
+//! One server that keeps nothing on disk.
+
+use super::alone::freeze;
+use super::{MS, Nemesis, QUARANTINE, World};
+use lockward_tests::{Server, Setup};
+
+/// A server that has forgotten everything when it comes back. Its quarantine covers every lease.
+#[derive(Debug)]
+pub(super) struct Wiped {
+    server: Server,
+}
+
+impl Wiped {
+    pub(super) fn start() -> Self {
+        Self { server: Setup::new().module(&format!("quarantine {}", QUARANTINE / MS)).start() }
+    }
+}
+
+impl World for Wiped {
+    fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
+        match nemesis.random.between(0, 4) {
+            0..2 => nemesis.fault("kill and wipe", |_| self.server.kill_and_start_again()),
+            2 => freeze(&self.server, nemesis),
+            _ => nemesis.cut_connections(self.port()),
+        }
+    }
+}
