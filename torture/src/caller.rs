@@ -42,7 +42,7 @@ impl<'r> Caller<'r> {
     pub fn call(self, key: &str, owner: &str, kind: Kind, patience: Duration) -> (Option<Self>, Call) {
         match self.ask(key, owner, kind) {
             Ok(asked) => asked.answer(patience),
-            Err(call) => (None, call),
+            Err(call) => (None, *call),
         }
     }
 
@@ -50,12 +50,12 @@ impl<'r> Caller<'r> {
     ///
     /// # Errors
     /// When the connection is gone: what was recorded.
-    pub fn ask(mut self, key: &str, owner: &str, kind: Kind) -> Result<Asked<'r>, Call> {
+    pub fn ask(mut self, key: &str, owner: &str, kind: Kind) -> Result<Asked<'r>, Box<Call>> {
         let command = command(key, owner, &kind);
         let standing = self.recorder.start(self.number, self.port.into(), key, owner, kind.clone());
         match self.wire.try_send(&command[..]) {
             Ok(()) => Ok(Asked { caller: self, standing, kind }),
-            Err(_) => Err(standing.answered(Outcome::Unknown)),
+            Err(_) => Err(Box::new(standing.answered(Outcome::Unknown))),
         }
     }
 }

@@ -31,11 +31,8 @@ impl<'r> Store<'r> {
     /// Writes with a token, and records what the store did with it.
     pub fn write(&mut self, client: u32, key: &str, owner: &str, token: Token) {
         let start = now();
-        let verdict = match self.wire.call(["EVAL", TAKE, "1", key, &token.to_string()]) {
-            Reply::Int(1) => Verdict::Taken,
-            Reply::Int(0) => Verdict::Refused,
-            other => panic!("the store answers {other:?}"),
-        };
+        let taken = self.wire.call(["EVAL", TAKE, "1", key, &token.to_string()]) == Reply::Int(1);
+        let verdict = if taken { Verdict::Taken } else { Verdict::Refused };
         let (key, owner) = (key.to_owned(), owner.to_owned());
         self.recorder.record(&Line::Write(Write { client, key, owner, token, start, end: now(), verdict }));
     }
