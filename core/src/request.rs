@@ -49,6 +49,6 @@ pub struct RenewRequest {
     pub lease: Span,
     /// The tenure it must be; during quarantine, the tenure to restore.
     pub token: Option<FencingToken>,
-    /// The count of holds of a tenure that is restored.
-    pub holds: u32,
+    /// During quarantine, with a token: how many holds the tenure has. One when it is restored and none are named.
+    pub holds: Option<u32>,
 }

@@ -14,7 +14,7 @@
 //! A step changes the lock in memory and records the changes in [`Effects`]; the caller carries the effects out before
 //! anything else can look at the lock.
 
-use crate::effects::{Effects, Event, Grant, NotHeld, Outcome, Refusal, Wake};
+use crate::effects::{Effects, Event, Grant, NotHeld, Outcome, Refusal, Wake, event_of};
 use crate::lock::{Change, End, Holder, Lock, Slots};
 use crate::owner::Owner;
 use crate::quarantine::Quarantine;
@@ -96,7 +96,8 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         Ok(left)
     }
 
-    /// Sets a new lease; during quarantine, restores the tenure with the named token.
+    /// Sets a new lease; during quarantine, restores the tenure with the named token, or the holds of it that were
+    /// forgotten.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::TokenFarAhead`].
@@ -106,8 +107,12 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         match (self.lock.holder(&request.owner), request.token) {
             (Some(known), named) if named.is_none_or(|named| named == known.token) => {
                 let token = known.token;
-                let renewed = Holder { deadline, ..known.clone() };
-                self.change(Change::Put(renewed), Event::Renewed);
+                // A replica that missed a re-entry or a release knows the tenure with another count.
+                let told = request.holds.filter(|_| named.is_some() && self.quarantine.in_force(self.now));
+                let renewed = Holder { deadline, holds: told.unwrap_or(known.holds), ..known.clone() };
+                let change = Change::Put(renewed);
+                let event = event_of(self.lock, &change);
+                self.change(change, event);
                 Ok(token)
             }
             (_, Some(token)) if self.quarantine.in_force(self.now) => {
@@ -288,7 +293,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             self.change(Change::End(token, End::Released), Event::Released);
         }
         self.tokens.observe(token);
-        let (owner, holds, since) = (request.owner.clone(), request.holds, self.now.mono);
+        let (owner, holds, since) = (request.owner.clone(), request.holds.unwrap_or(1), self.now.mono);
         let restored = Holder { owner, holds, slots: Slots::EXCLUSIVE, token, deadline, since };
         self.change(Change::Put(restored), Event::Acquired);
         self.serve_other_waits_of(&request.owner);

@@ -279,14 +279,16 @@ mod reference {
             owner: usize,
             lease: i64,
             token: Option<u64>,
-            holds: u32,
+            holds: Option<u32>,
         ) -> Answer {
             self.look(key);
             let (now, deadline) = (self.now, self.now + lease);
+            let told = holds.filter(|_| token.is_some() && self.quarantined());
             if let Some(at) = self.of(key, owner) {
                 let tenure = &mut self.locks[key][at];
                 if token.is_none_or(|token| token == tenure.token) {
                     tenure.deadline = deadline;
+                    tenure.holds = told.unwrap_or(tenure.holds);
                     return Answer::Token(tenure.token);
                 }
             }
@@ -300,6 +302,7 @@ mod reference {
             }
             self.ended[key] = self.ended[key].max(older.unwrap_or(0));
             self.last_token = self.last_token.max(token);
+            let holds = holds.unwrap_or(1);
             self.locks[key] = vec![Tenure { owner, holds, slots: 1, token, deadline, since: now }];
             self.grant_waits_of(key, owner);
             Answer::Token(token)
@@ -366,7 +369,7 @@ enum Op {
         owner: usize,
         lease: i64,
         token: Named,
-        holds: u32,
+        holds: Option<u32>,
     },
     /// Time passes, in microseconds.
     Advance(i64),
@@ -420,7 +423,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (1..3_u64).prop_map(Named::Above),
         1 => (-1..2_i64).prop_map(Named::DayAhead),
     ];
-    let restored_holds = prop_oneof![4 => 1..4_u32, 1 => Just(u32::MAX), 1 => Just(u32::MAX - 1)];
+    let restored_holds =
+        prop::option::of(prop_oneof![4 => 1..4_u32, 1 => Just(u32::MAX), 1 => Just(u32::MAX - 1)]);
     prop_oneof![
         20 => (at.clone(), lease.clone(), holds, wait)
             .prop_map(|((key, owner), lease, holds, wait)| Op::Acquire { key, owner, lease, holds, wait }),
@@ -986,7 +990,7 @@ impl World {
         name: usize,
         lease: i64,
         named: Option<u64>,
-        holds: u32,
+        holds: Option<u32>,
     ) -> Result<Answer, TestCaseError> {
         let request = RenewRequest { owner: owner(name), lease: span(lease), token: named.map(token), holds };
         let renewed = self.step(key, None, |step| step.renew(&request))?;

@@ -601,8 +601,23 @@ fn a_forgotten_tenure_is_restored_by_its_token() {
          at(1)  A renews                           -> not held: free
          at(1)  A renews token 40 holds 3 lease 70 -> token 40 | put A 3 holds, token 40, 70 left | acquired
          at(1)  the lock is                        -> A 3 holds, token 40, until 71
-         at(2)  A renews token 40 holds 1          -> token 40 | put A 3 holds, token 40, 100 left | renewed
+         at(2)  A renews token 40                  -> token 40 | put A 3 holds, token 40, 100 left | renewed
          at(3)  A releases                         -> 2 left",
+    );
+}
+
+#[test]
+fn a_tenure_that_is_known_with_another_count_has_the_one_that_its_owner_names_in_quarantine() {
+    table(
+        "at(0)   A acquires                -> granted 1 hold, token 1
+         at(1)   A renews token 1 holds 3  -> token 1 | put A 1 hold, token 1, 100 left | renewed
+         at(1)   quarantine lasts 50
+         at(2)   A renews holds 3          -> token 1 | put A 1 hold, token 1, 100 left | renewed
+         at(3)   A renews token 1 holds 3  -> token 1 | put A 3 holds, token 1, 100 left | acquired
+         at(4)   A renews token 1          -> token 1 | put A 3 holds, token 1, 100 left | renewed
+         at(5)   A renews token 1 holds 2  -> token 1 | put A 2 holds, token 1, 100 left | acquired
+         at(52)  A renews token 1 holds 1  -> token 1 | put A 2 holds, token 1, 100 left | renewed
+         at(53)  A releases holds 1        -> 1 left",
     );
 }
 
@@ -1359,7 +1374,7 @@ impl World {
                     owner: owner(name),
                     lease: span(options.after(&["lease"]).unwrap_or(100)),
                     token: options.after(&["token"]).map(token),
-                    holds: options.after(&["holds"]).unwrap_or(1),
+                    holds: options.after(&["holds"]),
                 };
                 let token = self.step(|step| step.renew(&request));
                 Some(token.map_or_else(refused, |token| format!("token {}", token.get())))

@@ -59,5 +59,5 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest)
         }
     }
     let lease = lease.unwrap_or_else(settings::default_lease);
-    Ok((key, RenewRequest { owner, lease, token, holds: holds.unwrap_or(1) }))
+    Ok((key, RenewRequest { owner, lease, token, holds }))
 }

@@ -87,6 +87,21 @@ fn a_forgotten_tenure_is_restored_with_its_holds() {
 }
 
 #[test]
+fn a_tenure_that_is_known_with_another_count_has_the_one_that_its_owner_names() {
+    let server = long();
+    let mut a = server.client();
+    restore(&mut a, "A TOKEN 4711");
+    assert_eq!(restore(&mut a, "A TOKEN 4711 HOLDS 3"), Reply::Int(4_711));
+    assert_eq!(a.holder("lock").tenure(), ("A", 3, 4_711));
+    assert_eq!(restore(&mut a, "A TOKEN 4711"), Reply::Int(4_711));
+    assert_eq!(restore(&mut a, "A HOLDS 2"), Reply::Int(4_711), "it names no token");
+    assert_eq!(a.holder("lock").tenure(), ("A", 3, 4_711));
+    a.call("CONFIG SET lock.quarantine 0");
+    restore(&mut a, "A TOKEN 4711 HOLDS 1");
+    assert_eq!(a.holder("lock").tenure(), ("A", 3, 4_711), "the quarantine is over");
+}
+
+#[test]
 fn a_restored_tenure_keeps_others_out() {
     let server = long();
     let mut a = server.client();
