@@ -84,7 +84,17 @@ impl Setup {
         for _ in 0..20 {
             let port = free_port();
             match self.launch(port, &dir.path) {
-                Ok(child) => return Server { child, port, setup: self, dir, end_is_expected: false },
+                Ok(child) => {
+                    let setup = self;
+                    return Server {
+                        child,
+                        port,
+                        setup,
+                        dir,
+                        end_is_expected: false,
+                        crash_is_expected: false,
+                    };
+                }
                 Err(log) if log.contains("Address already in use") || log.contains("bind:") => {}
                 Err(log) => panic!("the server does not start:\n{log}"),
             }
@@ -113,6 +123,9 @@ impl Setup {
              repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nshutdown-timeout 0\n",
             dir.display()
         );
+        // What a replica hears from its primary, and a server from its AOF, must never fail: where it does, the server
+        // ends, and with it the test.
+        config.push_str("propagation-error-behavior panic\n");
         for line in &self.config {
             config.push_str(line);
             config.push('\n');
@@ -169,6 +182,7 @@ pub struct Server {
     setup: Setup,
     dir: Directory,
     end_is_expected: bool,
+    crash_is_expected: bool,
 }
 
 impl Server {
@@ -259,6 +273,16 @@ impl Server {
         self.end_is_expected = true;
         self.signal(libc::SIGTERM);
         soon("the server ends", || self.child.try_wait().expect("a child"))
+    }
+
+    /// Waits until it has crashed, which is what the test wants, and returns its log.
+    #[track_caller]
+    pub fn see_crash(&mut self) -> String {
+        self.end_is_expected = true;
+        self.crash_is_expected = true;
+        let status = soon("the server ends", || self.child.try_wait().expect("a child"));
+        assert!(!status.success(), "the server ends in order");
+        self.log()
     }
 
     /// Starts it again after its end: same port, same directory, same setup.
@@ -383,6 +407,8 @@ impl Drop for Server {
             let lines: Vec<&str> = log.lines().collect();
             let tail = &lines[lines.len().saturating_sub(60)..];
             eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, tail.join("\n"));
+        } else if self.crash_is_expected {
+            // It has been looked at.
         } else if crashed {
             panic!("the server has ended or crashed:\n{log}");
         } else if panicked {

@@ -2,16 +2,12 @@
 
 use lockward_tests::{Client, Info, Reply, Server, Setup, eventually};
 
-/// A primary and its replica, in sync; the replica does not forgive a command that fails on it.
+/// A primary and its replica, in sync.
 #[track_caller]
 fn pair() -> (Server, Server) {
     let primary = Server::start();
-    let replica = strict().start_replica_of(&primary);
+    let replica = Server::start_replica_of(&primary);
     (primary, replica)
-}
-
-fn strict() -> Setup {
-    Setup::new().config("propagation-error-behavior panic")
 }
 
 /// What LOCK.INFO tells that does not depend on when it is asked.
@@ -74,12 +70,30 @@ fn the_digest_tells_a_replica_that_differs() {
 }
 
 #[test]
+fn a_replica_ends_when_a_command_from_its_primary_fails() {
+    for change in ["LOCK.RENEW lock A", "LOCK.RELEASE lock A"] {
+        let (primary, mut replica) = pair();
+        let mut a = primary.client();
+        a.acquire("lock A");
+        replica.see_in_sync_with(&primary);
+        let mut there = replica.client();
+        there.call("CONFIG SET replica-read-only no");
+        assert_eq!(there.call("SET lock value"), Reply::ok());
+        there.call("CONFIG SET replica-read-only yes");
+        assert!(!matches!(a.call(change), Reply::Error(_)), "{change}");
+        let log = replica.see_crash();
+        assert!(log.contains("panicked sending an error to its master"), "{change}: {log}");
+        assert!(log.contains("WRONGTYPE"), "{change}: {log}");
+    }
+}
+
+#[test]
 fn a_replica_that_comes_later_gets_the_locks_there_are() {
     let primary = Server::start();
     let mut a = primary.client();
     a.acquire("lock A PX 100000");
     a.acquire("lock A");
-    let replica = strict().start_replica_of(&primary);
+    let replica = Server::start_replica_of(&primary);
     assert_same(&primary, &replica, "lock");
     let left = replica.client().holder("lock").lease_left;
     assert!(50_000 < left && left <= 100_000, "{left}");
@@ -176,7 +190,7 @@ fn an_evicted_lock_reaches_the_replica_again_with_its_next_change() {
 fn a_replica_that_loads_beside_its_old_data_has_the_same_tenure() {
     let primary = Server::start();
     primary.client().acquire("lock A PX 600000");
-    let replica = strict().config("repl-diskless-load swapdb").start();
+    let replica = Setup::new().config("repl-diskless-load swapdb").start();
     replica.client().acquire("lock X");
     replica.client().acquire("gone X");
     replica.follow(&primary);
@@ -364,7 +378,7 @@ fn a_server_that_was_a_replica_serves_its_waiters_again() {
 #[test]
 fn a_replica_of_a_replica_has_the_same_tenure() {
     let (primary, replica) = pair();
-    let last = strict().start_replica_of(&replica);
+    let last = Server::start_replica_of(&replica);
     let mut a = primary.client();
     a.acquire("lock A");
     let mut b = primary.waiter("lock B BLOCK 0");
@@ -378,7 +392,7 @@ fn a_replica_of_a_replica_has_the_same_tenure() {
 fn a_replica_keeps_what_it_hears_in_its_own_aof() {
     let primary = Server::start();
     let mut replica =
-        strict().config("appendonly yes").config("appendfsync always").start_replica_of(&primary);
+        Setup::new().config("appendonly yes").config("appendfsync always").start_replica_of(&primary);
     let mut observer = replica.client();
     eventually("the replica has begun a new AOF", || {
         observer.stat("persistence", "aof_rewrite_scheduled") == 0
