@@ -5,7 +5,7 @@
 
 use crate::server::{KeyName, global_flags, now};
 use crate::state::{self, Loading, State, Unlinked};
-use lockward_core::{Db, LineId, Lock};
+use lockward_core::{Db, FencingToken, LineId, Lock};
 
 /// A lock leaves the keyspace under `name`: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
 /// it is served from what is there then.
@@ -21,14 +21,20 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
         state.note_unlinked(now);
         let held = lock.holders().iter().any(|holder| !holder.is_over(now));
-        state.unlinked = held.then(|| Unlinked {
-            db: name.db(),
-            key: name.bytes().into(),
-            lock: lock.clone(),
-            evicting: state.evicting || global_flags().out_of_memory(),
-        });
+        if held {
+            state.unlinked = Some(Unlinked {
+                db: name.db(),
+                key: name.bytes().into(),
+                lock: lock.clone(),
+                evicting: state.evicting || global_flags().out_of_memory(),
+            });
+        } else {
+            // As where the module ends a lease: that tenure may come back, nothing older.
+            let token = lock.holders().iter().map(|holder| holder.token).max();
+            state.note_ended(name.db(), name.bytes(), token.and_then(FencingToken::before), now);
+        }
         let line: Vec<LineId> = state.room.line(name.db(), name.bytes()).into_iter().collect();
-        if held || !line.is_empty() {
+        if held || !line.is_empty() || !state.ended.is_empty() {
             state.look_at(&line, now);
         }
     });

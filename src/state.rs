@@ -32,7 +32,7 @@ pub struct State {
     pub undelivered: Vec<Undelivered>,
     /// The last lock that the server took out of the keyspace before its lease was over.
     pub unlinked: Option<Unlinked>,
-    /// For each lock the largest token whose tenure has ended in this quarantine.
+    /// For each lock the largest token that is not to be restored any more in this quarantine.
     pub ended: HashMap<(Db, Box<[u8]>), FencingToken>,
     /// For each database, or all, the largest token given before it was flushed in this quarantine.
     pub flushed: HashMap<Option<Db>, FencingToken>,
@@ -116,7 +116,7 @@ impl State {
         self.quarantine = quarantine;
     }
 
-    /// Takes note of a tenure that has ended, for as long as an older one might be restored.
+    /// Takes note of a token up to which nothing is to be restored, for as long as something might be.
     pub fn note_ended(&mut self, db: Db, key: &[u8], token: Option<FencingToken>, now: Instant) {
         if let Some(token) = token.filter(|_| self.quarantine.ends(now).is_some()) {
             let latest = self.ended.entry((db, key.into())).or_insert(token);
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    /// The largest token whose tenure has ended in this quarantine.
+    /// The largest token that is not to be restored any more in this quarantine.
     pub fn ended(&self, db: Db, key: &[u8]) -> Option<FencingToken> {
         if self.ended.is_empty() && self.flushed.is_empty() {
             return None;

@@ -134,7 +134,8 @@ impl<H> Effects<H> {
         self.ended = None;
     }
 
-    /// The largest token of the tenures that have ended.
+    /// The largest token that is not to be restored after this: a tenure given back or broken is over. One whose lease
+    /// was over here may still come back, but nothing older than it.
     #[must_use]
     pub const fn ended(&self) -> Option<FencingToken> {
         self.ended
@@ -163,8 +164,11 @@ impl<H> Effects<H> {
         encoding::append(&mut self.payload, &change, now);
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
-        if let Change::End(token, _) = change {
-            self.ended = self.ended.max(Some(token));
+        match change {
+            Change::End(token, End::Released) => self.ended = self.ended.max(Some(token)),
+            // It may have been renewed where we have not heard of it.
+            Change::End(token, End::LeaseOver) => self.ended = self.ended.max(token.before()),
+            Change::Put(_) | Change::Count(..) => {}
         }
         lock.apply(change, now);
     }

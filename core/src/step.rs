@@ -46,7 +46,7 @@ pub struct Step<'a, H> {
     pub tokens: &'a mut TokenSource,
     /// Whether new tenures are withheld.
     pub quarantine: Quarantine,
-    /// The largest token whose tenure has ended on this lock in this quarantine: nothing older is restored.
+    /// The largest token that is not to be restored on this lock any more in this quarantine, nor any older one.
     pub ended: Option<FencingToken>,
     /// What the step leaves to be done.
     pub effects: &'a mut Effects<H>,

@@ -28,6 +28,12 @@ impl FencingToken {
         self.0
     }
 
+    /// The largest token that is smaller; the first has none.
+    #[must_use]
+    pub const fn before(self) -> Option<Self> {
+        Self::new(self.0.saturating_sub(1))
+    }
+
     /// Whether the token lies more than a day ahead of the wall clock: no honest server gave it, and taking it for
     /// the floor would use the numbers up.
     #[must_use]

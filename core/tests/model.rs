@@ -180,7 +180,7 @@ mod reference {
         pub(super) fn look(&mut self, key: usize) {
             let now = self.now;
             for over in self.locks[key].extract_if(.., |tenure| tenure.deadline <= now) {
-                self.ended[key] = self.ended[key].max(over.token);
+                self.ended[key] = self.ended[key].max(over.token - 1);
             }
             while let Some(first) = self.waits.iter().find(|wait| wait.key == key) {
                 let owner = first.owner;

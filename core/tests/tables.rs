@@ -747,6 +747,18 @@ fn a_tenure_that_ended_in_this_quarantine_or_before_it_is_not_restored() {
 }
 
 #[test]
+fn a_tenure_whose_lease_was_over_in_this_quarantine_may_come_back_but_nothing_older() {
+    table(
+        "at(0)  quarantine lasts 100
+         at(1)  A renews token 7 lease 10 -> token 7
+         at(20) B renews token 6          -> not held: free
+         at(20) A renews token 7 lease 10 -> token 7
+         at(40) B renews token 8 lease 10 -> token 8
+         at(60) A renews token 7          -> not held: free",
+    );
+}
+
+#[test]
 fn a_restored_token_is_passed_by_the_next() {
     table(
         "at(0)   quarantine lasts 50

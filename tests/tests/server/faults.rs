@@ -5,7 +5,7 @@ use std::time::Duration;
 
 fn pair() -> (Server, Server) {
     let primary = Server::start();
-    let replica = Setup::new().config("propagation-error-behavior panic").start_replica_of(&primary);
+    let replica = Server::start_replica_of(&primary);
     (primary, replica)
 }
 
@@ -311,4 +311,28 @@ fn a_full_resync_counts_a_lease_from_when_it_is_heard_though_the_replicas_clock_
     assert_eq!(there.call("REPLICAOF NO ONE"), Reply::ok());
     assert_eq!(there.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
     assert_eq!(there.owner("lock").as_deref(), Some("A"));
+}
+
+#[test]
+fn a_renewal_that_a_promoted_replica_has_missed_is_made_up_for() {
+    let server = Server::start_with("quarantine 600000");
+    let mut a = server.client();
+    // As a replica knows the tenure that has missed its last renewal: with the lease before.
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 200"), Reply::Int(4_711));
+    // So that it is the module that ends the lease, as it does where somebody waits.
+    assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
+    let mut b = server.waiter("lock B BLOCK 0");
+    eventually("the lease is over", || a.info("lock").is_none());
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4710").error_word(), "NOTHELD");
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
+    assert!(b.has_no_reply());
+}
+
+#[test]
+fn nothing_older_is_restored_than_what_the_server_has_expired_in_this_quarantine() {
+    let server = Server::start_with("quarantine 600000");
+    let mut a = server.client();
+    assert_eq!(a.call("LOCK.RENEW lock B TOKEN 4712 PX 100"), Reply::Int(4_712));
+    eventually("the key is dropped", || a.call("EXISTS lock") == Reply::Int(0));
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711").error_word(), "NOTHELD");
 }
