@@ -3,6 +3,7 @@
 //! - [`Server`] is one server process with the module loaded, on its own port and in its own directory.
 //! - [`Client`] speaks RESP2 or RESP3 and shows each [`Reply`] exactly as it was on the wire.
 //! - [`ReplicationStream`] and [`appended_commands`] show what replicas and the AOF are sent.
+//! - [`Link`] is a replication link that breaks as networks do.
 //! - [`eventually`] waits for a condition. It is the only place that lets time go by: a test never sleeps.
 //!
 //! The environment chooses what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
@@ -11,6 +12,7 @@
 
 mod client;
 mod clock;
+mod link;
 mod locks;
 mod reply;
 mod server;
@@ -19,6 +21,7 @@ mod wait;
 
 pub use client::{Client, Command, Silence};
 pub use clock::WallClock;
+pub use link::Link;
 pub use locks::{Grant, Holder, Info, Waiter};
 pub use reply::Reply;
 pub use server::{Server, Setup};

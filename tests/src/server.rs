@@ -1,6 +1,7 @@
 //! A server process of one's own.
 
 use crate::client::Client;
+use crate::link::Link;
 use crate::reply::Reply;
 use crate::wait::{DEADLINE, eventually, soon};
 use std::fs::{self, File};
@@ -356,9 +357,29 @@ impl Server {
     /// Makes it a replica of `primary` and waits until it is in sync.
     #[track_caller]
     pub fn follow(&self, primary: &Self) {
-        let mut client = self.client();
-        assert_eq!(client.call(format!("REPLICAOF 127.0.0.1 {}", primary.port)), Reply::ok());
+        self.begin_to_follow(primary.port);
         self.see_in_sync_with(primary);
+    }
+
+    /// Makes it a replica of what is behind `port`, and does not wait until it is in sync.
+    #[track_caller]
+    pub fn begin_to_follow(&self, port: u16) {
+        assert_eq!(self.client().call(format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
+    }
+
+    /// Makes it a replica of `primary` by way of `link`, and waits until it is in sync.
+    #[track_caller]
+    pub fn follow_through(&self, link: &Link, primary: &Self) {
+        self.begin_to_follow(link.port());
+        self.see_in_sync_with(primary);
+    }
+
+    /// Makes it a primary, and returns a connection to it.
+    #[track_caller]
+    pub fn promote(&self) -> Client {
+        let mut client = self.client();
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        client
     }
 
     /// Waits until it has heard all that `primary` has sent up to now.

@@ -25,6 +25,7 @@ mod server {
     mod release;
     mod renew;
     mod replication;
+    mod resync;
     mod settings;
     mod tokens;
     mod transactions;

@@ -1,0 +1,145 @@
+//! Full resyncs that are cut short.
+
+use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
+
+/// The locks of the primary: enough for a transfer of many packets.
+const LOCKS: u64 = 3_000;
+
+/// How often a transfer is cut.
+const CUTS: u64 = 100;
+
+/// At most so many bytes come before the data.
+const GREETINGS: u64 = 300;
+
+fn primary_with_locks() -> Server {
+    // Its cron sees the end of a transfer that was cut, and only then begins the next.
+    let primary = Setup::new().config("hz 100").start();
+    let mut client = primary.client();
+    client.call_all((0..LOCKS).map(|number| format!("LOCK.ACQUIRE lock-{number} A{number} PX 600000")));
+    client.call_all((0..LOCKS).step_by(3).map(|number| format!("LOCK.ACQUIRE lock-{number} A{number}")));
+    primary
+}
+
+/// How many bytes a full resync takes, the greetings included.
+fn bytes_of_a_resync(primary: &Server) -> u64 {
+    let link = Link::to(primary);
+    let replica = Server::start();
+    replica.follow_through(&link, primary);
+    link.carried()
+}
+
+#[track_caller]
+fn assert_same(primary: &Server, replica: &Server) {
+    replica.see_in_sync_with(primary);
+    let digest = |server: &Server| server.client().call("DEBUG DIGEST");
+    assert_eq!(digest(primary), digest(replica));
+    assert_eq!(replica.client().call("DBSIZE"), primary.client().call("DBSIZE"));
+}
+
+/// Cuts resyncs at places spread over the whole of it, looking at the replica `meanwhile`; then lets one through.
+#[track_caller]
+fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(&mut Client)) {
+    let primary = primary_with_locks();
+    let bytes = bytes_of_a_resync(&primary);
+    let link = Link::to(&primary);
+    let cut = |number: u64| GREETINGS + (bytes - GREETINGS) * number / CUTS;
+    // To and fro, at a different place each time.
+    link.cut_after((0..CUTS).map(|number| cut(number * 37 % CUTS)));
+    let replica = setup.start();
+    prepare(&replica);
+    replica.begin_to_follow(link.port());
+    let mut observer = replica.client();
+    eventually("every cut has been made", || {
+        meanwhile(&mut observer);
+        link.cuts_left() == 0
+    });
+    assert_same(&primary, &replica);
+    let resyncs = u64::try_from(primary.client().stat("stats", "sync_full")).unwrap();
+    assert!(resyncs > CUTS + 1, "every cut fell into a transfer: {resyncs}");
+    assert_eq!(observer.info("old-lock"), None);
+    let mut client = replica.promote();
+    let before = client.holder("lock-7");
+    assert_eq!(before.tenure(), ("A7", 1, primary.client().holder("lock-7").token));
+    let mut waiter = replica.waiter("lock-7 B BLOCK 0");
+    assert_eq!(client.call("LOCK.RELEASE lock-7 A7"), Reply::Int(0));
+    assert!(waiter.reply().grant().token > before.token);
+}
+
+fn old_lock(replica: &Server) {
+    replica.client().acquire("old-lock X PX 600000");
+}
+
+#[track_caller]
+fn still_has_its_old_lock(client: &mut Client) {
+    match client.call("LOCK.INFO old-lock") {
+        Reply::Error(text) => assert!(text.starts_with("LOADING"), "{text}"),
+        info => assert_eq!(info.info().holders[0].owner, "X"),
+    }
+}
+
+/// Nothing, or LOADING: never what has come of a transfer that may still be cut.
+#[track_caller]
+fn has_no_lock_yet(client: &mut Client) {
+    // It may be the last of them, which is not cut.
+    if client.server_info("replication", "master_link_status") == "down" {
+        let reply = client.call("LOCK.INFO lock-7");
+        let loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));
+        let mut synced = || client.server_info("replication", "master_link_status") == "up";
+        assert!(loading || reply.is_null() || synced(), "{reply:?}");
+    }
+}
+
+#[test]
+fn a_replica_that_loads_beside_its_old_data_survives_a_hundred_cuts() {
+    cut_short(Setup::new().config("repl-diskless-load swapdb"), old_lock, still_has_its_old_lock);
+}
+
+#[test]
+fn a_replica_that_loads_from_its_disk_survives_a_hundred_cuts() {
+    cut_short(Setup::new().config("repl-diskless-load disabled"), old_lock, still_has_its_old_lock);
+}
+
+#[test]
+fn a_replica_that_loads_into_an_empty_database_survives_a_hundred_cuts() {
+    cut_short(Setup::new().config("repl-diskless-load on-empty-db"), |_| {}, has_no_lock_yet);
+}
+
+#[test]
+fn the_waiters_of_a_server_are_sent_away_when_it_becomes_a_replica_that_never_gets_in_sync() {
+    let primary = primary_with_locks();
+    let link = Link::to(&primary);
+    link.swallow();
+    let replica = Setup::new().config("repl-diskless-load swapdb").start();
+    old_lock(&replica);
+    let mut waiter = replica.waiter("old-lock Y BLOCK 0");
+    replica.begin_to_follow(link.port());
+    assert_eq!(waiter.reply().error_word(), "UNBLOCKED");
+    assert_eq!(replica.client().owner("old-lock").as_deref(), Some("X"));
+    let mut client = replica.promote();
+    assert_eq!(client.call("LOCK.RELEASE old-lock X"), Reply::Int(0));
+}
+
+#[test]
+fn a_replica_promoted_after_half_a_resync_goes_on_with_its_old_tenures() {
+    let primary = primary_with_locks();
+    let bytes = bytes_of_a_resync(&primary);
+    let replica = Setup::new().config("repl-diskless-load swapdb").start();
+    old_lock(&replica);
+    for part in 1..=20 {
+        let link = Link::to(&primary);
+        link.swallow_after(bytes * part / 21);
+        let before = replica.client().holder("old-lock");
+        replica.begin_to_follow(link.port());
+        eventually("the rest is lost", || link.carried() >= bytes * part / 21);
+        // While a server waits for the rest it does nothing else.
+        drop(link);
+        let mut client = replica.promote();
+        assert_eq!(client.holder("old-lock").tenure(), before.tenure(), "{part}");
+        assert_eq!(client.call("DBSIZE"), Reply::Int(1), "{part}");
+        let mut waiter = replica.waiter("old-lock Y BLOCK 0");
+        assert_eq!(client.call("LOCK.RELEASE old-lock X"), Reply::Int(0), "{part}");
+        assert!(waiter.reply().grant().token > before.token, "{part}");
+        assert_eq!(client.call("LOCK.RELEASE old-lock Y"), Reply::Int(0), "{part}");
+        old_lock(&replica);
+    }
+}
