@@ -82,7 +82,7 @@ fn a_replica_ends_when_a_command_from_its_primary_fails() {
         there.call("CONFIG SET replica-read-only yes");
         assert!(!matches!(a.call(change), Reply::Error(_)), "{change}");
         let log = replica.see_crash();
-        assert!(log.contains("panicked sending an error to its master"), "{change}: {log}");
+        assert!(log.contains("This replica panicked sending an error"), "{change}: {log}");
         assert!(log.contains("WRONGTYPE"), "{change}: {log}");
     }
 }
