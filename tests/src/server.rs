@@ -271,18 +271,29 @@ impl Server {
     /// Asks it to end, as SIGTERM does, and waits for that.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
+        self.begin_to_terminate();
+        self.see_end()
+    }
+
+    /// Asks it to end, as SIGTERM does.
+    #[track_caller]
+    pub fn begin_to_terminate(&mut self) {
         self.end_is_expected = true;
         self.signal(libc::SIGTERM);
+    }
+
+    /// Waits until it has ended, which is what the test wants.
+    #[track_caller]
+    pub fn see_end(&mut self) -> ExitStatus {
+        self.end_is_expected = true;
         soon("the server ends", || self.child.try_wait().expect("a child"))
     }
 
     /// Waits until it has crashed, which is what the test wants, and returns its log.
     #[track_caller]
     pub fn see_crash(&mut self) -> String {
-        self.end_is_expected = true;
         self.crash_is_expected = true;
-        let status = soon("the server ends", || self.child.try_wait().expect("a child"));
-        assert!(!status.success(), "the server ends in order");
+        assert!(!self.see_end().success(), "the server ends in order");
         self.log()
     }
 

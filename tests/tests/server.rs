@@ -26,6 +26,7 @@ mod server {
     mod renew;
     mod replication;
     mod resync;
+    mod role_changes;
     mod settings;
     mod tokens;
     mod transactions;

@@ -1,0 +1,351 @@
+//! Pauses, failovers and shutdowns while contended leases end: a write in the background ends the server then.
+
+use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// How many locks are contended.
+const LOCKS: usize = 100;
+
+fn logged() -> Setup {
+    Setup::new().config("appendonly yes").config("shutdown-timeout 20")
+}
+
+/// A primary, its replica, and the replica of that, each with an AOF.
+fn chain() -> [Server; 3] {
+    let primary = logged().start();
+    let replica = logged().start_replica_of(&primary);
+    let last = logged().start_replica_of(&replica);
+    [primary, replica, last]
+}
+
+/// Locks whose leases end one after the other, each with somebody who waits for it.
+struct Contended {
+    waiters: Vec<Client>,
+    /// A wait with a limit that all these leases are over before.
+    last: Client,
+}
+
+impl Contended {
+    /// The leases are renewed by `renewals`, and begin to end 100 ms later.
+    #[track_caller]
+    fn on(server: &Server, then: impl FnOnce(&mut Client)) -> Self {
+        let mut client = server.client();
+        client.call_all((0..LOCKS).map(|number| format!("LOCK.ACQUIRE lock-{number} A PX 600000")));
+        client.acquire("held A PX 600000");
+        let mut waiters: Vec<Client> = (0..LOCKS).map(|_| server.client()).collect();
+        for (number, waiter) in waiters.iter_mut().enumerate() {
+            waiter.ask(&format!("lock-{number} B BLOCK 0 PX 600000"));
+        }
+        let mut last = server.client();
+        last.ask("held B BLOCK 500");
+        client.see_blocked(i64::try_from(LOCKS).unwrap() + 1);
+        // The leases must not end before what is to happen meanwhile has begun.
+        let renew = |number| format!("LOCK.RENEW lock-{number} A PX {}", 100 + 2 * number);
+        client.send_all((0..LOCKS).map(renew));
+        then(&mut client);
+        Self { waiters, last }
+    }
+
+    #[track_caller]
+    fn see_leases_over(&mut self) {
+        assert_eq!(self.last.reply(), Reply::NullArray, "a wait limit is no write");
+    }
+
+    #[track_caller]
+    fn nobody_is_granted(&mut self) {
+        self.see_leases_over();
+        // To look at all of them takes longer than a pause.
+        assert!(self.waiters.iter_mut().step_by(33).all(Client::has_no_reply));
+    }
+
+    #[track_caller]
+    fn all_are_granted(&mut self) {
+        for waiter in &mut self.waiters {
+            assert_eq!(waiter.reply().grant().holds, 1);
+        }
+    }
+}
+
+#[track_caller]
+fn read_all(client: &mut Client) {
+    for _ in 0..LOCKS {
+        client.reply().int();
+    }
+}
+
+#[track_caller]
+fn assert_same(primary: &Server, replica: &Server) {
+    replica.see_in_sync_with(primary);
+    let digest = |server: &Server| server.client().call("DEBUG DIGEST");
+    assert_eq!(digest(primary), digest(replica));
+}
+
+#[track_caller]
+fn see_role(server: &Server, role: &str) {
+    let mut client = server.client();
+    eventually(role, || client.server_info("replication", "role") == role);
+}
+
+#[track_caller]
+fn see_no_failover(server: &Server) {
+    let mut client = server.client();
+    eventually("the failover is over", || {
+        client.server_info("replication", "master_failover_state") == "no-failover"
+    });
+}
+
+#[test]
+fn nothing_is_granted_while_clients_are_paused() {
+    for pause in ["WRITE", "ALL"] {
+        let [primary, replica, last] = chain();
+        let mut contended = Contended::on(&primary, |client| {
+            client.send(format!("CLIENT PAUSE 1000 {pause}"));
+            read_all(client);
+            assert_eq!(client.reply(), Reply::ok());
+        });
+        contended.nobody_is_granted();
+        contended.all_are_granted();
+        assert_same(&primary, &replica);
+        assert_same(&replica, &last);
+    }
+}
+
+#[test]
+fn a_failover_that_waits_for_a_lagging_replica_grants_nothing_and_can_be_aborted() {
+    let [primary, replica, last] = chain();
+    replica.freeze();
+    let mut contended = Contended::on(&primary, |client| {
+        client.send("FAILOVER TIMEOUT 600000");
+        read_all(client);
+        assert_eq!(client.reply(), Reply::ok());
+    });
+    contended.nobody_is_granted();
+    assert_eq!(primary.client().call("FAILOVER ABORT"), Reply::ok());
+    contended.all_are_granted();
+    replica.thaw();
+    assert_same(&primary, &replica);
+    assert_same(&replica, &last);
+}
+
+#[test]
+fn a_failover_that_waits_for_a_lagging_replica_goes_on_with_the_same_tenures() {
+    let [primary, replica, last] = chain();
+    replica.freeze();
+    let mut contended = Contended::on(&primary, |client| {
+        client.send("FAILOVER");
+        read_all(client);
+        assert_eq!(client.reply(), Reply::ok());
+    });
+    contended.nobody_is_granted();
+    let token = primary.client().holder("held").token;
+    replica.thaw();
+    see_role(&replica, "master");
+    for waiter in &mut contended.waiters {
+        assert_eq!(waiter.reply().error_word(), "UNBLOCKED");
+    }
+    assert_eq!(replica.client().holder("held").token, token);
+    for number in 0..LOCKS {
+        assert_eq!(replica.client().acquire(&format!("lock-{number} C BLOCK 0")).holds, 1);
+    }
+    assert_same(&replica, &primary);
+    assert_same(&replica, &last);
+}
+
+#[test]
+fn a_forced_failover_grants_nothing_meanwhile() {
+    let [primary, replica, last] = chain();
+    let port = replica.port();
+    replica.freeze();
+    let mut contended = Contended::on(&primary, |client| {
+        client.send(format!("FAILOVER TO 127.0.0.1 {port} FORCE TIMEOUT 800"));
+        read_all(client);
+        assert_eq!(client.reply(), Reply::ok());
+    });
+    contended.nobody_is_granted();
+    for waiter in &mut contended.waiters {
+        assert_eq!(waiter.reply().error_word(), "UNBLOCKED");
+    }
+    see_role(&primary, "slave");
+    replica.thaw();
+    see_role(&replica, "master");
+    see_no_failover(&primary);
+    for number in 0..LOCKS {
+        assert_eq!(replica.client().acquire(&format!("lock-{number} C BLOCK 0")).holds, 1);
+    }
+    assert_same(&replica, &primary);
+    assert_same(&replica, &last);
+}
+
+#[test]
+fn a_shutdown_that_waits_for_a_lagging_replica_grants_nothing_and_can_be_aborted() {
+    let [primary, replica, last] = chain();
+    replica.freeze();
+    let mut stopper = primary.client();
+    let mut contended = Contended::on(&primary, |client| {
+        stopper.send("SHUTDOWN");
+        read_all(client);
+    });
+    contended.nobody_is_granted();
+    assert_eq!(primary.client().call("SHUTDOWN ABORT"), Reply::ok());
+    assert!(matches!(stopper.reply(), Reply::Error(_)));
+    contended.all_are_granted();
+    replica.thaw();
+    assert_same(&primary, &replica);
+    assert_same(&replica, &last);
+}
+
+#[test]
+fn a_shutdown_that_waits_for_a_lagging_replica_ends_in_order() {
+    let [mut primary, replica, last] = chain();
+    replica.freeze();
+    let mut contended = Contended::on(&primary, |client| read_all(client));
+    primary.begin_to_terminate();
+    contended.see_leases_over();
+    let mut client = primary.client();
+    assert_eq!(client.info("lock-99"), None, "nobody is granted");
+    let token = client.holder("held").token;
+    replica.thaw();
+    assert!(primary.see_end().success());
+    let mut client = replica.promote();
+    assert_eq!(client.holder("held").token, token);
+    assert_eq!(client.acquire("lock-99 C").holds, 1);
+    assert_same(&replica, &last);
+}
+
+#[test]
+fn a_replica_that_was_paused_makes_up_for_it() {
+    let [primary, replica, last] = chain();
+    replica.client().call("CLIENT PAUSE 1000 WRITE");
+    let mut contended = Contended::on(&primary, read_all);
+    contended.see_leases_over();
+    contended.all_are_granted();
+    assert_same(&primary, &replica);
+    assert_same(&replica, &last);
+}
+
+#[test]
+fn what_clients_do_to_a_writable_replica_stays_there() {
+    let primary = Server::start();
+    let replica = Setup::new().config("replica-read-only no").start_replica_of(&primary);
+    let last = Server::start_replica_of(&replica);
+    let mut there = replica.client();
+    let spoils = [
+        "DEL",
+        "UNLINK",
+        "SET {} value",
+        "PEXPIRE {} 1",
+        "PERSIST",
+        "RENAME {} other",
+        "MOVE {} 1",
+        "SADD {} x",
+    ];
+    let mut contended = Contended::on(&primary, |client| {
+        read_all(client);
+        replica.see_in_sync_with(&primary);
+        for (number, spoil) in (0..LOCKS).zip(spoils.iter().cycle()) {
+            let key = format!("lock-{number}");
+            there.call(if spoil.contains("{}") {
+                spoil.replace("{}", &key)
+            } else {
+                format!("{spoil} {key}")
+            });
+        }
+        there.call("DEL held");
+    });
+    contended.all_are_granted();
+    for (number, waiter) in contended.waiters.iter_mut().enumerate() {
+        assert_eq!(waiter.call(format!("LOCK.RELEASE lock-{number} B")), Reply::Int(0));
+    }
+    replica.see_in_sync_with(&primary);
+    last.see_in_sync_with(&replica);
+    // It hears all anew, and then it is as its primary again.
+    let mut a = primary.client();
+    a.acquire("lock A PX 600000");
+    replica.promote();
+    replica.follow(&primary);
+    assert_same(&primary, &replica);
+    assert_eq!(replica.promote().owner("lock").as_deref(), Some("A"));
+}
+
+#[test]
+fn an_isolated_primary_grants_nothing_in_the_background_until_its_replica_is_back() {
+    let primary = Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1").start();
+    let link = Link::to(&primary);
+    let replica = Server::start();
+    replica.follow_through(&link, &primary);
+    let mut contended = Contended::on(&primary, |client| {
+        read_all(client);
+    });
+    contended.see_leases_over();
+    contended.all_are_granted();
+    let mut client = primary.client();
+    client.acquire("lock A PX 600000");
+    let mut b = primary.waiter("lock B BLOCK 0");
+    let mut c = primary.waiter("lock C BLOCK 4500");
+    // The lag is reckoned in whole seconds: the lease ends when it is surely too long.
+    client.call("LOCK.RENEW lock A PX 4000").int();
+    link.swallow();
+    assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
+    assert_eq!(client.call("LOCK.ACQUIRE other A").error_word(), "NOREPLICAS");
+    assert_eq!(client.info("lock"), None);
+    assert!(b.has_no_reply());
+    link.mend();
+    assert_eq!(b.reply().grant().holds, 1);
+    assert_same(&primary, &replica);
+}
+
+#[test]
+fn servers_that_change_places_all_the_time_end_up_the_same() {
+    let servers = [logged().start(), logged().start()];
+    let ports = servers.each_ref().map(Server::port);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let over = &over;
+            scope.spawn(move || {
+                let (mut turn, mut granted) = (0_usize, 0);
+                while !over.load(Ordering::Relaxed) {
+                    turn += 1;
+                    let Ok(mut client) = Client::connect(ports[turn % 2]) else { continue };
+                    let key = format!("lock-{}", (turn + number) % 3);
+                    let ask = format!("LOCK.ACQUIRE {key} A{number} PX {} BLOCK 200", 5 + turn * 7 % 90);
+                    while let Ok(reply) = client.try_call(&ask[..]) {
+                        granted += usize::from(matches!(reply, Reply::Array(_)));
+                        if matches!(reply, Reply::Error(_)) || over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        if granted % 3 > 0 {
+                            let _ = client.try_call(format!("LOCK.RELEASE {key} A{number}"));
+                        }
+                    }
+                }
+                assert!(granted > 0);
+            });
+        }
+        let [mut one, mut other] = servers.each_ref().map(Server::client);
+        for turn in 0..8 {
+            // In one turn of its event loop each, beside what the clients do.
+            one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "PING".to_owned()]);
+            if turn % 3 > 0 {
+                servers[0].see_in_sync_with(&servers[1]);
+            }
+            one.call("REPLICAOF NO ONE");
+            if turn % 5 == 0 {
+                one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "REPLICAOF NO ONE".to_owned()]);
+            }
+            other.call(format!("REPLICAOF 127.0.0.1 {}", ports[0]));
+            if turn % 3 > 1 {
+                servers[1].see_in_sync_with(&servers[0]);
+            }
+            other.call("REPLICAOF NO ONE");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let [one, other] = &servers;
+    one.client().see_blocked(0);
+    other.client().see_blocked(0);
+    one.client().acquire("lock A PX 600000");
+    other.follow(one);
+    assert_same(one, other);
+}
