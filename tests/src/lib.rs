@@ -9,12 +9,16 @@
 //! The environment chooses what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
 //! module (`target/release/liblockward.so`), `LOCKWARD_PANIC_MODULE` the module built with the feature `panic-probe`
 //! (`target/panic-probe/release/liblockward.so`).
+//!
+//! `LOCKWARD_LONG=1` chooses how much: tests that try their luck many times then take the larger number of [`rounds`].
+//! They claim the same in both forms; the long one is for nights, releases, and the hunt for a rare fault.
 
 mod client;
 mod clock;
 mod link;
 mod locks;
 mod reply;
+mod rounds;
 mod server;
 mod stream;
 mod wait;
@@ -24,6 +28,7 @@ pub use clock::WallClock;
 pub use link::Link;
 pub use locks::{Grant, Holder, Info, Waiter};
 pub use reply::Reply;
+pub use rounds::rounds;
 pub use server::{Server, Setup};
 pub use stream::{ReplicationStream, Sent, appended_commands};
 pub use wait::{DEADLINE, eventually, soon};
