@@ -4,7 +4,7 @@ use crate::reply::Reply;
 use crate::wait::DEADLINE;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -204,6 +204,21 @@ impl Client {
     #[track_caller]
     pub fn speak_resp3(&mut self) {
         assert!(matches!(self.call("HELLO 3"), Reply::Map(_)));
+    }
+
+    /// Ends the connection in the direction to the server, which sees it ended. What it answers can still be read.
+    #[track_caller]
+    pub fn end_requests(&self) {
+        self.stream.shutdown(Shutdown::Write).expect("an open connection");
+    }
+
+    /// Whether a part of a reply has arrived.
+    #[track_caller]
+    pub fn has_unread(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("a connection");
+        let found = matches!(self.stream.peek(&mut [0]), Ok(1..));
+        self.stream.set_nonblocking(false).expect("a connection");
+        found || !self.unread.is_empty()
     }
 
     /// Closes the connection so that the server sees it broken (RST), not ended.

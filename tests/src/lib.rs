@@ -11,12 +11,14 @@
 //! (`target/panic-probe/release/liblockward.so`).
 //!
 //! `LOCKWARD_LONG=1` chooses how much: tests that try their luck many times then take the larger number of [`rounds`].
-//! They claim the same in both forms; the long one is for nights, releases, and the hunt for a rare fault.
+//! They claim the same in both forms; the long one is for nights, releases, and the hunt for a rare fault. What they do
+//! at random follows from a seed that they print; `LOCKWARD_SEED` gives them the seed.
 
 mod client;
 mod clock;
 mod link;
 mod locks;
+mod random;
 mod reply;
 mod rounds;
 mod server;
@@ -27,6 +29,7 @@ pub use client::{Client, Command, Silence};
 pub use clock::WallClock;
 pub use link::Link;
 pub use locks::{Grant, Holder, Info, Waiter};
+pub use random::Random;
 pub use reply::Reply;
 pub use rounds::rounds;
 pub use server::{Server, Setup};

@@ -22,6 +22,7 @@ mod server {
     mod persistence;
     mod protocol;
     mod quarantine;
+    mod races;
     mod release;
     mod renew;
     mod replication;

@@ -1,0 +1,459 @@
+//! Waits that end around their grant: whichever comes first, the lock goes on to the next in line.
+//!
+//! In each race A holds a lock, B waits for it, and C waits behind B. A grant and an ending of B's wait are sent at
+//! instants at most 5 ms apart, in both orders, and as often as not close enough to be found in one turn of the server's
+//! event loop. All leases last ten minutes: what is stuck stays stuck for longer than a test waits.
+
+use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, rounds};
+use std::collections::HashMap;
+use std::ops::AddAssign;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How the wait of B ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// B ends its connection, and reads what is still answered.
+    End,
+    /// B breaks its connection off.
+    BreakOff,
+    /// Another client kills B.
+    Kill,
+    /// The user that B has logged in as is deleted.
+    DeleteUser,
+    /// Another client unblocks B, as if its limit were reached.
+    Unblock,
+    /// Another client unblocks B, with an error.
+    UnblockWithError,
+    /// B's owner repeats the wait over another connection.
+    Repeat,
+    /// B's wait limit is reached.
+    Limit,
+}
+
+/// What makes the lock free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Freeing {
+    Release,
+    LeaseEnd,
+    Delete,
+    Transaction,
+    Script,
+    Flush,
+}
+
+const FREEINGS: [Freeing; 6] = [
+    Freeing::Release,
+    Freeing::LeaseEnd,
+    Freeing::Delete,
+    Freeing::Transaction,
+    Freeing::Script,
+    Freeing::Flush,
+];
+
+/// How often what came first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    /// The wait ended before the grant: B was never granted the lock.
+    before: u32,
+    /// B was granted the lock, and had left before it could be told.
+    passed_on: u32,
+    /// B was granted the lock and told so.
+    told: u32,
+    /// The server took B for told, and B was not there any more to hear it.
+    unheard: u32,
+}
+
+impl Tally {
+    const fn after(&self) -> u32 {
+        self.passed_on + self.told + self.unheard
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, more: Self) {
+        self.before += more.before;
+        self.passed_on += more.passed_on;
+        self.told += more.told;
+        self.unheard += more.unheard;
+    }
+}
+
+struct Race {
+    key: String,
+    b: Option<Client>,
+    b_id: i64,
+    b_heard: bool,
+    again: Client,
+    c: Client,
+}
+
+/// What is sent at one instant of a batch.
+#[derive(Clone, Copy)]
+enum Action {
+    Free,
+    ShortenLease,
+    AskB,
+    AskC,
+    End,
+}
+
+const BATCH: usize = 50;
+/// The lease and the wait limit that are meant to end at an instant of the batch.
+const SHORT: Duration = Duration::from_millis(30);
+
+struct Course<'a> {
+    server: &'a Server,
+    ending: Ending,
+    random: Random,
+    a: Client,
+    killer: Client,
+    events: Client,
+    raced: usize,
+}
+
+impl<'a> Course<'a> {
+    #[track_caller]
+    fn new(server: &'a Server, ending: Ending) -> Self {
+        let (mut a, killer, mut events) = (server.client(), server.client(), server.client());
+        a.call("CONFIG SET notify-keyspace-events Ed");
+        events.call("SUBSCRIBE __keyevent@0__:lock.acquired the-end");
+        events.reply();
+        Self { server, ending, random: Random::new(), a, killer, events, raced: 0 }
+    }
+
+    /// Runs one batch of races.
+    #[track_caller]
+    fn run(&mut self, freeing: Freeing, count: usize) -> Tally {
+        let mut races: Vec<Race> = (0..count).map(|_| self.line_up(freeing)).collect();
+        if self.ending != Ending::Limit {
+            for ask in [Self::ask_b, Self::ask_c] {
+                let before = self.a.stat("clients", "blocked_clients");
+                races.iter_mut().for_each(|race| ask(self, race));
+                self.a.see_blocked(before + i64::try_from(count).unwrap());
+            }
+        }
+        let schedule = self.schedule(freeing, count);
+        // Races that run at once would spoil each other's aim.
+        static AIM: Mutex<()> = Mutex::new(());
+        let aim = AIM.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
+        let mut freed = 0;
+        for (at, action, number) in schedule {
+            while begun.elapsed() < at {
+                std::hint::spin_loop();
+            }
+            let race = &mut races[number];
+            match action {
+                Action::Free => freed += self.free(freeing, race),
+                Action::ShortenLease => {
+                    self.a.send(format!("LOCK.RENEW {} A PX {}", race.key, SHORT.as_millis()));
+                    freed += 1;
+                }
+                Action::AskB => self.ask_b(race),
+                Action::AskC => self.ask_c(race),
+                Action::End => self.end(race),
+            }
+        }
+        drop(aim);
+        for _ in 0..freed {
+            let reply = self.a.reply();
+            assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+        }
+        if matches!(
+            self.ending,
+            Ending::Kill | Ending::DeleteUser | Ending::Unblock | Ending::UnblockWithError
+        ) {
+            for _ in &races {
+                self.killer.reply().int();
+            }
+        }
+        let told: Vec<Option<bool>> = races.iter_mut().map(|race| self.finish(race)).collect();
+        let acquired = self.acquired();
+        let mut tally = Tally::default();
+        for (race, told) in races.iter().zip(told) {
+            match (acquired[&race.key], told) {
+                (2, None) => tally.before += 1,
+                (3, None) => tally.passed_on += 1,
+                (3, Some(true)) => tally.told += 1,
+                // Whoever of the two calls it was that the server answered with the grant, B holds the lock.
+                (3, Some(false)) if self.ending == Ending::Repeat => tally.before += 1,
+                (3, Some(false)) => tally.unheard += 1,
+                other => panic!("{}: acquisitions, and whether B holds and knows: {other:?}", race.key),
+            }
+        }
+        tally
+    }
+
+    #[track_caller]
+    fn line_up(&mut self, freeing: Freeing) -> Race {
+        self.raced += 1;
+        let key = format!("lock-{:?}-{freeing:?}-{}", self.ending, self.raced);
+        self.a.acquire(&format!("{key} A PX 600000"));
+        let mut b = self.server.client();
+        if self.ending == Ending::DeleteUser {
+            self.a.call(format!("ACL SETUSER {key} on nopass ~* +@all"));
+            assert_eq!(b.call(format!("AUTH {key} any")), Reply::ok());
+        }
+        if self.random.once_in(2) {
+            b.speak_resp3();
+        }
+        let b_id = b.id();
+        Race { key, b: Some(b), b_id, b_heard: false, again: self.server.client(), c: self.server.client() }
+    }
+
+    #[track_caller]
+    fn ask_b(&mut self, race: &mut Race) {
+        let limit = if self.ending == Ending::Limit { SHORT.as_millis() } else { 0 };
+        let mut commands = vec![format!("LOCK.ACQUIRE {} B PX 600000 HOLDS 1 BLOCK {limit}", race.key)];
+        if self.random.once_in(4) {
+            commands.push("PING".to_owned());
+        }
+        race.b.as_mut().expect("B is there").send_all(commands);
+    }
+
+    #[track_caller]
+    fn ask_c(&mut self, race: &mut Race) {
+        race.c.ask(&format!("{} C PX 600000 BLOCK 0", race.key));
+    }
+
+    /// What is sent when.
+    fn schedule(&mut self, freeing: Freeing, count: usize) -> Vec<(Duration, Action, usize)> {
+        const FIRST: i64 = 40_000;
+        let mut schedule = Vec::new();
+        let at = |micros: i64| Duration::from_micros(micros.unsigned_abs());
+        let short = i64::try_from(SHORT.as_micros()).unwrap();
+        // Who goes by a timer of the server is not as exact as who sends a command.
+        let exact = freeing != Freeing::LeaseEnd && self.ending != Ending::Limit;
+        for number in 0..count {
+            let freed = if freeing == Freeing::Flush { FIRST } else { FIRST + self.random.within(0..20_000) };
+            let offset = match self.random.within(0..4) {
+                0 if exact => self.random.within(-300..300),
+                1 if exact => self.random.within(-3..3),
+                _ => self.random.within(-5_000..5_000),
+            };
+            match freeing {
+                Freeing::LeaseEnd => schedule.push((at(freed - short), Action::ShortenLease, number)),
+                Freeing::Flush if number > 0 => {}
+                _ => schedule.push((at(freed), Action::Free, number)),
+            }
+            if self.ending == Ending::Limit {
+                schedule.push((at(freed - short + offset), Action::AskB, number));
+                schedule.push((at(freed - short + offset + 1), Action::AskC, number));
+            } else {
+                schedule.push((at(freed + offset), Action::End, number));
+            }
+        }
+        schedule.sort_by_key(|(at, ..)| *at);
+        schedule
+    }
+
+    /// Makes the lock free, and tells how many replies there will be.
+    #[track_caller]
+    fn free(&mut self, freeing: Freeing, race: &Race) -> usize {
+        let key = &race.key;
+        let release = format!("LOCK.RELEASE {key} A");
+        match freeing {
+            Freeing::Release => self.a.send(release),
+            Freeing::Delete => self.a.send(format!("{} {key}", self.random.one_of(&["DEL", "UNLINK"]))),
+            Freeing::Transaction => {
+                self.a.send_all(["MULTI", &release, "EXEC"]);
+                return 3;
+            }
+            Freeing::Script => {
+                let script = "return redis.call('LOCK.RELEASE', KEYS[1], 'A')";
+                self.a.send(["EVAL", script, "1", key]);
+            }
+            Freeing::Flush => {
+                self.a.send(*self.random.one_of(&["FLUSHALL SYNC", "FLUSHALL ASYNC", "FLUSHDB"]))
+            }
+            Freeing::LeaseEnd => unreachable!("a lease ends by itself"),
+        }
+        1
+    }
+
+    #[track_caller]
+    fn end(&mut self, race: &mut Race) {
+        match self.ending {
+            Ending::End => race.b.as_ref().expect("B is there").end_requests(),
+            Ending::BreakOff => {
+                let b = race.b.take().expect("B is there");
+                race.b_heard = b.has_unread();
+                b.break_off();
+            }
+            Ending::Kill => self.killer.send(format!("CLIENT KILL ID {}", race.b_id)),
+            Ending::DeleteUser => self.killer.send(format!("ACL DELUSER {}", race.key)),
+            Ending::Unblock => self.killer.send(format!("CLIENT UNBLOCK {}", race.b_id)),
+            Ending::UnblockWithError => self.killer.send(format!("CLIENT UNBLOCK {} ERROR", race.b_id)),
+            Ending::Repeat => race.again.ask(&format!("{} B PX 600000 HOLDS 1 BLOCK 0", race.key)),
+            Ending::Limit => unreachable!("a limit is reached by itself"),
+        }
+    }
+
+    /// What B has been told: a grant, or that there is none (null, an error, silence). B knows nothing more than that.
+    #[track_caller]
+    fn heard(&self, race: &mut Race) -> Option<Grant> {
+        let b = race.b.as_mut()?;
+        match b.reply_within(DEADLINE) {
+            Ok(grant @ Reply::Array(_)) => Some(grant.grant()),
+            Ok(Reply::NullArray | Reply::Null) => {
+                assert!(matches!(self.ending, Ending::Unblock | Ending::Limit));
+                None
+            }
+            Ok(reply) => {
+                let expected = match self.ending {
+                    Ending::UnblockWithError => "UNBLOCKED",
+                    Ending::Repeat => "SUPERSEDED",
+                    _ => "no error",
+                };
+                assert_eq!(reply.error_word(), expected, "{}", race.key);
+                None
+            }
+            Err(lockward_tests::Silence::Closed) => {
+                assert!(matches!(self.ending, Ending::End | Ending::Kill | Ending::DeleteUser));
+                None
+            }
+            Err(lockward_tests::Silence::StillOpen) => panic!("{}: B is not answered", race.key),
+        }
+    }
+
+    /// Waits for the end of one race, in which the lock must come to C. Returns whether B was heard to hold it, and
+    /// whether B knows.
+    #[track_caller]
+    fn finish(&mut self, race: &mut Race) -> Option<bool> {
+        let heard = self.heard(race);
+        let key = race.key.clone();
+        let mut repeated = None;
+        if self.ending == Ending::Repeat {
+            let grant = race.again.reply().grant();
+            assert_eq!(grant.holds, 1, "{key}");
+            assert!(heard.is_none_or(|heard| heard == grant), "{key}: the repeat finds the same grant");
+            repeated = Some(grant);
+        }
+        let mut knows = heard.is_some();
+        let mut held = heard.or(repeated);
+        if matches!(self.ending, Ending::BreakOff | Ending::DeleteUser) && held.is_none() {
+            // Nobody but the server knows whether it took B for told. Then the repeat finds the grant.
+            let owner = self.owner_when_settled(race);
+            if owner == "B" {
+                let token = self.a.holder(&key).token;
+                held = Some(race.again.acquire(&format!("{key} B HOLDS 1 PX 600000")));
+                assert_eq!(held, Some(Grant { token, holds: 1 }), "{key}: the repeat finds the same grant");
+                knows = race.b_heard;
+            }
+        }
+        if let Some(grant) = held {
+            let holder = self.a.holder(&key);
+            assert_eq!(holder.tenure(), ("B", grant.holds, grant.token), "{key}");
+            let release = format!("LOCK.RELEASE {key} B HOLDS 0 TOKEN {}", grant.token);
+            assert_eq!(self.a.call(release), Reply::Int(0), "{key}");
+        }
+        let grant = race.c.reply().grant();
+        assert!(held.is_none_or(|held| held.token < grant.token), "{key}");
+        assert_eq!(self.a.holder(&key).tenure(), ("C", 1, grant.token), "{key}");
+        assert_eq!(race.c.call(format!("LOCK.RELEASE {key} C")), Reply::Int(0), "{key}");
+        assert_eq!(self.a.info(&key), None, "{key}");
+        held.map(|_| knows)
+    }
+
+    /// Who holds the lock once the server has noticed that B is gone, and done what follows from that.
+    #[track_caller]
+    fn owner_when_settled(&mut self, race: &Race) -> String {
+        let gone = format!("CLIENT LIST ID {}", race.b_id);
+        eventually("B is gone", || self.a.call(&*gone).bytes().is_empty());
+        // A wait that ends by the module's timer ends after all that was due before.
+        assert_eq!(self.a.call(format!("LOCK.ACQUIRE {} D BLOCK 1", race.key)), Reply::NullArray);
+        self.a.owner(&race.key).expect("an owner")
+    }
+
+    /// How often each lock has been acquired since last time.
+    #[track_caller]
+    fn acquired(&mut self) -> HashMap<String, u32> {
+        self.a.call("PUBLISH the-end now");
+        let mut counts = HashMap::new();
+        loop {
+            let message = self.events.reply();
+            if message.items()[1] == Reply::bulk("the-end") {
+                return counts;
+            }
+            *counts.entry(message.items()[2].text()).or_default() += 1;
+        }
+    }
+}
+
+/// Races `ending` against every kind of freeing, and looks whether anything is left behind.
+#[track_caller]
+fn race(ending: Ending) -> Vec<Tally> {
+    let server = Server::start();
+    let mut observer = server.client();
+    let clients = observer.stat("clients", "connected_clients");
+    let can_unblock = server.has_redis(7, 4);
+    let ends_before = can_unblock || !matches!(ending, Ending::Unblock | Ending::UnblockWithError);
+    let mut tallies = Vec::new();
+    let mut course = Course::new(&server, ending);
+    for freeing in FREEINGS {
+        let mut tally = Tally::default();
+        // A machine that is busy may miss its aim: then there are more races, until some end on either side.
+        let (least, most) = (rounds(42, 2_000), rounds(42, 2_000) + 20 * BATCH);
+        let mut raced = 0;
+        let both = |tally: &Tally| (tally.before > 0 || !ends_before) && tally.after() > 0;
+        while raced < least || (raced < most && !both(&tally)) {
+            let batch = if raced < least { BATCH.min(least - raced) } else { BATCH };
+            tally += course.run(freeing, batch);
+            raced += batch;
+        }
+        println!("{ending:?} around {freeing:?}: {raced} races, {tally:?}");
+        assert_eq!(tally.before > 0, ends_before, "endings before the grant");
+        assert!(tally.after() > 0, "endings after the grant");
+        tallies.push(tally);
+    }
+    drop(course);
+    observer.see_blocked(0);
+    eventually("all other connections are gone", || observer.stat("clients", "connected_clients") == clients);
+    assert_eq!(observer.call("LOCK.TOP"), Reply::Array(vec![]));
+    assert_eq!(observer.call("DBSIZE"), Reply::Int(0));
+    assert_eq!(observer.call("PING"), Reply::Simple("PONG".into()));
+    tallies
+}
+
+#[test]
+fn a_client_that_ends_its_connection_around_its_grant_stops_nobody() {
+    let tallies = race(Ending::End);
+    assert!(tallies.iter().all(|tally| tally.unheard == 0), "what the server sent can be read");
+}
+
+#[test]
+fn a_client_that_breaks_off_around_its_grant_stops_nobody() {
+    race(Ending::BreakOff);
+}
+
+#[test]
+fn a_client_that_is_killed_around_its_grant_stops_nobody() {
+    let tallies = race(Ending::Kill);
+    assert!(tallies.iter().all(|tally| tally.unheard == 0), "what the server sent can be read");
+}
+
+#[test]
+fn a_client_whose_user_is_deleted_around_its_grant_stops_nobody() {
+    race(Ending::DeleteUser);
+}
+
+#[test]
+fn a_client_that_is_unblocked_around_its_grant_stops_nobody() {
+    race(Ending::Unblock);
+}
+
+#[test]
+fn a_client_that_is_unblocked_with_an_error_around_its_grant_stops_nobody() {
+    race(Ending::UnblockWithError);
+}
+
+#[test]
+fn a_wait_that_is_repeated_around_its_grant_finds_the_same_grant() {
+    race(Ending::Repeat);
+}
+
+#[test]
+fn a_wait_limit_that_is_reached_around_the_grant_stops_nobody() {
+    race(Ending::Limit);
+}
