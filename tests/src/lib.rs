@@ -4,6 +4,7 @@
 //! - [`Client`] speaks RESP2 or RESP3 and shows each [`Reply`] exactly as it was on the wire.
 //! - [`ReplicationStream`] and [`appended_commands`] show what replicas and the AOF are sent.
 //! - [`Link`] is a replication link that breaks as networks do.
+//! - [`Proxy`] stands between clients and a server, and loses requests and replies.
 //! - [`eventually`] waits for a condition. It is the only place that lets time go by: a test never sleeps.
 //!
 //! The environment chooses what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
@@ -18,6 +19,7 @@ mod client;
 mod clock;
 mod link;
 mod locks;
+mod proxy;
 mod random;
 mod reply;
 mod rounds;
@@ -29,6 +31,7 @@ pub use client::{Client, Command, Silence};
 pub use clock::WallClock;
 pub use link::Link;
 pub use locks::{Grant, Holder, Info, Waiter};
+pub use proxy::{Fate, Losses, Proxy};
 pub use random::Random;
 pub use reply::Reply;
 pub use rounds::rounds;

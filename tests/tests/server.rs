@@ -16,6 +16,7 @@ mod server {
     mod holds;
     mod info;
     mod keys;
+    mod lost_replies;
     mod memory;
     mod newcomer;
     mod panics;

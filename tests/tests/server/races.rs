@@ -265,7 +265,7 @@ impl<'a> Course<'a> {
                 self.a.send(["EVAL", script, "1", key]);
             }
             Freeing::Flush => {
-                self.a.send(*self.random.one_of(&["FLUSHALL SYNC", "FLUSHALL ASYNC", "FLUSHDB"]))
+                self.a.send(self.random.one_of(&["FLUSHALL SYNC", "FLUSHALL ASYNC", "FLUSHDB"]))
             }
             Freeing::LeaseEnd => unreachable!("a lease ends by itself"),
         }
