@@ -29,6 +29,7 @@ mod server {
     mod replication;
     mod resync;
     mod role_changes;
+    mod same_turn;
     mod settings;
     mod tokens;
     mod transactions;

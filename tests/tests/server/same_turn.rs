@@ -1,0 +1,160 @@
+//! What meets in one turn of the server's event loop: grants, and ends of the waits they go to.
+
+use lockward_tests::{Client, DEADLINE, Random, Reply, Server, Silence, eventually, rounds};
+
+/// One of the calls by which B waits.
+struct Wait {
+    client: Client,
+    id: i64,
+    has_more: bool,
+}
+
+impl Wait {
+    /// How the wait has ended, with everything that must be answered behind it.
+    #[track_caller]
+    fn end(&mut self) -> End {
+        let end = match self.client.reply_within(DEADLINE) {
+            Ok(Reply::NullArray | Reply::Null | Reply::Error(_)) => End::Unblocked,
+            Ok(grant) => End::Granted(grant.grant().token),
+            Err(Silence::Closed) => return End::Closed,
+            Err(Silence::StillOpen) => panic!("no answer"),
+        };
+        if self.has_more {
+            assert_eq!(self.client.reply(), Reply::Simple("PONG".into()));
+        }
+        match self.client.try_call("ECHO last") {
+            Ok(last) => assert_eq!(last, Reply::bulk("last"), "one reply a command"),
+            Err(silence) => assert_eq!(silence, Silence::Closed),
+        }
+        end
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Granted(i64),
+    Unblocked,
+    Closed,
+}
+
+/// B waits over one to three connections, and C behind it. One packet frees the lock, and kills and unblocks B's calls,
+/// in any order. Whoever has been told of a grant has it; nobody else has, and C is next.
+#[test]
+fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
+    let server = Server::start();
+    let mut random = Random::new();
+    let mut a = server.client();
+    let (mut told, mut passed_on, mut partly) = (0, 0, 0);
+    for round in 0..rounds(400, 20_000) {
+        let (key, db) = (format!("lock-{round}"), random.within(0..3));
+        a.call(format!("SELECT {db}"));
+        a.acquire(&format!("{key} A PX 600000"));
+        let connect = || {
+            let mut client = server.client();
+            client.call(format!("SELECT {db}"));
+            client
+        };
+        let mut c = connect();
+        let mut waits: Vec<Wait> = Vec::new();
+        for number in 0..random.within(1..4) {
+            let mut client = connect();
+            if random.once_in(2) {
+                client.speak_resp3();
+            }
+            let has_more = random.once_in(2);
+            let id = client.id();
+            let ask = format!("LOCK.ACQUIRE {key} B PX 600000 BLOCK {}", random.one_of(&["0", "600000"]));
+            client.send_all([&*ask, "PING"].into_iter().take(if has_more { 2 } else { 1 }));
+            a.see_waiters(&key, number + 1);
+            waits.push(Wait { client, id, has_more });
+        }
+        let number = i64::try_from(waits.len()).unwrap();
+        c.ask(&format!("{key} C PX 600000 BLOCK 0"));
+        a.see_waiters(&key, number + 1);
+
+        let mut packet: Vec<Vec<String>> = Vec::new();
+        let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for _ in 0..random.within(1..5) {
+            let id = waits[usize::try_from(random.within(0..number)).unwrap()].id;
+            packet.push(words(match random.within(0..5) {
+                0 | 1 => format!("CLIENT KILL ID {id}"),
+                2 => format!("CLIENT UNBLOCK {id}"),
+                3 => format!("CLIENT UNBLOCK {id} ERROR"),
+                _ => format!("LOCK.INFO {key}"),
+            }));
+        }
+        let freeing = match random.within(0..6) {
+            0 => vec!["DEL".to_owned(), key.clone()],
+            1 => vec!["FLUSHDB".to_owned()],
+            2 => {
+                let script = "return redis.call('LOCK.RELEASE', KEYS[1], 'A')";
+                ["EVAL", script, "1", &key].map(str::to_owned).to_vec()
+            }
+            _ => words(format!("LOCK.RELEASE {key} A")),
+        };
+        let place = random.within(0..i64::try_from(packet.len()).unwrap() + 1);
+        packet.insert(usize::try_from(place).unwrap(), freeing);
+        if random.once_in(3) {
+            packet.insert(0, vec!["MULTI".to_owned()]);
+            packet.push(vec!["EXEC".to_owned()]);
+        }
+        let shown = format!("{key}, {} waits: {packet:?}", waits.len());
+        for reply in a.call_all(packet) {
+            assert!(!matches!(reply, Reply::Error(_)), "{shown}: {reply:?}");
+        }
+
+        let ends: Vec<End> = waits.iter_mut().map(Wait::end).collect();
+        let granted = ends.iter().filter(|end| matches!(end, End::Granted(_))).count();
+        if granted > 0 {
+            let holds = i64::try_from(granted).unwrap();
+            eventually(&format!("B holds what it was told, {ends:?}: {shown}"), || {
+                let holder = a.holder(&key);
+                holder.owner == "B" && holder.holds == holds
+            });
+            let token = a.holder(&key).token;
+            assert!(ends.iter().all(|end| !matches!(end, End::Granted(other) if *other != token)), "{shown}");
+            assert_eq!(a.call(format!("LOCK.RELEASE {key} B ALL TOKEN {token}")), Reply::Int(0));
+            told += 1;
+            partly += i32::from(granted < waits.len());
+        } else {
+            passed_on += 1;
+        }
+        assert!(matches!(c.reply_within(DEADLINE), Ok(Reply::Array(_))), "C is next, {ends:?}: {shown}");
+        assert_eq!(a.call(format!("LOCK.RELEASE {key} C")), Reply::Int(0), "{shown}");
+        assert_eq!(a.info(&key), None, "{shown}");
+    }
+    println!(
+        "{told} times B was told ({partly} times on some of its calls), {passed_on} times the lock went to C"
+    );
+    assert!(told > 0 && partly > 0 && passed_on > 0);
+    a.see_blocked(0);
+    for db in 0..3 {
+        a.call(format!("SELECT {db}"));
+        assert_eq!(a.call("LOCK.TOP"), Reply::Array(vec![]));
+        assert_eq!(a.call("DBSIZE"), Reply::Int(0));
+    }
+}
+
+/// A silent client is as much a holder as another.
+#[test]
+fn a_waiter_that_wants_no_replies_is_granted_the_lock_without_one() {
+    for ask in [
+        &["CLIENT REPLY OFF", "LOCK.ACQUIRE lock B PX 600000 BLOCK 0", "PING", "CLIENT REPLY ON"][..],
+        &["CLIENT REPLY SKIP", "LOCK.ACQUIRE lock B PX 600000 BLOCK 0", "HELLO"][..],
+    ] {
+        let server = Server::start();
+        let (mut a, mut b) = (server.client(), server.client());
+        a.acquire("lock A PX 600000");
+        b.send_all(ask.iter().copied());
+        a.see_waiters("lock", 1);
+        let mut c = server.waiter("lock C BLOCK 0");
+        a.call("LOCK.RELEASE lock A");
+        match b.reply() {
+            Reply::Simple(on) => assert_eq!(on, "OK"),
+            hello => assert_eq!(hello.field("proto"), &Reply::Int(2)),
+        }
+        assert_eq!(a.holder("lock").owner, "B");
+        assert_eq!(b.call("LOCK.RELEASE lock B"), Reply::Int(0));
+        assert_eq!(c.reply().grant().holds, 1);
+    }
+}
