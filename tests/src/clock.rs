@@ -4,9 +4,8 @@ use crate::server::Setup;
 use std::env;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{self, Command};
-use std::sync::OnceLock;
+use std::path::PathBuf;
+use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -63,26 +62,6 @@ impl Setup {
     /// Lets the server read its wall clock from `clock`.
     #[track_caller]
     pub fn clock(self, clock: &WallClock) -> Self {
-        let shim = shim().to_str().expect("a path");
-        self.environment("LD_PRELOAD", shim).environment("LOCKWARD_CLOCK", &clock.path.display().to_string())
+        self.shim("clock_shim", "LOCKWARD_CLOCK", &clock.path)
     }
-}
-
-/// The library that does it, compiled once a test run to beside the test program.
-#[track_caller]
-fn shim() -> &'static Path {
-    static SHIM: OnceLock<PathBuf> = OnceLock::new();
-    SHIM.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clock_shim.rs");
-        let program = env::current_exe().expect("a test program");
-        let library = program.with_file_name("libclock_shim.so");
-        let fresh = program.with_file_name(format!("libclock_shim-{}.so", process::id()));
-        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let mut command = Command::new(rustc);
-        command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
-        let done = command.arg(&fresh).arg(&source).status().expect("rustc runs");
-        assert!(done.success(), "{} does not compile", source.display());
-        fs::rename(&fresh, &library).expect("a new name");
-        library
-    })
 }

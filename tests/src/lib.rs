@@ -18,23 +18,26 @@
 mod client;
 mod clock;
 mod link;
+mod disk;
 mod locks;
 mod proxy;
 mod random;
 mod reply;
 mod rounds;
 mod server;
+mod shim;
 mod stream;
 mod wait;
 
 pub use client::{Client, Command, Silence};
 pub use clock::WallClock;
 pub use link::Link;
+pub use disk::{Disk, appended_files};
 pub use locks::{Grant, Holder, Info, Waiter};
 pub use proxy::{Fate, Losses, Proxy};
 pub use random::Random;
 pub use reply::Reply;
 pub use rounds::rounds;
-pub use server::{Server, Setup};
-pub use stream::{ReplicationStream, Sent, appended_commands};
+pub use server::{Refusal, Server, Setup};
+pub use stream::{ReplicationStream, Sent, appended_commands, commands_in};
 pub use wait::{DEADLINE, eventually, soon};

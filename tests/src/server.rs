@@ -71,6 +71,17 @@ impl Setup {
         self
     }
 
+    /// Loads a library into the server before its own.
+    pub(crate) fn preload(mut self, library: &Path) -> Self {
+        const NAME: &str = "LD_PRELOAD";
+        let library = library.display().to_string();
+        match self.environment.iter_mut().find(|(name, _)| name == NAME) {
+            Some((_, libraries)) => libraries.extend([":", &library]),
+            None => self.environment.push((NAME.to_owned(), library)),
+        }
+        self
+    }
+
     /// Starts a server and waits until it serves.
     #[track_caller]
     pub fn start(self) -> Server {
@@ -96,8 +107,9 @@ impl Setup {
                         crash_is_expected: false,
                     };
                 }
-                Err(log) if log.contains("Address already in use") || log.contains("bind:") => {}
-                Err(log) => panic!("the server does not start:\n{log}"),
+                Err(Refusal { log, .. })
+                    if log.contains("Address already in use") || log.contains("bind:") => {}
+                Err(Refusal { log, .. }) => panic!("the server does not start:\n{log}"),
             }
         }
         panic!("no free port");
@@ -113,12 +125,12 @@ impl Setup {
                 child.wait().expect("a child that ends");
                 panic!("the server starts");
             }
-            Err(log) => log,
+            Err(refusal) => refusal.log,
         }
     }
 
-    /// Starts a process on `port` and waits until it serves, or returns what it logged before it ended.
-    fn launch(&self, port: u16, dir: &Path) -> Result<Child, String> {
+    /// Starts a process on `port` and waits until it serves, or tells how it ended.
+    fn launch(&self, port: u16, dir: &Path) -> Result<Child, Refusal> {
         let mut config = format!(
             "bind 127.0.0.1\nport {port}\ndir {}\nsave \"\"\nappendonly no\nenable-debug-command yes\n\
              repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nshutdown-timeout 0\n",
@@ -137,6 +149,7 @@ impl Setup {
         let file = dir.join("server.conf");
         fs::write(&file, config).expect("a writable directory");
         let log = File::options().create(true).append(true).open(dir.join("server.log")).expect("a log");
+        let logged = usize::try_from(log.metadata().expect("a log").len()).expect("a size");
         let program = env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into());
         let mut command = Command::new(&program);
         command.arg(&file);
@@ -153,9 +166,11 @@ impl Setup {
             panic!("{program} does not run ({error}): run `make build`, or set LOCKWARD_SERVER")
         });
         let pid = format!("process_id:{}\r\n", child.id());
-        let serves = |child: &mut Child| -> Option<Result<(), String>> {
-            if child.try_wait().expect("a child").is_some() {
-                return Some(Err(fs::read_to_string(dir.join("server.log")).unwrap_or_default()));
+        let serves = |child: &mut Child| -> Option<Result<(), Refusal>> {
+            if let Some(status) = child.try_wait().expect("a child") {
+                let log = fs::read(dir.join("server.log")).unwrap_or_default();
+                let log = String::from_utf8_lossy(&log[logged..]).into_owned();
+                return Some(Err(Refusal { status, log }));
             }
             let mut client = Client::connect(port).ok()?;
             let info = client.try_call("INFO server").ok()?;
@@ -169,6 +184,22 @@ impl Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// How a server ended that did not start.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// How its process ended.
+    pub status: ExitStatus,
+    /// What it logged.
+    pub log: String,
+}
+
+impl Refusal {
+    /// Whether it ended of its own will and said why, as Redis does: neither by a signal nor with a stack trace.
+    pub fn is_clean(&self) -> bool {
+        self.status.code() == Some(1) && !self.log.is_empty() && !self.log.contains("BUG REPORT START")
     }
 }
 
@@ -300,12 +331,21 @@ impl Server {
     /// Starts it again after its end: same port, same directory, same setup.
     #[track_caller]
     pub fn start_again(&mut self) {
-        assert!(self.end_is_expected, "it has not been ended");
-        match self.setup.launch(self.port, &self.dir.path) {
-            Ok(child) => self.child = child,
-            Err(log) => panic!("the server does not start again:\n{log}"),
+        if let Err(Refusal { log, .. }) = self.try_to_start_again() {
+            panic!("the server does not start again:\n{log}");
         }
+    }
+
+    /// As [`Server::start_again`], where the server may refuse to.
+    ///
+    /// # Errors
+    /// How it ended instead. It may be started again.
+    #[track_caller]
+    pub fn try_to_start_again(&mut self) -> Result<(), Refusal> {
+        assert!(self.end_is_expected, "it has not been ended");
+        self.child = self.setup.launch(self.port, &self.dir.path)?;
         self.end_is_expected = false;
+        Ok(())
     }
 
     /// Ends it at once and starts it again.

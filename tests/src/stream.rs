@@ -1,6 +1,7 @@
 //! What replicas and the AOF are sent.
 
 use crate::client::{Client, parse};
+use crate::disk::appended_files;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::wait::{eventually, soon};
@@ -93,23 +94,21 @@ pub fn appended_commands(server: &Server, is_last: impl Fn(&[Vec<u8>]) -> bool) 
 }
 
 fn read_appended(server: &Server) -> Vec<Sent> {
-    let Ok(files) = fs::read_dir(server.dir().join("appendonlydir")) else { return Vec::new() };
-    let mut files: Vec<_> = files
-        .map(|file| file.expect("a file").path())
-        .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
-        .collect();
-    files.sort();
-    let mut commands = Vec::new();
-    for file in files {
-        let bytes = fs::read(file).unwrap_or_default();
-        let mut rest = bytes.as_slice();
-        while let Some((reply, length)) = parse(rest) {
-            rest = &rest[length..];
-            let command: Sent = reply.items().iter().map(|item| item.bytes().to_vec()).collect();
-            if !command[0].eq_ignore_ascii_case(b"SELECT") {
-                commands.push(command);
-            }
-        }
+    let files = appended_files(server).into_iter();
+    let files = files.map(|file| fs::read(file).unwrap_or_default());
+    files
+        .flat_map(|bytes| commands_in(&bytes))
+        .map(|(command, _)| command)
+        .filter(|command| !command[0].eq_ignore_ascii_case(b"SELECT"))
+        .collect()
+}
+
+/// The whole commands in a part of an AOF, each with the offset of its end.
+pub fn commands_in(bytes: &[u8]) -> Vec<(Sent, usize)> {
+    let (mut commands, mut end) = (Vec::new(), 0);
+    while let Some((reply, length)) = parse(&bytes[end..]) {
+        end += length;
+        commands.push((reply.items().iter().map(|item| item.bytes().to_vec()).collect(), end));
     }
     commands
 }

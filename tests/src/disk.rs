@@ -1,0 +1,96 @@
+//! A disk that loses what it was not told to keep, for one server.
+
+use crate::random::Random;
+use crate::server::{Server, Setup};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, process};
+
+/// The room that disk_shim.rs maps.
+const ROOM: usize = 1_024 * 16;
+
+/// What is sure to be kept of each file of one server: what it has synced.
+///
+/// A killed process loses nothing that it has written, since the system has it. A machine that loses its power does.
+#[derive(Debug)]
+pub struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    /// A disk that keeps nothing yet.
+    #[track_caller]
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("lockward-disk-{}-{number}", process::id()));
+        fs::write(&path, [0; ROOM]).expect("a writable directory");
+        Self { path }
+    }
+
+    /// Loses, as with the power, what a server that has been killed had written to its AOF and never synced: a part of
+    /// it at random. Returns how many bytes.
+    #[track_caller]
+    pub fn lose_unsynced(&self, server: &Server, random: &mut Random) -> u64 {
+        let table = fs::read(&self.path).expect("the table");
+        let (mut lost, mut kept) = (0, Vec::with_capacity(ROOM));
+        for path in appended_files(server) {
+            let length = size(&path);
+            let number = fs::metadata(&path).expect("a file").ino();
+            let synced = table.chunks_exact(16).find(|pair| read(&pair[..8]) == number);
+            let synced = synced.map_or(0, |pair| read(&pair[8..])).min(length);
+            let left = synced + random.next() % (length - synced + 1);
+            File::options().write(true).open(&path).and_then(|file| file.set_len(left)).expect("a cut");
+            lost += length - left;
+            // What is there when it starts again, has been read from the disk.
+            kept.extend_from_slice(&number.to_ne_bytes());
+            kept.extend_from_slice(&left.to_ne_bytes());
+        }
+        kept.resize(ROOM, 0);
+        fs::write(&self.path, kept).expect("the table");
+        lost
+    }
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Setup {
+    /// Gives the server's files to `disk`.
+    #[track_caller]
+    pub fn disk(self, disk: &Disk) -> Self {
+        self.shim("disk_shim", "LOCKWARD_DISK", &disk.path)
+    }
+}
+
+/// The files of a server that its AOF has been appended to since its last rewrite, in order.
+#[track_caller]
+pub fn appended_files(server: &Server) -> Vec<PathBuf> {
+    let Ok(files) = fs::read_dir(server.dir().join("appendonlydir")) else { return Vec::new() };
+    let mut files: Vec<_> = files
+        .map(|file| file.expect("a file").path())
+        .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
+        .collect();
+    files.sort();
+    files
+}
+
+#[track_caller]
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).expect("a file").len()
+}
+
+fn read(bytes: &[u8]) -> u64 {
+    u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
+}
