@@ -5,6 +5,7 @@ mod server {
     mod clock;
     mod cluster;
     mod commands;
+    mod crashes;
     mod docs;
     mod effects;
     mod endings;
