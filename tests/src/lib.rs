@@ -17,8 +17,8 @@
 
 mod client;
 mod clock;
-mod link;
 mod disk;
+mod link;
 mod locks;
 mod proxy;
 mod random;
@@ -31,8 +31,8 @@ mod wait;
 
 pub use client::{Client, Command, Silence};
 pub use clock::WallClock;
-pub use link::Link;
 pub use disk::{Disk, appended_files};
+pub use link::Link;
 pub use locks::{Grant, Holder, Info, Waiter};
 pub use proxy::{Fate, Losses, Proxy};
 pub use random::Random;

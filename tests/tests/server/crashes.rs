@@ -133,7 +133,7 @@ fn rival(owner: &str, port: u16, mut random: Random, told: &AtomicUsize) -> Vec<
             Ok(reply)
         };
         loop {
-            let key = *random.one_of(&SHARED);
+            let key = random.one_of(&SHARED);
             let grant = call(format!("LOCK.ACQUIRE {key} {owner} PX 86400000 BLOCK 0"))?.grant();
             tenures.push(Tenure { key, owner: owner.into(), token: grant.token, holds: 1, asked: 1 });
             let tenure = tenures.last_mut().expect("a tenure");
