@@ -3,10 +3,13 @@
 //! A [`run`] has a [`world`]: the servers, what may happen to them, and what is promised all the same. Its clients live
 //! in worker processes ([`worker`]), so that they can be stopped as a whole; each is a [`player`] that calls through a
 //! [`caller`] and writes to a [`store`] which knows fencing tokens. [`queue`] tries the order of waiters.
+//!
+//! [`restore`] is a run of its own: rounds in which a server forgets, and holders come back with their tokens.
 
 pub mod caller;
 pub mod player;
 pub mod queue;
+pub mod restore;
 pub mod run;
 pub mod store;
 pub mod worker;

@@ -1,6 +1,7 @@
 //! `torture`: clients on real servers, with faults meanwhile.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lockward_torture::restore;
 use lockward_torture::run::Plan;
 use lockward_torture::worker::{self, Orders};
 use lockward_torture::world::Kind;
@@ -28,6 +29,18 @@ enum Command {
     /// Plays some of the clients of a run.
     #[command(hide = true)]
     Worker(Orders),
+    /// Lets servers forget, in rounds, and holders come back with their tokens.
+    Restore(Restore),
+}
+
+#[derive(Debug, Args)]
+struct Restore {
+    /// How many rounds.
+    #[arg(long, default_value_t = 24)]
+    rounds: u32,
+    /// The seed; without it, a new one.
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -77,16 +90,35 @@ impl Expected {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Command::Worker(orders)) = &cli.command {
-        worker::play(orders);
-        return ExitCode::SUCCESS;
+    match &cli.command {
+        Some(Command::Worker(orders)) => {
+            worker::play(orders);
+            ExitCode::SUCCESS
+        }
+        Some(Command::Restore(restore)) => restore_in_rounds(restore),
+        None => run(&cli.run),
     }
-    let Run { seconds, world, seed, clients, expect } = cli.run;
+}
+
+fn restore_in_rounds(&Restore { rounds, seed }: &Restore) -> ExitCode {
+    let file = env::temp_dir().join(format!("lockward-restore-{}.json", process::id()));
+    let judged = restore::run(rounds, seed.unwrap_or_else(new_seed), &file);
+    println!("{judged}");
+    if !judged.alarms.is_empty() {
+        return ExitCode::FAILURE;
+    }
+    let _ = fs::remove_file(&file);
+    ExitCode::SUCCESS
+}
+
+fn new_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn run(&Run { seconds, world, seed, clients, expect }: &Run) -> ExitCode {
     let worlds = world.map_or_else(|| Kind::ALL.to_vec(), |world| vec![world]);
     let share = seconds / u64::try_from(worlds.len()).unwrap_or(1);
-    let seed = seed.unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-    });
+    let seed = seed.unwrap_or_else(new_seed);
     let mut as_wished = true;
     for world in worlds {
         let dir = env::temp_dir().join(format!("lockward-torture-{}-{}", process::id(), world.name()));
