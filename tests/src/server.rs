@@ -197,9 +197,10 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether it ended of its own will and said why, as Redis does: neither by a signal nor with a stack trace.
+    /// Whether it ended of its own will and said why: neither by a signal nor with a stack trace. (Not always with 1:
+    /// the server ends with 0 when its own check of an RDB file finds nothing.)
     pub fn is_clean(&self) -> bool {
-        self.status.code() == Some(1) && !self.log.is_empty() && !self.log.contains("BUG REPORT START")
+        self.status.code().is_some() && !self.log.is_empty() && !self.log.contains("BUG REPORT START")
     }
 }
 

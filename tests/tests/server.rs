@@ -6,6 +6,7 @@ mod server {
     mod cluster;
     mod commands;
     mod crashes;
+    mod damage;
     mod docs;
     mod effects;
     mod endings;

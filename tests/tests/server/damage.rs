@@ -1,0 +1,446 @@
+//! Files that were cut or damaged: the server loads what is whole and goes on with that, or says why it does not start.
+
+use lockward_tests::{
+    Client, Grant, Holder, Random, Refusal, Reply, Server, Setup, appended_files, commands_in, rounds,
+};
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+const KEYS: [&str; 5] = ["lock-0", "lock-1", "lock-2", "lock-3", "lock-4"];
+
+/// All that the recorded commands change: the locks, without what time does to them, and a counter that is changed
+/// beside them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    tenures: [Option<(String, i64, i64)>; KEYS.len()],
+    counter: Option<String>,
+}
+
+impl State {
+    const EMPTY: Self = Self { tenures: [const { None }; KEYS.len()], counter: None };
+
+    #[track_caller]
+    fn of(client: &mut Client) -> Self {
+        let tenures = KEYS.map(|key| {
+            let holder = client.info(key)?.holders.remove(0);
+            assert!(500_000 < holder.lease_left && holder.lease_left <= 900_000, "{holder:?}");
+            Some((holder.owner, holder.holds, holder.token))
+        });
+        let counter = client.call("GET counter");
+        Self { tenures, counter: (!counter.is_null()).then(|| counter.text()) }
+    }
+
+    /// As it was, but for one lock that was free for a moment.
+    fn with_free(&self, key: &str) -> Self {
+        let mut state = self.clone();
+        let index = KEYS.iter().position(|other| *other == key).expect("one of the locks");
+        state.tenures[index] = None;
+        state
+    }
+}
+
+/// What is loaded as one: a command, or a transaction.
+fn units(aof: &[u8]) -> Vec<usize> {
+    let mut units = Vec::new();
+    let mut in_transaction = false;
+    for (command, end) in commands_in(aof) {
+        match command[0].to_ascii_uppercase().as_slice() {
+            b"SELECT" => {}
+            b"MULTI" => in_transaction = true,
+            b"EXEC" => in_transaction = false,
+            _ if in_transaction => {}
+            _ => units.push(end),
+        }
+        if command[0].eq_ignore_ascii_case(b"EXEC") {
+            units.push(end);
+        }
+    }
+    units
+}
+
+/// Whether an AOF ends where a command ends, and no transaction is left open.
+fn is_whole(aof: &[u8]) -> bool {
+    let commands = commands_in(aof);
+    let count =
+        |name: &[u8]| commands.iter().filter(|(command, _)| command[0].eq_ignore_ascii_case(name)).count();
+    commands.last().map_or(0, |(_, end)| *end) == aof.len() && count(b"MULTI") == count(b"EXEC")
+}
+
+/// A server, which has ended, and what it did.
+struct Recording {
+    server: Server,
+    path: PathBuf,
+    aof: Vec<u8>,
+    /// The state before the first unit, and after each.
+    states: Vec<State>,
+}
+
+/// Writes down what is in the AOF, and what it means.
+struct Recorder {
+    server: Server,
+    client: Client,
+    path: PathBuf,
+    states: Vec<State>,
+}
+
+impl Recorder {
+    fn new() -> Self {
+        let server = Setup::new().config("appendonly yes").config("appendfsync always").start();
+        let client = server.client();
+        let path = appended_files(&server).remove(0);
+        Self { server, client, path, states: vec![State::EMPTY] }
+    }
+
+    fn holder(&mut self, key: &str) -> Option<String> {
+        self.client.owner(key)
+    }
+
+    /// One turn of the server: what it appends must be one unit, or nothing when nothing has changed.
+    #[track_caller]
+    fn turn(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
+        self.turns(what, None, act);
+    }
+
+    /// Several turns. After each but the last, `key` is free, or its lease is over by the time that this is loaded.
+    #[track_caller]
+    fn turns(&mut self, what: &str, key: Option<&str>, act: impl FnOnce(&mut Client)) {
+        act(&mut self.client);
+        let state = State::of(&mut self.client);
+        let before = self.states.last().expect("a state").clone();
+        let units = units(&fs::read(&self.path).expect("an AOF")).len();
+        let new = units + 1 - self.states.len();
+        match key {
+            None => assert!(
+                new == usize::from(state != before),
+                "{what}: {new} units from {before:?} to {state:?}"
+            ),
+            Some(key) => self.states.resize(units, before.with_free(key)),
+        }
+        self.states.resize(units + 1, state);
+    }
+
+    /// A mixture of all that happens to locks.
+    fn round(&mut self, round: usize) {
+        let (key, other) = (KEYS[round % KEYS.len()], KEYS[(round + 1) % KEYS.len()]);
+        let [a, b, c, d, e, f] = ["a", "b", "c", "d", "e", "f"].map(|owner| format!("{owner}{round}"));
+        for key in [key, other] {
+            if let Some(owner) = self.holder(key) {
+                self.turn("an end", |client| {
+                    client.call(["LOCK.RELEASE", key, &owner, "ALL"]);
+                });
+            }
+        }
+        for request in [
+            format!("LOCK.ACQUIRE {key} {a} PX 600000"),
+            format!("LOCK.ACQUIRE {key} {a} PX 1"),
+            format!("LOCK.ACQUIRE {key} {a} PX 800000"),
+            format!("LOCK.RELEASE {key} {a}"),
+            format!("LOCK.ACQUIRE {key} {b}"),
+        ] {
+            self.turn(&request, |client| {
+                client.call(request.as_str());
+            });
+        }
+        // Nothing that is looked at changes, so it is a turn of one unit that changes nothing.
+        self.client.call(format!("LOCK.RENEW {key} {a} PX 700000")).int();
+        self.states.push(self.states.last().expect("a state").clone());
+
+        let wait = |owner: &str| format!("{key} {owner} BLOCK 0 PX 700000");
+        let mut waiters = [&b, &c, &b].map(|owner| self.server.waiter(&wait(owner)));
+        self.turn("a hand-off with a re-entry", |client| {
+            assert_eq!(client.call(format!("LOCK.RELEASE {key} {a} ALL")), Reply::Int(0));
+            let [first, _, second] = &mut waiters;
+            let Grant { token, .. } = first.reply().grant();
+            assert_eq!(second.reply().grant(), Grant { token, holds: 2 });
+        });
+        let [_, mut last, _] = waiters;
+        self.turn("a transaction with a hand-off", |client| {
+            let [freed, .., taken] = client.transact([
+                &format!("LOCK.RELEASE {key} {b} ALL"),
+                "INCR counter",
+                &format!("LOCK.ACQUIRE {other} {d} PX 700000"),
+            ]);
+            assert_eq!((freed, taken.grant().holds), (Reply::Int(0), 1));
+            last.reply().grant();
+        });
+        self.turn("a script", |client| {
+            let script = "redis.call('LOCK.ACQUIRE', KEYS[1], ARGV[1], 'PX', 800000) \
+                          redis.call('LOCK.RELEASE', KEYS[2], ARGV[2]) \
+                          redis.call('LOCK.ACQUIRE', KEYS[2], ARGV[3], 'PX', 700000) \
+                          return redis.call('INCR', 'counter')";
+            client.call(["EVAL", script, "2", key, other, &c, &d, &e]).int();
+        });
+        let mut waiter = self.server.waiter(&wait(&f));
+        self.turns("the end of a lease", Some(key), |client| {
+            client.call(format!("LOCK.RENEW {key} {c} PX 30")).int();
+            waiter.reply().grant();
+        });
+        let mut waiter = self.server.waiter(&wait(&a));
+        self.turns("a deletion", Some(key), |client| {
+            assert_eq!(client.call(["DEL", key]), Reply::Int(1));
+            waiter.reply().grant();
+        });
+    }
+
+    fn finish(mut self) -> Recording {
+        self.server.kill();
+        let aof = fs::read(&self.path).expect("an AOF");
+        assert_eq!(units(&aof).len() + 1, self.states.len());
+        Recording { server: self.server, path: self.path, aof, states: self.states }
+    }
+}
+
+fn recording() -> Recording {
+    let mut recorder = Recorder::new();
+    for round in 0..6 {
+        recorder.round(round);
+    }
+    recorder.finish()
+}
+
+impl Recording {
+    /// Starts the server with another AOF.
+    fn start_with(&mut self, aof: &[u8]) -> Result<(), Refusal> {
+        fs::write(&self.path, aof).expect("an AOF");
+        self.server.try_to_start_again()
+    }
+
+    #[track_caller]
+    fn assert_state_after(&self, length: usize) {
+        let units = units(&self.aof).iter().filter(|end| **end <= length).count();
+        assert_eq!(
+            State::of(&mut self.server.client()),
+            self.states[units],
+            "cut at {length}, {units} units"
+        );
+    }
+}
+
+#[test]
+fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
+    let mut random = Random::new();
+    let mut recording = recording();
+    let length = recording.aof.len();
+    let ends = units(&recording.aof);
+    // Every offset of the last turns, where that is asked for: a deletion, the ends of leases, a script.
+    let last = rounds(length, ends[ends.len() - 8]);
+    let mut cuts: BTreeSet<usize> = (last..length).collect();
+    cuts.extend(
+        (0..rounds(15, 200)).map(|_| usize::try_from(random.within(0..length as i64)).expect("an offset")),
+    );
+    cuts.extend([0, 1, length - 1, length]);
+    for cut in &cuts {
+        recording
+            .start_with(&recording.aof[..*cut].to_vec())
+            .unwrap_or_else(|refusal| panic!("{}", refusal.log));
+        recording.assert_state_after(*cut);
+        recording.server.kill();
+    }
+    println!("{} bytes, {} units; {} cuts loaded", length, ends.len(), cuts.len());
+}
+
+#[test]
+fn a_server_goes_on_after_a_cut() {
+    let mut recording = recording();
+    let cut = recording.aof.len() - 5;
+    recording.start_with(&recording.aof[..cut].to_vec()).expect("a start");
+    let token = recording.server.client().acquire("later A PX 600000").token;
+    recording.server.kill_and_start_again();
+    recording.assert_state_after(cut);
+    assert_eq!(recording.server.client().holder("later").tenure(), ("A", 1, token));
+}
+
+#[test]
+fn a_cut_aof_is_refused_where_that_is_asked_for() {
+    let mut random = Random::new();
+    let mut recording = recording();
+    recording.server.change_setup(|setup| setup.config("aof-load-truncated no"));
+    let length = recording.aof.len();
+    let ends = units(&recording.aof);
+    let (mut loads, mut refusals) = (0, 0);
+    let whole = ends[ends.len() / 2];
+    let chosen =
+        (0..rounds(6, 100)).map(|_| usize::try_from(random.within(1..length as i64)).expect("an offset"));
+    for cut in chosen.chain([whole, length]) {
+        let aof = recording.aof[..cut].to_vec();
+        match recording.start_with(&aof) {
+            Ok(()) => {
+                assert!(is_whole(&aof), "cut at {cut}");
+                recording.assert_state_after(cut);
+                recording.server.kill();
+                loads += 1;
+            }
+            Err(refusal) => {
+                assert!(!is_whole(&aof) && refusal.is_clean(), "cut at {cut}: {refusal:?}");
+                assert!(refusal.log.contains("Unexpected end of file"), "{}", refusal.log);
+                assert_eq!(fs::read(&recording.path).expect("an AOF"), aof);
+                refusals += 1;
+            }
+        }
+    }
+    println!("{loads} loads, {refusals} refusals");
+    assert!(loads >= 2 && refusals > 0);
+}
+
+/// The bytes of an AOF that belong to commands of the module, each with what may stand there instead: in the frame
+/// another digit, else anything. What other damage does is the server's own affair.
+fn bytes_of_ours(aof: &[u8]) -> Vec<(usize, Range<i64>)> {
+    let (mut ours, mut begin) = (Vec::new(), 0);
+    for (command, end) in commands_in(aof) {
+        if command[0].to_ascii_uppercase().starts_with(b"LOCK.") {
+            // A command of ours has less than ten arguments.
+            ours.push((begin + 1, DIGITS));
+            let mut at = begin + "*3\r\n".len();
+            for argument in &command {
+                let digits = argument.len().to_string().len();
+                ours.extend((at + 1..at + 1 + digits).map(|digit| (digit, DIGITS)));
+                at += 1 + digits + 2;
+                ours.extend((at..at + argument.len()).map(|byte| (byte, BYTES)));
+                at += argument.len() + 2;
+            }
+        }
+        begin = end;
+    }
+    ours
+}
+
+const DIGITS: Range<i64> = 0x30..0x3a;
+const BYTES: Range<i64> = 0..0x100;
+
+/// Whatever has been loaded can be used, saved, and loaded again.
+#[track_caller]
+fn assert_sound(server: &Server, what: &str) {
+    let mut client = server.client();
+    let look = |client: &mut Client| KEYS.map(|key| client.info(key).map(|info| info.holders));
+    let before = look(&mut client);
+    assert_eq!(client.try_call("DEBUG RELOAD"), Ok(Reply::ok()), "{what}: {before:?}\n{}", server.log());
+    let after = look(&mut client);
+    for (before, after) in before.iter().flatten().zip(after.iter().flatten()) {
+        let tenures = |holders: &[Holder]| -> Vec<_> {
+            holders.iter().map(|holder| (holder.owner.clone(), holder.holds, holder.token)).collect()
+        };
+        assert_eq!(tenures(before), tenures(after), "{what}");
+    }
+    for key in KEYS {
+        client.call(format!("LOCK.ACQUIRE {key} other"));
+        client.call(format!("LOCK.RELEASE {key} other"));
+        client.call(format!("DEL {key}"));
+        assert_eq!(client.acquire(&format!("{key} other")).holds, 1, "{what}");
+    }
+}
+
+#[test]
+fn no_damage_to_an_aof_hurts_the_server() {
+    let mut random = Random::new();
+    let mut recording = recording();
+    let ours = bytes_of_ours(&recording.aof);
+    let (mut loads, mut refusals, mut told) = (0, 0, 0);
+    for _ in 0..rounds(25, 400) {
+        let (at, others) = random.one_of(&ours).clone();
+        let mut aof = recording.aof.clone();
+        let before = aof[at];
+        while aof[at] == before {
+            aof[at] = u8::try_from(random.within(others.clone())).expect("a byte");
+        }
+        let what = format!("{before:#x} to {:#x} at {at}: {}", aof[at], surroundings(&recording.aof, at));
+        match recording.start_with(&aof) {
+            Ok(()) => {
+                let log = recording.server.log();
+                told += usize::from(log.contains("== CRITICAL =="));
+                assert_sound(&recording.server, &what);
+                recording.server.kill();
+                fs::remove_file(recording.server.dir().join("server.log")).expect("a log");
+                loads += 1;
+            }
+            Err(refusal) => {
+                assert!(refusal.is_clean(), "{what}: {refusal:?}");
+                refusals += 1;
+            }
+        }
+    }
+    println!("{loads} loads, of which {told} with an error in the log; {refusals} refusals");
+    assert!(told > 0 && refusals > 0);
+}
+
+fn surroundings(aof: &[u8], at: usize) -> String {
+    let commands = commands_in(aof);
+    let (command, _) = commands.iter().find(|(_, end)| *end > at).expect("a command");
+    command.iter().map(|argument| argument.escape_ascii().to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// A server with locks in its snapshot, which has ended, and the snapshot.
+fn snapshot() -> (Server, PathBuf, Vec<u8>) {
+    let setup = Setup::new().config("rdbchecksum no").config("rdbcompression no");
+    let mut server = setup.start();
+    let mut client = server.client();
+    for (number, key) in KEYS.iter().enumerate() {
+        for _ in 0..=number {
+            client.acquire(&format!("{key} {} PX 700000", "owner".repeat(1 + number * 20)));
+        }
+    }
+    assert_eq!(client.call("SAVE"), Reply::ok());
+    server.kill();
+    let path = server.dir().join("dump.rdb");
+    let bytes = fs::read(&path).expect("a snapshot");
+    (server, path, bytes)
+}
+
+fn start_from(server: &mut Server, path: &Path, bytes: &[u8]) -> Result<(), Refusal> {
+    fs::write(path, bytes).expect("a snapshot");
+    server.try_to_start_again()
+}
+
+#[test]
+fn a_snapshot_that_was_cut_is_refused() {
+    let mut random = Random::new();
+    let (mut server, path, bytes) = snapshot();
+    let length = bytes.len();
+    let random_cuts = (0..length).filter(|_| random.once_in(rounds(length as u64 / 10, 4)));
+    let cuts: Vec<usize> = random_cuts.chain([length - 1]).collect();
+    for cut in &cuts {
+        let refusal = start_from(&mut server, &path, &bytes[..*cut]).expect_err("a refusal");
+        assert!(refusal.is_clean(), "cut at {cut}: {refusal:?}");
+    }
+    println!("{length} bytes, {} cuts refused", cuts.len());
+    start_from(&mut server, &path, &bytes).expect("a start");
+    assert_eq!(server.client().holder("lock-4").holds, 5);
+}
+
+#[test]
+fn no_damage_to_a_lock_in_a_snapshot_hurts_the_server() {
+    const TYPE_AND_VERSION: usize = 9;
+    let mut random = Random::new();
+    let (mut server, path, bytes) = snapshot();
+    let ours: Vec<usize> = KEYS
+        .iter()
+        .zip(KEYS.iter().skip(1).chain(&["\u{ff}"]))
+        .flat_map(|(key, _)| {
+            let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("a key");
+            let begin = at + key.len() + TYPE_AND_VERSION;
+            // A kind, a length, at least forty bytes of payload.
+            begin..begin + 40
+        })
+        .collect();
+    let (mut loads, mut refusals) = (0, 0);
+    for _ in 0..rounds(20, 400) {
+        let at = *random.one_of(&ours);
+        let mut damaged = bytes.clone();
+        damaged[at] ^= u8::try_from(random.within(1..0x100)).expect("a byte");
+        let what = format!("{:#x} to {:#x} at {at}", bytes[at], damaged[at]);
+        match start_from(&mut server, &path, &damaged) {
+            Ok(()) => {
+                assert_sound(&server, &what);
+                server.kill();
+                loads += 1;
+            }
+            Err(refusal) => {
+                assert!(refusal.is_clean(), "{what}: {refusal:?}");
+                refusals += 1;
+            }
+        }
+    }
+    println!("{loads} loads, {refusals} refusals");
+    assert!(refusals > 0);
+}
