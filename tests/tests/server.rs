@@ -32,6 +32,7 @@ mod server {
     mod resync;
     mod role_changes;
     mod same_turn;
+    mod returns;
     mod settings;
     mod tokens;
     mod transactions;
