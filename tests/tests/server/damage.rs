@@ -387,6 +387,23 @@ fn snapshot() -> (Server, PathBuf, Vec<u8>) {
     (server, path, bytes)
 }
 
+/// Where the payloads of the locks stand in a snapshot.
+fn payloads(snapshot: &[u8]) -> Vec<Range<usize>> {
+    const TYPE_AND_KIND: usize = 10;
+    let find = |key: &str| snapshot.windows(key.len()).position(|window| window == key.as_bytes());
+    KEYS.iter()
+        .map(|key| {
+            let at = find(key).expect("a key") + key.len() + TYPE_AND_KIND;
+            // Two bits tell how many bytes the length takes.
+            let (length, size) = match snapshot[at] {
+                short @ ..0x40 => (short.into(), 1),
+                long => (usize::from(long & 0x3f) << 8 | usize::from(snapshot[at + 1]), 2),
+            };
+            at + size..at + size + length
+        })
+        .collect()
+}
+
 fn start_from(server: &mut Server, path: &Path, bytes: &[u8]) -> Result<(), Refusal> {
     fs::write(path, bytes).expect("a snapshot");
     server.try_to_start_again()
@@ -397,8 +414,20 @@ fn a_snapshot_that_was_cut_is_refused() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     let length = bytes.len();
-    let random_cuts = (0..length).filter(|_| random.once_in(rounds(length as u64 / 10, 4)));
-    let cuts: Vec<usize> = random_cuts.chain([length - 1]).collect();
+    // Where a value of a module ends early between two of its parts, the server, which has refused the file by then,
+    // hangs in the check it makes for its log: https://github.com/redis/redis/pull/15034.
+    let hangs: Vec<usize> = payloads(&bytes)
+        .into_iter()
+        .flat_map(|payload| {
+            let frame = if payload.len() < 0x40 { 2 } else { 3 };
+            [payload.start - frame, payload.end]
+        })
+        .collect();
+    let cuts: Vec<usize> = (0..length)
+        .filter(|_| random.once_in(rounds(length as u64 / 10, 4)))
+        .chain([length - 1])
+        .filter(|cut| !hangs.contains(cut))
+        .collect();
     for cut in &cuts {
         let refusal = start_from(&mut server, &path, &bytes[..*cut]).expect_err("a refusal");
         assert!(refusal.is_clean(), "cut at {cut}: {refusal:?}");
@@ -410,19 +439,10 @@ fn a_snapshot_that_was_cut_is_refused() {
 
 #[test]
 fn no_damage_to_a_lock_in_a_snapshot_hurts_the_server() {
-    const TYPE_AND_VERSION: usize = 9;
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
-    let ours: Vec<usize> = KEYS
-        .iter()
-        .zip(KEYS.iter().skip(1).chain(&["\u{ff}"]))
-        .flat_map(|(key, _)| {
-            let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("a key");
-            let begin = at + key.len() + TYPE_AND_VERSION;
-            // A kind, a length, at least forty bytes of payload.
-            begin..begin + 40
-        })
-        .collect();
+    // What stands before the owner, and a part of that.
+    let ours: Vec<usize> = payloads(&bytes).into_iter().flat_map(|payload| payload.take(32)).collect();
     let (mut loads, mut refusals) = (0, 0);
     for _ in 0..rounds(20, 400) {
         let at = *random.one_of(&ours);
