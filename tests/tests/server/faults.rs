@@ -1,6 +1,7 @@
 //! Faults that were found, each named after what must not happen again.
 
-use lockward_tests::{Client, Reply, Server, Setup, eventually};
+use lockward_tests::{Client, Reply, Server, Setup, appended_files, commands_in, eventually};
+use std::fs;
 use std::time::Duration;
 
 fn pair() -> (Server, Server) {
@@ -335,4 +336,25 @@ fn nothing_older_is_restored_than_what_the_server_has_expired_in_this_quarantine
     assert_eq!(a.call("LOCK.RENEW lock B TOKEN 4712 PX 100"), Reply::Int(4_712));
     eventually("the key is dropped", || a.call("EXISTS lock") == Reply::Int(0));
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711").error_word(), "NOTHELD");
+}
+
+#[test]
+fn a_release_that_the_aof_lacks_leaves_no_lock_with_two_owners() {
+    let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    a.call("LOCK.RELEASE lock A");
+    let token = a.acquire("lock B PX 600000").token;
+    server.kill();
+    let path = appended_files(&server).remove(0);
+    let aof = fs::read(&path).expect("an AOF");
+    let commands = commands_in(&aof);
+    let release = commands.windows(2).find(|pair| pair[1].0[0] == b"LOCK.RELEASE").expect("the release");
+    let damaged = [&aof[..release[0].1], &aof[release[1].1..]].concat();
+    fs::write(&path, damaged).expect("an AOF");
+    server.start_again();
+    let mut a = server.client();
+    assert_eq!(a.holder("lock").tenure(), ("B", 1, token));
+    assert_eq!(a.call("DEBUG RELOAD"), Reply::ok());
+    assert_eq!(a.holder("lock").tenure(), ("B", 1, token));
 }
