@@ -134,8 +134,9 @@ fn rival(owner: &str, port: u16, mut random: Random, told: &AtomicUsize) -> Vec<
         };
         loop {
             let key = random.one_of(&SHARED);
+            let owner = format!("{owner}-{}", tenures.len());
             let grant = call(format!("LOCK.ACQUIRE {key} {owner} PX 86400000 BLOCK 0"))?.grant();
-            tenures.push(Tenure { key, owner: owner.into(), token: grant.token, holds: 1, asked: 1 });
+            tenures.push(Tenure { key, owner: owner.clone(), token: grant.token, holds: 1, asked: 1 });
             let tenure = tenures.last_mut().expect("a tenure");
             if random.once_in(3) {
                 tenure.asked = 2;
@@ -143,8 +144,13 @@ fn rival(owner: &str, port: u16, mut random: Random, told: &AtomicUsize) -> Vec<
                 tenure.holds = 2;
             }
             tenure.asked = 0;
-            let release = format!("LOCK.RELEASE {key} {owner} ALL TOKEN {}", grant.token);
-            assert_eq!(call(release)?, Reply::Int(0));
+            let (end, told) = if random.once_in(6) {
+                // Whoever comes next is granted the lock in the background.
+                (format!("LOCK.RENEW {key} {owner} PX 1"), grant.token)
+            } else {
+                (format!("LOCK.RELEASE {key} {owner} ALL TOKEN {}", grant.token), 0)
+            };
+            assert_eq!(call(end)?, Reply::Int(told));
             tenure.holds = 0;
         }
     })();
