@@ -34,6 +34,7 @@ mod server {
     mod same_turn;
     mod returns;
     mod settings;
+    mod stale;
     mod tokens;
     mod transactions;
     mod waiting;

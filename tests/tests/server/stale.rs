@@ -1,0 +1,149 @@
+//! Promotion of a replica that has missed grants: they are lost, but no token comes twice.
+
+use lockward_tests::{Link, Reply, Server, Setup, eventually};
+use std::collections::BTreeSet;
+use std::env;
+
+/// What keeps the replica from hearing of grants before its primary is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The link swallows what is sent.
+    Swallowed,
+    /// The replica stands still: what is sent to it waits in its socket.
+    StandsStill,
+}
+
+/// What came of the rounds.
+#[derive(Debug, Default)]
+struct Tally {
+    acknowledged: usize,
+    lost: usize,
+}
+
+/// How often it is done; more by hand.
+fn rounds() -> usize {
+    env::var("LOCKWARD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3)
+}
+
+/// Locks are acquired, one after the other, while the replica stops hearing of them; then the primary is killed, and the
+/// replica is promoted and asked for all of them.
+fn round(fault: Fault, tally: &mut Tally) {
+    let mut primary = Server::start();
+    let link = Link::to(&primary);
+    let replica = Server::start();
+    replica.follow_through(&link, &primary);
+    let mut client = primary.client();
+    let mut tokens = Vec::new();
+    let mut acquire = |count: usize| {
+        for _ in 0..count {
+            let number = tokens.len();
+            tokens.push(client.acquire(&format!("lock-{number} A PX 600000")).token);
+        }
+    };
+    acquire(500);
+    match fault {
+        Fault::Swallowed => link.swallow(),
+        Fault::StandsStill => replica.freeze(),
+    }
+    acquire(1_000);
+    primary.kill();
+    if fault == Fault::StandsStill {
+        replica.thaw();
+        let mut client = replica.client();
+        eventually("the replica sees that its primary is gone", || {
+            client.server_info("replication", "master_link_status") == "down"
+        });
+    }
+    let mut client = replica.promote();
+    let known: Vec<bool> =
+        (0..tokens.len()).map(|number| client.info(&format!("lock-{number}")).is_some()).collect();
+    let mut seen: BTreeSet<i64> = tokens.iter().copied().collect();
+    assert_eq!(seen.len(), tokens.len());
+    for (number, (token, known)) in tokens.iter().zip(&known).enumerate() {
+        let second = client.call(format!("LOCK.ACQUIRE lock-{number} B PX 600000"));
+        if *known {
+            assert_eq!(second, Reply::NullArray);
+            assert_eq!(client.holder(&format!("lock-{number}")).tenure(), ("A", 1, *token));
+        } else {
+            let second = second.grant().token;
+            assert!(second > *token, "tokens rise");
+            assert!(seen.insert(second), "no token comes twice");
+        }
+    }
+    tally.acknowledged += tokens.len();
+    tally.lost += known.iter().filter(|known| !**known).count();
+}
+
+#[test]
+fn grants_that_a_promoted_replica_has_missed_are_lost_and_no_token_comes_twice() {
+    let mut tally = Tally::default();
+    for _ in 0..rounds() {
+        let before = tally.lost;
+        round(Fault::Swallowed, &mut tally);
+        assert!(tally.lost > before, "the fault bites");
+    }
+    eprintln!("{tally:?}");
+}
+
+#[test]
+fn grants_that_wait_in_the_socket_of_a_replica_are_not_lost() {
+    let mut tally = Tally::default();
+    for _ in 0..rounds() {
+        round(Fault::StandsStill, &mut tally);
+    }
+    assert_eq!(tally.lost, 0);
+    eprintln!("{tally:?}");
+}
+
+#[test]
+fn holders_get_back_from_a_promoted_replica_in_quarantine_what_it_has_missed() {
+    let setup = || {
+        Setup::new()
+            .module("quarantine 600000")
+            .config("min-replicas-to-write 1")
+            .config("min-replicas-max-lag 1")
+    };
+    let mut primary = setup().start();
+    let link = Link::to(&primary);
+    let replica = setup().start();
+    replica.follow_through(&link, &primary);
+    let mut a = primary.client();
+    assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
+    let renewed = a.acquire("renewed A PX 300").token;
+    let released = a.acquire("released A PX 600000").token;
+    let passed_on = a.acquire("passed-on A PX 600000").token;
+    replica.see_in_sync_with(&primary);
+    link.swallow();
+    let missed = a.acquire("missed A PX 600000").token;
+    assert_eq!(a.acquire("missed A PX 600000").holds, 2);
+    assert_eq!(a.call("LOCK.RENEW renewed A PX 600000"), Reply::Int(renewed));
+    assert_eq!(a.call("LOCK.RELEASE released A"), Reply::Int(0));
+    assert_eq!(a.call("LOCK.RELEASE passed-on A"), Reply::Int(0));
+    let later = a.acquire("passed-on B PX 600000").token;
+    primary.kill();
+    let mut client = replica.promote();
+    let refused = client.call(format!("LOCK.RENEW missed A TOKEN {missed}"));
+    assert_eq!(refused.error_word(), "NOREPLICAS", "it needs a replica of its own first");
+    let _second = Server::start_replica_of(&replica);
+    eventually("the replica counts", || client.call("LOCK.RELEASE nothing A").error_word() == "NOTHELD");
+    let mut waiter = replica.client();
+    waiter.ask("renewed C BLOCK 0");
+    eventually("the lease that was heard of is over", || client.info("renewed").is_none());
+    for (key, claim, token) in
+        [("missed", "A HOLDS 2", missed), ("renewed", "A", renewed), ("passed-on", "B", later)]
+    {
+        assert_eq!(
+            client.call(format!("LOCK.RENEW {key} {claim} TOKEN {token} PX 600000")),
+            Reply::Int(token),
+            "{key}"
+        );
+    }
+    assert_eq!(client.holder("missed").tenure(), ("A", 2, missed));
+    let late = client.call(format!("LOCK.RENEW passed-on A TOKEN {passed_on}"));
+    assert_eq!(late.error_word(), "NOTHELD");
+    assert_eq!(client.owner("released").as_deref(), Some("A"), "until its lease ends");
+    assert_eq!(client.holder("released").token, released);
+    for key in ["missed", "renewed", "passed-on", "released", "never-held"] {
+        assert_eq!(client.call(format!("LOCK.ACQUIRE {key} D")), Reply::NullArray, "{key}");
+    }
+}
