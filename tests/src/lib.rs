@@ -5,6 +5,7 @@
 //! - [`ReplicationStream`] and [`appended_commands`] show what replicas and the AOF are sent.
 //! - [`Link`] is a replication link that breaks as networks do.
 //! - [`Proxy`] stands between clients and a server, and loses requests and replies.
+//! - [`Sentinels`] watch a primary, and promote a replica when it is gone.
 //! - [`eventually`] waits for a condition. It is the only place that lets time go by: a test never sleeps.
 //!
 //! The environment chooses what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
@@ -24,6 +25,7 @@ mod proxy;
 mod random;
 mod reply;
 mod rounds;
+mod sentinel;
 mod server;
 mod shim;
 mod stream;
@@ -40,4 +42,7 @@ pub use reply::Reply;
 pub use rounds::rounds;
 pub use server::{Refusal, Server, Setup};
 pub use stream::{ReplicationStream, Sent, appended_commands, commands_in};
+pub use sentinel::Sentinels;
+pub use server::{Server, Setup};
+pub use stream::{ReplicationStream, Sent, appended_commands};
 pub use wait::{DEADLINE, eventually, soon};

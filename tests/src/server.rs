@@ -22,6 +22,7 @@ pub struct Setup {
     config: Vec<String>,
     environment: Vec<(String, String)>,
     panics_are_wanted: bool,
+    sentinel: bool,
 }
 
 impl Setup {
@@ -33,12 +34,18 @@ impl Setup {
             config: Vec::new(),
             environment: Vec::new(),
             panics_are_wanted: false,
+            sentinel: false,
         }
     }
 
     /// The server alone.
     pub fn without_module() -> Self {
         Self { module: None, ..Self::new() }
+    }
+
+    /// The server as a Sentinel.
+    pub(crate) fn sentinel() -> Self {
+        Self { sentinel: true, ..Self::without_module() }
     }
 
     /// The module with LOCK._PANIC; panics in the log are no failure.
@@ -131,14 +138,16 @@ impl Setup {
 
     /// Starts a process on `port` and waits until it serves, or tells how it ended.
     fn launch(&self, port: u16, dir: &Path) -> Result<Child, Refusal> {
-        let mut config = format!(
-            "bind 127.0.0.1\nport {port}\ndir {}\nsave \"\"\nappendonly no\nenable-debug-command yes\n\
-             repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nshutdown-timeout 0\n",
-            dir.display()
-        );
-        // What a replica hears from its primary, and a server from its AOF, must never fail: where it does, the server
-        // ends, and with it the test.
-        config.push_str("propagation-error-behavior panic\n");
+        let mut config = format!("bind 127.0.0.1\nport {port}\ndir {}\n", dir.display());
+        if !self.sentinel {
+            config.push_str(
+                "save \"\"\nappendonly no\nenable-debug-command yes\nrepl-diskless-sync yes\n\
+                 repl-diskless-sync-delay 0\nshutdown-timeout 0\n",
+            );
+            // What a replica hears from its primary, and a server from its AOF, must never fail: where it does, the
+            // server ends, and with it the test.
+            config.push_str("propagation-error-behavior panic\n");
+        }
         for line in &self.config {
             config.push_str(line);
             config.push('\n');
@@ -153,6 +162,9 @@ impl Setup {
         let program = env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into());
         let mut command = Command::new(&program);
         command.arg(&file);
+        if self.sentinel {
+            command.arg("--sentinel");
+        }
         if let Some(module) = &self.module {
             command.arg("--loadmodule").arg(module).args(&self.module_arguments);
         }

@@ -41,6 +41,8 @@ fn round(fault: Fault, tally: &mut Tally) {
         }
     };
     acquire(500);
+    // Only now is it certain that the primary sends at once what it writes.
+    replica.see_in_sync_with(&primary);
     match fault {
         Fault::Swallowed => link.swallow(),
         Fault::StandsStill => replica.freeze(),

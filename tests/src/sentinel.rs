@@ -1,0 +1,68 @@
+//! Sentinels.
+
+use crate::client::Client;
+use crate::server::{Server, Setup};
+use crate::wait::eventually;
+
+/// By what name they know the primary.
+const NAME: &str = "locks";
+
+/// Three Sentinels that watch a primary, and promote one of its replicas when it is gone for half a second.
+#[derive(Debug)]
+pub struct Sentinels {
+    all: [Server; 3],
+}
+
+impl Sentinels {
+    /// Starts them, and waits until they know each other and all `replicas` of the primary.
+    #[track_caller]
+    pub fn watch(primary: &Server, replicas: usize) -> Self {
+        let start = || {
+            Setup::sentinel()
+                .config(&format!("sentinel monitor {NAME} 127.0.0.1 {} 2", primary.port()))
+                .config(&format!("sentinel down-after-milliseconds {NAME} 500"))
+                .config(&format!("sentinel failover-timeout {NAME} 3000"))
+                .config(&format!("sentinel parallel-syncs {NAME} 1"))
+                .start()
+        };
+        let all = [start(), start(), start()];
+        let sentinels = Self { all };
+        for sentinel in &sentinels.all {
+            let mut client = sentinel.client();
+            eventually("the Sentinel knows all", || {
+                let told = client.call(["SENTINEL", "MASTER", NAME]);
+                let number = |name: &str| told.field(name).text();
+                number("num-slaves") == replicas.to_string()
+                    && number("num-other-sentinels") == "2"
+                    && number("flags") == "master"
+            });
+        }
+        sentinels
+    }
+
+    /// The port of the primary, as most of them tell.
+    ///
+    /// # Panics
+    /// When one of them does not answer.
+    #[track_caller]
+    pub fn primary(&self) -> Option<u16> {
+        let told = self.all.each_ref().map(|sentinel| {
+            let address = sentinel.client().call(["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
+            address.items().get(1).and_then(|port| port.text().parse().ok())
+        });
+        let most = |port: &Option<u16>| told.iter().filter(|other| *other == port).count() >= 2;
+        told.iter().find(|port| most(port)).copied().flatten()
+    }
+
+    /// Waits until they have made another server the primary, and that knows it; its port.
+    #[track_caller]
+    pub fn see_failover_from(&self, port: u16) -> u16 {
+        let mut now = port;
+        eventually("the Sentinels have promoted another server", || {
+            now = self.primary().unwrap_or(port);
+            let is_primary = |mut client: Client| client.server_info("replication", "role") == "master";
+            now != port && Client::connect(now).is_ok_and(is_primary)
+        });
+        now
+    }
+}
