@@ -48,9 +48,9 @@ impl Random {
     }
 
     /// One of several.
-    pub fn one_of<T: Copy>(&mut self, several: &[T]) -> T {
+    pub fn one_of<T: Clone>(&mut self, several: &[T]) -> T {
         let index = self.next() % several.len() as u64;
-        several[usize::try_from(index).expect("an index")]
+        several[usize::try_from(index).expect("an index")].clone()
     }
 }
 

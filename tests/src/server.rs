@@ -326,6 +326,11 @@ impl Server {
         self.signal(libc::SIGTERM);
     }
 
+    /// Whether the test has not ended it.
+    pub const fn is_running(&self) -> bool {
+        !self.end_is_expected
+    }
+
     /// Waits until it has ended, which is what the test wants.
     #[track_caller]
     pub fn see_end(&mut self) -> ExitStatus {

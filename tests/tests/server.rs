@@ -30,9 +30,9 @@ mod server {
     mod renew;
     mod replication;
     mod resync;
+    mod returns;
     mod role_changes;
     mod same_turn;
-    mod returns;
     mod settings;
     mod stale;
     mod tokens;

@@ -12,5 +12,6 @@ pub mod queue;
 pub mod restore;
 pub mod run;
 pub mod store;
+pub mod wire;
 pub mod worker;
 pub mod world;

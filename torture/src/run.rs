@@ -1,11 +1,12 @@
 //! One run in one world: its clients, its faults, and what was made of it.
 
+use crate::wire::Break;
 use crate::worker::{Orders, Worker};
 use crate::world::{Kind, Nemesis};
 use lockward_tests::{Server, Setup};
 use lockward_trial::alarm::Alarm;
 use lockward_trial::bounds::{Bounds, Happened};
-use lockward_trial::checker::what_happened;
+use lockward_trial::checker::{tenures_never_overlap, what_happened};
 use lockward_trial::history::History;
 use lockward_trial::random::Random;
 use lockward_trial::recorder::Recorder;
@@ -28,6 +29,8 @@ pub struct Plan {
     pub clients: u32,
     /// In how many processes.
     pub workers: u32,
+    /// How a wire loses what is sent.
+    pub how: Break,
     /// A folder of its own for the histories.
     pub dir: PathBuf,
 }
@@ -40,6 +43,8 @@ pub struct Outcome {
     history: History,
     happened: Happened,
     faults: BTreeMap<String, usize>,
+    /// How often two were seen to hold a lock at once.
+    pub overlaps: usize,
     /// The promises that it broke.
     pub alarms: Vec<Alarm>,
 }
@@ -54,7 +59,7 @@ impl Plan {
         fs::create_dir_all(&self.dir).expect("a folder");
         let mut random = Random::new(self.seed);
         let store = Setup::without_module().start();
-        let mut world = self.world.start();
+        let mut world = self.world.start(self.how);
         let server = server_version(world.port());
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
@@ -97,12 +102,13 @@ impl Plan {
         let history = History { lines: parts.flat_map(|part| part.lines).collect() };
         let bounds: Bounds = self.world.bounds(self.length);
         let alarms = self.world.judge(&history, &bounds);
+        let overlaps = tenures_never_overlap(&history, &bounds).len();
         let happened = what_happened(&history, &bounds);
         let mut faults = BTreeMap::new();
         for fault in history.faults() {
             *faults.entry(fault.name.clone()).or_default() += 1;
         }
-        Outcome { plan: self, server, history, happened, faults, alarms }
+        Outcome { plan: self, server, history, happened, faults, overlaps, alarms }
     }
 }
 
@@ -119,7 +125,7 @@ fn server_version(port: u16) -> String {
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { plan, server, history, happened, faults, alarms } = self;
+        let Self { plan, server, history, happened, faults, overlaps, alarms } = self;
         let Plan { world, seed, length, clients, .. } = plan;
         writeln!(
             f,
@@ -137,6 +143,7 @@ impl Display for Outcome {
         )?;
         let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
         writeln!(f, "  faults: {}", faults.join(", "))?;
+        writeln!(f, "  {overlaps} tenures overlapped another")?;
         if alarms.is_empty() {
             return write!(f, "  no alarm");
         }

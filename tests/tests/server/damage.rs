@@ -338,7 +338,7 @@ fn no_damage_to_an_aof_hurts_the_server() {
     let ours = bytes_of_ours(&recording.aof);
     let (mut loads, mut refusals, mut told) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {
-        let (at, others) = random.one_of(&ours).clone();
+        let (at, others) = random.one_of(&ours);
         let mut aof = recording.aof.clone();
         let before = aof[at];
         while aof[at] == before {
@@ -445,7 +445,7 @@ fn no_damage_to_a_lock_in_a_snapshot_hurts_the_server() {
     let ours: Vec<usize> = payloads(&bytes).into_iter().flat_map(|payload| payload.take(32)).collect();
     let (mut loads, mut refusals) = (0, 0);
     for _ in 0..rounds(20, 400) {
-        let at = *random.one_of(&ours);
+        let at = random.one_of(&ours);
         let mut damaged = bytes.clone();
         damaged[at] ^= u8::try_from(random.within(1..0x100)).expect("a byte");
         let what = format!("{:#x} to {:#x} at {at}", bytes[at], damaged[at]);

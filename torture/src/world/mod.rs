@@ -1,10 +1,14 @@
 //! The worlds: which servers there are, what may happen to them, and what is promised all the same.
 
 mod alone;
+mod cut_off;
 mod failover;
+mod sentinels;
 mod wiped;
 
+use crate::wire::Break;
 use crate::worker::Worker;
+use cut_off::{CutOff, Settings};
 use lockward_tests::Client;
 use lockward_trial::alarm::Alarm;
 use lockward_trial::bounds::{Bounds, Happened};
@@ -30,6 +34,16 @@ pub enum Kind {
     Wiped,
     /// A primary and its replica, with a quarantine: planned failovers, and such where the primary dies.
     Failover,
+    /// A primary and two replicas with a quarantine: one of them misses grants, and is promoted.
+    CutOff,
+    /// The same without a quarantine: grants are lost.
+    Lossy,
+    /// The same, but what is sent to the replica waits in its socket: nothing is lost, quarantine or not.
+    Frozen,
+    /// A primary and two replicas with a quarantine, watched by Sentinels: the primary dies.
+    Sentinels,
+    /// The same, but the primary stands still, and goes on when another has taken its place.
+    Sleeping,
 }
 
 /// The servers of a world.
@@ -43,7 +57,17 @@ pub trait World {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Alone, Self::Clocks, Self::Wiped, Self::Failover];
+    pub const ALL: [Self; 9] = [
+        Self::Alone,
+        Self::Clocks,
+        Self::Wiped,
+        Self::Failover,
+        Self::CutOff,
+        Self::Lossy,
+        Self::Frozen,
+        Self::Sentinels,
+        Self::Sleeping,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -53,17 +77,27 @@ impl Kind {
             Self::Clocks => "clocks",
             Self::Wiped => "wiped",
             Self::Failover => "failover",
+            Self::CutOff => "cut-off",
+            Self::Lossy => "lossy",
+            Self::Frozen => "frozen",
+            Self::Sentinels => "sentinels",
+            Self::Sleeping => "sleeping",
         }
     }
 
     /// Starts its servers.
     #[must_use]
-    pub fn start(self) -> Box<dyn World> {
+    pub fn start(self, how: Break) -> Box<dyn World> {
         match self {
             Self::Alone => Box::new(alone::Alone::start()),
             Self::Clocks => Box::new(alone::Clocks::start()),
             Self::Wiped => Box::new(wiped::Wiped::start()),
             Self::Failover => Box::new(failover::Failover::start()),
+            Self::CutOff => Box::new(CutOff::start(Settings::Safe, how)),
+            Self::Lossy => Box::new(CutOff::start(Settings::Default, how)),
+            Self::Frozen => Box::new(cut_off::Frozen::start()),
+            Self::Sentinels => Box::new(sentinels::Watched::start()),
+            Self::Sleeping => Box::new(sentinels::Sleeping::start()),
         }
     }
 
@@ -105,7 +139,7 @@ impl Kind {
         match self {
             Self::Alone | Self::Clocks | Self::Wiped => checker::check(history, bounds),
             // A replica that missed a re-entry or a release counts otherwise than its primary told.
-            Self::Failover => [
+            Self::Failover | Self::CutOff | Self::Frozen | Self::Sentinels => [
                 checker::tenures_never_overlap,
                 checker::tokens_rise_and_have_one_owner,
                 checker::queue_order_is_grant_order,
@@ -117,14 +151,35 @@ impl Kind {
             .into_iter()
             .flat_map(|check| check(history, bounds))
             .collect(),
+            Self::Lossy | Self::Sleeping => [
+                checker::tokens_rise_and_have_one_owner,
+                checker::the_store_took_no_stale_write,
+                checker::every_call_is_answered,
+                checker::enough_happened,
+            ]
+            .into_iter()
+            .flat_map(|check| check(history, bounds))
+            .collect(),
         }
+    }
+
+    /// Whether two may hold a lock at once here, and a run in which that does not happen shows nothing.
+    #[must_use]
+    pub const fn loses_grants(self) -> bool {
+        matches!(self, Self::Lossy)
     }
 
     /// Whether a grant can be forgotten here, so that there is a quarantine and clients are careful.
     const fn forgets(self) -> bool {
         match self {
             Self::Alone | Self::Clocks => false,
-            Self::Wiped | Self::Failover => true,
+            Self::Wiped
+            | Self::Failover
+            | Self::CutOff
+            | Self::Lossy
+            | Self::Frozen
+            | Self::Sentinels
+            | Self::Sleeping => true,
         }
     }
 }
