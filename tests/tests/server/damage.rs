@@ -232,9 +232,7 @@ fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
     );
     cuts.extend([0, 1, length - 1, length]);
     for cut in &cuts {
-        recording
-            .start_with(&recording.aof[..*cut].to_vec())
-            .unwrap_or_else(|refusal| panic!("{}", refusal.log));
+        recording.start_with(&recording.aof[..*cut]).unwrap_or_else(|refusal| panic!("{}", refusal.log));
         recording.assert_state_after(*cut);
         recording.server.kill();
     }
@@ -245,7 +243,7 @@ fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
 fn a_server_goes_on_after_a_cut() {
     let mut recording = recording();
     let cut = recording.aof.len() - 5;
-    recording.start_with(&recording.aof[..cut].to_vec()).expect("a start");
+    recording.start_with(&recording.aof[..cut]).expect("a start");
     let token = recording.server.client().acquire("later A PX 600000").token;
     recording.server.kill_and_start_again();
     recording.assert_state_after(cut);
