@@ -100,25 +100,36 @@ impl Recorder {
     /// One turn of the server: what it appends must be one unit, or nothing when nothing has changed.
     #[track_caller]
     fn turn(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
-        self.turns(what, None, act);
+        let (units, before, state) = self.after(act);
+        assert_eq!(units, usize::from(state != before), "{what}: from {before:?} to {state:?}");
+        self.states.resize(self.states.len() + units, state);
+    }
+
+    /// One turn that changes nothing but a lease, which is not looked at.
+    #[track_caller]
+    fn renewal(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
+        let (units, before, state) = self.after(act);
+        assert_eq!((units, &state), (1, &before), "{what}");
+        self.states.push(state);
     }
 
     /// Several turns. After each but the last, `key` is free, or its lease is over by the time that this is loaded.
     #[track_caller]
-    fn turns(&mut self, what: &str, key: Option<&str>, act: impl FnOnce(&mut Client)) {
+    fn turns(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
+        let (units, before, state) = self.after(act);
+        assert!((1..=3).contains(&units), "{what}: {units} units");
+        self.states.resize(self.states.len() + units - 1, before.with_free(key));
+        self.states.push(state);
+    }
+
+    /// How many units came of something, and the states before and after it.
+    #[track_caller]
+    fn after(&mut self, act: impl FnOnce(&mut Client)) -> (usize, State, State) {
         act(&mut self.client);
         let state = State::of(&mut self.client);
         let before = self.states.last().expect("a state").clone();
         let units = units(&fs::read(&self.path).expect("an AOF")).len();
-        let new = units + 1 - self.states.len();
-        match key {
-            None => assert!(
-                new == usize::from(state != before),
-                "{what}: {new} units from {before:?} to {state:?}"
-            ),
-            Some(key) => self.states.resize(units, before.with_free(key)),
-        }
-        self.states.resize(units + 1, state);
+        (units + 1 - self.states.len(), before, state)
     }
 
     /// A mixture of all that happens to locks.
@@ -143,9 +154,9 @@ impl Recorder {
                 client.call(request.as_str());
             });
         }
-        // Nothing that is looked at changes, so it is a turn of one unit that changes nothing.
-        self.client.call(format!("LOCK.RENEW {key} {a} PX 700000")).int();
-        self.states.push(self.states.last().expect("a state").clone());
+        self.renewal("a renewal", |client| {
+            client.call(format!("LOCK.RENEW {key} {a} PX 700000")).int();
+        });
 
         let wait = |owner: &str| format!("{key} {owner} BLOCK 0 PX 700000");
         let mut waiters = [&b, &c, &b].map(|owner| self.server.waiter(&wait(owner)));
@@ -173,12 +184,12 @@ impl Recorder {
             client.call(["EVAL", script, "2", key, other, &c, &d, &e]).int();
         });
         let mut waiter = self.server.waiter(&wait(&f));
-        self.turns("the end of a lease", Some(key), |client| {
+        self.turns("the end of a lease", key, |client| {
             client.call(format!("LOCK.RENEW {key} {c} PX 30")).int();
             waiter.reply().grant();
         });
         let mut waiter = self.server.waiter(&wait(&a));
-        self.turns("a deletion", Some(key), |client| {
+        self.turns("a deletion", key, |client| {
             assert_eq!(client.call(["DEL", key]), Reply::Int(1));
             waiter.reply().grant();
         });

@@ -162,8 +162,8 @@ fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
             a.call(["LOCK.RELEASE", &key, &owner, "ALL"]).int();
         }
         a.acquire(&format!("{key} A PX 600000"));
-        a.acquire(&format!("{key} A PX 1"));
         a.call(format!("LOCK.RENEW {key} A PX 700000")).int();
+        a.acquire(&format!("{key} A PX 1"));
         match number {
             0..3 => {
                 b.ask(&format!("{key} B BLOCK 0 PX 600000"));
