@@ -204,7 +204,9 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                 .collect();
             // An AOF that is not synced may lose its middle while it is rewritten. Then the server does not start.
             if appendfsync == "always" && random.once_in(4) {
-                server.client().call("BGREWRITEAOF");
+                let mut client = server.client();
+                client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));
+                client.call("BGREWRITEAOF");
             }
             let enough = usize::try_from(random.within(50..400)).expect("a count");
             eventually("clients are told much", || told.load(Ordering::Relaxed) >= enough);
@@ -257,8 +259,9 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
         }
     }
     println!(
-        "{cycles} crashes, {} cost the AOF something; {} replies, {} grants, {} losses",
+        "{cycles} crashes, {} cost the AOF something; {} rewrites; {} replies, {} grants, {} losses",
         outcome.cuts,
+        server.log().matches("Background AOF rewrite finished successfully").count(),
         outcome.told,
         outcome.grants,
         outcome.lost.len()

@@ -1,7 +1,7 @@
 //! Files that were cut or damaged: the server loads what is whole and goes on with that, or says why it does not start.
 
 use lockward_tests::{
-    Client, Grant, Holder, Random, Refusal, Reply, Server, Setup, appended_files, commands_in, rounds,
+    Client, Grant, Holder, Random, Refusal, Reply, Sent, Server, Setup, appended_files, commands_in, rounds,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -218,6 +218,12 @@ impl Recording {
         self.server.try_to_start_again()
     }
 
+    /// Starts the server with the first `length` bytes of its AOF.
+    fn start_cut(&mut self, length: usize) -> Result<(), Refusal> {
+        fs::write(&self.path, &self.aof[..length]).expect("an AOF");
+        self.server.try_to_start_again()
+    }
+
     #[track_caller]
     fn assert_state_after(&self, length: usize) {
         let units = units(&self.aof).iter().filter(|end| **end <= length).count();
@@ -243,7 +249,7 @@ fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
     );
     cuts.extend([0, 1, length - 1, length]);
     for cut in &cuts {
-        recording.start_with(&recording.aof[..*cut]).unwrap_or_else(|refusal| panic!("{}", refusal.log));
+        recording.start_cut(*cut).unwrap_or_else(|refusal| panic!("{}", refusal.log));
         recording.assert_state_after(*cut);
         recording.server.kill();
     }
@@ -254,7 +260,7 @@ fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
 fn a_server_goes_on_after_a_cut() {
     let mut recording = recording();
     let cut = recording.aof.len() - 5;
-    recording.start_with(&recording.aof[..cut]).expect("a start");
+    recording.start_cut(cut).expect("a start");
     let token = recording.server.client().acquire("later A PX 600000").token;
     recording.server.kill_and_start_again();
     recording.assert_state_after(cut);
@@ -274,7 +280,7 @@ fn a_cut_aof_is_refused_where_that_is_asked_for() {
         (0..rounds(6, 100)).map(|_| usize::try_from(random.within(1..length as i64)).expect("an offset"));
     for cut in chosen.chain([whole, length]) {
         let aof = recording.aof[..cut].to_vec();
-        match recording.start_with(&aof) {
+        match recording.start_cut(cut) {
             Ok(()) => {
                 assert!(is_whole(&aof), "cut at {cut}");
                 recording.assert_state_after(cut);
@@ -293,30 +299,53 @@ fn a_cut_aof_is_refused_where_that_is_asked_for() {
     assert!(loads >= 2 && refusals > 0);
 }
 
-/// The bytes of an AOF that belong to commands of the module, each with what may stand there instead: in the frame
-/// another digit, else anything. What other damage does is the server's own affair.
-fn bytes_of_ours(aof: &[u8]) -> Vec<(usize, Range<i64>)> {
+/// The commands of the module in an AOF, and where each stands. What damage to others does is the server's own affair.
+fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
     let (mut ours, mut begin) = (Vec::new(), 0);
     for (command, end) in commands_in(aof) {
-        if command[0].to_ascii_uppercase().starts_with(b"LOCK.") {
-            // A command of ours has less than ten arguments.
-            ours.push((begin + 1, DIGITS));
-            let mut at = begin + "*3\r\n".len();
-            for argument in &command {
-                let digits = argument.len().to_string().len();
-                ours.extend((at + 1..at + 1 + digits).map(|digit| (digit, DIGITS)));
-                at += 1 + digits + 2;
-                ours.extend((at..at + argument.len()).map(|byte| (byte, BYTES)));
-                at += argument.len() + 2;
-            }
+        if command[0].starts_with(b"LOCK.") {
+            ours.push((command, begin..end));
         }
         begin = end;
     }
     ours
 }
 
-const DIGITS: Range<i64> = 0x30..0x3a;
-const BYTES: Range<i64> = 0..0x100;
+/// The bytes of a command in an AOF, each with what may stand there instead: in its frame another digit, else anything.
+fn bytes_of(command: &Sent, begin: usize) -> Vec<(usize, Range<i64>)> {
+    const DIGITS: Range<i64> = 0x30..0x3a;
+    const BYTES: Range<i64> = 0..0x100;
+    // A command of ours has less than ten arguments.
+    let mut bytes = vec![(begin + 1, DIGITS)];
+    let mut at = begin + "*3\r\n".len();
+    for argument in command {
+        let digits = argument.len().to_string().len();
+        bytes.extend((at + 1..at + 1 + digits).map(|digit| (digit, DIGITS)));
+        at += 1 + digits + 2;
+        bytes.extend((at..at + argument.len()).map(|byte| (byte, BYTES)));
+        at += argument.len() + 2;
+    }
+    bytes
+}
+
+/// An AOF with damage to one command, and what the damage is.
+fn damaged(aof: &[u8], random: &mut Random) -> (Vec<u8>, String) {
+    let (command, Range { start, end }) = random.one_of(&ours(aof)).clone();
+    let text = aof[start..end].escape_ascii();
+    match random.within(0..6) {
+        0 => ([&aof[..start], &aof[end..]].concat(), format!("left out: {text}")),
+        1 => ([&aof[..end], &aof[start..]].concat(), format!("twice: {text}")),
+        _ => {
+            let (at, others) = random.one_of(&bytes_of(&command, start)).clone();
+            let mut damaged = aof.to_vec();
+            while damaged[at] == aof[at] {
+                damaged[at] = u8::try_from(random.within(others.clone())).expect("a byte");
+            }
+            let what = format!("byte {} is {:#x}: {text}", at - start, damaged[at]);
+            (damaged, what)
+        }
+    }
+}
 
 /// Whatever has been loaded can be used, saved, and loaded again.
 #[track_caller]
@@ -344,16 +373,9 @@ fn assert_sound(server: &Server, what: &str) {
 fn no_damage_to_an_aof_hurts_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
-    let ours = bytes_of_ours(&recording.aof);
     let (mut loads, mut refusals, mut told) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {
-        let (at, others) = random.one_of(&ours);
-        let mut aof = recording.aof.clone();
-        let before = aof[at];
-        while aof[at] == before {
-            aof[at] = u8::try_from(random.within(others.clone())).expect("a byte");
-        }
-        let what = format!("{before:#x} to {:#x} at {at}: {}", aof[at], surroundings(&recording.aof, at));
+        let (aof, what) = damaged(&recording.aof, &mut random);
         match recording.start_with(&aof) {
             Ok(()) => {
                 let log = recording.server.log();
@@ -370,13 +392,7 @@ fn no_damage_to_an_aof_hurts_the_server() {
         }
     }
     println!("{loads} loads, of which {told} with an error in the log; {refusals} refusals");
-    assert!(told > 0 && refusals > 0);
-}
-
-fn surroundings(aof: &[u8], at: usize) -> String {
-    let commands = commands_in(aof);
-    let (command, _) = commands.iter().find(|(_, end)| *end > at).expect("a command");
-    command.iter().map(|argument| argument.escape_ascii().to_string()).collect::<Vec<_>>().join(" ")
+    assert!(told + refusals > 0, "no damage was noticed");
 }
 
 /// A server with locks in its snapshot, which has ended, and the snapshot.
