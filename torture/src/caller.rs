@@ -1,7 +1,7 @@
 //! A connection whose lock calls are recorded.
 
 use lockward_tests::{Client, Reply, Silence};
-use lockward_trial::history::{Back, Call, Kind, Nanos, Outcome, Wait};
+use lockward_trial::history::{Call, Kind, Outcome};
 use lockward_trial::recorder::{Recorder, Standing};
 use std::io;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl<'r> Caller<'r> {
     /// # Errors
     /// When the connection is gone: what was recorded.
     pub fn ask(mut self, key: &str, owner: &str, kind: Kind) -> Result<Asked<'r>, Box<Call>> {
-        let command = command(key, owner, &kind);
+        let command = kind.command(key, owner);
         let standing = self.recorder.start(self.number, self.port.into(), key, owner, kind.clone());
         match self.wire.try_send(&command[..]) {
             Ok(()) => Ok(Asked { caller: self, standing, kind }),
@@ -82,40 +82,6 @@ impl<'r> Asked<'r> {
     }
 }
 
-fn command(key: &str, owner: &str, kind: &Kind) -> Vec<String> {
-    let ms = |time: Nanos| (time / 1_000_000).to_string();
-    let mut options: Vec<(&str, Option<String>)> = Vec::new();
-    let name = match kind {
-        Kind::Acquire { lease, wait, holds } => {
-            options.push(("PX", Some(ms(*lease))));
-            match wait {
-                Wait::No => {}
-                Wait::Limit(limit) => options.push(("BLOCK", Some(ms((*limit).max(1_000_000))))),
-                Wait::Unlimited => options.push(("BLOCK", Some("0".to_owned()))),
-            }
-            options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
-            "LOCK.ACQUIRE"
-        }
-        Kind::Release { back, token } => {
-            match back {
-                Back::One => {}
-                Back::Leaving(left) => options.push(("HOLDS", Some(left.to_string()))),
-                Back::All => options.push(("ALL", None)),
-            }
-            options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
-            "LOCK.RELEASE"
-        }
-        Kind::Renew { lease, token, holds } => {
-            options.push(("PX", Some(ms(*lease))));
-            options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
-            options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
-            "LOCK.RENEW"
-        }
-    };
-    let options = options.into_iter().flat_map(|(name, value)| [Some(name.to_owned()), value]);
-    [name, key, owner].map(str::to_owned).into_iter().chain(options.flatten()).collect()
-}
-
 /// What a reply says.
 ///
 /// # Panics
@@ -134,6 +100,47 @@ fn outcome(kind: &Kind, reply: &Reply) -> Outcome {
         (Kind::Renew { .. }, Reply::Int(_)) => Outcome::Renewed { token: number(reply) },
         (Kind::Acquire { .. } | Kind::Release { .. } | Kind::Renew { .. }, _) => {
             panic!("{kind:?} was answered {reply:?}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockward_tests::Reply::{Array, Error, Int};
+    use lockward_trial::history::{Back, Wait};
+    use std::panic::catch_unwind;
+
+    const ACQUIRE: Kind = Kind::Acquire { lease: 1_000_000, wait: Wait::No, holds: None };
+    const RELEASE: Kind = Kind::Release { back: Back::One, token: None };
+    const RENEW: Kind = Kind::Renew { lease: 1_000_000, token: None, holds: None };
+
+    #[test]
+    fn a_reply_is_told_as_what_came_of_the_call() {
+        for (kind, reply, told) in [
+            (ACQUIRE, Array(vec![Int(7), Int(2)]), Outcome::Granted { token: 7, holds: 2 }),
+            (ACQUIRE, Reply::NullArray, Outcome::NotAcquired),
+            (ACQUIRE, Reply::Null, Outcome::NotAcquired),
+            (ACQUIRE, Error("SUPERSEDED by another".to_owned()), Outcome::Error("SUPERSEDED".to_owned())),
+            (RELEASE, Int(0), Outcome::Left { holds: 0 }),
+            (RELEASE, Error("NOTHELD free".to_owned()), Outcome::Error("NOTHELD".to_owned())),
+            (RENEW, Int(7), Outcome::Renewed { token: 7 }),
+        ] {
+            assert_eq!(outcome(&kind, &reply), told, "{kind:?} answered {reply:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_the_call_cannot_have_ends_the_run() {
+        for (kind, reply) in [
+            (ACQUIRE, Int(1)),
+            (ACQUIRE, Array(vec![Int(7)])),
+            (ACQUIRE, Array(vec![Int(-1), Int(1)])),
+            (RELEASE, Int(-1)),
+            (RELEASE, Reply::NullArray),
+            (RENEW, Reply::Null),
+        ] {
+            assert!(catch_unwind(|| outcome(&kind, &reply)).is_err(), "{kind:?} answered {reply:?}");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What the checker says when a promise was broken.
 
-use crate::history::{History, Line};
-use std::fmt::{self, Write as _};
+use crate::history::{History, Nanos};
+use crate::report::report;
+use std::fmt;
 
 /// The checks: each holds one promise against the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,28 +45,23 @@ impl Alarm {
         what: String,
     ) -> Self {
         let mut lines: Vec<_> = lines.into_iter().collect();
-        lines.sort_by_key(|&at| {
-            let start = match &history.lines[at] {
-                Line::Call(call) => call.start,
-                Line::Write(write) => write.start,
-                Line::Fault(fault) => fault.start,
-            };
-            (start, at)
-        });
+        lines.sort_by_key(|&at| (history.lines[at].start(), at));
         lines.dedup();
         Self { check, what, lines }
     }
 
-    /// The alarm and the lines that show it, to be printed.
+    /// The alarm and the lines that show it, for a person to read: times in milliseconds from the start of the first line.
+    /// What was done to the servers and to the same lock meanwhile stands below.
     #[must_use]
     pub fn report(&self, history: &History) -> String {
-        let mut report = self.to_string();
-        for &at in &self.lines {
-            let line = serde_json::to_string(&history.lines[at]).unwrap_or_default();
-            // Writing to a string cannot fail.
-            let _ = write!(report, "\n  line {}: {line}", at + 1);
-        }
-        report
+        report(self, history)
+    }
+
+    /// When the last line that shows it was over: by then the promise was broken.
+    #[must_use]
+    pub fn seen_by(&self, history: &History) -> Nanos {
+        let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));
+        ends.max().unwrap_or(Nanos::MAX)
     }
 }
 

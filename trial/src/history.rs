@@ -4,6 +4,7 @@
 //! are text here, though the server takes any bytes: the trial chooses its own names.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write as _};
 use std::path::Path;
@@ -179,6 +180,80 @@ pub struct Fault {
     pub start: Nanos,
     /// Just after it was undone.
     pub end: Nanos,
+}
+
+impl Kind {
+    /// The command that asks for this, word by word; every time in it is in whole milliseconds.
+    #[must_use]
+    pub fn command(&self, key: &str, owner: &str) -> Vec<String> {
+        let ms = |time: Nanos| (time / 1_000_000).to_string();
+        let mut options: Vec<(&str, Option<String>)> = Vec::new();
+        let name = match self {
+            Self::Acquire { lease, wait, holds } => {
+                options.push(("PX", Some(ms(*lease))));
+                match wait {
+                    Wait::No => {}
+                    // A limit of 0 would be none.
+                    Wait::Limit(limit) => options.push(("BLOCK", Some(ms((*limit).max(1_000_000))))),
+                    Wait::Unlimited => options.push(("BLOCK", Some("0".to_owned()))),
+                }
+                options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
+                "LOCK.ACQUIRE"
+            }
+            Self::Release { back, token } => {
+                match back {
+                    Back::One => {}
+                    Back::Leaving(left) => options.push(("HOLDS", Some(left.to_string()))),
+                    Back::All => options.push(("ALL", None)),
+                }
+                options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
+                "LOCK.RELEASE"
+            }
+            Self::Renew { lease, token, holds } => {
+                options.push(("PX", Some(ms(*lease))));
+                options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
+                options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
+                "LOCK.RENEW"
+            }
+        };
+        let options = options.into_iter().flat_map(|(name, value)| [Some(name.to_owned()), value]);
+        [name, key, owner].map(str::to_owned).into_iter().chain(options.flatten()).collect()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted { token, holds } => write!(f, "token {token}, holds {holds}"),
+            Self::NotAcquired => f.write_str("null"),
+            Self::Left { holds } => write!(f, "{holds} left"),
+            Self::Renewed { token } => write!(f, "token {token}"),
+            Self::Error(word) => write!(f, "-{word}"),
+            Self::Unknown => f.write_str("no answer"),
+        }
+    }
+}
+
+impl Line {
+    /// When it began.
+    #[must_use]
+    pub const fn start(&self) -> Nanos {
+        match self {
+            Self::Call(call) => call.start,
+            Self::Write(write) => write.start,
+            Self::Fault(fault) => fault.start,
+        }
+    }
+
+    /// When it was over, if it ever was.
+    #[must_use]
+    pub const fn end(&self) -> Option<Nanos> {
+        match self {
+            Self::Call(call) => call.end,
+            Self::Write(write) => Some(write.end),
+            Self::Fault(fault) => Some(fault.end),
+        }
+    }
 }
 
 impl Call {

@@ -13,6 +13,7 @@ pub mod client;
 pub mod history;
 pub mod random;
 pub mod recorder;
+mod report;
 pub mod simulate;
 mod spans;
 mod tenure;

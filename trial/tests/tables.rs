@@ -133,6 +133,42 @@ fn the_store_takes_a_stale_write() {
     clean(&stale.replace("2..3", "1..3"));
 }
 
+#[test]
+fn a_report_is_told_in_milliseconds_from_its_first_line() {
+    let history = parse(
+        "5000..5001 A acquires lease 90 -> token 5 holds 1
+         5002..5004 B acquires lease 9 wait 300 seen 5003 -> token 6 holds 1
+         4998..5003 C releases -> left 0
+         4000..4001 fault
+         5001..5002 fault
+         4990..4999 A writes 4 -> taken",
+    );
+    let alarms = check(&history, &bounds());
+    let overlap = alarms.iter().find(|alarm| alarm.check == Check::Overlap).expect("an alarm");
+    assert_eq!(
+        overlap.report(&history),
+        "\
+Overlap: A held k with token 5 for 84.000 ms more at least when B had heard that it was granted it with token 6
+       0.000 to      1.000 ms  LOCK.ACQUIRE k A PX 90 -> token 5, holds 1  [line 1]
+       2.000 to      4.000 ms  LOCK.ACQUIRE k B PX 9 BLOCK 300 (seen in the queue at 3.000) -> token 6, holds 1  [line 2]
+  Meanwhile:
+       1.000 to      2.000 ms  fault: pause  [line 5]
+      -2.000 to      3.000 ms  LOCK.RELEASE k C -> 0 left  [line 3]"
+    );
+    assert_eq!(overlap.seen_by(&history), 5004 * MS);
+}
+
+#[test]
+fn a_report_leaves_out_all_but_the_last_calls_meanwhile() {
+    let others: String = (10..30).map(|at| format!("\n {at}..{at} C renews -> token 9")).collect();
+    let history =
+        parse(&format!("0..1 A acquires -> token 5 holds 1\n 40..41 B acquires -> token 4 holds 1{others}"));
+    let alarms = check(&history, &bounds());
+    let shown = alarms.iter().find(|alarm| alarm.lines == [0, 1]).expect("an alarm").report(&history);
+    assert!(shown.contains("\n    14 answered calls about the same lock, then\n      24.000 to"), "{shown}");
+    assert_eq!(shown.lines().count(), 1 + 2 + 2 + 6, "{shown}");
+}
+
 /// The history raises no alarm.
 fn clean(table: &str) {
     let history = parse(table);

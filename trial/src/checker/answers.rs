@@ -3,6 +3,7 @@
 use crate::alarm::{Alarm, Check};
 use crate::bounds::Bounds;
 use crate::history::{History, Kind, Outcome, Wait};
+use crate::report::ms;
 use crate::spans::Windows;
 use std::collections::HashMap;
 
@@ -38,8 +39,12 @@ pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Alarm> 
             .filter_map(|whose| faults.get(whose))
             .any(|windows| windows.touch(call.start, end));
         if end > due && call.outcome != Outcome::Unknown && !excused {
-            let what =
-                format!("{} was due an answer about {} by {due} and got it at {end}", call.owner, call.key);
+            let what = format!(
+                "{} got its answer about {} {} after it was due",
+                call.owner,
+                call.key,
+                ms(end - due)
+            );
             alarms.push(Alarm::new(Check::Answers, history, [line], what));
         }
     }

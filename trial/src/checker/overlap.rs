@@ -3,6 +3,7 @@
 use crate::alarm::{Alarm, Check};
 use crate::bounds::Bounds;
 use crate::history::History;
+use crate::report::ms;
 use crate::tenure::{Held, Tenure, tenures};
 
 /// Claim: no two tenures of a key have definite-hold intervals that share an instant.
@@ -25,8 +26,13 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Alarm> {
             if let Some((before, earlier)) = longest.filter(|(before, _)| now.from < before.to) {
                 let lines = [earlier.line, before.by, tenure.line, now.by];
                 let what = format!(
-                    "{} held {} with token {} until {} at least, and {} was granted it with token {} by {}",
-                    earlier.owner, tenure.key, earlier.token, before.to, tenure.owner, tenure.token, now.from
+                    "{} held {} with token {} for {} more at least when {} had heard that it was granted it with token {}",
+                    earlier.owner,
+                    tenure.key,
+                    earlier.token,
+                    ms(before.to - now.from),
+                    tenure.owner,
+                    tenure.token
                 );
                 alarms.push(Alarm::new(Check::Overlap, history, lines, what));
             }

@@ -4,6 +4,7 @@ use super::apart;
 use crate::alarm::{Alarm, Check};
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Kind, Nanos};
+use crate::report::ms;
 use crate::spans::Windows;
 use crate::tenure::tenures;
 use std::collections::HashMap;
@@ -43,10 +44,10 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
             .any(|windows| windows.touch(free, wait.answered()));
         if late && !excused {
             let what = format!(
-                "{} was free for {} by {free}, who heard of it at {}",
+                "{} was free for {}, who waited, and heard of it {} later",
                 tenure.key,
                 tenure.owner,
-                wait.answered()
+                ms(wait.answered() - free)
             );
             let freed_by = before.released.filter(|released| released.end == before.freed);
             let lines = [before.line, tenure.line].into_iter().chain(freed_by.map(|released| released.line));

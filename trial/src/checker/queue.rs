@@ -3,6 +3,7 @@
 use crate::alarm::{Alarm, Check};
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Kind, Nanos, Outcome};
+use crate::report::ms;
 use crate::tenure::{Tenure, tenures};
 use std::collections::HashMap;
 
@@ -39,8 +40,11 @@ pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Ala
             for &(joined, line, call) in waited.get(&(tenure.key, tenure.token)).into_iter().flatten() {
                 if let Some(passed) = latest.filter(|passed| joined < passed.earliest) {
                     let what = format!(
-                        "{} was in the queue of {} at {joined}; {} came at {} and was granted it first",
-                        call.owner, tenure.key, passed.owner, passed.earliest
+                        "{} was seen in the queue of {}; {} asked {} later and was granted it first",
+                        call.owner,
+                        tenure.key,
+                        passed.owner,
+                        ms(passed.earliest - joined)
                     );
                     alarms.push(Alarm::new(Check::Queue, history, [line, passed.line], what));
                 }
