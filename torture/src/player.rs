@@ -54,9 +54,24 @@ impl<'r> Player<'r> {
             }
             Move::Pause(length, token) => {
                 self.caller = Some(caller);
-                self.sleep(length);
+                let start = now();
+                pass(length);
+                let client = Some(self.client.number);
+                let fault = Fault { name: "sleep".to_owned(), client, start, end: now() };
+                self.recorder.record(&Line::Fault(fault));
                 self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
             }
+            Move::Rest(length) => {
+                self.caller = Some(caller);
+                pass(length);
+            }
+        }
+    }
+
+    /// Gives back what it holds: nobody who still waits has to wait for its lease.
+    pub fn leave(mut self) {
+        if let (Some(caller), Some(kind)) = (self.caller.take(), self.client.last_call(now())) {
+            self.call(caller, kind);
         }
     }
 
@@ -97,14 +112,11 @@ impl<'r> Player<'r> {
         }
         wait + PATIENCE
     }
+}
 
-    fn sleep(&self, length: Nanos) {
-        let start = now();
-        let end = start + length;
-        while now() < end {
-            thread::park_timeout(Duration::from_nanos(end.saturating_sub(now())));
-        }
-        let fault = Fault { name: "sleep".to_owned(), client: Some(self.client.number), start, end: now() };
-        self.recorder.record(&Line::Fault(fault));
+fn pass(length: Nanos) {
+    let end = now() + length;
+    while now() < end {
+        thread::park_timeout(Duration::from_nanos(end.saturating_sub(now())));
     }
 }

@@ -64,6 +64,7 @@ pub fn play(orders: &Orders) {
                 while !over.load(Ordering::Relaxed) {
                     player.step();
                 }
+                player.leave();
             });
         }
         if orders.first == 0 {

@@ -13,6 +13,8 @@ pub struct Manners {
     pub lease: Range<Nanos>,
     /// The other leases: so long that a lock which is stuck until its lease ends is seen to be.
     pub long_lease: Range<Nanos>,
+    /// So long some rest on a long lease before they go on, so that a fault meets tenures that nobody is about to end.
+    pub rest: Range<Nanos>,
     /// Wait limits.
     pub wait: Range<Nanos>,
     /// Whether they keep to what is asked of clients where a failover may lose a grant: every tenure under an owner's name
@@ -30,6 +32,8 @@ pub enum Move {
     Write(Token),
     /// Nothing, past the end of its lease; then a write with its token, as if nothing had been.
     Pause(Nanos, Token),
+    /// Nothing for a while, with a lock that it keeps.
+    Rest(Nanos),
 }
 
 /// A client: what it wants, and what it believes that it has.
@@ -93,6 +97,7 @@ impl Client {
             15..25 => Move::Call(self.renew(token, manners, random)),
             25..50 => Move::Write(token),
             50..55 if self.lease < manners.lease.end => Move::Pause(self.lease + self.lease / 2, token),
+            50..53 => Move::Rest(random.between(manners.rest.start, manners.rest.end)),
             _ => {
                 let back = match random.between(0, 5) {
                     0 => Back::All,
@@ -142,6 +147,13 @@ impl Client {
         }
     }
 
+    /// What it gives back when it is to ask for nothing more.
+    #[must_use]
+    pub fn last_call(&self, now: Nanos) -> Option<Kind> {
+        let token = self.token.filter(|_| self.holds > 0 && now < self.until)?;
+        Some(Kind::Release { back: Back::All, token: Some(token) })
+    }
+
     /// Its last call came to an end.
     pub fn hear(&mut self, call: &Call, random: &mut Random) {
         match (&call.outcome, &call.kind) {
@@ -182,5 +194,31 @@ impl Client {
         self.owners += 1;
         self.owner = format!("client-{}:{}", self.number, self.owners);
         self.unsure = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Outcome::Granted;
+
+    #[test]
+    fn the_last_call_gives_back_what_is_held_while_the_lease_runs() {
+        let mut client = Client::new(0);
+        assert_eq!(client.last_call(0), None);
+        let granted = Call {
+            client: 0,
+            node: 0,
+            key: "k".to_owned(),
+            owner: "A".to_owned(),
+            kind: Kind::Acquire { lease: 10, wait: Wait::No, holds: None },
+            start: 5,
+            joined: None,
+            end: Some(6),
+            outcome: Granted { token: 7, holds: 1 },
+        };
+        client.hear(&granted, &mut Random::new(1));
+        assert_eq!(client.last_call(14), Some(Kind::Release { back: Back::All, token: Some(7) }));
+        assert_eq!(client.last_call(15), None);
     }
 }

@@ -69,6 +69,7 @@ impl World {
                 keys: ["orders", "stock"].map(str::to_owned).into(),
                 lease: 20 * MS..120 * MS,
                 long_lease: 120 * MS..200 * MS,
+                rest: 10 * MS..60 * MS,
                 wait: 5 * MS..400 * MS,
                 careful: false,
             },
@@ -145,6 +146,7 @@ impl World {
                 self.rest.push(Line::Fault(fault));
                 self.at(end, Event::Write(client, token));
             }
+            Move::Rest(length) => self.at(now + length, Event::Turn(client)),
         }
     }
 
