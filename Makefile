@@ -11,10 +11,10 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test demo torture lint build install clean deps
+.PHONY: help run test demo torture broken-builds lint build install clean deps
 
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: ## Start redis-server with the module in the foreground, on PORT (6379).
 	@scripts/check-port $(PORT)
@@ -33,6 +33,10 @@ demo: build ## Show 50 clients counting to 5,000 with and without a lock.
 torture: build ## Run 32 clients with faults meanwhile, for SECONDS (60), and judge what was seen.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --seconds $(SECONDS) $(TORTURE)
+
+broken-builds: deps ## Show that builds broken on purpose are caught, each by its check.
+	@cargo build --quiet --release -p lockward-torture
+	@scripts/broken-builds target/release/torture
 
 lint: deps ## Check formatting, lints, and the fences between the layers.
 	cargo fmt --all --check

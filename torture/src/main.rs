@@ -58,6 +58,9 @@ struct Run {
     /// Let the kernel drop packets where a replica is cut off, in a network of our own. Needs root, and nft.
     #[arg(long)]
     firewall: bool,
+    /// The longest time between two faults, in milliseconds; the shortest is a sixth of it.
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(6..))]
+    pace: u64,
     /// How many clients.
     #[arg(long, default_value_t = 32)]
     clients: u32,
@@ -119,7 +122,7 @@ fn new_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-fn run(&Run { seconds, world, seed, firewall, clients, expect }: &Run) -> ExitCode {
+fn run(&Run { seconds, world, seed, firewall, pace, clients, expect }: &Run) -> ExitCode {
     let how = if firewall { Break::Firewall } else { Break::Link };
     if firewall && let Err(skipped) = enter_own_network() {
         return skipped;
@@ -131,14 +134,26 @@ fn run(&Run { seconds, world, seed, firewall, clients, expect }: &Run) -> ExitCo
     for world in worlds {
         let dir = env::temp_dir().join(format!("lockward-torture-{}-{}", process::id(), world.name()));
         let length = Duration::from_secs(share.max(1));
-        let outcome = Plan { world, seed, length, clients, workers: 4, how, dir: dir.clone() }.run();
+        let plan = Plan { world, seed, length, pace, clients, workers: 4, how, dir: dir.clone() };
+        let outcome = plan.run();
         println!("{outcome}");
-        as_wished &= match expect {
+        as_wished &= match expect.map(Expected::check) {
             None => outcome.alarms.is_empty() && (outcome.overlaps > 0 || !world.loses_grants()),
-            Some(expected) => outcome.alarms.iter().any(|alarm| alarm.check == expected.check()),
+            Some(check) => match outcome.caught_after(check) {
+                Some((after, answers)) => {
+                    println!("Caught by {check:?} after {:.1} s and {answers} answers.", after.as_secs_f64());
+                    true
+                }
+                None => {
+                    println!("NOT CAUGHT by {check:?}.");
+                    false
+                }
+            },
         };
         if outcome.alarms.is_empty() || expect.is_some() {
             let _ = fs::remove_dir_all(&dir);
+        } else {
+            println!("The history is in {}.", dir.display());
         }
     }
     if as_wished { ExitCode::SUCCESS } else { ExitCode::FAILURE }

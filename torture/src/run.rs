@@ -4,7 +4,7 @@ use crate::wire::Break;
 use crate::worker::{Orders, Worker};
 use crate::world::{Kind, Nemesis};
 use lockward_tests::{Server, Setup};
-use lockward_trial::alarm::Alarm;
+use lockward_trial::alarm::{Alarm, Check};
 use lockward_trial::bounds::{Bounds, Happened};
 use lockward_trial::checker::{tenures_never_overlap, what_happened};
 use lockward_trial::history::History;
@@ -25,6 +25,8 @@ pub struct Plan {
     pub seed: u64,
     /// For how long.
     pub length: Duration,
+    /// The longest time between two faults, in milliseconds; the shortest is a sixth of it.
+    pub pace: u64,
     /// How many clients.
     pub clients: u32,
     /// In how many processes.
@@ -49,6 +51,18 @@ pub struct Outcome {
     pub alarms: Vec<Alarm>,
 }
 
+impl Outcome {
+    /// How long after the first call, and after how many answers, this check had seen enough to raise its first alarm.
+    #[must_use]
+    pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
+        let alarms = self.alarms.iter().filter(|alarm| alarm.check == check);
+        let seen = alarms.map(|alarm| alarm.seen_by(&self.history)).min()?;
+        let first = self.history.calls().map(|(_, call)| call.start).min()?;
+        let answers = self.history.calls().filter(|(_, call)| call.answered() <= seen).count();
+        Some((Duration::from_nanos(seen.saturating_sub(first)), answers))
+    }
+}
+
 impl Plan {
     /// Runs it and judges it.
     ///
@@ -67,7 +81,7 @@ impl Plan {
         let mut nemesis = Nemesis::new(Random::new(random.number()), &recorder, workers);
         let begun = Instant::now();
         loop {
-            nemesis.pass(500..3_000);
+            nemesis.pass(self.pace / 6..self.pace);
             if begun.elapsed() >= self.length {
                 break;
             }
@@ -126,7 +140,7 @@ fn server_version(port: u16) -> String {
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { plan, server, history, happened, faults, overlaps, alarms } = self;
-        let Plan { world, seed, length, clients, .. } = plan;
+        let Plan { world, seed, length, pace, clients, .. } = plan;
         writeln!(
             f,
             "{} · {server} · {} s · {clients} clients · seed {seed}",
@@ -147,10 +161,21 @@ impl Display for Outcome {
         if alarms.is_empty() {
             return write!(f, "  no alarm");
         }
-        write!(f, "  {} ALARMS; the history is in {}", alarms.len(), plan.dir.display())?;
-        for alarm in alarms.iter().take(3) {
-            write!(f, "\n{}", alarm.report(history))?;
+        write!(f, "  {} ALARMS", alarms.len())?;
+        for of_check in alarms.chunk_by(|one, other| one.check == other.check) {
+            let shortest = of_check.iter().min_by_key(|alarm| (alarm.lines.len(), alarm.seen_by(history)));
+            if let Some(alarm) = shortest {
+                write!(f, "\n{}", alarm.report(history))?;
+            }
+            if let Some(more @ 1..) = of_check.len().checked_sub(1) {
+                write!(f, "\n  {more} more like this")?;
+            }
         }
-        write!(f, "\nAgain: torture --world {} --seconds {} --seed {seed}", world.name(), length.as_secs())
+        write!(
+            f,
+            "\nAgain: torture --world {} --seconds {} --pace {pace} --clients {clients} --seed {seed}",
+            world.name(),
+            length.as_secs()
+        )
     }
 }
