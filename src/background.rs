@@ -52,7 +52,7 @@ pub fn work(context: Context) {
         state.note_unlinked(now);
         state.evicting = false;
         if state.quarantine.ends(now).is_none() {
-            state.forget_ended();
+            state.forget_seen();
         }
         let follows = state.follows();
         (std::mem::take(&mut state.undelivered), follows, !follows && state.alarm.patrol_is_due(now))

@@ -5,7 +5,7 @@
 
 use crate::server::{KeyName, global_flags, now};
 use crate::state::{self, Loading, State, Unlinked};
-use lockward_core::{Db, FencingToken, LineId, Lock};
+use lockward_core::{Db, FencingToken, LineId, Lock, Seen};
 
 /// A lock leaves the keyspace under `name`: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
 /// it is served from what is there then.
@@ -31,10 +31,11 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         } else {
             // As where the module ends a lease: that tenure may come back, nothing older.
             let token = lock.holders().iter().map(|holder| holder.token).max();
-            state.note_ended(name.db(), name.bytes(), token.and_then(FencingToken::before), now);
+            let ended = token.and_then(FencingToken::before);
+            state.note(name.db(), name.bytes(), Seen { ended, ..Seen::default() }, now);
         }
         let line: Vec<LineId> = state.room.line(name.db(), name.bytes()).into_iter().collect();
-        if held || !line.is_empty() || !state.ended.is_empty() {
+        if held || !line.is_empty() || !state.seen.is_empty() {
             state.look_at(&line, now);
         }
     });
@@ -102,7 +103,7 @@ pub fn swapped(one: Db, other: Db) {
         }
     };
     look_again(|state| {
-        state.ended = state.ended.drain().map(|((db, key), token)| ((swapped(db), key), token)).collect();
+        state.seen = state.seen.drain().map(|((db, key), seen)| ((swapped(db), key), seen)).collect();
         state.flushed = state.flushed.drain().map(|(db, token)| (db.map(swapped), token)).collect();
         state.room.swap_shadows(one, other);
         state.room.lines_of(one).chain(state.room.lines_of(other)).collect()
@@ -130,7 +131,7 @@ pub fn became_replica() {
         state.room.drop_shadows(None);
         state.undelivered.clear();
         state.unlinked = None;
-        state.forget_ended();
+        state.forget_seen();
     });
 }
 
@@ -139,7 +140,7 @@ pub fn became_primary() {
     let now = now().mono;
     state::with(|state| {
         state.replica = false;
-        state.forget_ended();
+        state.forget_seen();
         state.quarantine.restart(now);
     });
 }

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::server::Flags;
 use crate::waiters::InFlight;
 use lockward_core::{
-    Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Span, TokenSource, WaitingRoom,
+    Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Seen, Span, TokenSource, WaitingRoom,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -32,8 +32,8 @@ pub struct State {
     pub undelivered: Vec<Undelivered>,
     /// The last lock that the server took out of the keyspace before its lease was over.
     pub unlinked: Option<Unlinked>,
-    /// For each lock the largest token that is not to be restored any more in this quarantine.
-    pub ended: HashMap<(Db, Box<[u8]>), FencingToken>,
+    /// What has been seen of each lock in this quarantine.
+    pub seen: HashMap<(Db, Box<[u8]>), Seen>,
     /// For each database, or all, the largest token given before it was flushed in this quarantine.
     pub flushed: HashMap<Option<Db>, FencingToken>,
     /// The last waited-for lock that the patrol has looked at in this round.
@@ -95,7 +95,7 @@ impl State {
             in_flight: InFlight::default(),
             undelivered: Vec::new(),
             unlinked: None,
-            ended: HashMap::new(),
+            seen: HashMap::new(),
             flushed: HashMap::new(),
             patrolled: None,
             patrolled_shadow: None,
@@ -116,34 +116,35 @@ impl State {
         self.quarantine = quarantine;
     }
 
-    /// Takes note of a token up to which nothing is to be restored, for as long as something might be.
-    pub fn note_ended(&mut self, db: Db, key: &[u8], token: Option<FencingToken>, now: Instant) {
-        if let Some(token) = token.filter(|_| self.quarantine.ends(now).is_some()) {
-            let latest = self.ended.entry((db, key.into())).or_insert(token);
-            *latest = token.max(*latest);
+    /// Takes note of what was seen of a lock, for as long as there is a quarantine.
+    pub fn note(&mut self, db: Db, key: &[u8], seen: Seen, now: Instant) {
+        if !seen.is_nothing() && self.quarantine.ends(now).is_some() {
+            let known = self.seen.entry((db, key.into())).or_default();
+            *known = known.and(seen);
         }
     }
 
     /// What the server took out of the keyspace last, it did not drop on its own account: it would have said so.
     pub fn note_unlinked(&mut self, now: Instant) {
         if let Some(gone) = self.unlinked.take() {
-            let token = gone.lock.holders().iter().map(|holder| holder.token).max();
-            self.note_ended(gone.db, &gone.key, token, now);
+            let ended = gone.lock.holders().iter().map(|holder| holder.token).max();
+            self.note(gone.db, &gone.key, Seen { ended, ..Seen::default() }, now);
         }
     }
 
-    /// The largest token that is not to be restored any more in this quarantine.
-    pub fn ended(&self, db: Db, key: &[u8]) -> Option<FencingToken> {
-        if self.ended.is_empty() && self.flushed.is_empty() {
-            return None;
+    /// What has been seen of a lock in this quarantine.
+    pub fn seen(&self, db: Db, key: &[u8]) -> Seen {
+        if self.seen.is_empty() && self.flushed.is_empty() {
+            return Seen::default();
         }
-        let flushed = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db));
-        flushed.chain(self.ended.get(&(db, key.into()))).copied().max()
+        let seen = self.seen.get(&(db, key.into())).copied().unwrap_or_default();
+        let ended = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max();
+        seen.and(Seen { ended, ..Seen::default() })
     }
 
-    /// Forgets what has ended: the quarantine is over, or the server follows another.
-    pub fn forget_ended(&mut self) {
-        self.ended = HashMap::new();
+    /// Forgets what has been seen: the quarantine is over, or the server follows another.
+    pub fn forget_seen(&mut self) {
+        self.seen = HashMap::new();
         self.flushed = HashMap::new();
     }
 
@@ -153,7 +154,7 @@ impl State {
             self.room.set_due(*line, Some(now));
         }
         let at_once = !self.undelivered.is_empty() || self.unlinked.is_some() || self.evicting;
-        let later = (!self.ended.is_empty()).then(|| self.quarantine.ends(now)).flatten();
+        let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
         self.alarm.rearm(&self.room, if at_once { Some(now) } else { later }, now);
     }
 }

@@ -105,11 +105,11 @@ fn decide_on<R>(
     let mut effects = mem::take(&mut state.effects);
     let line = state.room.line(name.db(), name.bytes());
     let lock_name = line.and_then(|line| state.room.name(line));
-    let ended = state.ended(name.db(), name.bytes());
+    let seen = state.seen(name.db(), name.bytes());
     let mut step = Step {
         lock,
         line,
-        ended,
+        seen,
         room: &mut state.room,
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
@@ -118,9 +118,7 @@ fn decide_on<R>(
     };
     let answer = decide(&mut step);
     let due = step.due();
-    if effects.ended().is_some() {
-        state.note_ended(name.db(), name.bytes(), effects.ended(), now.mono);
-    }
+    state.note(name.db(), name.bytes(), effects.seen(), now.mono);
     Decided { answer, effects, due, lock: lock_name }
 }
 

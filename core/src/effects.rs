@@ -3,6 +3,7 @@
 
 use crate::encoding;
 use crate::lock::{Change, End, Lock};
+use crate::quarantine::Seen;
 use crate::token::FencingToken;
 use crate::units::Now;
 use crate::waiting::Waiter;
@@ -96,7 +97,7 @@ pub struct Effects<H> {
     payload: Vec<u8>,
     changes: usize,
     verbatim: bool,
-    ended: Option<FencingToken>,
+    seen: Seen,
 }
 
 impl<H> Default for Effects<H> {
@@ -107,7 +108,7 @@ impl<H> Default for Effects<H> {
             payload: Vec::new(),
             changes: 0,
             verbatim: false,
-            ended: None,
+            seen: Seen::default(),
         }
     }
 }
@@ -131,14 +132,18 @@ impl<H> Effects<H> {
         self.payload.clear();
         self.changes = 0;
         self.verbatim = false;
-        self.ended = None;
+        self.seen = Seen::default();
     }
 
-    /// The largest token that is not to be restored after this: a tenure given back or broken is over. One whose lease
-    /// was over here may still come back, but nothing older than it.
+    /// What this server has seen of the lock's tenures in the step.
     #[must_use]
-    pub const fn ended(&self) -> Option<FencingToken> {
-        self.ended
+    pub const fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// The owner of a tenure has renewed it.
+    pub(crate) fn see_renewed(&mut self, token: FencingToken) {
+        self.seen.renewed = self.seen.renewed.max(Some(token));
     }
 
     /// Whether the lock has changed.
@@ -165,9 +170,8 @@ impl<H> Effects<H> {
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
         match change {
-            Change::End(token, End::Released) => self.ended = self.ended.max(Some(token)),
-            // It may have been renewed where we have not heard of it.
-            Change::End(token, End::LeaseOver) => self.ended = self.ended.max(token.before()),
+            Change::End(token, End::Released) => self.seen.ended = self.seen.ended.max(Some(token)),
+            Change::End(token, End::LeaseOver) => self.seen.ended = self.seen.ended.max(token.before()),
             Change::Put(_) | Change::Count(..) => {}
         }
         lock.apply(change, now);

@@ -27,7 +27,7 @@ mod waiting;
 pub use effects::{Effects, Event, Grant, NotHeld, Outcome, Propagation, Refusal, Wake, event_of};
 pub use lock::{Change, End, Holder, Lock, Slots};
 pub use owner::Owner;
-pub use quarantine::Quarantine;
+pub use quarantine::{Quarantine, Seen};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
 pub use step::{Acquired, Step};
 pub use token::{FencingToken, TokenSource};

@@ -4,6 +4,7 @@
 //! the longest lease can last it grants no new tenure; holders re-enter, renew and release, and restore by their token
 //! what was forgotten. Afterwards every forgotten lease has ended by itself.
 
+use crate::token::FencingToken;
 use crate::units::{Instant, Now, Span};
 
 /// When the quarantine began, and how long it is set to last.
@@ -23,6 +24,12 @@ impl Quarantine {
     /// Begins again: the server has been promoted.
     pub const fn restart(&mut self, now: Instant) {
         self.began = now;
+    }
+
+    /// When it began.
+    #[must_use]
+    pub const fn began(&self) -> Instant {
+        self.began
     }
 
     /// Sets how long it lasts, counted from when it began.
@@ -47,5 +54,31 @@ impl Quarantine {
     #[must_use]
     pub fn in_force(&self, now: Now) -> bool {
         self.ends(now.mono).is_some()
+    }
+}
+
+/// What a server has itself seen of a lock's tenures since its quarantine began. All else it only remembers, and it may
+/// remember too little.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The largest token that is not to be restored any more, nor any older one: a tenure given back or broken is over.
+    /// One whose lease was over here may still come back, as it may have been renewed where this server has not heard of
+    /// it; but nothing older may.
+    pub ended: Option<FencingToken>,
+    /// The latest tenure that its owner has renewed.
+    pub renewed: Option<FencingToken>,
+}
+
+impl Seen {
+    /// Whether nothing has been seen.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What has been seen in all.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { ended: self.ended.max(other.ended), renewed: self.renewed.max(other.renewed) }
     }
 }

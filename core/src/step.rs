@@ -10,6 +10,7 @@
 //! | does not | admits it, nobody waits | new tenure | not held | not held |
 //! | does not | held, or somebody waits | busy | not held | not held |
 //! | does not | in quarantine | busy | not held | restored by its token |
+//! | is said to | in quarantine | one hold more; busy if it asks for its first | as ever | new lease, and its waits re-enter |
 //!
 //! A step changes the lock in memory and records the changes in [`Effects`]; the caller carries the effects out before
 //! anything else can look at the lock.
@@ -17,7 +18,7 @@
 use crate::effects::{Effects, Event, Grant, NotHeld, Outcome, Refusal, Wake, event_of};
 use crate::lock::{Change, End, Holder, Lock, Slots};
 use crate::owner::Owner;
-use crate::quarantine::Quarantine;
+use crate::quarantine::{Quarantine, Seen};
 use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
 use crate::token::{FencingToken, TokenSource};
 use crate::units::{Instant, Now};
@@ -46,8 +47,8 @@ pub struct Step<'a, H> {
     pub tokens: &'a mut TokenSource,
     /// Whether new tenures are withheld.
     pub quarantine: Quarantine,
-    /// The largest token that is not to be restored on this lock any more in this quarantine, nor any older one.
-    pub ended: Option<FencingToken>,
+    /// What this server has seen of the lock's tenures in this quarantine.
+    pub seen: Seen,
     /// What the step leaves to be done.
     pub effects: &'a mut Effects<H>,
     /// The time of the step.
@@ -61,8 +62,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// [`Refusal::Holds`] when the named count cannot follow, [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
     pub fn acquire(&mut self, request: &AcquireRequest) -> Result<Acquired, Refusal> {
         self.settle();
-        let held = self.lock.holder(&request.owner).is_some();
-        if held || (!self.somebody_waits() && self.admits(request.slots)) {
+        if self.re_enters(request) || (!self.somebody_waits() && self.admits(request.slots)) {
             return self.admit(request).map(Acquired::Granted);
         }
         match request.holds {
@@ -107,12 +107,17 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         match (self.lock.holder(&request.owner), request.token) {
             (Some(known), named) if named.is_none_or(|named| named == known.token) => {
                 let token = known.token;
+                let in_doubt = !self.is_certain(known);
                 // A replica that missed a re-entry or a release knows the tenure with another count.
-                let told = request.holds.filter(|_| named.is_some() && self.quarantine.in_force(self.now));
+                let told = request.holds.filter(|_| named.is_some() && in_doubt);
                 let renewed = Holder { deadline, holds: told.unwrap_or(known.holds), ..known.clone() };
                 let change = Change::Put(renewed);
                 let event = event_of(self.lock, &change);
                 self.change(change, event);
+                if in_doubt {
+                    self.effects.see_renewed(token);
+                    self.serve_other_waits_of(&request.owner);
+                }
                 Ok(token)
             }
             (_, Some(token)) if self.quarantine.in_force(self.now) => {
@@ -149,7 +154,8 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     pub fn look_again(&mut self) {
         self.settle();
         if self.somebody_waits() {
-            let owners: Vec<Owner> = self.lock.holders().iter().map(|holder| holder.owner.clone()).collect();
+            let holders = self.lock.holders().iter().filter(|holder| self.is_certain(holder));
+            let owners: Vec<Owner> = holders.map(|holder| holder.owner.clone()).collect();
             owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
         }
     }
@@ -169,6 +175,20 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         self.line.is_some_and(|line| !self.room.is_empty(line))
     }
 
+    /// Whether the owner is let in as a holder. A tenure that is only remembered may have ended, and another's have
+    /// begun, in calls that were forgotten: an owner that asks for its first hold then is none that holds the lock.
+    fn re_enters(&self, request: &AcquireRequest) -> bool {
+        let known = self.lock.holder(&request.owner);
+        known.is_some_and(|known| request.holds != Some(1) || self.is_certain(known))
+    }
+
+    /// Whether a tenure is more than remembered from before this quarantine: it began in it, or was renewed in it.
+    fn is_certain(&self, known: &Holder) -> bool {
+        !self.quarantine.in_force(self.now)
+            || self.quarantine.began() <= known.since
+            || self.seen.and(self.effects.seen()).renewed == Some(known.token)
+    }
+
     fn admits(&self, slots: Slots) -> bool {
         self.lock.admits(slots) && !self.quarantine.in_force(self.now)
     }
@@ -178,8 +198,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let Some(line) = self.line else { return };
         while let Some(first) = self.room.front(line) {
             let request = &first.ticket.request;
-            let held = self.lock.holder(&request.owner).is_some();
-            if !held && !self.admits(request.slots) {
+            if !self.re_enters(request) && !self.admits(request.slots) {
                 return;
             }
             if let Some(waiter) = self.room.pop_front(line) {
@@ -283,7 +302,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         if token.is_far_ahead(self.now.wall) {
             return Err(Refusal::TokenFarAhead);
         }
-        let ended = self.ended.max(self.effects.ended());
+        let ended = self.seen.and(self.effects.seen()).ended;
         let held = self.lock.holders().iter().map(|holder| holder.token).max();
         if ended.max(held) >= Some(token) {
             return Err(Refusal::NotHeld(self.not_held(&request.owner)));

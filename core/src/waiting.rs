@@ -270,7 +270,8 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// Keeps a tenure whose key the server has dropped early.
     pub fn set_shadow(&mut self, db: Db, key: &[u8], shadow: Lock) {
         let id = self.open(db, key);
-        let due = shadow.first_deadline();
+        // It may be due earlier, when the quarantine ends.
+        let due = shadow.first_deadline().into_iter().chain(self.due(id)).min();
         if let Some(line) = self.lines.get_mut(&id) {
             line.shadow = Some(shadow);
             self.shadowed.insert(id);

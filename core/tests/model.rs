@@ -16,8 +16,8 @@
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{
     AcquireRequest, Acquired, Caps, Db, Effects, FencingToken, Full, Grant, Holder, HoldsLeft, Instant, Lock,
-    NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Slots,
-    Span, Step, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
+    NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen,
+    Slots, Span, Step, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -87,6 +87,8 @@ mod reference {
         pub(super) locks: [Vec<Tenure>; KEYS],
         /// The largest token of the tenures of each lock that were seen to end.
         pub(super) ended: [u64; KEYS],
+        /// The tenure that was renewed last in quarantine.
+        pub(super) renewed: [u64; KEYS],
         /// Who waits, for whichever key, in the order in which they came.
         pub(super) waits: Vec<Wait>,
         pub(super) last_token: u64,
@@ -120,6 +122,18 @@ mod reference {
             let counted = self.locks[key].len() + 1;
             let named = self.locks[key].iter().map(|tenure| tenure.slots).chain([slots]);
             named.into_iter().all(|number| number == 0 || counted <= number as usize)
+        }
+
+        /// Whether a tenure is remembered from before the quarantine, and has not been renewed since.
+        fn in_doubt(&self, key: usize, at: usize) -> bool {
+            let tenure = &self.locks[key][at];
+            self.quarantined() && tenure.since < self.quarantine_began && self.renewed[key] != tenure.token
+        }
+
+        /// Whether an owner is let in as a holder.
+        fn re_enters(&self, wait: &Wait) -> bool {
+            let known = self.of(wait.key, wait.owner);
+            known.is_some_and(|at| wait.holds != Some(1) || !self.in_doubt(wait.key, at))
         }
 
         fn enter(&mut self, wait: &Wait) -> Answer {
@@ -184,8 +198,7 @@ mod reference {
             }
             while let Some(first) = self.waits.iter().find(|wait| wait.key == key) {
                 let owner = first.owner;
-                let holds_it = self.of(key, owner).is_some();
-                if !holds_it && (self.quarantined() || !self.fits(key, first.slots)) {
+                if !self.re_enters(first) && (self.quarantined() || !self.fits(key, first.slots)) {
                     return;
                 }
                 let first = first.clone();
@@ -201,7 +214,7 @@ mod reference {
         pub(super) fn acquire(&mut self, wait: Wait, or_wait: bool) -> Answer {
             self.look(wait.key);
             let waited_for = self.waits.iter().any(|other| other.key == wait.key);
-            if self.of(wait.key, wait.owner).is_some()
+            if self.re_enters(&wait)
                 || (!waited_for && !self.quarantined() && self.fits(wait.key, wait.slots))
             {
                 return self.enter(&wait);
@@ -283,13 +296,19 @@ mod reference {
         ) -> Answer {
             self.look(key);
             let (now, deadline) = (self.now, self.now + lease);
-            let told = holds.filter(|_| token.is_some() && self.quarantined());
             if let Some(at) = self.of(key, owner) {
+                let in_doubt = self.in_doubt(key, at);
+                let told = holds.filter(|_| token.is_some() && in_doubt);
                 let tenure = &mut self.locks[key][at];
                 if token.is_none_or(|token| token == tenure.token) {
                     tenure.deadline = deadline;
                     tenure.holds = told.unwrap_or(tenure.holds);
-                    return Answer::Token(tenure.token);
+                    let token = tenure.token;
+                    if in_doubt {
+                        self.renewed[key] = self.renewed[key].max(token);
+                        self.grant_waits_of(key, owner);
+                    }
+                    return Answer::Token(token);
                 }
             }
             let Some(token) = token.filter(|_| self.quarantined()) else { return self.not_held(key, owner) };
@@ -506,6 +525,7 @@ impl Both {
             wall: setting.wall,
             locks: [Vec::new(), Vec::new()],
             ended: [0; KEYS],
+            renewed: [0; KEYS],
             waits: Vec::new(),
             last_token: 0,
             quarantine_began: began,
@@ -769,7 +789,7 @@ struct World {
     room: WaitingRoom<u32>,
     tokens: TokenSource,
     quarantine: Quarantine,
-    ended: [Option<FencingToken>; KEYS],
+    seen: [Seen; KEYS],
     effects: Effects<u32>,
     caps: Caps,
     mono: Instant,
@@ -793,7 +813,7 @@ impl World {
             room: WaitingRoom::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
-            ended: [None; KEYS],
+            seen: [Seen::default(); KEYS],
             effects: Effects::default(),
             caps: Caps { per_lock: setting.caps.0, total: setting.caps.1 },
             mono: instant(began),
@@ -852,13 +872,13 @@ impl World {
             room: &mut self.room,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            ended: self.ended[key],
+            seen: self.seen[key],
             effects: &mut self.effects,
             now,
         };
         let done = act(&mut step);
         let due = step.due();
-        self.ended[key] = self.ended[key].max(self.effects.ended());
+        self.seen[key] = self.seen[key].and(self.effects.seen());
         if shadowed && !self.effects.changed() {
             self.room.set_shadow(db, bytes, lock);
         } else {
@@ -898,7 +918,7 @@ impl World {
                     room: &mut WaitingRoom::new(),
                     tokens: &mut TokenSource::new(),
                     quarantine: Quarantine::new(now.mono, Span::default()),
-                    ended: None,
+                    seen: Seen::default(),
                     effects: &mut effects,
                     now,
                 }

@@ -18,7 +18,7 @@
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{
     AcquireRequest, Acquired, Caps, Change, Db, Effects, End, Event, FencingToken, Full, HoldsLeft, Instant,
-    Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest,
+    Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen,
     Slots, Span, Step, Ticket, TokenSource, Waiter, WaitingRoom, Wake, WallTime,
 };
 
@@ -93,6 +93,7 @@ fn in_quarantine_nothing_new_is_granted_and_holders_go_on() {
     table(
         "at(0)  A acquires lease 500      -> granted 1 hold, token 1
          at(10) quarantine lasts 200
+         at(20) A acquires holds 1        -> busy
          at(20) A acquires                -> granted 2 holds, token 1
          at(20) A renews lease 300        -> token 1
          at(20) A releases                -> 1 left
@@ -612,12 +613,10 @@ fn a_tenure_that_is_known_with_another_count_has_the_one_that_its_owner_names_in
         "at(0)   A acquires                -> granted 1 hold, token 1
          at(1)   A renews token 1 holds 3  -> token 1 | put A 1 hold, token 1, 100 left | renewed
          at(1)   quarantine lasts 50
-         at(2)   A renews holds 3          -> token 1 | put A 1 hold, token 1, 100 left | renewed
          at(3)   A renews token 1 holds 3  -> token 1 | put A 3 holds, token 1, 100 left | acquired
          at(4)   A renews token 1          -> token 1 | put A 3 holds, token 1, 100 left | renewed
-         at(5)   A renews token 1 holds 2  -> token 1 | put A 2 holds, token 1, 100 left | acquired
-         at(52)  A renews token 1 holds 1  -> token 1 | put A 2 holds, token 1, 100 left | renewed
-         at(53)  A releases holds 1        -> 1 left",
+         at(5)   A renews token 1 holds 2  -> token 1 | put A 3 holds, token 1, 100 left | renewed
+         at(53)  A releases holds 2        -> 2 left",
     );
 }
 
@@ -740,7 +739,7 @@ fn what_waited_with_a_longer_lease_is_granted_what_the_quarantine_protects() {
 fn a_tenure_that_ended_in_this_quarantine_or_before_it_is_not_restored() {
     let mut world = World::new();
     world.line("at(0) quarantine lasts 100");
-    world.ended = FencingToken::new(7);
+    world.seen.ended = FencingToken::new(7);
     world.line("at(1) A renews token 6 -> not held: free");
     world.line("at(1) A renews token 7 -> not held: free");
     world.line("at(1) A renews token 8 -> token 8");
@@ -755,6 +754,31 @@ fn a_tenure_whose_lease_was_over_in_this_quarantine_may_come_back_but_nothing_ol
          at(20) A renews token 7 lease 10 -> token 7
          at(40) B renews token 8 lease 10 -> token 8
          at(60) A renews token 7          -> not held: free",
+    );
+}
+
+#[test]
+fn a_tenure_that_may_be_over_is_not_entered_in_quarantine() {
+    table(
+        "at(0)  A acquires                 -> granted 1 hold, token 1
+         at(1)  quarantine lasts 200
+         at(2)  A waits holds 1 as 7       -> waits
+         at(2)  B waits as 8               -> waits
+         at(3)  the lock is looked at again ->
+         at(4)  C renews token 2           -> token 2 | end 1 released, put C 1 hold, token 2, 100 left | released acquired
+         at(4)  the queue is               -> 7 A since 2, 8 B since 2",
+    );
+}
+
+#[test]
+fn a_holder_that_renews_in_quarantine_re_enters_with_its_own_waits() {
+    table(
+        "at(0)  A acquires                 -> granted 1 hold, token 1
+         at(1)  quarantine lasts 200
+         at(2)  B waits as 8               -> waits
+         at(2)  A waits holds 1 as 7       -> waits
+         at(3)  A renews token 1           -> token 1; 7 gets 1 hold, token 1 as before
+         at(4)  A acquires holds 1         -> granted 1 hold, token 1",
     );
 }
 
@@ -774,9 +798,9 @@ fn holds_are_counted_as_far_as_they_go() {
         "at(0) quarantine lasts 50
          at(1) A renews token 5 holds 4294967294   -> token 5
          at(2) A acquires                          -> granted 4294967295 holds, token 5
-         at(3) A acquires lease 900                -> too many holds | nothing |
          at(3) A acquires holds 4294967295         -> granted 4294967295 holds, token 5
-         at(3) the lock is                         -> A 4294967295 holds, token 5, until 101",
+         at(3) the lock is                         -> A 4294967295 holds, token 5, until 101
+         at(3) A acquires lease 900                -> too many holds | nothing |",
     );
 }
 
@@ -1245,7 +1269,7 @@ fn held_by(name: &str, until: u64) -> Lock {
         room: &mut WaitingRoom::new(),
         tokens: &mut TokenSource::new(),
         quarantine: Quarantine::new(instant(0), Span::default()),
-        ended: None,
+        seen: Seen::default(),
         effects: &mut effects,
         now: Now { mono: instant(0), wall: WallTime::EPOCH },
     }
@@ -1282,7 +1306,7 @@ struct World {
     effects: Effects<u32>,
     mono: Instant,
     wall: WallTime,
-    ended: Option<FencingToken>,
+    seen: Seen,
 }
 
 impl World {
@@ -1295,7 +1319,7 @@ impl World {
             effects: Effects::default(),
             mono: instant(0),
             wall: WallTime::EPOCH,
-            ended: None,
+            seen: Seen::default(),
         }
     }
 
@@ -1448,12 +1472,13 @@ impl World {
             room: &mut self.room,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            ended: self.ended,
+            seen: self.seen,
             effects: &mut self.effects,
             now,
         };
         let done = act(&mut step);
         let due = step.due();
+        self.seen = self.seen.and(self.effects.seen());
         if let Some(line) = self.room.line(DB, KEY) {
             self.room.set_due(line, due);
         }

@@ -1,6 +1,6 @@
 //! Quarantine: the time after a start or a promotion in which nothing new is granted.
 
-use lockward_tests::{Client, Reply, Server, Setup, eventually};
+use lockward_tests::{Client, Grant, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A quarantine that no test sees the end of.
@@ -88,17 +88,63 @@ fn a_forgotten_tenure_is_restored_with_its_holds() {
 
 #[test]
 fn a_tenure_that_is_known_with_another_count_has_the_one_that_its_owner_names() {
-    let server = long();
+    let (server, token) = restarted_from_an_older_file("600000");
     let mut a = server.client();
-    restore(&mut a, "A TOKEN 4711");
-    assert_eq!(restore(&mut a, "A TOKEN 4711 HOLDS 3"), Reply::Int(4_711));
-    assert_eq!(a.holder("lock").tenure(), ("A", 3, 4_711));
-    assert_eq!(restore(&mut a, "A TOKEN 4711"), Reply::Int(4_711));
-    assert_eq!(restore(&mut a, "A HOLDS 2"), Reply::Int(4_711), "it names no token");
-    assert_eq!(a.holder("lock").tenure(), ("A", 3, 4_711));
-    a.call("CONFIG SET lock.quarantine 0");
-    restore(&mut a, "A TOKEN 4711 HOLDS 1");
-    assert_eq!(a.holder("lock").tenure(), ("A", 3, 4_711), "the quarantine is over");
+    assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
+    assert_eq!(restore(&mut a, &format!("A TOKEN {token} HOLDS 3")), Reply::Int(token));
+    assert_eq!(a.holder("lock").tenure(), ("A", 3, token));
+    assert_eq!(a.acquire("lock A").holds, 4);
+    assert_eq!(restore(&mut a, &format!("A TOKEN {token} HOLDS 3")), Reply::Int(token));
+    assert_eq!(a.holder("lock").tenure(), ("A", 4, token), "a renewal that comes late takes no hold away");
+}
+
+#[test]
+fn a_tenure_whose_last_renewal_was_lost_is_restored() {
+    let (server, token) = restarted_from_an_older_file("3000");
+    let (mut a, mut b) = (server.client(), server.client());
+    b.ask("lock B BLOCK 0");
+    a.see_blocked(1);
+    eventually("the lease that was saved is over", || a.info("lock").is_none());
+    assert_eq!(restore(&mut a, &format!("A PX 600000 TOKEN {token}")), Reply::Int(token));
+    assert!(b.has_no_reply());
+}
+
+#[test]
+fn who_asks_for_its_first_hold_is_no_holder_though_the_server_remembers_it() {
+    let (server, token) = restarted_from_an_older_file("600000");
+    let (mut a, mut waiter, mut b) = (server.client(), server.client(), server.client());
+    assert_eq!(a.call("LOCK.ACQUIRE lock A HOLDS 1"), Reply::NullArray, "another may hold the lock by now");
+    waiter.ask("lock A BLOCK 0 HOLDS 1");
+    a.see_blocked(1);
+    assert_eq!(restore(&mut b, &format!("B TOKEN {}", token + 1)), Reply::Int(token + 1));
+    assert!(waiter.has_no_reply());
+    assert_eq!(b.owner("lock").as_deref(), Some("B"));
+}
+
+#[test]
+fn a_holder_that_renews_is_one_again_and_so_are_its_waits() {
+    let (server, token) = restarted_from_an_older_file("600000");
+    let (mut a, mut waiter) = (server.client(), server.client());
+    waiter.ask("lock A BLOCK 0 HOLDS 1");
+    a.see_blocked(1);
+    assert_eq!(restore(&mut a, "A"), Reply::Int(token));
+    assert_eq!(waiter.reply().grant(), Grant { token, holds: 1 });
+    assert_eq!(a.acquire("lock A HOLDS 1"), Grant { token, holds: 1 });
+    assert_eq!(a.acquire("lock A HOLDS 2"), Grant { token, holds: 2 });
+}
+
+/// A server in quarantine that has come back from a file in which A holds `lock`, but may have forgotten what was done
+/// after that; with A's token.
+#[track_caller]
+fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
+    let mut server = Server::start();
+    let mut a = server.client();
+    let token = a.acquire(&format!("lock A PX {lease}")).token;
+    assert_eq!(a.call("SAVE"), Reply::ok());
+    server.kill();
+    server.change_setup(|setup| setup.module(LONG));
+    server.start_again();
+    (server, token)
 }
 
 #[test]

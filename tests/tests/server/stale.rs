@@ -103,7 +103,7 @@ fn holders_get_back_from_a_promoted_replica_in_quarantine_what_it_has_missed() {
         Setup::new()
             .module("quarantine 600000")
             .config("min-replicas-to-write 1")
-            .config("min-replicas-max-lag 1")
+            .config("min-replicas-max-lag 10")
     };
     let mut primary = setup().start();
     let link = Link::to(&primary);
@@ -111,6 +111,7 @@ fn holders_get_back_from_a_promoted_replica_in_quarantine_what_it_has_missed() {
     replica.follow_through(&link, &primary);
     let mut a = primary.client();
     assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
+    eventually("the replica counts", || a.call("LOCK.RELEASE nothing A").error_word() == "NOTHELD");
     let renewed = a.acquire("renewed A PX 300").token;
     let released = a.acquire("released A PX 600000").token;
     let passed_on = a.acquire("passed-on A PX 600000").token;
