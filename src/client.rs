@@ -1,5 +1,6 @@
 //! A blocked client.
 
+use crate::server::Socket;
 use redis_module::raw::RedisModuleBlockedClient;
 use std::hash::{Hash, Hasher};
 use std::ptr::NonNull;
@@ -12,17 +13,24 @@ pub struct Client {
     pub id: u64,
     /// Whether the server minted the owner, and so must tell it.
     pub minted: bool,
+    /// Its connection, where the server tells.
+    pub socket: Option<Socket>,
 }
 
 impl Client {
     /// The client behind `handle`.
-    pub const fn new(handle: NonNull<RedisModuleBlockedClient>, id: u64, minted: bool) -> Self {
-        Self { handle, id, minted }
+    pub const fn new(
+        handle: NonNull<RedisModuleBlockedClient>,
+        id: u64,
+        minted: bool,
+        socket: Option<Socket>,
+    ) -> Self {
+        Self { handle, id, minted, socket }
     }
 
     /// The client behind `handle`, to look it up by.
     pub const fn behind(handle: NonNull<RedisModuleBlockedClient>) -> Self {
-        Self::new(handle, 0, false)
+        Self::new(handle, 0, false, None)
     }
 
     /// The server's handle: valid until the client has been unblocked.

@@ -5,7 +5,7 @@
 
 use crate::alarm::Alarm;
 use crate::client::Client;
-use crate::server::Flags;
+use crate::server::{Flags, Socket};
 use crate::waiters::InFlight;
 use lockward_core::{
     Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Seen, Span, TokenSource, WaitingRoom,
@@ -42,6 +42,8 @@ pub struct State {
     pub patrolled_shadow: Option<LineId>,
     /// Whether the server has evicted a key in this turn of the event loop.
     pub evicting: bool,
+    /// The sockets of clients that have waited.
+    pub sockets: HashMap<u64, Socket>,
     /// Whether this server is a replica.
     pub replica: bool,
     /// Whether this server is loading its data, and from where.
@@ -100,6 +102,7 @@ impl State {
             patrolled: None,
             patrolled_shadow: None,
             evicting: false,
+            sockets: HashMap::new(),
             replica: false,
             loading: Loading::No,
         }

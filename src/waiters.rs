@@ -3,7 +3,7 @@
 use crate::callbacks::blocked;
 use crate::client::Client;
 use crate::errors::Error;
-use crate::server::{Context, KeyName, now};
+use crate::server::{Context, KeyName, Socket, now};
 use crate::state::{self, Undelivered};
 use crate::{settings, turn};
 use lockward_core::{AcquireRequest, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
@@ -45,8 +45,10 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let (db, key) = (name.db(), name.bytes());
     let Wait { request, limit, minted } = wait;
     state::with(|state| state.room.may_join(db, key, &request, settings::caps())).map_err(Error::Full)?;
+    let id = context.client_id();
+    let socket = socket_of(context, id);
     let handle = blocked::block(context).ok_or(Error::Internal)?;
-    let client = Client::new(handle, context.client_id(), minted);
+    let client = Client::new(handle, id, minted, socket);
     let now = now().mono;
     let limit = limit.map(|limit| now.after(limit));
     let superseded = state::with(|state| {
@@ -60,6 +62,22 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     Ok(())
 }
 
+/// The socket of a client, asked for once: a client that waits will wait again.
+fn socket_of(context: Context, id: u64) -> Option<Socket> {
+    const KNOWN_AT_MOST: usize = 10_000;
+    if let Some(known) = state::with(|state| state.sockets.get(&id).copied()) {
+        return Some(known);
+    }
+    let socket = context.socket(id)?;
+    state::with(|state| {
+        if state.sockets.len() >= KNOWN_AT_MOST {
+            state.sockets.clear();
+        }
+        state.sockets.insert(id, socket);
+    });
+    Some(socket)
+}
+
 /// Unblocks a waiter that has left the line, to be told how its wait ended. `lock` is the lock it may have been granted.
 pub fn wake(wake: Wake<Client>, lock: Option<LockName>) {
     let client = wake.waiter.ticket.handle;
@@ -71,10 +89,13 @@ pub fn wake(wake: Wake<Client>, lock: Option<LockName>) {
 }
 
 impl Verdict {
-    /// Answers the client.
+    /// Answers the client. One that has left, though the server has yet to hear of that, is not told of a grant.
     pub fn tell(&self, context: Context) {
-        self.told.set(true);
         let ticket = &self.wake.waiter.ticket;
+        if self.counted().is_some() && ticket.handle.socket.is_some_and(Socket::is_left) {
+            return context.reply_null_array();
+        }
+        self.told.set(true);
         match self.wake.outcome {
             Outcome::Granted(grant) => {
                 let owner = &ticket.request.owner;

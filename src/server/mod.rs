@@ -21,12 +21,14 @@ mod context;
 mod key;
 mod log;
 mod name;
+mod socket;
 
 pub use clock::now;
 pub use context::{Context, Flags, Gate, global_flags, string_bytes};
 pub use key::{Content, Foreign, OpenKey, set_lock_type};
 pub use log::{Level, log};
 pub use name::{KeyName, OwnedName};
+pub use socket::Socket;
 
 /// The oldest version, as the server numbers itself, that has all the module needs.
 const OLDEST: c_int = 0x0007_0000;

@@ -297,7 +297,7 @@ impl<'a> Course<'a> {
         match b.reply_within(DEADLINE) {
             Ok(grant @ Reply::Array(_)) => Some(grant.grant()),
             Ok(Reply::NullArray | Reply::Null) => {
-                assert!(matches!(self.ending, Ending::Unblock | Ending::Limit));
+                assert!(matches!(self.ending, Ending::Unblock | Ending::Limit | Ending::End));
                 None
             }
             Ok(reply) => {

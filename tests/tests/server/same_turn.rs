@@ -158,3 +158,51 @@ fn a_waiter_that_wants_no_replies_is_granted_the_lock_without_one() {
         assert_eq!(c.reply().grant().holds, 1);
     }
 }
+
+/// Lets B leave while the server is busy, after it has granted B the lock and before it can say so. Returns C.
+#[track_caller]
+fn leave_while_the_server_is_busy(server: &Server, leave: fn(Client)) -> Client {
+    let mut a = server.client();
+    for round in 0..50 {
+        let key = format!("lock-{round}");
+        a.acquire(&format!("{key} A PX 600000"));
+        let b = server.waiter(&format!("{key} B BLOCK 0 PX 600000"));
+        let c = server.waiter(&format!("{key} C BLOCK 0 PX 600000"));
+        let release = format!("LOCK.RELEASE {key} A");
+        let busy = format!("busy-with-{key}");
+        a.send_all(["MULTI", &release, &format!("DEBUG LOG {busy}"), "DEBUG SLEEP 0.3", "EXEC"]);
+        server.see_log(&busy);
+        leave(b);
+        let in_time = !a.has_unread();
+        for _ in 0..5 {
+            a.reply();
+        }
+        if in_time {
+            return c;
+        }
+    }
+    panic!("the server is never busy for long enough");
+}
+
+#[test]
+fn a_grant_to_a_client_that_leaves_while_the_server_is_busy_is_passed_on() {
+    for leave in [Client::break_off, drop] {
+        let server = Server::start();
+        let mut c = leave_while_the_server_is_busy(&server, leave);
+        assert_eq!(c.reply().grant().holds, 1);
+    }
+}
+
+#[test]
+fn a_client_that_says_goodbye_behind_its_wait_keeps_the_lock_that_it_was_told_of() {
+    let server = Server::start();
+    let (mut a, mut b) = (server.client(), server.client());
+    a.acquire("lock A PX 600000");
+    b.send_all(["LOCK.ACQUIRE lock B BLOCK 0 PX 600000", "QUIT"]);
+    a.see_waiters("lock", 1);
+    a.call("LOCK.RELEASE lock A");
+    let grant = b.reply().grant();
+    assert!(b.is_closed());
+    assert_eq!(a.call("LOCK.ACQUIRE lock C BLOCK 300"), Reply::NullArray);
+    assert_eq!(a.holder("lock").tenure(), ("B", 1, grant.token));
+}
