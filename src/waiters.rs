@@ -64,7 +64,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
 
 /// The socket of a client, asked for once: a client that waits will wait again.
 fn socket_of(context: Context, id: u64) -> Option<Socket> {
-    const KNOWN_AT_MOST: usize = 10_000;
+    const KNOWN_AT_MOST: usize = 65_536;
     if let Some(known) = state::with(|state| state.sockets.get(&id).copied()) {
         return Some(known);
     }
