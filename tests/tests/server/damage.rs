@@ -1,7 +1,8 @@
 //! Files that were cut or damaged: the server loads what is whole and goes on with that, or says why it does not start.
 
 use lockward_tests::{
-    Client, Grant, Holder, Random, Refusal, Reply, Sent, Server, Setup, appended_files, commands_in, rounds,
+    Client, Grant, Holder, Random, Refusal, Reply, Sent, Server, Setup, appended_files, commands_in,
+    eventually, rounds,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -262,6 +263,29 @@ fn a_server_goes_on_after_a_cut() {
     let cut = recording.aof.len() - 5;
     recording.start_cut(cut).expect("a start");
     let token = recording.server.client().acquire("later A PX 600000").token;
+    recording.server.kill_and_start_again();
+    recording.assert_state_after(cut);
+    assert_eq!(recording.server.client().holder("later").tenure(), ("A", 1, token));
+}
+
+#[test]
+fn a_rewrite_saves_what_follows_a_torn_transaction() {
+    const MULTI: &[u8] = b"MULTI\r\n";
+    let mut recording = recording();
+    let begin =
+        recording.aof.windows(MULTI.len()).rposition(|window| window == MULTI).expect("a transaction");
+    let (_, first) =
+        commands_in(&recording.aof).into_iter().find(|(_, end)| *end > begin + MULTI.len()).expect("more");
+    let cut = first + 5;
+    recording.start_cut(cut).expect("a start");
+    // Without it the server loses all that follows, with the next restart.
+    let mut client = recording.server.client();
+    assert!(!matches!(client.call("BGREWRITEAOF"), Reply::Error(_)));
+    eventually("the AOF is rewritten", || {
+        client.stat("persistence", "aof_rewrite_scheduled") == 0
+            && client.stat("persistence", "aof_rewrite_in_progress") == 0
+    });
+    let token = client.acquire("later A PX 600000").token;
     recording.server.kill_and_start_again();
     recording.assert_state_after(cut);
     assert_eq!(recording.server.client().holder("later").tenure(), ("A", 1, token));
