@@ -2,6 +2,7 @@
 
 use crate::history::{Back, Call, Kind, Nanos, Outcome, Token, Wait};
 use crate::random::Random;
+use std::mem;
 use std::ops::Range;
 
 /// How the clients of a run behave.
@@ -13,7 +14,8 @@ pub struct Manners {
     pub lease: Range<Nanos>,
     /// The other leases: so long that a lock which is stuck until its lease ends is seen to be.
     pub long_lease: Range<Nanos>,
-    /// So long some rest on a long lease before they go on, so that a fault meets tenures that nobody is about to end.
+    /// So long some rest with a long lease that they have just renewed, so that a fault meets tenures that nobody is about
+    /// to end, and whose lease is known from its start.
     pub rest: Range<Nanos>,
     /// Wait limits.
     pub wait: Range<Nanos>,
@@ -54,6 +56,8 @@ pub struct Client {
     until: Nanos,
     /// A call for this owner was not answered: it takes another name as soon as it can.
     unsure: bool,
+    /// It has renewed its lease, to rest on it.
+    rests: bool,
     /// What it asks once more.
     again: Option<Kind>,
 }
@@ -72,6 +76,7 @@ impl Client {
             lease: 0,
             until: 0,
             unsure: false,
+            rests: false,
             again: None,
         }
     }
@@ -85,6 +90,7 @@ impl Client {
         if let Some(kind) = self.again.take() {
             return Move::Call(kind);
         }
+        let rests = mem::take(&mut self.rests);
         let Some(token) = self.token.filter(|_| self.holds > 0) else {
             if self.unsure || manners.careful {
                 self.take_another_name();
@@ -92,12 +98,22 @@ impl Client {
             self.key = random.one_of(&manners.keys).cloned().unwrap_or_default();
             return Move::Call(self.acquire(manners, random));
         };
+        if rests {
+            return Move::Rest(random.between(manners.rest.start, manners.rest.end));
+        }
         match random.between(0, 100) {
             0..15 if self.holds < 3 => Move::Call(self.acquire(manners, random)),
-            15..25 => Move::Call(self.renew(token, manners, random)),
+            15..25 => {
+                self.choose_lease(manners, random);
+                Move::Call(self.renew(token, manners, random))
+            }
             25..50 => Move::Write(token),
-            50..55 if self.lease < manners.lease.end => Move::Pause(self.lease + self.lease / 2, token),
-            50..53 => Move::Rest(random.between(manners.rest.start, manners.rest.end)),
+            50 => {
+                self.rests = true;
+                self.choose_lease_in(&manners.long_lease, random);
+                Move::Call(self.renew(token, manners, random))
+            }
+            51..55 if self.lease < manners.lease.end => Move::Pause(self.lease + self.lease / 2, token),
             _ => {
                 let back = match random.between(0, 5) {
                     0 => Back::All,
@@ -111,6 +127,10 @@ impl Client {
 
     fn choose_lease(&mut self, manners: &Manners, random: &mut Random) {
         let range = if random.percent(75) { &manners.lease } else { &manners.long_lease };
+        self.choose_lease_in(range, random);
+    }
+
+    fn choose_lease_in(&mut self, range: &Range<Nanos>, random: &mut Random) {
         // Whole milliseconds, as the wire has them.
         self.lease = random.between(range.start / 1_000_000, range.end / 1_000_000) * 1_000_000;
     }
@@ -129,8 +149,7 @@ impl Client {
         Kind::Acquire { lease: self.lease, wait, holds }
     }
 
-    fn renew(&mut self, token: Token, manners: &Manners, random: &mut Random) -> Kind {
-        self.choose_lease(manners, random);
+    fn renew(&self, token: Token, manners: &Manners, random: &mut Random) -> Kind {
         let named = manners.careful || random.percent(50);
         Kind::Renew {
             lease: self.lease,
@@ -142,6 +161,7 @@ impl Client {
     /// Its connection was lost, and it has a new one.
     pub fn reconnected(&mut self, manners: &Manners, random: &mut Random) {
         if let Some(token) = self.token.filter(|_| manners.careful && self.holds > 0) {
+            self.choose_lease(manners, random);
             let renewal = self.renew(token, manners, random);
             self.again.get_or_insert(renewal);
         }

@@ -109,7 +109,7 @@ impl Kind {
             keys: ["orders", "stock", "mail", "index"].map(str::to_owned).into(),
             lease: 20 * MS..120 * MS,
             long_lease: if forgets { 300 * MS..QUARANTINE } else { 1_500 * MS..3_000 * MS },
-            rest: 100 * MS..250 * MS,
+            rest: 100 * MS..400 * MS,
             wait: 5 * MS..400 * MS,
             careful: forgets,
         }

@@ -22,9 +22,9 @@ impl World for Wiped {
     }
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
-        match nemesis.random.between(0, 4) {
-            0..2 => nemesis.fault("kill and wipe", |_| self.server.kill_and_start_again()),
-            2 => freeze(&self.server, nemesis),
+        match nemesis.random.between(0, 5) {
+            0..3 => nemesis.fault("kill and wipe", |_| self.server.kill_and_start_again()),
+            3 => freeze(&self.server, nemesis),
             _ => nemesis.cut_connections(self.port()),
         }
     }
