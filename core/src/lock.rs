@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::mem;
 
 /// How many owners a request allows at once: 1 is exclusive, [`Slots::SHARED`] any number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slots(u32);
 
 impl Slots {
@@ -56,7 +56,7 @@ impl PartialOrd for Slots {
 }
 
 /// One owner's tenure.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// Who holds the lock.
     pub owner: Owner,
@@ -107,13 +107,13 @@ pub enum End {
 }
 
 /// The holders of one lock, and when Redis is told to drop the key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lock {
     holders: Holders,
     expires_at: WallTime,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Holders {
     None,
     One(Holder),

@@ -8,7 +8,7 @@ use crate::token::FencingToken;
 use crate::units::{Instant, Now, Span};
 
 /// When the quarantine began, and how long it is set to last.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quarantine {
     began: Instant,
     length: Span,

@@ -48,7 +48,7 @@ impl FencingToken {
 }
 
 /// Gives tokens, each larger than all before.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TokenSource {
     floor: u64,
 }

@@ -4,7 +4,7 @@
 const MICROS_PER_MILLI: i64 = 1_000;
 
 /// A length of time in whole milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(u64);
 
 impl Span {
@@ -76,7 +76,7 @@ impl Instant {
 }
 
 /// A time on the wall clock, in microseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(i64);
 
 impl WallTime {
