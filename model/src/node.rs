@@ -1,0 +1,294 @@
+//! One server: what core stores for one lock, and around it what the module does with it.
+//!
+//! A node's state is plain and can be hashed. Wait queues are kept as the owners in line and stood in a
+//! [`WaitingRoom`] for each step; the lock, the tokens and the quarantine are core's own values.
+
+use lockward_core::encoding::{self, Heard};
+use lockward_core::{
+    AcquireRequest, Acquired, Change, Db, Effects, FencingToken, Grant, HoldsLeft, Instant, Lock, Now,
+    Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Slots, Span, Step,
+    Ticket, TokenSource, WaitingRoom, WallTime,
+};
+
+const DB: Db = Db(0);
+const KEY: &[u8] = b"lock";
+
+/// The wall clock of a server that is right, in ticks, when the world begins.
+const WALL_AT_START: i64 = 1_000;
+
+/// A number of ticks, each a millisecond, as core has it.
+pub(crate) fn span(ticks: u64) -> Span {
+    Span::from_millis(ticks).expect("worlds are short")
+}
+
+fn owner(number: usize) -> Owner {
+    let letter = b"ABCDEFGH".get(number..=number).expect("there are few owners");
+    Owner::new(letter).expect("a letter is an owner")
+}
+
+/// What the primary sends to its replica, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// LOCK._APPLY with this payload.
+    Apply(Vec<u8>),
+    /// A LOCK.RELEASE as it was given: owner, holds to be left if named, token.
+    Release(usize, Option<u32>, FencingToken),
+    /// The server's own DEL of a key that it has expired or evicted.
+    Delete,
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// The lock as it is stored, or as its shadow has it.
+    pub lock: Lock,
+    /// Whether the server has dropped the key before the lease was over, so that only the shadow is left.
+    pub shadowed: bool,
+    /// The owners in line, next to be served first.
+    pub queue: Vec<usize>,
+    /// Where tokens come from.
+    pub tokens: TokenSource,
+    /// The time after a start or promotion.
+    pub quarantine: Quarantine,
+    /// The largest token whose tenure has ended in this quarantine.
+    pub ended: Option<FencingToken>,
+    /// By how many ticks the wall clock is ahead.
+    pub wall_ahead: i64,
+    /// The zero of its monotonic clock, in ticks: another on each server.
+    pub mono_ahead: i64,
+}
+
+/// What a step on a node has led to.
+#[derive(Debug)]
+pub(crate) struct Done<R> {
+    pub(crate) answer: R,
+    /// Waiters that were granted the lock.
+    pub(crate) woken: Vec<(usize, Grant)>,
+    /// What the replica is to hear.
+    pub(crate) sent: Option<Message>,
+}
+
+/// What all servers and owners of a world go by.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// How long every lease is, in ticks.
+    pub lease: u64,
+    /// How long the quarantine is, in ticks; 0 is none.
+    pub quarantine: u64,
+    /// Whether owners name the count of HOLDS that a request is to lead to.
+    pub names_holds: bool,
+    /// Where tokens come from.
+    pub tokens: Tokens,
+}
+
+/// Whether tokens come from the clock, as they do, or from a counter that a restart sets back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// From the wall clock.
+    FromTheClock,
+    /// From 1 on, in each life of a server.
+    FromOne,
+}
+
+impl Node {
+    /// A server that starts at `tick` with nothing stored.
+    pub(crate) fn start(tick: u64, rules: &Rules, wall_ahead: i64, mono_ahead: i64) -> Self {
+        let began = Instant::from_micros((tick.cast_signed() + mono_ahead) * 1_000);
+        Self {
+            lock: Lock::new(),
+            shadowed: false,
+            queue: Vec::new(),
+            tokens: TokenSource::new(),
+            quarantine: Quarantine::new(began, span(rules.quarantine)),
+            ended: None,
+            wall_ahead,
+            mono_ahead,
+        }
+    }
+
+    /// What the server's wall clock shows, in ticks.
+    pub(crate) fn wall(&self, tick: u64) -> i64 {
+        WALL_AT_START + tick.cast_signed() + self.wall_ahead
+    }
+
+    fn now(&self, tick: u64) -> Now {
+        Now {
+            mono: Instant::from_micros((tick.cast_signed() + self.mono_ahead) * 1_000),
+            wall: WallTime::from_millis(self.wall(tick)),
+        }
+    }
+
+    /// The token of the tenure that the server knows.
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        self.lock.holders().first().map(|holder| holder.token)
+    }
+
+    /// One step on the lock, as the module takes it: decide, store, and say what the replica is to hear. `release` is
+    /// the command, where it is one that is sent as it is.
+    fn on_lock<R>(
+        &mut self,
+        tick: u64,
+        rules: &Rules,
+        release: Option<Message>,
+        decide: impl FnOnce(&mut Step<'_, usize>) -> R,
+    ) -> Done<R> {
+        let mut now = self.now(tick);
+        if rules.tokens == Tokens::FromOne {
+            now.wall = WallTime::EPOCH;
+        }
+        let mut room = WaitingRoom::new();
+        for waiter in &self.queue {
+            let ticket = Ticket { request: acquire(*waiter, rules, 1), limit: None, handle: *waiter };
+            room.join(DB, KEY, ticket, now.mono);
+        }
+        if !self.quarantine.in_force(now) {
+            self.ended = None;
+        }
+        let mut effects = Effects::default();
+        let line = room.line(DB, KEY);
+        let mut step = Step {
+            lock: &mut self.lock,
+            line,
+            room: &mut room,
+            tokens: &mut self.tokens,
+            quarantine: self.quarantine,
+            ended: self.ended,
+            effects: &mut effects,
+            now,
+        };
+        let answer = decide(&mut step);
+        self.queue =
+            line.into_iter().flat_map(|line| room.queue(line)).map(|waiter| waiter.ticket.handle).collect();
+        if self.quarantine.in_force(now) {
+            self.ended = self.ended.max(effects.ended());
+        }
+        if effects.changed() && self.shadowed {
+            effects.make_whole(&self.lock, now);
+            self.shadowed = false;
+        }
+        let sent = match effects.propagation() {
+            Propagation::Nothing => None,
+            Propagation::Verbatim => release,
+            Propagation::Changes(payload) => Some(Message::Apply(payload.to_vec())),
+        };
+        let woken = effects.wakes.drain(..).filter_map(|wake| match wake.outcome {
+            Outcome::Granted(grant) => Some((wake.waiter.ticket.handle, grant)),
+            Outcome::NotAcquired
+            | Outcome::Refused(_)
+            | Outcome::Superseded
+            | Outcome::WrongType
+            | Outcome::NotServed => None,
+        });
+        Done { answer, woken: woken.collect(), sent }
+    }
+
+    /// LOCK.ACQUIRE, with BLOCK 0 where `wait`.
+    pub(crate) fn acquire(
+        &mut self,
+        tick: u64,
+        rules: &Rules,
+        who: usize,
+        holds: u32,
+        wait: bool,
+    ) -> Done<Result<Acquired, Refusal>> {
+        let request = acquire(who, rules, holds);
+        let done = self.on_lock(tick, rules, None, |step| step.acquire(&request));
+        if wait && matches!(done.answer, Ok(Acquired::Busy)) {
+            self.queue.push(who);
+        }
+        done
+    }
+
+    /// LOCK.RENEW with TOKEN and HOLDS.
+    pub(crate) fn renew(
+        &mut self,
+        tick: u64,
+        rules: &Rules,
+        who: usize,
+        token: FencingToken,
+        holds: u32,
+    ) -> Done<Result<FencingToken, Refusal>> {
+        let request = RenewRequest {
+            owner: owner(who),
+            lease: span(rules.lease),
+            token: Some(token),
+            holds: Some(holds),
+        };
+        self.on_lock(tick, rules, None, |step| step.renew(&request))
+    }
+
+    /// LOCK.RELEASE of one hold, with TOKEN.
+    pub(crate) fn release(
+        &mut self,
+        tick: u64,
+        rules: &Rules,
+        who: usize,
+        left: u32,
+        token: FencingToken,
+    ) -> Done<Result<u32, Refusal>> {
+        let left = rules.names_holds.then_some(left);
+        let request = release(who, left, token);
+        let message = Message::Release(who, left, token);
+        self.on_lock(tick, rules, Some(message), |step| step.release(&request))
+    }
+
+    /// The timer.
+    pub(crate) fn look_again(&mut self, tick: u64, rules: &Rules) -> Done<()> {
+        self.on_lock(tick, rules, None, |step| step.look_again())
+    }
+
+    /// What a replica does with what it hears.
+    pub(crate) fn hear(&mut self, tick: u64, rules: &Rules, message: &Message) {
+        let now = self.now(tick);
+        match message {
+            Message::Apply(payload) => {
+                for change in encoding::decode(payload, Heard::Live, now).expect("a primary sends payloads") {
+                    if let Change::Put(holder) = &change {
+                        self.tokens.observe(holder.token);
+                    }
+                    self.lock.apply(change, now);
+                }
+            }
+            Message::Release(who, left, token) => {
+                let request = release(*who, *left, *token);
+                let follow = |step: &mut Step<'_, usize>| step.follow_release(&request).is_ok();
+                self.on_lock(tick, rules, None, follow);
+            }
+            Message::Delete => self.lock = Lock::new(),
+        }
+    }
+
+    /// The replica is promoted.
+    pub(crate) fn promote(&mut self, tick: u64) {
+        self.ended = None;
+        self.quarantine.restart(self.now(tick).mono);
+    }
+
+    /// What the server writes to its file: nothing for a lock that is free.
+    pub(crate) fn save(&self, tick: u64) -> Vec<u8> {
+        let mut payload = Vec::new();
+        if !self.lock.is_free() && !self.shadowed {
+            encoding::append_lock(&mut payload, &self.lock, self.now(tick));
+        }
+        payload
+    }
+
+    /// The server has just started and reads its file.
+    pub(crate) fn load(&mut self, tick: u64, file: &[u8]) {
+        if !file.is_empty() {
+            let now = self.now(tick);
+            self.lock = encoding::decode_lock(file, Heard::Loaded, now).expect("a server writes payloads");
+            self.lock.holders().iter().for_each(|holder| self.tokens.observe(holder.token));
+        }
+    }
+}
+
+fn acquire(who: usize, rules: &Rules, holds: u32) -> AcquireRequest {
+    let holds = rules.names_holds.then_some(holds);
+    AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots: Slots::EXCLUSIVE }
+}
+
+fn release(who: usize, left: Option<u32>, token: FencingToken) -> ReleaseRequest {
+    let left = left.map_or(HoldsLeft::OneLess, HoldsLeft::Exactly);
+    ReleaseRequest { owner: owner(who), left, token: Some(token) }
+}
