@@ -2,10 +2,15 @@
 
 use crate::client::Client;
 use crate::server::{Server, Setup};
-use crate::wait::eventually;
+use crate::wait::{eventually, within};
+use std::time::Duration;
 
 /// By what name they know the primary.
 const NAME: &str = "locks";
+
+/// They wait ten seconds before they believe that a server which was the primary is none, and longer where the machine
+/// is slow.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Three Sentinels that watch a primary, and promote one of its replicas when it is gone for half a second.
 #[derive(Debug)]
@@ -57,12 +62,23 @@ impl Sentinels {
     /// Waits until they have made another server the primary, and that knows it; its port.
     #[track_caller]
     pub fn see_failover_from(&self, port: u16) -> u16 {
-        let mut now = port;
-        eventually("the Sentinels have promoted another server", || {
-            now = self.primary().unwrap_or(port);
-            let is_primary = |mut client: Client| client.server_info("replication", "role") == "master";
-            now != port && Client::connect(now).is_ok_and(is_primary)
+        within(PATIENCE, "the Sentinels have promoted another server", || {
+            let now = self.primary().filter(|now| *now != port)?;
+            let role = Client::connect(now).ok()?.try_call("INFO replication").ok()?.text();
+            role.contains("role:master").then_some(now)
+        })
+    }
+
+    /// Waits until they have made `server`, which was the primary before, a replica of `primary` that is in sync.
+    #[track_caller]
+    pub fn see_replica(&self, server: &Server, primary: &Server) {
+        let of_it = format!("master_port:{}\r", primary.port());
+        within(PATIENCE, "the Sentinels have made it a replica", || {
+            // They close its connections when they do.
+            let info = server.client().try_call("INFO replication").ok()?.text();
+            let follows = info.contains(&of_it) && info.contains("master_link_status:up");
+            follows.then_some(())
         });
-        now
+        server.see_in_sync_with(primary);
     }
 }

@@ -20,13 +20,19 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// # Panics
 /// When it does not within [`DEADLINE`]: `what` did not happen.
 #[track_caller]
-pub fn soon<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn soon<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(DEADLINE, what, look)
+}
+
+/// As [`soon`], for what may take another time.
+#[track_caller]
+pub(crate) fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
+        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
         thread::park_timeout(Duration::from_millis(2));
     }
 }

@@ -4,7 +4,7 @@ use lockward_tests::{Client, Reply, Silence};
 use lockward_trial::history::{Call, Kind, Outcome};
 use lockward_trial::recorder::{Recorder, Standing};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A connection whose lock calls are recorded.
 #[derive(Debug)]
@@ -67,8 +67,26 @@ impl<'r> Asked<'r> {
     }
 
     /// Waits for the answer, as [`Caller::call`] does.
-    pub fn answer(mut self, patience: Duration) -> (Option<Caller<'r>>, Call) {
-        match self.caller.wire.reply_within(patience) {
+    pub fn answer(self, patience: Duration) -> (Option<Caller<'r>>, Call) {
+        self.answer_while(patience, || true)
+    }
+
+    /// The same, but gives up, as if its patience were over, when it is no longer so that it `goes_on`.
+    pub fn answer_while(
+        mut self,
+        patience: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> (Option<Caller<'r>>, Call) {
+        const SLICE: Duration = Duration::from_millis(50);
+        let end = Instant::now() + patience;
+        let answer = loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let answer = self.caller.wire.reply_within(left.min(SLICE));
+            if answer != Err(Silence::StillOpen) || left <= SLICE || !goes_on() {
+                break answer;
+            }
+        };
+        match answer {
             Ok(reply) => {
                 let outcome = outcome(&self.kind, &reply);
                 (Some(self.caller), self.standing.answered(outcome))

@@ -77,7 +77,9 @@ impl<'r> Player<'r> {
 
     fn connected(&mut self) -> Option<Caller<'r>> {
         let port = self.primary.load(Ordering::Relaxed);
-        if let Some(caller) = self.caller.take().filter(|caller| caller.port() == port) {
+        if let Some(caller) =
+            self.caller.take().filter(|caller| self.keeps_to_the_old() || caller.port() == port)
+        {
             return Some(caller);
         }
         let caller = Caller::connect(self.recorder, self.client.number, port).ok()?;
@@ -85,15 +87,27 @@ impl<'r> Player<'r> {
         Some(caller)
     }
 
+    /// Every fourth does not hear where the locks are now, for as long as its connection lives and it is not refused.
+    const fn keeps_to_the_old(&self) -> bool {
+        self.client.number.is_multiple_of(4)
+    }
+
     fn call(&mut self, caller: Caller<'r>, kind: Kind) {
         let patience = self.patience(&kind);
-        let (caller, call) = caller.call(&self.client.key, &self.client.owner, kind, patience);
+        let (port, keeps_to_it) = (caller.port(), self.keeps_to_the_old());
+        let (caller, call) = match caller.ask(&self.client.key, &self.client.owner, kind) {
+            Ok(asked) => {
+                asked.answer_while(patience, || keeps_to_it || self.primary.load(Ordering::Relaxed) == port)
+            }
+            Err(call) => (None, *call),
+        };
         self.caller = caller;
         self.client.hear(&call, &mut self.random);
         if let Outcome::Error(word) = &call.outcome
             && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED")
         {
-            // The server refuses everybody for a while.
+            // The server refuses everybody for a while, or is no primary any more.
+            self.caller = None;
             thread::park_timeout(Duration::from_millis(10));
         }
     }

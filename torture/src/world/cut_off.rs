@@ -1,9 +1,13 @@
 //! A replica that is cut off from its primary, misses grants, and is promoted.
 
 use super::{MS, Nemesis, QUARANTINE, World};
+use crate::caller::Caller;
 use crate::wire::{Break, Wire};
 use lockward_tests::{Reply, Server, Setup, eventually};
-use std::mem;
+use lockward_trial::history::{Call, Kind, Nanos, Outcome, Token, Wait};
+use lockward_trial::recorder::{Recorder, now};
+use std::time::Duration;
+use std::{mem, thread};
 
 /// A primary and two replicas. The link to one of them loses what is sent; then the primary dies, and that one takes its
 /// place. Grants that only the other has heard of are lost, though the primary had a replica all the time.
@@ -52,8 +56,14 @@ impl CutOff {
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
         self.wire.lose();
         nemesis.pass(50..300);
+        let missed = Missed::grant(nemesis.recorder(), self.port());
         self.primary.kill();
         self.promote(nemesis);
+        let what_came_of_it = missed.and_then(|missed| missed.come_back(self.port()));
+        self.attach(nemesis);
+        if let Some(what) = what_came_of_it {
+            nemesis.fault(what, |_| ());
+        }
     }
 
     /// The control: what is sent to a replica that stands still waits in its socket.
@@ -67,13 +77,18 @@ impl CutOff {
             client.server_info("replication", "master_link_status") == "down"
         });
         self.promote(nemesis);
+        self.attach(nemesis);
     }
 
     fn promote(&mut self, nemesis: &mut Nemesis<'_>) {
         assert_eq!(self.stale.client().call("REPLICAOF NO ONE"), Reply::ok());
         mem::swap(&mut self.primary, &mut self.stale);
         nemesis.tell(self.primary.port());
-        self.witness.follow(&self.primary);
+        self.witness.begin_to_follow(self.primary.port());
+    }
+
+    fn attach(&mut self, nemesis: &mut Nemesis<'_>) {
+        self.witness.see_in_sync_with(&self.primary);
         nemesis.pass(1..300);
         self.stale.start_again();
         self.wire = Wire::between(&self.primary, &self.stale, self.how);
@@ -93,6 +108,59 @@ impl World for CutOff {
             }
             _ => nemesis.cut_connections(self.port()),
         }
+    }
+}
+
+/// A grant that the replica to be promoted does not hear of: the surest way to see what becomes of one.
+#[derive(Debug)]
+struct Missed<'r> {
+    recorder: &'r Recorder,
+    key: String,
+    token: Token,
+    /// When the lease is over, as its holder reckons.
+    until: Nanos,
+}
+
+impl<'r> Missed<'r> {
+    const CLIENT: u32 = u32::MAX - 1;
+    const LEASE: Nanos = QUARANTINE - MS;
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Holds a lock of its own at the primary on `port`; `None` where that takes no writes now.
+    fn grant(recorder: &'r Recorder, port: u16) -> Option<Self> {
+        let key = format!("missed-{}", now());
+        let call = Self::call(recorder, port, &key, "holder", Self::acquire());
+        let (token, _) = call.granted()?;
+        Some(Self { recorder, key, token, until: call.start + Self::LEASE })
+    }
+
+    /// Another asks the new primary for the lock, and then its holder comes back, before its lease is over. What came of
+    /// it; `None` where the primary takes no writes for so long.
+    fn come_back(self, port: u16) -> Option<&'static str> {
+        let Self { recorder, key, token, until } = self;
+        if Self::call(recorder, port, &key, "another", Self::acquire()).granted().is_some() {
+            return Some("loss of a grant");
+        }
+        while now() < until {
+            let renewal = Kind::Renew { lease: Self::LEASE, token: Some(token), holds: Some(1) };
+            match Self::call(recorder, port, &key, "holder", renewal).outcome {
+                Outcome::Renewed { .. } => return Some("missed tenure restored"),
+                Outcome::Error(word) if word == "NOREPLICAS" => {
+                    thread::park_timeout(Duration::from_millis(5))
+                }
+                other => panic!("a missed tenure is not restored in its lease: {other:?}"),
+            }
+        }
+        None
+    }
+
+    const fn acquire() -> Kind {
+        Kind::Acquire { lease: Self::LEASE, wait: Wait::No, holds: None }
+    }
+
+    fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, kind: Kind) -> Call {
+        let caller = Caller::connect(recorder, Self::CLIENT, port).expect("a connection");
+        caller.call(key, owner, kind, Self::PATIENCE).1
     }
 }
 

@@ -204,6 +204,12 @@ impl<'r> Nemesis<'r> {
         Self { random, recorder, workers }
     }
 
+    /// Where it writes down what it does.
+    #[must_use]
+    pub const fn recorder(&self) -> &'r Recorder {
+        self.recorder
+    }
+
     /// Does a fault to the servers and writes it down.
     pub fn fault<T>(&mut self, name: &str, fault: impl FnOnce(&mut Self) -> T) -> T {
         let start = now();

@@ -2,7 +2,7 @@
 
 use super::cut_off::Settings;
 use super::{Nemesis, World};
-use lockward_tests::{Sentinels, Server, eventually};
+use lockward_tests::{Sentinels, Server};
 
 /// The servers, set up as is safe, and the Sentinels. Clients are sent where the Sentinels say.
 #[derive(Debug)]
@@ -34,15 +34,7 @@ impl Watched {
     fn see_replicas(&self) {
         let [primary, others @ ..] = &self.servers;
         for other in others {
-            eventually("it follows the new primary", || {
-                // The Sentinels close its connections when they make it a replica.
-                let Ok(info) = other.client().try_call("INFO replication") else { return false };
-                let info = info.text();
-                info.contains("role:slave")
-                    && info.contains(&format!("master_port:{}\r", primary.port()))
-                    && info.contains("master_link_status:up")
-            });
-            other.see_in_sync_with(primary);
+            self.sentinels.see_replica(other, primary);
         }
     }
 }
