@@ -1,6 +1,6 @@
 //! Pauses, failovers and shutdowns while contended leases end: a write in the background ends the server then.
 
-use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
+use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -324,7 +324,7 @@ fn servers_that_change_places_all_the_time_end_up_the_same() {
             });
         }
         let [mut one, mut other] = servers.each_ref().map(Server::client);
-        for turn in 0..8 {
+        for turn in 0..rounds(8, 200) {
             // In one turn of its event loop each, beside what the clients do.
             one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "PING".to_owned()]);
             if turn % 3 > 0 {
