@@ -1,6 +1,7 @@
 //! What replicas and the AOF are sent.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Sent, Server, Setup, appended_commands};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A server with a stream attached, and a client.
 #[track_caller]
@@ -210,4 +211,106 @@ fn malformed_effects_from_an_ordinary_client_are_refused() {
     }
     assert!(matches!(a.call("LOCK._APPLY"), Reply::Error(_)));
     assert_eq!(a.call("DEBUG DIGEST"), digest);
+}
+
+/// What a payload of LOCK._APPLY says, change by change, as docs/design.md has it.
+#[track_caller]
+fn changes(command: &Sent) -> Vec<String> {
+    assert_eq!(command[0], b"LOCK._APPLY");
+    let (version, mut rest) = command[2].split_first().expect("a version");
+    assert_eq!(*version, 1);
+    let mut changes = Vec::new();
+    while let Some((tag, after)) = rest.split_first() {
+        rest = after;
+        let token = number(&mut rest);
+        changes.push(match tag {
+            1 => {
+                let [holds, slots, lease, wall, held_for, length] = [(); 6].map(|()| number(&mut rest));
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+                let begun = u128::from(wall - lease);
+                assert!(
+                    now - 20_000 < begun && begun <= now,
+                    "the lease by the wall clock: {begun}, now {now}"
+                );
+                assert!(held_for < 20_000, "{held_for}");
+                let (owner, after) = rest.split_at(usize::try_from(length).unwrap());
+                rest = after;
+                let owner = String::from_utf8_lossy(owner);
+                format!("{owner} has {token}, holds {holds}, slots {slots}, lease {lease}")
+            }
+            2 => format!("{token} is given back"),
+            3 => format!("the lease of {token} is over"),
+            4 => format!("{token} holds {}", number(&mut rest)),
+            other => panic!("no change is tagged {other}"),
+        });
+    }
+    changes
+}
+
+/// An unsigned LEB128 varint.
+#[track_caller]
+fn number(rest: &mut &[u8]) -> u64 {
+    let mut number = 0;
+    for shift in (0..).step_by(7) {
+        let (byte, after) = rest.split_first().expect("the rest of a number");
+        *rest = after;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    number
+}
+
+#[test]
+fn what_is_sent_is_exactly_what_has_changed() {
+    let (server, mut stream, mut a) = streamed();
+    let token = a.acquire("lock A PX 30000").token;
+    let sent = stream.commands(&mut a);
+    assert_eq!(changes(&sent[0]), [format!("A has {token}, holds 1, slots 1, lease 30000")]);
+    for (command, change) in [
+        ("LOCK.ACQUIRE lock A PX 1", format!("{token} holds 2")),
+        ("LOCK.ACQUIRE lock A PX 100000", format!("A has {token}, holds 3, slots 1, lease 100000")),
+        ("LOCK.ACQUIRE lock A HOLDS 3 PX 200000", format!("A has {token}, holds 3, slots 1, lease 200000")),
+        ("LOCK.RENEW lock A PX 50000", format!("A has {token}, holds 3, slots 1, lease 50000")),
+    ] {
+        a.call(command);
+        let sent = stream.commands(&mut a);
+        assert_eq!(sent.len(), 1, "{command}: {sent:?}");
+        assert_eq!(changes(&sent[0]), [change], "{command}");
+    }
+    let mut b = server.waiter("lock B BLOCK 0 PX 70000");
+    let mut again = server.waiter("lock B BLOCK 0 PX 60000");
+    let mut c = server.waiter("lock C BLOCK 0 PX 80000");
+    a.call("LOCK.RELEASE lock A ALL");
+    let next = b.reply().grant().token;
+    assert_eq!(again.reply().grant().holds, 2);
+    let handed_over = [
+        format!("{token} is given back"),
+        format!("B has {next}, holds 1, slots 1, lease 70000"),
+        format!("{next} holds 2"),
+    ];
+    assert_eq!(changes(&stream.next_command()), handed_over);
+    a.call("LOCK.RENEW lock B PX 300");
+    // So that it is the module that ends the lease.
+    a.call("PERSIST lock");
+    let last = c.reply().grant().token;
+    assert_eq!(changes(&stream.next_command()), [format!("B has {next}, holds 2, slots 1, lease 300")]);
+    assert_eq!(stream.next_command(), [b"PERSIST".to_vec(), b"lock".to_vec()]);
+    let ended =
+        [format!("the lease of {next} is over"), format!("C has {last}, holds 1, slots 1, lease 80000")];
+    assert_eq!(changes(&stream.next_command()), ended);
+    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+}
+
+#[test]
+fn what_is_restored_is_sent_with_what_it_ends() {
+    let server = Server::start_with("quarantine 600000");
+    let mut stream = ReplicationStream::attach(&server);
+    let mut a = server.client();
+    a.call("LOCK.RENEW lock A TOKEN 4711 PX 30000");
+    assert_eq!(changes(&stream.next_command()), ["A has 4711, holds 1, slots 1, lease 30000"]);
+    a.call("LOCK.RENEW lock B TOKEN 4712 HOLDS 2 PX 30000");
+    let restored = ["4711 is given back", "B has 4712, holds 2, slots 1, lease 30000"];
+    assert_eq!(changes(&stream.next_command()), restored);
 }
