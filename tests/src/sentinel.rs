@@ -64,21 +64,33 @@ impl Sentinels {
     pub fn see_failover_from(&self, port: u16) -> u16 {
         within(PATIENCE, "the Sentinels have promoted another server", || {
             let now = self.primary().filter(|now| *now != port)?;
-            let role = Client::connect(now).ok()?.try_call("INFO replication").ok()?.text();
-            role.contains("role:master").then_some(now)
+            replication(now)?.contains("role:master").then_some(now)
         })
     }
 
-    /// Waits until they have made `server`, which was the primary before, a replica of `primary` that is in sync.
+    /// Waits until all other servers follow the primary; its port. Where the machine is slow, the Sentinels may take a
+    /// server for gone that is not, and promote once more: each new primary is told to `promoted`.
     #[track_caller]
-    pub fn see_replica(&self, server: &Server, primary: &Server) {
-        let of_it = format!("master_port:{}\r", primary.port());
-        within(PATIENCE, "the Sentinels have made it a replica", || {
-            // They close its connections when they do.
-            let info = server.client().try_call("INFO replication").ok()?.text();
-            let follows = info.contains(&of_it) && info.contains("master_link_status:up");
-            follows.then_some(())
-        });
-        server.see_in_sync_with(primary);
+    pub fn see_all_follow(&self, servers: &[Server], mut promoted: impl FnMut(u16)) -> u16 {
+        let mut latest = 0;
+        within(PATIENCE, "all follow the primary that the Sentinels name", || {
+            let primary = self.primary()?;
+            if primary != latest {
+                promoted(primary);
+                latest = primary;
+            }
+            let of_it = format!("master_port:{primary}\r");
+            let follows = |server: &Server| {
+                // The Sentinels close a server's connections when they make it a replica.
+                let told = replication(server.port()).unwrap_or_default();
+                told.contains(&of_it) && told.contains("master_link_status:up")
+            };
+            let mut others = servers.iter().filter(|server| server.port() != primary);
+            others.all(follows).then_some(primary)
+        })
     }
+}
+
+fn replication(port: u16) -> Option<String> {
+    Some(Client::connect(port).ok()?.try_call("INFO replication").ok()?.text())
 }

@@ -1,57 +1,58 @@
 //! A primary, two replicas, and the three Sentinels that watch them.
 
-use super::cut_off::Settings;
 use super::{Nemesis, World};
-use lockward_tests::{Sentinels, Server};
+use lockward_tests::{Sentinels, Server, Setup};
 
-/// The servers, set up as is safe, and the Sentinels. Clients are sent where the Sentinels say.
+/// The servers and the Sentinels. Clients are sent where the Sentinels say.
+///
+/// A former primary that lives goes on for as long as it believes that it has a replica: a second of lag, and one until it
+/// looks. The quarantine is longer than that and a lease.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// The primary is the first.
     servers: [Server; 3],
     sentinels: Sentinels,
+    primary: u16,
 }
 
 impl Watched {
     pub(super) fn start() -> Self {
-        let start = || Settings::Safe.setup().config("repl-timeout 5").start();
+        let setup = || Setup::new().module("quarantine 4000").config("min-replicas-to-write 1");
+        let start = || setup().config("min-replicas-max-lag 1").start();
         let servers = [start(), start(), start()];
         servers[1].follow(&servers[0]);
         servers[2].follow(&servers[0]);
         let sentinels = Sentinels::watch(&servers[0], 2);
-        Self { servers, sentinels }
+        let primary = servers[0].port();
+        Self { servers, sentinels, primary }
     }
 
-    /// The primary is gone, and the Sentinels promote another.
-    fn see_failover(&mut self, nemesis: &mut Nemesis<'_>) {
-        let port = self.sentinels.see_failover_from(self.port());
-        nemesis.tell(port);
-        let next = self.servers.iter().position(|server| server.port() == port).expect("one of ours");
-        self.servers.swap(0, next);
-    }
-
-    /// The server that was the primary is back, and the Sentinels make it a replica.
-    fn see_replicas(&self) {
-        let [primary, others @ ..] = &self.servers;
-        for other in others {
-            self.sentinels.see_replica(other, primary);
-        }
+    /// Does something to the primary, waits until another has taken its place, and undoes it.
+    fn fail_over(
+        &mut self,
+        nemesis: &mut Nemesis<'_>,
+        fail: impl FnOnce(&mut Server),
+        come_back: impl FnOnce(&mut Nemesis<'_>, &mut Server),
+    ) {
+        // They may have promoted one by themselves.
+        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.tell(port));
+        let failed = self.servers.iter_mut().find(|server| server.port() == self.primary);
+        let failed = failed.expect("one of ours");
+        fail(failed);
+        nemesis.tell(self.sentinels.see_failover_from(self.primary));
+        come_back(nemesis, failed);
+        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.tell(port));
     }
 }
 
 impl World for Watched {
     fn port(&self) -> u16 {
-        self.servers[0].port()
+        self.primary
     }
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         match nemesis.random.between(0, 10) {
             0..6 => nemesis.fault("death of the primary", |nemesis| {
-                self.servers[0].kill();
-                self.see_failover(nemesis);
-                let dead = self.servers.iter_mut().find(|server| !server.is_running()).expect("the dead one");
-                dead.start_again();
-                self.see_replicas();
+                self.fail_over(nemesis, Server::kill, |_, server| server.start_again());
             }),
             _ => nemesis.cut_connections(self.port()),
         }
@@ -75,14 +76,12 @@ impl World for Sleeping {
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         nemesis.fault("sleep of the primary", |nemesis| {
-            let sleeper = self.0.port();
-            self.0.servers[0].freeze();
-            self.0.see_failover(nemesis);
-            // Past the quarantine: others may hold now what the sleeper knows as held.
-            nemesis.pass(100..1_500);
-            let sleeper = self.0.servers.iter().find(|server| server.port() == sleeper).expect("the sleeper");
-            sleeper.thaw();
-            self.0.see_replicas();
+            let wake = |nemesis: &mut Nemesis<'_>, server: &mut Server| {
+                // At times past the quarantine: others may hold then what the sleeper knows as held.
+                nemesis.pass(100..6_000);
+                server.thaw();
+            };
+            self.0.fail_over(nemesis, |server| server.freeze(), wake);
         });
     }
 }
