@@ -189,12 +189,6 @@ impl Lock {
         slots.allows(counted) && holders.iter().all(|holder| holder.slots.allows(counted))
     }
 
-    /// The smallest number that a present holder named.
-    #[must_use]
-    pub fn slots(&self) -> Option<Slots> {
-        self.holders().iter().map(|holder| holder.slots).min()
-    }
-
     /// The first instant at which a lease ends.
     #[must_use]
     pub fn first_deadline(&self) -> Option<Instant> {
@@ -368,9 +362,22 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_number_counts_shared_as_largest() {
-        assert_eq!(lock(&[0, 5, 7]).slots(), Slots::new(5));
-        assert_eq!(lock(&[0]).slots(), Some(Slots::SHARED));
+    fn the_fewer_owners_a_number_allows_the_smaller_it_is() {
+        let mut numbers = [0, 7, 1, Slots::MAX, 5].map(|number| Slots::new(number).unwrap());
+        numbers.sort();
+        assert_eq!(numbers.map(Slots::number), [1, 5, 7, Slots::MAX, 0]);
+        assert!(Slots::EXCLUSIVE < Slots::SHARED);
+    }
+
+    #[test]
+    fn on_the_heap_are_the_list_of_several_holders_and_the_long_owners() {
+        let long = "x".repeat(200);
+        let mut lock = Lock::held_by(vec![holder("A", 0, 1)], WallTime::EPOCH).unwrap();
+        assert_eq!(lock.heap_size(), 0);
+        lock.apply(Change::Put(holder(&long, 0, 2)), NOW);
+        assert_eq!(lock.heap_size(), 2 * size_of::<Holder>() + 200);
+        lock.apply(Change::End(FencingToken::new(1).unwrap(), End::Released), NOW);
+        assert_eq!(lock.heap_size(), 200, "one holder needs no list");
     }
 
     #[test]
