@@ -152,8 +152,10 @@ pub fn loading_begins(from: Loading) {
 
 /// The server has loaded its data, or failed to.
 pub fn loading_ends() {
+    let now = now().mono;
     look_again(|state| {
         state.loading = Loading::No;
+        state.quarantine.loaded(now);
         state.room.lines().collect()
     });
 }

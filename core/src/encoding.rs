@@ -327,10 +327,12 @@ mod tests {
             payload[field] = bad;
             assert_eq!(decode(&payload, Heard::Live, at), Err(Malformed), "field {field}");
         }
+        // Each would be 1, if it were read without care.
+        assert!(decode(&[VERSION, RELEASED, 1], Heard::Live, at).is_ok());
         for number in [
-            &[0x80, 0x00][..], // longer than it needs to be
-            &[0xff; 11],
-            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], // 65 bits
+            &[0x81, 0x00][..],                                             // longer than it needs to be
+            &[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02], // 65 bits
+            &[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01], // 71 bits
         ] {
             let payload = [&[VERSION, RELEASED], number].concat();
             assert_eq!(decode(&payload, Heard::Live, at), Err(Malformed), "{number:x?}");

@@ -98,4 +98,30 @@ mod tests {
             assert_eq!(owner.heap_size() == 0, len <= INLINE);
         }
     }
+    #[test]
+    fn only_what_does_not_fit_inside_lies_on_the_heap() {
+        let (mut short, mut long) =
+            (Owner::new(&[7; INLINE]).unwrap(), Owner::new(&[8; INLINE + 1]).unwrap());
+        assert!(short.heap_part().is_none());
+        assert_eq!(long.heap_size(), INLINE + 1);
+        *long.heap_part().unwrap() = Box::new([9; INLINE + 1]);
+        assert_eq!(
+            long.as_bytes(),
+            [9; INLINE + 1],
+            "what a defragmenter has moved is read from its new place"
+        );
+    }
+
+    #[test]
+    fn an_owner_is_printed_with_what_is_no_text_escaped() {
+        assert_eq!(format!("{:?}", Owner::new(b"A \"b\" \x00").unwrap()), r#""A \"b\" \x00""#);
+    }
+
+    #[test]
+    fn owners_differ_in_their_hash_and_equal_ones_do_not() {
+        use std::hash::{BuildHasher, RandomState};
+        let (state, owner) = (RandomState::new(), |name: &[u8]| Owner::new(name).unwrap());
+        assert_eq!(state.hash_one(owner(b"A")), state.hash_one(owner(b"A")));
+        assert_ne!(state.hash_one(owner(b"A")), state.hash_one(owner(b"B")));
+    }
 }

@@ -12,24 +12,32 @@ use crate::units::{Instant, Now, Span};
 pub struct Quarantine {
     began: Instant,
     length: Span,
+    /// All that was known by then is only remembered.
+    remembered: Instant,
 }
 
 impl Quarantine {
     /// A quarantine of `length` from `began`; zero is none.
     #[must_use]
     pub const fn new(began: Instant, length: Span) -> Self {
-        Self { began, length }
+        Self { began, length, remembered: began }
     }
 
     /// Begins again: the server has been promoted.
     pub const fn restart(&mut self, now: Instant) {
         self.began = now;
+        self.remembered = now;
     }
 
-    /// When it began.
+    /// Data has been loaded: what it says is only remembered. How long the quarantine lasts does not change.
+    pub const fn loaded(&mut self, now: Instant) {
+        self.remembered = now;
+    }
+
+    /// Whether what has happened at an instant is only remembered.
     #[must_use]
-    pub const fn began(&self) -> Instant {
-        self.began
+    pub fn remembers(&self, then: Instant) -> bool {
+        then <= self.remembered
     }
 
     /// Sets how long it lasts, counted from when it began.
@@ -59,7 +67,7 @@ impl Quarantine {
 
 /// What a server has itself seen of a lock's tenures since its quarantine began. All else it only remembers, and it may
 /// remember too little.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seen {
     /// The largest token that is not to be restored any more, nor any older one: a tenure given back or broken is over.
     /// One whose lease was over here may still come back, as it may have been renewed where this server has not heard of

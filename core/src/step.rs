@@ -185,7 +185,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// Whether a tenure is more than remembered from before this quarantine: it began in it, or was renewed in it.
     fn is_certain(&self, known: &Holder) -> bool {
         !self.quarantine.in_force(self.now)
-            || self.quarantine.began() <= known.since
+            || !self.quarantine.remembers(known.since)
             || self.seen.and(self.effects.seen()).renewed == Some(known.token)
     }
 

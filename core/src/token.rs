@@ -98,8 +98,10 @@ mod tests {
     #[test]
     fn an_observed_token_is_passed() {
         let mut source = TokenSource::new();
+        assert_eq!(source.last(), None);
         source.observe(FencingToken::new(500).unwrap());
         source.observe(FencingToken::new(400).unwrap());
+        assert_eq!(source.last(), FencingToken::new(500));
         assert_eq!(source.next(at(100)).unwrap().get(), 501);
     }
 

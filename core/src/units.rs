@@ -136,3 +136,42 @@ impl Now {
         WallTime(self.wall.0.saturating_add(deadline.0.saturating_sub(self.mono.0)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_span_is_a_thousand_years_and_reaches_from_any_instant_of_ours() {
+        let days = 365_000;
+        assert_eq!(Span::MAX.as_millis(), days * 86_400_000);
+        assert_eq!(Span::from_millis(Span::MAX.as_millis()), Some(Span::MAX));
+        assert_eq!(Span::from_millis(Span::MAX.as_millis() + 1), None);
+        let (from, days) = (Instant::from_micros(1_795_000_000_000_000), i64::try_from(days).unwrap());
+        assert_eq!(
+            from.after(Span::MAX),
+            Instant::from_micros(1_795_000_000_000_000 + days * 86_400_000_000)
+        );
+        assert_eq!(from.until(from.after(Span::MAX)), Span::MAX);
+        assert_eq!(from.after(Span::MAX).before(Span::MAX), from);
+    }
+
+    #[test]
+    fn what_is_left_is_rounded_up_and_what_went_by_is_rounded_down() {
+        let at = Instant::from_micros;
+        for (micros, up, down) in
+            [(-1, 0, 0), (0, 0, 0), (1, 1, 0), (999, 1, 0), (1_000, 1, 1), (1_001, 2, 1)]
+        {
+            assert_eq!(at(5).until(at(5 + micros)).as_millis(), up, "until {micros}");
+            assert_eq!(WallTime::from_micros(5).until(WallTime::from_micros(5 + micros)).as_millis(), up);
+            assert_eq!(at(5 + micros).since(at(5)).as_millis(), down, "since {micros}");
+        }
+    }
+
+    #[test]
+    fn a_wall_time_is_told_in_whole_milliseconds_rounded_down_before_the_epoch_too() {
+        for (micros, millis) in [(-1_001, -2), (-1_000, -1), (-1, -1), (0, 0), (999, 0), (1_000, 1)] {
+            assert_eq!(WallTime::from_micros(micros).as_millis(), millis, "{micros}");
+        }
+    }
+}

@@ -128,7 +128,7 @@ mod reference {
         /// Whether a tenure is remembered from before the quarantine, and has not been renewed since.
         fn in_doubt(&self, key: usize, at: usize) -> bool {
             let tenure = &self.locks[key][at];
-            self.quarantined() && tenure.since < self.quarantine_began && self.renewed[key] != tenure.token
+            self.quarantined() && tenure.since <= self.quarantine_began && self.renewed[key] != tenure.token
         }
 
         /// Whether an owner is let in as a holder.

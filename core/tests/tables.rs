@@ -2,7 +2,8 @@
 //!
 //! A line reads `at(milliseconds) what is done -> what comes of it | what is sent | what has happened`. The two last
 //! columns are compared only where they are written; a line without `->` has no answer. Waiters are told by number:
-//! `B waits as 7` joins the queue when the lock is busy, and `7 gets ...` is what the waiter is told.
+//! `B waits as 7` joins the queue when the lock is busy, and `7 gets ...` is what the waiter is told. `A released` is a
+//! release that a replica hears of.
 //!
 //! The wall clock stands still at zero unless a table moves it, so that tokens count 1, 2, 3. A lease that is not named
 //! is 100 ms.
@@ -17,9 +18,10 @@
 
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{
-    AcquireRequest, Acquired, Caps, Change, Db, Effects, End, Event, FencingToken, Full, HoldsLeft, Instant,
-    Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen,
-    Slots, Span, Step, Ticket, TokenSource, Waiter, WaitingRoom, Wake, WallTime,
+    AcquireRequest, Acquired, Caps, Change, Db, Effects, End, Event, FencingToken, Full, Holder, HoldsLeft,
+    Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest,
+    RenewRequest, Seen, Slots, Span, Step, Ticket, TokenSource, Waiter, WaitingRoom, Wake, WallTime,
+    event_of,
 };
 
 // The state table, row by row.
@@ -897,6 +899,17 @@ fn a_re_entry_keeps_the_smaller_number() {
     );
 }
 
+#[test]
+fn a_re_entry_that_names_a_smaller_number_sets_it() {
+    table(
+        "at(0) A acquires slots 5          -> granted 1 hold, token 1
+         at(1) A acquires slots 2 lease 10 -> granted 2 holds, token 1 | put A 2 holds, token 1, 99 left | acquired
+         at(1) the lock is                 -> A 2 holds, token 1, until 100, slots 2
+         at(2) B acquires slots 5          -> granted 1 hold, token 2
+         at(3) C acquires slots 5          -> busy",
+    );
+}
+
 // What is sent to replicas and the AOF, and what listeners hear.
 
 #[test]
@@ -970,6 +983,44 @@ fn a_repeated_release_does_not_make_the_end_of_anothers_lease_its_own() {
         "at(0)   A acquires lease 100   -> granted 1 hold, token 1
          at(100) B releases holds 0     -> 0 left | end 1 over | lease-over",
     );
+}
+
+#[test]
+fn a_replica_follows_a_release_whatever_it_thinks_of_the_lease() {
+    table(
+        "at(0)   A acquires         -> granted 1 hold, token 1
+         at(0)   A acquires         -> granted 2 holds, token 1
+         at(0)   A acquires         -> granted 3 holds, token 1
+         at(1)   A released holds 2 -> 2 left | verbatim | released
+         at(1)   A released holds 2 -> 2 left | nothing |
+         at(1)   A released token 2 -> not held: it has token 1 | nothing |
+         at(200) A released         -> 1 left | verbatim | released
+         at(200) the lock is        -> A 1 hold, token 1, until 100
+         at(200) A released         -> 0 left | verbatim | released
+         at(200) A released         -> not held: free | nothing |",
+    );
+}
+
+#[test]
+fn what_a_replica_hears_has_happened_there_as_well() {
+    let mut world = World::new();
+    world.line("at(0) A acquires -> granted 1 hold, token 1");
+    world.line("at(0) A acquires -> granted 2 holds, token 1");
+    let known = world.lock.holders()[0].clone();
+    let put = |holds, token| Change::Put(Holder { holds, token, ..known.clone() });
+    let other = Change::Put(Holder { owner: owner("B"), ..known.clone() });
+    for (change, happened) in [
+        (Change::Count(token(1), 3), Event::Acquired),
+        (Change::Count(token(1), 1), Event::Released),
+        (Change::End(token(1), End::Released), Event::Released),
+        (Change::End(token(1), End::LeaseOver), Event::LeaseOver),
+        (put(2, token(1)), Event::Renewed),
+        (put(3, token(1)), Event::Acquired),
+        (put(2, token(9)), Event::Acquired),
+        (other, Event::Acquired),
+    ] {
+        assert_eq!(event_of(&world.lock, &change), happened, "{change:?}");
+    }
 }
 
 #[test]
@@ -1129,8 +1180,10 @@ fn a_due_line_is_told_once_at_its_instant() {
     assert_eq!(room.next_due(), Some(instant(60)));
     room.set_due(k, Some(instant(30)));
     assert_eq!(room.next_due(), Some(instant(30)));
+    assert_eq!((room.due(k), room.due(l)), (Some(instant(30)), Some(instant(60))));
     assert_eq!(room.pop_due(instant(29)), None);
     assert_eq!(room.pop_due(instant(60)), Some(k));
+    assert_eq!(room.due(k), None);
     assert_eq!(room.pop_due(instant(60)), Some(l));
     assert_eq!(room.pop_due(instant(999)), None);
     assert_eq!(room.next_due(), None);
@@ -1159,7 +1212,7 @@ fn a_shadow_keeps_its_line_and_is_due_with_its_first_lease() {
     let mut room: WaitingRoom<u32> = WaitingRoom::new();
     room.set_shadow(Db(0), b"k", held_by("A", 60));
     let line = room.line(Db(0), b"k").unwrap();
-    assert_eq!(room.waiters(), 0);
+    assert!(room.waiters() == 0 && room.is_empty(line), "a shadow is no waiter");
     assert_eq!(room.next_due(), Some(instant(60)));
     assert_eq!(room.shadow(line).unwrap().holders(), held_by("A", 60).holders());
     room.set_shadow(Db(0), b"k", held_by("B", 40));
@@ -1184,6 +1237,32 @@ fn a_shadow_that_is_taken_leaves_those_who_wait() {
     assert!(room.take_shadow(line).is_some());
     assert_eq!(room.line(Db(0), b"k"), Some(line));
     assert_eq!(handles(&room, Db(0), "k"), [2]);
+}
+
+#[test]
+fn a_round_goes_through_the_lines_that_are_waited_for_or_have_a_shadow_and_on_from_where_it_was() {
+    let mut room = WaitingRoom::new();
+    for (key, handle) in [("k", 1), ("l", 2), ("m", 3)] {
+        room.join(Db(0), key.as_bytes(), ticket("A", handle, None, None), instant(0));
+    }
+    for key in ["l", "n"] {
+        room.set_shadow(Db(0), key.as_bytes(), held_by("B", 60));
+    }
+    let lines = ["k", "l", "m", "n"].map(|key| room.line(Db(0), key.as_bytes()).unwrap());
+    let [k, l, m, n] = lines;
+    let waited_for = |room: &WaitingRoom<u32>, last| room.waited_for_after(last).collect::<Vec<_>>();
+    let shadowed = |room: &WaitingRoom<u32>, last| room.shadowed_after(last).collect::<Vec<_>>();
+    assert_eq!(waited_for(&room, None), [k, l, m]);
+    assert_eq!(waited_for(&room, Some(k)), [l, m]);
+    assert_eq!(waited_for(&room, Some(m)), []);
+    assert_eq!(shadowed(&room, None), [l, n]);
+    assert_eq!(shadowed(&room, Some(l)), [n]);
+    // Where the round was, nobody may wait any more.
+    room.leave(2);
+    assert_eq!(waited_for(&room, Some(l)), [m]);
+    assert_eq!(waited_for(&room, None), [k, m]);
+    room.take_shadow(n);
+    assert_eq!(shadowed(&room, None), [l]);
 }
 
 #[test]
@@ -1393,7 +1472,7 @@ impl World {
                 let handle = options.after(&["as"]).unwrap();
                 Some(self.acquire(name, Some(handle), &mut options))
             }
-            (name, "releases") => {
+            (name, "releases" | "released") => {
                 let left = match (options.flag("all"), options.after(&["holds"])) {
                     (true, None) => HoldsLeft::None,
                     (false, Some(holds)) => HoldsLeft::Exactly(holds),
@@ -1402,7 +1481,10 @@ impl World {
                 };
                 let token = options.after(&["token"]).map(token);
                 let request = ReleaseRequest { owner: owner(name), left, token };
-                let left = self.step(|step| step.release(&request));
+                let left = self.step(|step| match verb {
+                    "released" => step.follow_release(&request),
+                    _ => step.release(&request),
+                });
                 Some(left.map_or_else(refused, |left| format!("{left} left")))
             }
             (name, "renews") => {

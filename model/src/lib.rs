@@ -26,7 +26,7 @@
 //! | [`HOLDS_BACK`] | ... and has as many holds there afterwards as it named |
 //! | [`TOKENS`] | a new tenure's token is larger than every earlier one |
 //!
-//! And under what assumptions. Each but the fourth has a test that drops it, and finds the promise broken:
+//! And under what assumptions. Each has a test that drops it, and finds the promise broken:
 //!
 //! 1. A quarantine is set, and is no shorter than any lease that was granted before the crash or promotion; also by a
 //!    server with other settings, and before the setting was changed.
@@ -36,7 +36,8 @@
 //! 3. The old primary has stopped taking writes when the replica is promoted: it is dead, or min-replicas-max-lag is
 //!    shorter than the time in which it is taken for dead. A longer quarantine is no substitute: it holds new grants of
 //!    the new primary back, but a holder that renews there is no holder any more at the old one, which goes on granting.
-//! 4. In quarantine an owner names HOLDS 2 or more only while it relies on the lock: that lets it in as a holder.
+//! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. Who names no count is let
+//!    in as a holder where the server remembers it as one.
 //! 5. Tokens: the granting server has heard of the largest token so far, or its wall clock is past what the wall clock
 //!    of any granting server showed at any grant of that lock before. It is not enough that no clock was set back since
 //!    the last grant: one that was set back before it gave a token ahead of itself, which a restart without data

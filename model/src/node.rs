@@ -6,7 +6,7 @@
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{
     AcquireRequest, Acquired, Change, Db, Effects, FencingToken, Grant, HoldsLeft, Instant, Lock, Now,
-    Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Slots, Span, Step,
+    Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen, Slots, Span, Step,
     Ticket, TokenSource, WaitingRoom, WallTime,
 };
 
@@ -50,8 +50,8 @@ pub struct Node {
     pub tokens: TokenSource,
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
-    /// The largest token whose tenure has ended in this quarantine.
-    pub ended: Option<FencingToken>,
+    /// What it has seen of the lock in this quarantine.
+    pub seen: Seen,
     /// By how many ticks the wall clock is ahead.
     pub wall_ahead: i64,
     /// The zero of its monotonic clock, in ticks: another on each server.
@@ -100,7 +100,7 @@ impl Node {
             queue: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(began, span(rules.quarantine)),
-            ended: None,
+            seen: Seen::default(),
             wall_ahead,
             mono_ahead,
         }
@@ -142,7 +142,7 @@ impl Node {
             room.join(DB, KEY, ticket, now.mono);
         }
         if !self.quarantine.in_force(now) {
-            self.ended = None;
+            self.seen = Seen::default();
         }
         let mut effects = Effects::default();
         let line = room.line(DB, KEY);
@@ -152,7 +152,7 @@ impl Node {
             room: &mut room,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            ended: self.ended,
+            seen: self.seen,
             effects: &mut effects,
             now,
         };
@@ -160,7 +160,7 @@ impl Node {
         self.queue =
             line.into_iter().flat_map(|line| room.queue(line)).map(|waiter| waiter.ticket.handle).collect();
         if self.quarantine.in_force(now) {
-            self.ended = self.ended.max(effects.ended());
+            self.seen = self.seen.and(effects.seen());
         }
         if effects.changed() && self.shadowed {
             effects.make_whole(&self.lock, now);
@@ -260,7 +260,7 @@ impl Node {
 
     /// The replica is promoted.
     pub(crate) fn promote(&mut self, tick: u64) {
-        self.ended = None;
+        self.seen = Seen::default();
         self.quarantine.restart(self.now(tick).mono);
     }
 
@@ -280,6 +280,7 @@ impl Node {
             self.lock = encoding::decode_lock(file, Heard::Loaded, now).expect("a server writes payloads");
             self.lock.holders().iter().for_each(|holder| self.tokens.observe(holder.token));
         }
+        self.quarantine.loaded(self.now(tick).mono);
     }
 }
 

@@ -219,6 +219,11 @@ fn a_promotion_before_the_old_primary_has_stopped_is_not_made_good_by_a_longer_q
 }
 
 #[test]
+fn an_owner_that_names_no_count_is_taken_for_the_holder_that_it_was() {
+    breaks(with_rules(|rules| rules.names_holds = false, stale_promotion()), EXCLUSION);
+}
+
+#[test]
 fn tokens_of_a_counter_fall_after_a_crash() {
     breaks(with_rules(|rules| rules.tokens = Tokens::FromOne, World { end: 6, ..crash() }), TOKENS);
 }
