@@ -11,7 +11,7 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test demo torture broken-builds lint build install clean deps
+.PHONY: help run test mutants demo torture broken-builds lint build install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ test: build ## Run all tests, those against real servers too.
 	cargo build --release -p lockward-cli
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
 	cargo test --workspace --no-fail-fast
+
+mutants: ## Break core/ in every small way, and see that its tests notice 95 % of that at least.
+	@scripts/mutants
 
 demo: build ## Show 50 clients counting to 5,000 with and without a lock.
 	@cargo build --quiet --release -p lockward-cli
