@@ -36,7 +36,8 @@ impl Slots {
         self.0
     }
 
-    fn allows(self, holders: usize) -> bool {
+    /// Whether so many owners may hold the lock at once.
+    pub(crate) fn allows(self, holders: usize) -> bool {
         self == Self::SHARED || usize::try_from(self.0).is_ok_and(|slots| holders <= slots)
     }
 }

@@ -760,6 +760,29 @@ fn a_tenure_whose_lease_was_over_in_this_quarantine_may_come_back_but_nothing_ol
 }
 
 #[test]
+fn a_holder_that_names_fewer_slots_than_there_are_holders_is_not_let_in() {
+    table(
+        "at(0) A acquires shared -> granted 1 hold, token 1
+         at(1) B acquires shared -> granted 1 hold, token 2
+         at(2) A acquires        -> busy
+         at(3) B releases        -> 0 left
+         at(4) A acquires        -> granted 2 holds, token 1",
+    );
+}
+
+#[test]
+fn what_has_been_seen_adds_up() {
+    let [six, seven] = [6, 7].map(FencingToken::new);
+    let nothing = Seen::default();
+    assert!(nothing.is_nothing());
+    let one = Seen { ended: seven, renewed: None };
+    let other = Seen { ended: six, renewed: six };
+    assert!(!one.is_nothing());
+    assert_eq!(one.and(other), Seen { ended: seven, renewed: six });
+    assert_eq!(nothing.and(other), other);
+}
+
+#[test]
 fn a_tenure_that_may_be_over_is_not_entered_in_quarantine() {
     table(
         "at(0)  A acquires                 -> granted 1 hold, token 1
