@@ -19,10 +19,12 @@ pub struct Manners {
     pub rest: Range<Nanos>,
     /// Wait limits.
     pub wait: Range<Nanos>,
-    /// Whether they keep to what is asked of clients where a failover may lose a grant: every tenure under an owner's name
-    /// of its own, no call for a tenure whose lease is over by the client's own clock, and renewals that name TOKEN and
-    /// HOLDS, at once after a lost connection.
+    /// Whether they keep to what is asked of clients where a failover may lose a grant: acquisitions that name HOLDS, no
+    /// call for a tenure whose lease is over by the client's own clock, and renewals that name TOKEN and HOLDS, at once
+    /// after a lost connection.
     pub careful: bool,
+    /// Whether every tenure is under an owner's name of its own.
+    pub fresh_names: bool,
 }
 
 /// A client's next move.
@@ -92,7 +94,7 @@ impl Client {
         }
         let rests = mem::take(&mut self.rests);
         let Some(token) = self.token.filter(|_| self.holds > 0) else {
-            if self.unsure || manners.careful {
+            if self.unsure || manners.fresh_names {
                 self.take_another_name();
             }
             self.key = random.one_of(&manners.keys).cloned().unwrap_or_default();
@@ -145,7 +147,7 @@ impl Client {
             }
             _ => Wait::Unlimited,
         };
-        let holds = random.percent(50).then_some(self.holds + 1);
+        let holds = (manners.careful || random.percent(50)).then_some(self.holds + 1);
         Kind::Acquire { lease: self.lease, wait, holds }
     }
 

@@ -112,6 +112,8 @@ impl Kind {
             rest: 100 * MS..400 * MS,
             wait: 5 * MS..400 * MS,
             careful: forgets,
+            // A release that is lost leaves a tenure, and where there is no quarantine its owner finds it again.
+            fresh_names: matches!(self, Self::Lossy | Self::Sleeping),
         }
     }
 

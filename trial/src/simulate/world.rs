@@ -72,6 +72,7 @@ impl World {
                 rest: 10 * MS..60 * MS,
                 wait: 5 * MS..400 * MS,
                 careful: false,
+                fresh_names: false,
             },
             clients: (0..CLIENTS).map(Client::new).collect(),
             calls: Vec::new(),
