@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PORT ?= 6379
 SECONDS ?= 60
+ROUNDS ?= 24
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
 INSTALL_DIR ?= /usr/lib/redis/modules
@@ -11,7 +12,7 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test mutants demo torture broken-builds lint build install clean deps
+.PHONY: help run test test-long mutants demo torture restore broken-builds lint build install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -26,6 +27,11 @@ test: build ## Run all tests, those against real servers too.
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
 	cargo test --workspace --no-fail-fast
 
+test-long: build ## Run the tests against real servers in their long form: crashes, damage, races, lost replies.
+	cargo build --release -p lockward-cli
+	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
+	LOCKWARD_LONG=1 cargo test -p lockward-tests -- --nocapture
+
 mutants: ## Break core/ in every small way, and see that its tests notice 95 % of that at least.
 	@scripts/mutants
 
@@ -36,6 +42,10 @@ demo: build ## Show 50 clients counting to 5,000 with and without a lock.
 torture: build ## Run 32 clients with faults meanwhile, for SECONDS (60), and judge what was seen.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --seconds $(SECONDS) $(TORTURE)
+
+restore: build ## Let servers forget in ROUNDS (24), and see that holders get their tenures back.
+	@cargo build --quiet --release -p lockward-torture
+	@target/release/torture restore --rounds $(ROUNDS)
 
 broken-builds: deps ## Show that builds broken on purpose are caught, each by its check.
 	@cargo build --quiet --release -p lockward-torture
