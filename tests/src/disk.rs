@@ -41,7 +41,7 @@ impl Disk {
             let number = fs::metadata(&path).expect("a file").ino();
             let synced = table.chunks_exact(16).find(|pair| read(&pair[..8]) == number);
             let synced = synced.map_or(0, |pair| read(&pair[8..])).min(length);
-            let left = synced + random.next() % (length - synced + 1);
+            let left = synced + random.number() % (length - synced + 1);
             File::options().write(true).open(&path).and_then(|file| file.set_len(left)).expect("a cut");
             lost += length - left;
             // What is there when it starts again, has been read from the disk.

@@ -1,14 +1,13 @@
 //! Chance that can be repeated.
 
+use lockward_trial::random;
 use std::env;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A row of numbers that look random and follow from a seed.
 #[derive(Clone, Debug)]
-pub struct Random {
-    state: u64,
-}
+pub struct Random(random::Random);
 
 impl Random {
     /// A row of its own in each run, or the one of `LOCKWARD_SEED`. Prints the seed, for the log of a test that fails.
@@ -23,33 +22,29 @@ impl Random {
     }
 
     /// The row of `seed`.
-    pub const fn from_seed(seed: u64) -> Self {
-        Self { state: seed }
+    pub fn from_seed(seed: u64) -> Self {
+        Self(random::Random::new(seed))
     }
 
     /// The next number.
-    pub const fn next(&mut self) -> u64 {
-        // SplitMix64: every seed, small ones too, makes a good row.
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+    pub fn number(&mut self) -> u64 {
+        self.0.number()
     }
 
     /// A number within `range`, which is not empty.
     pub fn within(&mut self, range: Range<i64>) -> i64 {
         let size = range.end.wrapping_sub(range.start).cast_unsigned();
-        range.start.wrapping_add((self.next() % size).cast_signed())
+        range.start.wrapping_add((self.number() % size).cast_signed())
     }
 
     /// Whether what happens once in `times` happens now.
-    pub const fn once_in(&mut self, times: u64) -> bool {
-        self.next().is_multiple_of(times)
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.number().is_multiple_of(times)
     }
 
     /// One of several.
     pub fn one_of<T: Clone>(&mut self, several: &[T]) -> T {
-        let index = self.next() % several.len() as u64;
+        let index = self.number() % several.len() as u64;
         several[usize::try_from(index).expect("an index")].clone()
     }
 }

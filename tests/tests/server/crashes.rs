@@ -205,7 +205,7 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
     for cycle in 0..cycles {
         let (told, port) = (AtomicUsize::new(0), server.port());
         let (loners, tenures) = thread::scope(|scope| {
-            let mut seed = || Random::from_seed(random.next());
+            let mut seed = || Random::from_seed(random.number());
             let loners: Vec<_> = loner_keys
                 .iter()
                 .map(|key| (key.clone(), format!("{key}-{cycle}"), seed()))
