@@ -126,7 +126,7 @@ fn what_a_client_reckons_to_hold_is_right_though_replies_are_lost() {
     thread::scope(|scope| {
         for owner in 0..6 {
             let (proxy, observer) = (&proxy, server.client());
-            let mut random = Random::from_seed(seeds.next());
+            let mut random = Random::from_seed(seeds.number());
             scope.spawn(move || {
                 let (held, last) = (HashMap::new(), HashMap::new());
                 let connection = Repeating::new(proxy);
