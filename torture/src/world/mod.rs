@@ -132,7 +132,8 @@ impl Kind {
                 handoffs: 10 * seconds,
                 lease_ends: seconds,
                 faults: seconds / 4,
-                refused_writes: seconds / 4,
+                // A careful client shows a stale token only where it has slept.
+                refused_writes: seconds / if self.forgets() { 20 } else { 4 },
             },
             ..Bounds::default()
         }
