@@ -167,7 +167,17 @@ impl Kind {
             .into_iter()
             .flat_map(|check| check(history, bounds))
             .collect(),
-            Self::Lossy | Self::Sleeping => [
+            // A primary that wakes grants locks until it hears that it is none.
+            Self::Sleeping => [
+                checker::each_token_has_one_owner,
+                checker::the_store_took_no_stale_write,
+                checker::every_call_is_answered,
+                checker::enough_happened,
+            ]
+            .into_iter()
+            .flat_map(|check| check(history, bounds))
+            .collect(),
+            Self::Lossy => [
                 checker::tokens_rise_and_have_one_owner,
                 checker::the_store_took_no_stale_write,
                 checker::every_call_is_answered,

@@ -16,7 +16,7 @@ pub use overlap::tenures_never_overlap;
 pub use promptness::a_freed_lock_reaches_a_waiter;
 pub use queue::queue_order_is_grant_order;
 pub use store::the_store_took_no_stale_write;
-pub use tokens::tokens_rise_and_have_one_owner;
+pub use tokens::{each_token_has_one_owner, tokens_rise_and_have_one_owner};
 pub use vacuity::{enough_happened, what_happened};
 
 use crate::alarm::Alarm;

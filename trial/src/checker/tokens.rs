@@ -33,6 +33,17 @@ pub fn tokens_rise_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
     alarms
 }
 
+/// Claim: (1) of the claims above, alone. It holds even where two servers grant the same lock for a moment.
+#[must_use]
+pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Alarm> {
+    let mut alarms = Vec::new();
+    for (key, calls) in apart(history, |call| call.key.as_str()) {
+        let told: Vec<_> = calls.iter().filter_map(|&told| Some((told, token_told(told.1)?))).collect();
+        one_owner(history, key, &told, &mut alarms);
+    }
+    alarms
+}
+
 fn token_told(call: &Call) -> Option<Token> {
     call.end?;
     match call.outcome {
