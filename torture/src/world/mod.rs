@@ -142,10 +142,10 @@ impl Kind {
     /// Holds a history against what this world promises.
     #[must_use]
     pub fn judge(self, history: &History, bounds: &Bounds) -> Vec<Alarm> {
-        match self {
-            Self::Alone | Self::Clocks | Self::Wiped => checker::check(history, bounds),
+        let checks: &[fn(&History, &Bounds) -> Vec<Alarm>] = match self {
+            Self::Alone | Self::Clocks | Self::Wiped => &[checker::check],
             // A replica that missed a re-entry or a release counts otherwise than its primary told.
-            Self::Failover | Self::CutOff | Self::Frozen => [
+            Self::Failover | Self::CutOff | Self::Frozen => &[
                 checker::tenures_never_overlap,
                 checker::tokens_rise_and_have_one_owner,
                 checker::queue_order_is_grant_order,
@@ -153,40 +153,29 @@ impl Kind {
                 checker::every_call_is_answered,
                 checker::the_store_took_no_stale_write,
                 checker::enough_happened,
-            ]
-            .into_iter()
-            .flat_map(|check| check(history, bounds))
-            .collect(),
+            ],
             // The Sentinels may promote by themselves, when no fault is noted.
-            Self::Sentinels => [
+            Self::Sentinels => &[
                 checker::tenures_never_overlap,
                 checker::tokens_rise_and_have_one_owner,
                 checker::the_store_took_no_stale_write,
                 checker::enough_happened,
-            ]
-            .into_iter()
-            .flat_map(|check| check(history, bounds))
-            .collect(),
-            // A primary that wakes grants locks until it hears that it is none.
-            Self::Sleeping => [
-                checker::each_token_has_one_owner,
-                checker::the_store_took_no_stale_write,
-                checker::every_call_is_answered,
-                checker::enough_happened,
-            ]
-            .into_iter()
-            .flat_map(|check| check(history, bounds))
-            .collect(),
-            Self::Lossy => [
+            ],
+            Self::Lossy => &[
                 checker::tokens_rise_and_have_one_owner,
                 checker::the_store_took_no_stale_write,
                 checker::every_call_is_answered,
                 checker::enough_happened,
-            ]
-            .into_iter()
-            .flat_map(|check| check(history, bounds))
-            .collect(),
-        }
+            ],
+            // A primary that wakes grants locks until it hears that it is none.
+            Self::Sleeping => &[
+                checker::each_token_has_one_owner,
+                checker::the_store_took_no_stale_write,
+                checker::every_call_is_answered,
+                checker::enough_happened,
+            ],
+        };
+        checks.iter().flat_map(|check| check(history, bounds)).collect()
     }
 
     /// Whether two may hold a lock at once here, and a run in which that does not happen shows nothing.
