@@ -4,11 +4,8 @@
 //! What is granted in that turn is answered at its end; the socket itself knows more by then.
 
 use crate::server::Context;
-use std::ffi::c_longlong;
-use std::io::ErrorKind;
-use std::mem::ManuallyDrop;
-use std::net::TcpStream;
-use std::os::fd::{FromRawFd, RawFd};
+use std::ffi::{c_int, c_longlong, c_short, c_ulong};
+use std::os::fd::RawFd;
 use std::slice;
 
 /// The socket of one of the server's clients, for as long as that is connected.
@@ -16,18 +13,31 @@ use std::slice;
 pub struct Socket(RawFd);
 
 impl Socket {
-    /// Whether the client has ended or broken its connection, as far as this machine has heard. It is not seen where
-    /// the server has yet to read something that the client sent before.
+    /// Whether the client has ended or broken its connection, as far as this machine has heard, and whatever it sent
+    /// before. Of a descriptor that is no socket, as with RDMA, nothing is known: its client is there.
     pub fn is_left(self) -> bool {
-        // SAFETY: a descriptor of the server's, which it closes itself: this value is never dropped. The server never
-        // waits on its sockets, so that neither does this. Should it not be the client's any more, then this looks at
-        // another, and takes nothing from it.
-        let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(self.0) });
-        match stream.peek(&mut [0]) {
-            Ok(length) => length == 0,
-            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
-        }
+        let mut socket = Polled { descriptor: self.0, asked: READ_SIDE_ENDED, found: 0 };
+        // SAFETY: one entry, as counted, which lives as long as the call; a limit of 0 does not wait. Nothing is read.
+        let found = unsafe { poll(&raw mut socket, 1, 0) };
+        found == 1 && socket.found & (READ_SIDE_ENDED | HUNG_UP) != 0
     }
+}
+
+/// POLLRDHUP, which other systems do not have: there a client is seen to have left when both sides have ended.
+const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
+/// POLLHUP. (POLLERR is left out: it also tells of messages in the error queue of a healthy socket.)
+const HUNG_UP: c_short = 0x10;
+
+/// `struct pollfd`.
+#[repr(C)]
+struct Polled {
+    descriptor: RawFd,
+    asked: c_short,
+    found: c_short,
+}
+
+unsafe extern "C" {
+    fn poll(sockets: *mut Polled, count: c_ulong, limit: c_int) -> c_int;
 }
 
 impl Context {
@@ -55,7 +65,8 @@ impl Context {
 }
 
 fn descriptor(text: &[u8]) -> Option<RawFd> {
-    let mut fields = text.split(|byte| *byte == b' ');
+    // From the end: the address, which comes before, may be a path with anything in it.
+    let mut fields = text.rsplit(|byte| *byte == b' ');
     let number = fields.find_map(|field| field.strip_prefix(b"fd="))?;
     std::str::from_utf8(number).ok()?.parse().ok().filter(|number| *number >= 0)
 }
