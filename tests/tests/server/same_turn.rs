@@ -186,7 +186,10 @@ fn leave_while_the_server_is_busy(server: &Server, leave: fn(Client)) -> Client 
 
 #[test]
 fn a_grant_to_a_client_that_leaves_while_the_server_is_busy_is_passed_on() {
-    for leave in [Client::break_off, drop] {
+    fn send_and_leave(mut client: Client) {
+        client.send("PING");
+    }
+    for leave in [Client::break_off, drop, send_and_leave] {
         let server = Server::start();
         let mut c = leave_while_the_server_is_busy(&server, leave);
         assert_eq!(c.reply().grant().holds, 1);
