@@ -141,6 +141,11 @@ impl<H> Effects<H> {
         self.seen
     }
 
+    /// The owner of a tenure has named its count of holds.
+    pub(crate) fn see_counted(&mut self, token: FencingToken) {
+        self.seen.counted = self.seen.counted.max(Some(token));
+    }
+
     /// The owner of a tenure has renewed it.
     pub(crate) fn see_renewed(&mut self, token: FencingToken) {
         self.seen.renewed = self.seen.renewed.max(Some(token));

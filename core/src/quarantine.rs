@@ -52,12 +52,6 @@ impl Quarantine {
         (now < end).then_some(end)
     }
 
-    /// The lease that is given where `lease` is asked for: none longer than the quarantine could protect.
-    #[must_use]
-    pub fn cap(&self, lease: Span) -> Span {
-        if self.length == Span::default() { lease } else { lease.min(self.length) }
-    }
-
     /// Whether new tenures are withheld now.
     #[must_use]
     pub fn in_force(&self, now: Now) -> bool {
@@ -73,8 +67,10 @@ pub struct Seen {
     /// One whose lease was over here may still come back, as it may have been renewed where this server has not heard of
     /// it; but nothing older may.
     pub ended: Option<FencingToken>,
-    /// The latest tenure that its owner has renewed.
+    /// The latest tenure that its owner has renewed: it goes on.
     pub renewed: Option<FencingToken>,
+    /// The latest tenure whose owner has named its count of holds.
+    pub counted: Option<FencingToken>,
 }
 
 impl Seen {
@@ -87,6 +83,10 @@ impl Seen {
     /// What has been seen in all.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self { ended: self.ended.max(other.ended), renewed: self.renewed.max(other.renewed) }
+        Self {
+            ended: self.ended.max(other.ended),
+            renewed: self.renewed.max(other.renewed),
+            counted: self.counted.max(other.counted),
+        }
     }
 }

@@ -67,7 +67,10 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         }
         match request.holds {
             None | Some(1) => Ok(Acquired::Busy),
-            Some(_) => Err(Refusal::Holds { has: 0 }),
+            Some(_) => {
+                let has = self.lock.holder(&request.owner).map_or(0, |known| known.holds);
+                Err(Refusal::Holds { has })
+            }
         }
     }
 
@@ -109,11 +112,14 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                 let token = known.token;
                 let in_doubt = !self.is_certain(known);
                 // A replica that missed a re-entry or a release knows the tenure with another count.
-                let told = request.holds.filter(|_| named.is_some() && in_doubt);
+                let told = request.holds.filter(|_| named.is_some() && !self.is_counted(known));
                 let renewed = Holder { deadline, holds: told.unwrap_or(known.holds), ..known.clone() };
                 let change = Change::Put(renewed);
                 let event = event_of(self.lock, &change);
                 self.change(change, event);
+                if told.is_some() {
+                    self.effects.see_counted(token);
+                }
                 if in_doubt {
                     self.effects.see_renewed(token);
                     self.serve_other_waits_of(&request.owner);
@@ -190,6 +196,13 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             || self.seen.and(self.effects.seen()).renewed == Some(known.token)
     }
 
+    /// Whether its count of holds is more than remembered: it began in this quarantine, or its owner has named it since.
+    fn is_counted(&self, known: &Holder) -> bool {
+        !self.quarantine.in_force(self.now)
+            || !self.quarantine.remembers(known.since)
+            || self.seen.and(self.effects.seen()).counted == Some(known.token)
+    }
+
     fn admits(&self, slots: Slots) -> bool {
         self.lock.admits(slots) && !self.quarantine.in_force(self.now)
     }
@@ -228,7 +241,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
 
     /// Grants a request that fits: a re-entry, or a new tenure.
     fn admit(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
-        let deadline = self.now.mono.after(self.quarantine.cap(request.lease));
+        let deadline = self.now.mono.after(request.lease);
         if let Some(known) = self.lock.holder(&request.owner) {
             let holds = match request.holds {
                 None => known.holds.checked_add(1).ok_or(Refusal::TooManyHolds)?,
@@ -243,6 +256,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             };
             let grant = Grant { token: entered.token, holds, counted: holds > known.holds };
             let event = if grant.counted { Event::Acquired } else { Event::Renewed };
+            if request.holds.is_some() && !self.is_counted(known) {
+                self.effects.see_counted(grant.token);
+            }
             if entered.deadline != known.deadline || entered.slots != known.slots {
                 self.change(Change::Put(entered), event);
             } else if grant.counted {
@@ -281,14 +297,15 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             HoldsLeft::Exactly(named) if named == one_less || named == known.holds => named,
             HoldsLeft::Exactly(_) => return Err(Refusal::Holds { has: known.holds }),
         };
-        if left == known.holds {
+        let token = known.token;
+        let unchanged = left == known.holds;
+        if matches!(request.left, HoldsLeft::Exactly(_)) && !self.is_counted(known) {
+            self.effects.see_counted(token);
+        }
+        if unchanged {
             return Ok(left);
         }
-        let change = if left == 0 {
-            Change::End(known.token, End::Released)
-        } else {
-            Change::Count(known.token, left)
-        };
+        let change = if left == 0 { Change::End(token, End::Released) } else { Change::Count(token, left) };
         self.change(change, Event::Released);
         Ok(left)
     }

@@ -90,6 +90,8 @@ mod reference {
         pub(super) ended: [u64; KEYS],
         /// The tenure that was renewed last in quarantine.
         pub(super) renewed: [u64; KEYS],
+        /// The tenure whose count was named last in quarantine.
+        pub(super) counted: [u64; KEYS],
         /// Who waits, for whichever key, in the order in which they came.
         pub(super) waits: Vec<Wait>,
         pub(super) last_token: u64,
@@ -131,6 +133,19 @@ mod reference {
             self.quarantined() && tenure.since <= self.quarantine_began && self.renewed[key] != tenure.token
         }
 
+        /// Whether its count is remembered from before the quarantine, and its owner has not named it since.
+        fn uncounted(&self, key: usize, at: usize) -> bool {
+            let tenure = &self.locks[key][at];
+            self.quarantined() && tenure.since <= self.quarantine_began && self.counted[key] != tenure.token
+        }
+
+        /// Takes note of a count that an owner has named.
+        fn count(&mut self, key: usize, at: usize) {
+            if self.uncounted(key, at) {
+                self.counted[key] = self.counted[key].max(self.locks[key][at].token);
+            }
+        }
+
         /// Whether an owner is let in as a holder.
         fn re_enters(&self, wait: &Wait) -> bool {
             let known = self.of(wait.key, wait.owner);
@@ -147,7 +162,10 @@ mod reference {
                     Some(named) if u64::from(named) == u64::from(has) + 1 => named,
                     Some(_) => return Answer::HoldsDoNotFollow(has),
                 };
-                let until = self.now + self.lease_given(wait.lease);
+                if wait.holds.is_some() {
+                    self.count(wait.key, at);
+                }
+                let until = self.now + wait.lease;
                 let tenure = &mut self.locks[wait.key][at];
                 tenure.holds = holds;
                 if until > tenure.deadline {
@@ -168,15 +186,10 @@ mod reference {
                 holds: 1,
                 slots: wait.slots,
                 token: self.last_token,
-                deadline: self.now + self.lease_given(wait.lease),
+                deadline: self.now + wait.lease,
                 since: self.now,
             });
             Answer::Granted { token: self.last_token, holds: 1 }
-        }
-
-        /// None longer than the quarantine could protect.
-        fn lease_given(&self, asked: i64) -> i64 {
-            if self.quarantine_length == 0 { asked } else { asked.min(self.quarantine_length) }
         }
 
         fn tell(&mut self, wait: &Wait, answer: Answer) {
@@ -272,12 +285,16 @@ mod reference {
             if token.is_some_and(|token| token != self.locks[key][at].token) {
                 return self.not_held(key, owner);
             }
+            let exactly = matches!(left, Left::Exactly(_));
             let left = match left {
                 Left::OneLess => has - 1,
                 Left::None => 0,
                 Left::Exactly(named) if named == has || named == has - 1 => named,
                 Left::Exactly(_) => return Answer::HoldsDoNotFollow(has),
             };
+            if exactly {
+                self.count(key, at);
+            }
             if left == 0 {
                 let over = self.locks[key].remove(at);
                 self.ended[key] = self.ended[key].max(over.token);
@@ -299,12 +316,16 @@ mod reference {
             let (now, deadline) = (self.now, self.now + lease);
             if let Some(at) = self.of(key, owner) {
                 let in_doubt = self.in_doubt(key, at);
-                let told = holds.filter(|_| token.is_some() && in_doubt);
+                let uncounted = self.uncounted(key, at);
+                let told = holds.filter(|_| token.is_some() && uncounted);
                 let tenure = &mut self.locks[key][at];
                 if token.is_none_or(|token| token == tenure.token) {
                     tenure.deadline = deadline;
                     tenure.holds = told.unwrap_or(tenure.holds);
                     let token = tenure.token;
+                    if told.is_some() {
+                        self.count(key, at);
+                    }
                     if in_doubt {
                         self.renewed[key] = self.renewed[key].max(token);
                         self.grant_waits_of(key, owner);
@@ -541,6 +562,7 @@ impl Both {
             locks: [Vec::new(), Vec::new()],
             ended: [0; KEYS],
             renewed: [0; KEYS],
+            counted: [0; KEYS],
             waits: Vec::new(),
             last_token: 0,
             quarantine_began: began,

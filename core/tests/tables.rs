@@ -623,6 +623,30 @@ fn a_tenure_that_is_known_with_another_count_has_the_one_that_its_owner_names_in
 }
 
 #[test]
+fn the_first_count_that_its_owner_names_in_quarantine_is_right_and_a_later_renewal_names_none() {
+    table(
+        "at(0)   A acquires                -> granted 1 hold, token 1
+         at(1)   quarantine lasts 50
+         at(2)   A renews                  -> token 1
+         at(3)   A renews token 1 holds 3  -> token 1 | put A 3 holds, token 1, 100 left | acquired
+         at(4)   A renews token 1 holds 2  -> token 1 | put A 3 holds, token 1, 100 left | renewed",
+    );
+    table(
+        "at(0)   A acquires                -> granted 1 hold, token 1
+         at(1)   quarantine lasts 50
+         at(2)   A acquires holds 2        -> granted 2 holds, token 1
+         at(3)   A renews token 1 holds 1  -> token 1 | put A 2 holds, token 1, 100 left | renewed",
+    );
+    table(
+        "at(0)   A acquires                -> granted 1 hold, token 1
+         at(0)   A acquires                -> granted 2 holds, token 1
+         at(1)   quarantine lasts 50
+         at(2)   A releases holds 1        -> 1 left
+         at(3)   A renews token 1 holds 2  -> token 1 | put A 1 hold, token 1, 100 left | renewed",
+    );
+}
+
+#[test]
 fn nothing_is_restored_when_the_quarantine_is_over() {
     table(
         "at(0)      quarantine lasts 500
@@ -727,13 +751,13 @@ fn tokens_grow_whatever_the_wall_clock_does() {
 }
 
 #[test]
-fn what_waited_with_a_longer_lease_is_granted_what_the_quarantine_protects() {
+fn what_waited_before_the_quarantine_was_set_is_granted_the_lease_it_asked_for() {
     table(
         "at(0)  A acquires                     -> granted 1 hold, token 1
          at(1)  B waits lease 500 as 7         -> waits
          at(2)  quarantine lasts 30
          at(40) A releases                     -> 0 left; 7 gets 1 hold, token 2
-         at(40) the lock is                    -> B 1 hold, token 2, until 70",
+         at(40) the lock is                    -> B 1 hold, token 2, until 540",
     );
 }
 
@@ -788,10 +812,11 @@ fn what_has_been_seen_adds_up() {
     let [six, seven] = [6, 7].map(FencingToken::new);
     let nothing = Seen::default();
     assert!(nothing.is_nothing());
-    let one = Seen { ended: seven, renewed: None };
-    let other = Seen { ended: six, renewed: six };
+    let one = Seen { ended: seven, ..nothing };
+    let other = Seen { ended: six, renewed: six, counted: seven };
     assert!(!one.is_nothing());
-    assert_eq!(one.and(other), Seen { ended: seven, renewed: six });
+    assert_eq!(one.and(other), Seen { ended: seven, ..other });
+    assert_eq!(other.and(one), Seen { ended: seven, ..other });
     assert_eq!(nothing.and(other), other);
 }
 
@@ -837,7 +862,7 @@ fn holds_are_counted_as_far_as_they_go() {
          at(1) A renews token 5 holds 4294967294   -> token 5
          at(2) A acquires                          -> granted 4294967295 holds, token 5
          at(3) A acquires holds 4294967295         -> granted 4294967295 holds, token 5
-         at(3) the lock is                         -> A 4294967295 holds, token 5, until 101
+         at(3) the lock is                         -> A 4294967295 holds, token 5, until 103
          at(3) A acquires lease 900                -> too many holds | nothing |",
     );
 }
