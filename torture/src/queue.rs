@@ -2,13 +2,15 @@
 
 use crate::caller::{Asked, Caller};
 use lockward_tests::{Client, Reply};
-use lockward_trial::history::{Back, Kind, Nanos, Outcome, Wait};
-use lockward_trial::recorder::Recorder;
+use lockward_trial::history::{Back, Fault, Kind, Line, Nanos, Outcome, Wait};
+use lockward_trial::recorder::{Recorder, now};
 use std::time::{Duration, Instant};
 
 const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
+/// The first holder's lease: the line is to stand before it ends. No longer than the shortest quarantine of the worlds.
+const FIRST_LEASE: Nanos = 850_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One line of waiters, from the first to the last. Where a fault comes in between, the round is given up: what was
@@ -18,21 +20,27 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
     else {
         return std::thread::park_timeout(Duration::from_millis(5));
     };
-    let acquire = |wait| Kind::Acquire { lease: LEASE, wait, holds: None };
+    let acquire = |lease, wait| Kind::Acquire { lease, wait, holds: None };
     let owner = |place: u64| format!("queue-{round}:{place}");
-    let (holder, granted) = holder.call(KEY, &owner(0), acquire(Wait::Limit(2_000_000_000)), PATIENCE);
-    let (Some(holder), Outcome::Granted { .. }) = (holder, granted.outcome) else { return };
+    let (holder, granted) =
+        holder.call(KEY, &owner(0), acquire(FIRST_LEASE, Wait::Limit(2_000_000_000)), PATIENCE);
+    let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };
 
     let mut line: Vec<Asked<'_>> = Vec::new();
     for place in 1..=WAITERS {
         let Ok(caller) = Caller::connect(recorder, number, port) else { break };
-        let Ok(mut asked) = caller.ask(KEY, &owner(place), acquire(Wait::Unlimited)) else { break };
+        let Ok(mut asked) = caller.ask(KEY, &owner(place), acquire(LEASE, Wait::Unlimited)) else { break };
         if !stands(&mut observer, &owner(place)) {
             line.push(asked);
             break;
         }
         asked.joined();
         line.push(asked);
+    }
+    if now() >= granted.answered() + FIRST_LEASE / 2 {
+        // Whoever was granted the lock meanwhile hears of it late, as nobody reads here.
+        let (name, client) = ("slow prober".to_owned(), Some(number));
+        recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
     let release = Kind::Release { back: Back::All, token: None };
     holder.call(KEY, &owner(0), release.clone(), PATIENCE);
