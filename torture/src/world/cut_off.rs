@@ -170,7 +170,7 @@ pub(super) struct Frozen(CutOff);
 
 impl Frozen {
     pub(super) fn start() -> Self {
-        Self(CutOff::start(Settings::Default, Break::Link))
+        Self(CutOff::start(Settings::Safe, Break::Link))
     }
 }
 

@@ -38,7 +38,7 @@ pub enum Kind {
     CutOff,
     /// The same without a quarantine: grants are lost.
     Lossy,
-    /// The same, but what is sent to the replica waits in its socket: nothing is lost, quarantine or not.
+    /// As `CutOff`, but the replica stands still: what is sent to it waits in its socket, as far as it fits there.
     Frozen,
     /// A primary and two replicas with a quarantine, watched by Sentinels: the primary dies.
     Sentinels,
