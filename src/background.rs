@@ -58,6 +58,7 @@ pub fn work(context: Context) {
         (std::mem::take(&mut state.undelivered), follows, !follows && state.alarm.patrol_is_due(now))
     });
     if follows {
+        send_replicas_waiters_away();
         return;
     }
     if Context::paused() {
@@ -150,6 +151,15 @@ fn settle(context: Context, line: LineId, now: Instant) {
             state::with(|state| state.room.take_shadow(line));
             send_away(line, Outcome::NotServed);
         }
+    }
+}
+
+/// Nobody waits at a replica.
+fn send_replicas_waiters_away() {
+    let lines: Vec<LineId> =
+        state::with(|state| if state.replica { state.room.lines().collect() } else { Vec::new() });
+    for line in lines {
+        send_away(line, Outcome::BecameReplica);
     }
 }
 

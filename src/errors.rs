@@ -52,6 +52,8 @@ pub enum Error {
     Superseded,
     /// The key is served elsewhere.
     NotServed,
+    /// The server has become a replica while the client waited.
+    BecameReplica,
     /// The internal command came from somewhere else than a primary or the AOF.
     NotFromPrimary,
     /// The internal command carried something that is not ours.
@@ -121,6 +123,7 @@ impl fmt::Display for Error {
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",
             ),
             Self::NotServed => f.write_str("TRYAGAIN this node does not serve the key any more"),
+            Self::BecameReplica => f.write_str("UNBLOCKED this server has become a replica"),
             Self::NotFromPrimary => f.write_str("ERR this command is for replicas and the AOF alone"),
             Self::Payload => f.write_str("ERR malformed changes, or those of a later version of the module"),
             Self::Internal => f.write_str("ERR internal error, see the server's log"),

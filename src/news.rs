@@ -123,15 +123,19 @@ fn look_again(lines: impl FnOnce(&mut State) -> Vec<LineId>) {
     });
 }
 
-/// The server has become a replica: it follows, and keeps no work of its own. Its waiters are sent away by the server,
-/// one by one, and each leaves its line.
+/// The server has become a replica: it follows, and keeps no work of its own. Most servers have sent its waiters away by
+/// now, one by one, and each has left its line. Valkey 9 leaves some: in cluster mode all, during FAILOVER all until it
+/// has succeeded, and else those clients that can be redirected. They are sent away in the next turn.
 pub fn became_replica() {
+    let now = now().mono;
     state::with(|state| {
         state.replica = true;
         state.room.drop_shadows(None);
         state.undelivered.clear();
         state.unlinked = None;
         state.forget_seen();
+        let left: Vec<LineId> = state.room.lines().collect();
+        state.look_at(&left, now);
     });
 }
 

@@ -106,6 +106,7 @@ impl Verdict {
             Outcome::Superseded => Error::Superseded.reply(context),
             Outcome::WrongType => Error::WrongType.reply(context),
             Outcome::NotServed => Error::NotServed.reply(context),
+            Outcome::BecameReplica => Error::BecameReplica.reply(context),
         }
     }
 
@@ -139,7 +140,8 @@ impl Verdict {
             | Outcome::Refused(_)
             | Outcome::Superseded
             | Outcome::WrongType
-            | Outcome::NotServed => None,
+            | Outcome::NotServed
+            | Outcome::BecameReplica => None,
         }
     }
 }

@@ -63,6 +63,8 @@ pub enum Outcome {
     WrongType,
     /// This server may not serve the key any more.
     NotServed,
+    /// This server has become a replica.
+    BecameReplica,
 }
 
 /// Something that happened to a lock, for those who listen.

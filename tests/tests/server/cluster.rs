@@ -8,7 +8,7 @@ fn setup() -> Setup {
 
 /// A node that serves all slots.
 #[track_caller]
-fn node_with_all_slots() -> Server {
+pub(super) fn node_with_all_slots() -> Server {
     let node = setup().start();
     let mut client = node.client();
     assert_eq!(client.call("CLUSTER ADDSLOTSRANGE 0 16383"), Reply::ok());
@@ -23,7 +23,7 @@ fn see_state_ok(client: &mut Client) {
 
 /// A second node that knows the first and serves no slots.
 #[track_caller]
-fn second_node(first: &Server) -> Server {
+pub(super) fn second_node(first: &Server) -> Server {
     let second = setup().start();
     let (mut here, mut there) = (second.client(), first.client());
     let bus = there.call("CONFIG GET cluster-port").field("cluster-port").text();
@@ -38,7 +38,7 @@ fn second_node(first: &Server) -> Server {
     second
 }
 
-fn node_id(server: &Server) -> String {
+pub(super) fn node_id(server: &Server) -> String {
     server.client().call("CLUSTER MYID").text()
 }
 
@@ -94,4 +94,27 @@ fn no_waiter_is_granted_a_lock_whose_slot_is_gone() {
     assert_eq!(a.call(format!("CLUSTER ADDSLOTS {slot}")), Reply::ok());
     see_state_ok(&mut a);
     assert_ne!(a.owner("lock").as_deref(), Some("B"));
+}
+
+#[test]
+fn the_waiters_of_a_node_are_sent_away_when_its_replica_takes_over() {
+    let primary = node_with_all_slots();
+    let replica = second_node(&primary);
+    let mut there = replica.client();
+    assert_eq!(there.call(format!("CLUSTER REPLICATE {}", node_id(&primary))), Reply::ok());
+    replica.see_in_sync_with(&primary);
+    let mut a = primary.client();
+    a.acquire("lock A PX 600000");
+    let before = a.holder("lock");
+    let mut b = primary.waiter("lock B BLOCK 0");
+    eventually("the replica takes over", || {
+        there.call("CLUSTER FAILOVER");
+        there.server_info("replication", "role") == "master"
+    });
+    let reply = b.reply();
+    assert!(["MOVED", "UNBLOCKED"].contains(&reply.error_word()), "{reply:?}");
+    assert_eq!(there.holder("lock").tenure(), before.tenure());
+    let mut b = replica.waiter("lock B BLOCK 0");
+    there.call("LOCK.RELEASE lock A");
+    assert!(b.reply().grant().token > before.token);
 }

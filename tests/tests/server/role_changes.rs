@@ -178,6 +178,21 @@ fn a_forced_failover_grants_nothing_meanwhile() {
 }
 
 #[test]
+fn a_waiter_that_can_be_redirected_is_sent_away_too() {
+    let (server, _a, _b) = Server::start_contended();
+    let other = Server::start();
+    let mut waiter = server.client();
+    if waiter.call("CLIENT CAPA redirect") != Reply::ok() {
+        return; // only Valkey redirects clients
+    }
+    waiter.ask("lock C BLOCK 0");
+    server.client().see_blocked(2);
+    server.begin_to_follow(other.port());
+    let reply = waiter.reply();
+    assert!(["UNBLOCKED", "REDIRECT"].contains(&reply.error_word()), "{reply:?}");
+}
+
+#[test]
 fn a_shutdown_that_waits_for_a_lagging_replica_grants_nothing_and_can_be_aborted() {
     let [primary, replica, last] = chain();
     replica.freeze();
