@@ -29,6 +29,8 @@ impl Command for Apply {
         let heard = match word(context) {
             Ok(Word::Primary) => Heard::Live,
             Ok(Word::File) => Heard::Loaded,
+            // A node that moves a whole slot here sends its locks as a primary does (Valkey 9).
+            Ok(Word::Client) if context.flags().sent_by_primary() => Heard::Live,
             Ok(Word::Client) | Err(_) => return Err(Error::NotFromPrimary),
         };
         follow::apply(context, &key, payload, heard)?;

@@ -28,7 +28,7 @@ impl Flags {
         )
     }
 
-    /// The command comes from our primary.
+    /// The command comes from our primary, or from a node that moves a slot here.
     pub const fn sent_by_primary(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
     }
@@ -65,6 +65,10 @@ pub enum Gate {
     NotServed,
 }
 
+/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has not
+/// given this bit a meaning.
+const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
+
 /// The bytes of a server's string.
 ///
 /// # Safety
@@ -97,13 +101,28 @@ impl Context {
     }
 
     /// Tells the server what the module takes care of itself: errors while loading, to say when a key has changed, and
-    /// not to mind when a replica loads new data beside the old.
+    /// not to mind when a replica loads new data beside the old, or a node the data of a slot that is not its own yet.
     pub fn set_options(self) {
-        let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
             | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
+        if self.is_valkey() {
+            options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
+        }
         // SAFETY: the context is that of the module's load.
         unsafe { api!(RedisModule_SetModuleOptions(self.0, options.cast_signed())) };
+    }
+
+    /// Whether the server is Valkey.
+    fn is_valkey(self) -> bool {
+        // SAFETY: the context is valid; the information is freed once, and the field, which is part of it, not used after.
+        unsafe {
+            let information = api!(RedisModule_GetServerInfo(self.0, c"server".as_ptr()));
+            let version = api!(RedisModule_ServerInfoGetFieldC(information, c"valkey_version".as_ptr()));
+            let is_valkey = !version.is_null();
+            api!(RedisModule_FreeServerInfo(self.0, information));
+            is_valkey
+        }
     }
 
     /// What is so around this callback.

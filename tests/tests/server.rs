@@ -34,6 +34,7 @@ mod server {
     mod role_changes;
     mod same_turn;
     mod settings;
+    mod slot_migration;
     mod stale;
     mod tokens;
     mod transactions;

@@ -1,0 +1,111 @@
+//! Slots that the servers themselves move from node to node, whole (`CLUSTER MIGRATESLOTS`, from Valkey 9 on).
+
+use super::cluster::{node_id, node_with_all_slots, second_node};
+use lockward_tests::{Client, Reply, Server, eventually};
+
+/// Two nodes, the first of which serves all slots; `None` where the server has no such command.
+#[track_caller]
+fn nodes() -> Option<(Server, Server)> {
+    let first = node_with_all_slots();
+    let command = first.client().call("COMMAND INFO cluster|migrateslots");
+    (!command.items()[0].is_null()).then(|| {
+        let second = second_node(&first);
+        (first, second)
+    })
+}
+
+/// Begins to move the slot of `lock` from the node of `client` to `to`.
+#[track_caller]
+fn begin_to_migrate(client: &mut Client, to: &Server) {
+    let slot = client.call("CLUSTER KEYSLOT lock").int();
+    let asked = client.call(format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", node_id(to)));
+    assert_eq!(asked, Reply::ok());
+}
+
+/// Waits until the latest migration of the node of `client` has come to `state`.
+#[track_caller]
+fn see_migration(client: &mut Client, state: &str) {
+    eventually(&format!("the migration: {state}"), || {
+        let jobs = client.call("CLUSTER GETSLOTMIGRATIONS");
+        let now = jobs.items()[0].field("state").text();
+        assert!(now != "failed" || state == "failed", "{jobs:?}");
+        now == state
+    });
+}
+
+#[track_caller]
+fn migrate(client: &mut Client, to: &Server) {
+    begin_to_migrate(client, to);
+    see_migration(client, "success");
+}
+
+#[test]
+fn a_lock_goes_along_with_its_slot() {
+    let Some((first, second)) = nodes() else { return };
+    let mut a = first.client();
+    a.acquire("lock A PX 600000");
+    a.acquire("lock A");
+    let before = a.holder("lock");
+    migrate(&mut a, &second);
+    let mut far = second.client();
+    let after = far.holder("lock");
+    assert_eq!(after.tenure(), before.tenure());
+    assert!(after.lease_left > 500_000, "{after:?}");
+    assert_eq!(a.call("LOCK.INFO lock").error_word(), "MOVED");
+    assert_eq!(far.call("LOCK.RELEASE lock A ALL"), Reply::Int(0));
+}
+
+#[test]
+fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
+    let Some((first, second)) = nodes() else { return };
+    let mut a = first.client();
+    a.acquire("lock A PX 600000");
+    let before = a.holder("lock");
+    let mut b = first.waiter("lock B BLOCK 0");
+    migrate(&mut a, &second);
+    let reply = b.reply();
+    assert!(["MOVED", "TRYAGAIN"].contains(&reply.error_word()), "{reply:?}");
+    let mut far = second.client();
+    assert_eq!(far.holder("lock").tenure(), before.tenure());
+    let mut b = second.waiter("lock B BLOCK 0");
+    far.call("LOCK.RELEASE lock A");
+    assert!(b.reply().grant().token > before.token);
+}
+
+#[test]
+fn what_changes_while_a_slot_is_moved_goes_along() {
+    let Some((first, second)) = nodes() else { return };
+    let mut a = first.client();
+    a.acquire("lock A PX 600000");
+    assert_eq!(a.call("DEBUG SLOTMIGRATION PREVENT-PAUSE 1"), Reply::ok());
+    begin_to_migrate(&mut a, &second);
+    see_migration(&mut a, "waiting-to-pause");
+    let mut b = first.waiter("lock B BLOCK 0 PX 600000");
+    let mut c = first.waiter("lock C BLOCK 0 PX 600000");
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(b.reply().grant().holds, 1);
+    // That this lease is over is found in the background.
+    a.call("LOCK.RENEW lock B PX 50").int();
+    let grant = c.reply().grant();
+    assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
+    assert_eq!(a.call("DEBUG SLOTMIGRATION PREVENT-PAUSE 0"), Reply::ok());
+    see_migration(&mut a, "success");
+    assert_eq!(second.client().holder("lock").tenure(), ("C", 1, grant.token));
+}
+
+#[test]
+fn a_slot_that_stays_after_all_keeps_its_waiters() {
+    let Some((first, second)) = nodes() else { return };
+    let mut a = first.client();
+    a.acquire("lock A PX 600000");
+    let mut b = first.waiter("lock B BLOCK 0");
+    assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
+    begin_to_migrate(&mut a, &second);
+    see_migration(&mut a, "failover-paused");
+    a.call("CLUSTER CANCELSLOTMIGRATIONS");
+    see_migration(&mut a, "cancelled");
+    assert!(b.has_no_reply());
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    assert_eq!(b.reply().grant().holds, 1);
+    assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
+}
