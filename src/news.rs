@@ -3,7 +3,7 @@
 //! Within these calls nothing may be written: the server is in the middle of something. They note what is to be looked
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
-use crate::server::{KeyName, global_flags, now};
+use crate::server::{KeyName, global_flags, latest_wall, now};
 use crate::state::{self, Loading, State, Unlinked};
 use lockward_core::{Db, FencingToken, LineId, Lock, Seen};
 
@@ -59,7 +59,7 @@ pub fn evicted(name: &KeyName<'_>) {
 /// the monotonic clock, then the wall clock has jumped, and the tenure is kept. An earlier TTL was set by hand, and ends
 /// the lock.
 pub fn expired(name: &KeyName<'_>) {
-    let wall = now().wall;
+    let wall = latest_wall();
     keep(name, |gone| wall >= gone.lock.expires_at());
 }
 

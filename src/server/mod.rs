@@ -23,7 +23,7 @@ mod log;
 mod name;
 mod socket;
 
-pub use clock::now;
+pub use clock::{latest_wall, now};
 pub use context::{Context, Flags, Gate, global_flags, string_bytes};
 pub use key::{Content, Foreign, OpenKey, set_lock_type};
 pub use log::{Level, log};
