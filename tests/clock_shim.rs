@@ -1,10 +1,14 @@
 //! A wall clock that a test can step: preloaded into a server, it adds an offset to what the server reads as the time
 //! of day. The monotonic clock is left alone. Not part of the crate: src/clock.rs compiles it.
 //!
+//! A server may load its modules so that they find the C library's functions before ours (Valkey from 8.1 on, with
+//! `RTLD_DEEPBIND`): that is taken out of what it asks for, or the module would read another clock than the server.
+//!
 //! The offset, in microseconds, is the first eight bytes of the file named by `LOCKWARD_CLOCK`. The file is mapped, so
 //! a step takes effect at once.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
+use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
@@ -23,6 +27,7 @@ pub struct Timeval {
 unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
     fn getenv(name: *const c_char) -> *const c_char;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     fn open(path: *const c_char, flags: c_int, ...) -> c_int;
     fn mmap(
         at: *mut c_void,
@@ -41,6 +46,8 @@ const SYS_CLOCK_GETTIME: c_long = 113;
 
 const CLOCK_REALTIME: c_int = 0;
 const CLOCK_REALTIME_COARSE: c_int = 5;
+const RTLD_NEXT: *mut c_void = -1_isize as *mut c_void;
+const RTLD_DEEPBIND: c_int = 8;
 const MICROS: i64 = 1_000_000;
 
 static OFFSET: AtomicPtr<AtomicI64> = AtomicPtr::new(ptr::null_mut());
@@ -110,4 +117,15 @@ pub unsafe extern "C" fn time(into: *mut i64) -> i64 {
         unsafe { into.write(seconds) };
     }
     seconds
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    // SAFETY: the C library's function of this name, which is of this type; the arguments are the caller's.
+    unsafe {
+        let next = dlsym(RTLD_NEXT, c"dlopen".as_ptr());
+        mem::transmute::<*mut c_void, Option<Dlopen>>(next)
+            .map_or(ptr::null_mut(), |dlopen| dlopen(path, flags & !RTLD_DEEPBIND))
+    }
 }

@@ -135,7 +135,9 @@ fn a_rewritten_redis_conf_keeps_them() {
 fn the_module_is_called_lock() {
     let server = Server::start();
     let modules = server.client().call("MODULE LIST");
-    assert_eq!(modules.items()[0].field("name"), &Reply::bulk("lock"));
+    // A server may have modules of its own (Valkey 9: lua).
+    let names: Vec<String> = modules.items().iter().map(|module| module.field("name").text()).collect();
+    assert!(names.contains(&"lock".to_owned()), "{names:?}");
 }
 
 #[test]
