@@ -15,9 +15,9 @@ const CUTS_BY_CRON: u64 = 8;
 /// At most so many bytes come before the data.
 const GREETINGS: u64 = 300;
 
-fn primary_with_locks() -> Server {
+fn primary_with_locks(setup: Setup) -> Server {
     // Its cron sees the end of a transfer that was cut, and only then begins the next.
-    let primary = Setup::new().config("hz 100").start();
+    let primary = setup.config("hz 100").start();
     let mut client = primary.client();
     client.call_all((0..LOCKS).map(|number| format!("LOCK.ACQUIRE lock-{number} A{number} PX 600000")));
     client.call_all((0..LOCKS).step_by(3).map(|number| format!("LOCK.ACQUIRE lock-{number} A{number}")));
@@ -57,7 +57,7 @@ fn assert_same(primary: &Server, replica: &Server) {
 /// Cuts resyncs at places spread over the whole of it, looking at the replica `meanwhile`; then lets one through.
 #[track_caller]
 fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(&mut Client)) {
-    let primary = primary_with_locks();
+    let primary = primary_with_locks(setup.clone());
     let Resync { bytes, has_a_channel, saves_by_cron } = resync(&primary, setup.clone());
     let cuts = if saves_by_cron { CUTS_BY_CRON } else { CUTS };
     let link = Link::to(&primary);
@@ -125,8 +125,19 @@ fn a_replica_that_loads_into_an_empty_database_survives_a_hundred_cuts() {
 }
 
 #[test]
+fn a_replica_with_a_connection_for_the_data_survives_a_hundred_cuts() {
+    const SETTING: &str = "dual-channel-replication-enabled";
+    if Server::start().client().call(["CONFIG", "GET", SETTING]).items().is_empty() {
+        return; // only Valkey, from 8.0 on, has this setting
+    }
+    let setup = Setup::new().config(&format!("{SETTING} yes")).config("repl-diskless-load swapdb");
+    assert!(resync(&primary_with_locks(setup.clone()), setup.clone()).has_a_channel);
+    cut_short(setup, old_lock, still_has_its_old_lock);
+}
+
+#[test]
 fn the_waiters_of_a_server_are_sent_away_when_it_becomes_a_replica_that_never_gets_in_sync() {
-    let primary = primary_with_locks();
+    let primary = primary_with_locks(Setup::new());
     let link = Link::to(&primary);
     link.swallow();
     let replica = Setup::new().config("repl-diskless-load swapdb").start();
@@ -141,7 +152,7 @@ fn the_waiters_of_a_server_are_sent_away_when_it_becomes_a_replica_that_never_ge
 
 #[test]
 fn a_replica_promoted_after_half_a_resync_goes_on_with_its_old_tenures() {
-    let primary = primary_with_locks();
+    let primary = primary_with_locks(Setup::new());
     let setup = Setup::new().config("repl-diskless-load swapdb");
     let Resync { bytes, .. } = resync(&primary, setup.clone());
     let replica = setup.start();
