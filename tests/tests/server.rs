@@ -36,6 +36,7 @@ mod server {
     mod settings;
     mod slot_migration;
     mod stale;
+    mod steps;
     mod tokens;
     mod transactions;
     mod waiting;
