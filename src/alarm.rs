@@ -3,8 +3,8 @@
 //! It is set for the first of: a lease that somebody waits on, a wait limit, the end of the quarantine, work left over
 //! by an event. While anybody waits it also goes off ten times a second, to find keys that changed behind our back.
 //!
-//! The server keeps its timers by the wall clock: when that is set back, they stand still. So the server's cron asks
-//! [`Alarm::drop_if_overdue`], which goes by the monotonic clock.
+//! The server keeps its timers by the wall clock: when that is set back, they stand still. So every lock command, and
+//! the server's cron, sees whether the timer is overdue by the monotonic clock, and sets it anew.
 
 use crate::callbacks::timer::{self, TimerId};
 use crate::client::Client;
@@ -22,6 +22,12 @@ const BETWEEN_SLICES: Span = match Span::from_millis(4) {
     None => Span::MAX,
 };
 
+/// So late no timer goes off unless it stands still, or the server is so busy that to set it anew costs nothing.
+const OVERDUE: Span = match Span::from_millis(10) {
+    Some(span) => span,
+    None => Span::MAX,
+};
+
 /// The timer, when it is set.
 pub struct Alarm {
     set: Option<(TimerId, Instant)>,
@@ -35,7 +41,7 @@ impl Alarm {
         Self { set: None, patrol_at: Instant::from_micros(0), held_back_until: None }
     }
 
-    /// Sets the timer for the next work to do. Left as it is when it goes off early enough.
+    /// Sets the timer for the next work to do. Left as it is when it goes off early enough, and is not overdue.
     pub fn rearm(&mut self, room: &WaitingRoom<Client>, work_left: Option<Instant>, now: Instant) {
         let patrol = room.lines().next().is_some().then_some(self.patrol_at);
         let next = room.next_due().into_iter().chain(patrol).chain(work_left).min();
@@ -43,7 +49,7 @@ impl Alarm {
             return;
         };
         match self.set {
-            Some((_, set)) if set <= next => {}
+            Some((_, set)) if set <= next && now < set.after(OVERDUE) => {}
             Some((id, _)) => {
                 timer::stop(id);
                 self.set = Some((timer::start(now.until(next)), next));
@@ -71,15 +77,5 @@ impl Alarm {
     /// The patrol has looked at some keys, and begins again later or, in the middle of a round, soon.
     pub const fn patrolled(&mut self, round_is_over: bool, now: Instant) {
         self.patrol_at = now.after(if round_is_over { PATROL } else { BETWEEN_SLICES });
-    }
-
-    /// Stops a timer that should have gone off and has not, so that it is set anew.
-    pub fn drop_if_overdue(&mut self, now: Instant) {
-        if let Some((id, due)) = self.set
-            && due.after(PATROL) <= now
-        {
-            timer::stop(id);
-            self.set = None;
-        }
     }
 }

@@ -28,19 +28,11 @@ pub fn gone_off() {
     state::with(|state| state.alarm.gone_off());
 }
 
-/// Sets the alarm for the next work.
+/// Sets the alarm for the next work. The server's cron does so too: should the wall clock have been set back, the
+/// server's timers stand still.
 pub fn rearm() {
     let now = now().mono;
     state::with(|state| state.look_at(&[], now));
-}
-
-/// The server's cron: should the wall clock have been set back, its timers stand still. Then the alarm is set anew.
-pub fn watch_timer() {
-    let now = now().mono;
-    state::with(|state| {
-        state.alarm.drop_if_overdue(now);
-        state.look_at(&[], now);
-    });
 }
 
 /// Does what is due.

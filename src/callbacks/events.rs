@@ -91,7 +91,7 @@ unsafe extern "C" fn on_cron(
     _stage: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Cron, (), background::watch_timer);
+    guard(Edge::Cron, (), background::rearm);
 }
 
 unsafe extern "C" fn on_key_gone(
