@@ -5,6 +5,7 @@
 //! - [`ReplicationStream`] and [`appended_commands`] show what replicas and the AOF are sent.
 //! - [`Link`] is a replication link that breaks as networks do.
 //! - [`Proxy`] stands between clients and a server, and loses requests and replies.
+//! - [`Cluster`] is three primaries and their replicas, whose slots can be moved.
 //! - [`Sentinels`] watch a primary, and promote a replica when it is gone.
 //! - [`eventually`] waits for a condition. It is the only place that lets time go by: a test never sleeps.
 //!
@@ -18,6 +19,7 @@
 
 mod client;
 mod clock;
+mod cluster;
 mod disk;
 mod link;
 mod locks;
@@ -33,6 +35,7 @@ mod wait;
 
 pub use client::{Client, Command, Silence};
 pub use clock::WallClock;
+pub use cluster::{Cluster, ClusterClient, Redirection, SlotMove, slot_of};
 pub use disk::{Disk, appended_files};
 pub use link::Link;
 pub use locks::{Grant, Holder, Info, Waiter};

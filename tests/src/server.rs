@@ -23,6 +23,7 @@ pub struct Setup {
     environment: Vec<(String, String)>,
     panics_are_wanted: bool,
     sentinel: bool,
+    cluster_port: Option<u16>,
 }
 
 impl Setup {
@@ -35,6 +36,7 @@ impl Setup {
             environment: Vec::new(),
             panics_are_wanted: false,
             sentinel: false,
+            cluster_port: None,
         }
     }
 
@@ -72,6 +74,12 @@ impl Setup {
         self
     }
 
+    /// The same, before the lines there are: one of them that names the same setting stands.
+    pub(crate) fn config_before(mut self, line: &str) -> Self {
+        self.config.insert(0, line.to_owned());
+        self
+    }
+
     /// Adds an environment variable.
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
@@ -91,7 +99,7 @@ impl Setup {
 
     /// Starts a server and waits until it serves.
     #[track_caller]
-    pub fn start(self) -> Server {
+    pub fn start(mut self) -> Server {
         if let Some(path) = &self.module {
             assert!(
                 path.exists(),
@@ -102,6 +110,7 @@ impl Setup {
         let dir = Directory::new();
         for _ in 0..20 {
             let port = free_port();
+            self.cluster_port = self.config.iter().any(|line| line == "cluster-enabled yes").then(free_port);
             match self.launch(port, &dir.path) {
                 Ok(child) => {
                     let setup = self;
@@ -152,8 +161,8 @@ impl Setup {
             config.push_str(line);
             config.push('\n');
         }
-        if config.contains("cluster-enabled yes") {
-            config.push_str(&format!("cluster-port {}\n", free_port()));
+        if let Some(port) = self.cluster_port {
+            config.push_str(&format!("cluster-port {port}\n"));
         }
         let file = dir.join("server.conf");
         fs::write(&file, config).expect("a writable directory");

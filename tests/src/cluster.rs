@@ -1,0 +1,379 @@
+//! A cluster: three primaries, a replica each.
+
+use crate::client::Client;
+use crate::reply::Reply;
+use crate::server::{Server, Setup};
+use crate::wait::eventually;
+use std::collections::HashMap;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How many slots there are.
+const SLOTS: u16 = 16_384;
+const PRIMARIES: u16 = 3;
+/// So many keys are moved in one go.
+const BATCH: usize = 100;
+/// For so long a [`ClusterClient`] follows redirections and asks again.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The slot of a key, as every client of a cluster reckons it.
+pub fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
+/// Where a node sends a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirection {
+    /// To the owner of the slot, from now on.
+    Moved(u16),
+    /// To the node that the slot is on its way to, this once, with ASKING.
+    Ask(u16),
+}
+
+impl Reply {
+    /// Where the reply sends the client, if it is a redirection.
+    pub fn redirection(&self) -> Option<Redirection> {
+        let Self::Error(text) = self else { return None };
+        let mut words = text.split(' ');
+        let word = words.next()?;
+        let port = words.nth(1)?.rsplit(':').next()?.parse().ok()?;
+        match word {
+            "MOVED" => Some(Redirection::Moved(port)),
+            "ASK" => Some(Redirection::Ask(port)),
+            _ => None,
+        }
+    }
+}
+
+/// Six nodes on this machine.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Server>,
+}
+
+impl Cluster {
+    /// Starts six nodes and waits until all agree, and every replica is in sync.
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::start_with(Setup::new())
+    }
+
+    /// The same, with a setup of one's own.
+    #[track_caller]
+    pub fn start_with(setup: Setup) -> Self {
+        Self::start_nodes(setup, PRIMARIES)
+    }
+
+    /// Starts three primaries alone: for tests that need no replica.
+    #[track_caller]
+    pub fn start_without_replicas(setup: Setup) -> Self {
+        Self::start_nodes(setup, 0)
+    }
+
+    #[track_caller]
+    fn start_nodes(setup: Setup, replicas: u16) -> Self {
+        let nodes: Vec<Server> = (0..PRIMARIES + replicas).map(|_| setup.clone().start_node()).collect();
+        let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+        for (number, client) in (0..PRIMARIES).zip(&mut clients) {
+            let share = SLOTS.div_ceil(PRIMARIES);
+            let (first, last) = (number * share, ((number + 1) * share).min(SLOTS) - 1);
+            assert_eq!(client.call(format!("CLUSTER ADDSLOTSRANGE {first} {last}")), Reply::ok());
+        }
+        for (number, client) in (1..).zip(&mut clients) {
+            assert_eq!(client.call(format!("CLUSTER SET-CONFIG-EPOCH {number}")), Reply::ok());
+        }
+        for (one, client) in clients.iter_mut().enumerate() {
+            for other in &nodes[one + 1..] {
+                other.meet(client);
+            }
+        }
+        let cluster = Self { nodes };
+        cluster.see_agreement();
+        for (replica, primary) in cluster.nodes[usize::from(PRIMARIES)..].iter().zip(&cluster.nodes) {
+            let answer = replica.client().call(format!("CLUSTER REPLICATE {}", primary.node_id()));
+            assert_eq!(answer, Reply::ok());
+        }
+        for (replica, primary) in cluster.nodes[usize::from(PRIMARIES)..].iter().zip(&cluster.nodes) {
+            replica.see_in_sync_with(primary);
+        }
+        cluster.see_agreement();
+        cluster
+    }
+
+    /// Waits until all nodes that run know each other's roles, and who serves which slot.
+    #[track_caller]
+    pub fn see_agreement(&self) {
+        let mut clients: Vec<Client> =
+            self.nodes.iter().filter(|node| node.is_running()).map(Server::client).collect();
+        eventually("the nodes agree", || {
+            let mut views = clients.iter_mut().map(|client| {
+                let up = client.call("CLUSTER INFO").text().contains("cluster_state:ok");
+                up.then(|| view(&client.call("CLUSTER NODES").text())).filter(|view| {
+                    view.len() == self.nodes.len() && view.iter().all(|(.., flags, _)| flags != "handshake")
+                })
+            });
+            let first = views.next().flatten();
+            first.is_some() && views.all(|view| view == first)
+        });
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// All nodes, to do something to one of them.
+    pub fn nodes_mut(&mut self) -> &mut [Server] {
+        &mut self.nodes
+    }
+
+    /// The nodes that are primaries now, by their own account.
+    #[track_caller]
+    pub fn primaries(&self) -> Vec<&Server> {
+        self.running().filter(|node| node.client().server_info("replication", "role") == "master").collect()
+    }
+
+    /// The primary that says it serves a slot.
+    #[track_caller]
+    pub fn owner(&self, slot: u16) -> &Server {
+        let owner = self.running().find(|node| {
+            let nodes = node.client().call("CLUSTER NODES").text();
+            let me = nodes.lines().find(|line| line.contains("myself,master"));
+            me.is_some_and(|line| slots(line).any(|(first, last)| (first..=last).contains(&slot)))
+        });
+        owner.unwrap_or_else(|| panic!("nobody serves slot {slot}"))
+    }
+
+    /// The primary that serves a key, and another primary.
+    #[track_caller]
+    pub fn owner_and_other(&self, key: &str) -> (&Server, &Server) {
+        let owner = self.owner(slot_of(key));
+        let other = self.primaries().into_iter().find(|node| node.port() != owner.port());
+        (owner, other.expect("another primary"))
+    }
+
+    /// A replica of a primary.
+    #[track_caller]
+    pub fn replica_of(&self, primary: &Server) -> &Server {
+        let port = primary.port().to_string();
+        let replica = self.running().find(|node| {
+            let mut client = node.client();
+            client.server_info("replication", "role") == "slave"
+                && client.server_info("replication", "master_port") == port
+        });
+        replica.expect("a replica")
+    }
+
+    /// A client that goes where it is sent.
+    pub fn client(&self) -> ClusterClient {
+        let seeds = self.nodes.iter().map(Server::port).collect();
+        ClusterClient { seeds, wires: HashMap::new(), places: HashMap::new() }
+    }
+
+    /// Moves a slot with all its keys to another primary, as operators' tools do.
+    #[track_caller]
+    pub fn move_slot(&self, slot: u16, to: &Server) {
+        let moving = self.begin_to_move(slot, to);
+        moving.carry_all();
+        moving.end();
+    }
+
+    /// Begins to move a slot: nothing of it is there yet.
+    #[track_caller]
+    pub fn begin_to_move<'c>(&'c self, slot: u16, to: &'c Server) -> SlotMove<'c> {
+        let from = self.owner(slot);
+        let (here, there) = (from.node_id(), to.node_id());
+        let (mut source, mut target) = (from.client(), to.client());
+        assert_eq!(target.call(format!("CLUSTER SETSLOT {slot} IMPORTING {here}")), Reply::ok());
+        assert_eq!(source.call(format!("CLUSTER SETSLOT {slot} MIGRATING {there}")), Reply::ok());
+        SlotMove { cluster: self, slot, from, to }
+    }
+
+    /// Lets `redis-cli` move slots from one primary to another, and waits for it.
+    #[track_caller]
+    pub fn reshard(&self, from: &Server, to: &Server, slots: u16) {
+        let output = Command::new("redis-cli")
+            .args(["--cluster", "reshard", &format!("127.0.0.1:{}", from.port()), "--cluster-yes"])
+            .args(["--cluster-from", &from.node_id(), "--cluster-to", &to.node_id()])
+            .args(["--cluster-slots", &slots.to_string()])
+            .stdin(Stdio::null())
+            .output()
+            .expect("redis-cli runs");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !told.contains("[ERR]"), "redis-cli --cluster reshard:\n{told}");
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Server> {
+        self.nodes.iter().filter(|node| node.is_running())
+    }
+}
+
+/// A slot on its way.
+#[derive(Debug)]
+pub struct SlotMove<'c> {
+    cluster: &'c Cluster,
+    slot: u16,
+    /// Where it comes from.
+    pub from: &'c Server,
+    /// Where it goes.
+    pub to: &'c Server,
+}
+
+impl SlotMove<'_> {
+    /// Moves a batch of its keys. Whether there were any.
+    #[track_caller]
+    pub fn carry(&self) -> bool {
+        let mut source = self.from.client();
+        let keys = source.call(format!("CLUSTER GETKEYSINSLOT {} {BATCH}", self.slot));
+        let keys = keys.items();
+        if keys.is_empty() {
+            return false;
+        }
+        let port = self.to.port().to_string();
+        let mut command: Vec<&[u8]> = vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"10000", b"KEYS"];
+        command.extend(keys.iter().map(Reply::bytes));
+        // They may all be gone meanwhile.
+        let answer = source.call(command);
+        assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");
+        true
+    }
+
+    /// Moves all its keys.
+    #[track_caller]
+    pub fn carry_all(&self) {
+        while self.carry() {}
+    }
+
+    /// The slot is the other's now: first it hears of that itself, then the former owner, then everybody.
+    ///
+    /// A lock that was made at the former owner since the last batch is carried too.
+    #[track_caller]
+    pub fn end(self) {
+        let there = self.to.node_id();
+        let command = format!("CLUSTER SETSLOT {} NODE {there}", self.slot);
+        assert_eq!(self.to.client().call(&*command), Reply::ok());
+        let mut source = self.from.client();
+        assert_eq!(source.call(&*command), Reply::ok());
+        let heard = [self.from.port(), self.to.port()];
+        for other in self.cluster.primaries().iter().filter(|node| !heard.contains(&node.port())) {
+            assert_eq!(other.client().call(&*command), Reply::ok());
+        }
+    }
+}
+
+/// A client of the whole cluster: it follows redirections, and asks again where it is told to.
+#[derive(Debug)]
+pub struct ClusterClient {
+    seeds: Vec<u16>,
+    wires: HashMap<u16, Client>,
+    places: HashMap<u16, u16>,
+}
+
+impl ClusterClient {
+    /// Makes a call about a key until it is answered by the node that serves it.
+    ///
+    /// # Panics
+    /// When that takes longer than a cluster may be without one.
+    #[track_caller]
+    pub fn call(&mut self, key: &str, command: &str) -> Reply {
+        let slot = slot_of(key);
+        let begun = Instant::now();
+        let mut asking = None;
+        for attempt in 0.. {
+            assert!(begun.elapsed() < PATIENCE, "nobody answers {command:?}");
+            let seed = self.seeds[attempt % self.seeds.len()];
+            let port = asking.or_else(|| self.places.get(&slot).copied()).unwrap_or(seed);
+            let reply = self.try_call(port, asking.take().is_some(), command);
+            match reply.as_ref().map(Reply::redirection) {
+                Some(Some(Redirection::Moved(port))) => {
+                    self.places.insert(slot, port);
+                }
+                Some(Some(Redirection::Ask(port))) => asking = Some(port),
+                Some(None) => match reply {
+                    Some(Reply::Error(text)) if asks_to_come_again(&text) => {
+                        std::thread::park_timeout(Duration::from_millis(2));
+                    }
+                    Some(reply) => return reply,
+                    None => {}
+                },
+                None => {
+                    self.wires.remove(&port);
+                    self.places.remove(&slot);
+                }
+            }
+        }
+        unreachable!("attempts do not end")
+    }
+
+    fn try_call(&mut self, port: u16, asking: bool, command: &str) -> Option<Reply> {
+        if !self.wires.contains_key(&port) {
+            self.wires.insert(port, Client::connect(port).ok()?);
+        }
+        let wire = self.wires.get_mut(&port)?;
+        if asking && wire.try_call("ASKING").ok()? != Reply::ok() {
+            return None;
+        }
+        wire.try_call(command).ok()
+    }
+}
+
+/// Whether an error says that the same may be asked again.
+fn asks_to_come_again(error: &str) -> bool {
+    ["TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "LOADING", "MASTERDOWN"].iter().any(|word| error.starts_with(word))
+}
+
+/// What a node knows of all: id, flags, and slots, sorted.
+fn view(nodes: &str) -> Vec<(String, String, Vec<(u16, u16)>)> {
+    let mut view: Vec<_> = nodes
+        .lines()
+        .map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let flags = fields[2].trim_start_matches("myself,").to_owned();
+            (fields[0].to_owned(), flags, slots(line).collect())
+        })
+        .collect();
+    view.sort();
+    view
+}
+
+/// The slots that a line of CLUSTER NODES tells, without those on their way.
+fn slots(line: &str) -> impl Iterator<Item = (u16, u16)> {
+    line.split(' ').skip(8).filter(|part| !part.starts_with('[')).filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    })
+}
+
+impl Setup {
+    /// Starts a node of a cluster that serves no slot yet and knows no other.
+    #[track_caller]
+    pub fn start_node(self) -> Server {
+        self.config_before("cluster-enabled yes")
+            .config_before("cluster-node-timeout 2000")
+            .config_before("cluster-require-full-coverage no")
+            .config_before("cluster-allow-replica-migration no")
+            .start()
+    }
+}
+
+impl Server {
+    /// Its name among the nodes.
+    #[track_caller]
+    pub fn node_id(&self) -> String {
+        self.client().call("CLUSTER MYID").text()
+    }
+
+    /// Lets the node of a client meet this one.
+    #[track_caller]
+    fn meet(&self, client: &mut Client) {
+        let bus = self.client().call("CONFIG GET cluster-port").field("cluster-port").text();
+        assert_eq!(client.call(format!("CLUSTER MEET 127.0.0.1 {} {bus}", self.port())), Reply::ok());
+    }
+}
