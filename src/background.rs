@@ -97,6 +97,7 @@ fn pass_on(context: Context, grant: Undelivered, now: Instant) {
 }
 
 /// Looks for keys that changed without a word: opens waited-for keys and those with a shadow, in turn, some at a time.
+/// Where no key is (in quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell.
 fn patrol(context: Context, now: Instant) {
     let lines = state::with(|state| {
         let waited_for: Vec<LineId> =
@@ -109,6 +110,7 @@ fn patrol(context: Context, now: Instant) {
         state.alarm.patrolled(round_is_over, now);
         [waited_for, shadowed].concat()
     });
+    let in_cluster = context.flags().cluster();
     for line in lines {
         let Some((db, key)) = state::with(|state| state.room.name(line)) else { continue };
         let name = OwnedName::new(db, &key);
@@ -116,7 +118,7 @@ fn patrol(context: Context, now: Instant) {
         // To open it makes the server drop it when its TTL, set by hand, has passed.
         let mut key = OpenKey::for_write(context, &name.name());
         let changed = match key.content() {
-            Content::Missing => false,
+            Content::Missing => in_cluster && !context.serves(GATE, &name.name()),
             Content::Foreign => true,
             Content::Lock(lock) => state::with(|state| {
                 state.room.shadow(line).is_some() || state.room.due(line) > lock.first_deadline()

@@ -48,6 +48,11 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_OOM)
     }
 
+    /// The server is a node of a cluster.
+    pub const fn cluster(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
+    }
+
     /// The server is a replica.
     pub const fn replica(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_SLAVE)
@@ -261,13 +266,26 @@ impl Context {
     /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
     ///
     /// Asked by a command of our own, `gate`, which counts as a write and does nothing, in the mode for scripts, in
-    /// which the server checks what it checks for clients.
+    /// which the server checks what it checks for clients: the slot last, so where something else shuts the gate, the
+    /// slot is asked for by itself.
     pub fn write_gate(self, gate: &CStr, name: &KeyName<'_>) -> Gate {
+        match self.ask(gate, c"SEs", name) {
+            Gate::Shut if !self.serves(gate, name) => Gate::NotServed,
+            answer => answer,
+        }
+    }
+
+    /// Whether this node of a cluster serves `name`, be it allowed to write now or not.
+    pub fn serves(self, gate: &CStr, name: &KeyName<'_>) -> bool {
+        self.ask(gate, c"Es", name) != Gate::NotServed
+    }
+
+    fn ask(self, gate: &CStr, mode: &CStr, name: &KeyName<'_>) -> Gate {
         // SAFETY:
-        // - the format names a string of the server's, and this follows;
+        // - the modes name a string of the server's, and this follows;
         // - the reply is freed once, after its text has been looked at.
         unsafe {
-            let reply = api!(RedisModule_Call(self.0, gate.as_ptr(), c"SEs".as_ptr(), name.as_ptr()));
+            let reply = api!(RedisModule_Call(self.0, gate.as_ptr(), mode.as_ptr(), name.as_ptr()));
             if reply.is_null() {
                 return Gate::Shut;
             }
