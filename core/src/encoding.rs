@@ -109,7 +109,7 @@ pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Mal
     let mut changes = Vec::new();
     while !reader.rest.is_empty() {
         changes.push(match reader.byte()? {
-            PUT => Change::Put(reader.holder(heard, now)?.0),
+            PUT => Change::Put(reader.put()?.holder(heard, now)?),
             RELEASED => Change::End(reader.token()?, End::Released),
             COUNT => Change::Count(reader.token()?, reader.holds()?),
             OVER => Change::End(reader.token()?, End::LeaseOver),
@@ -126,18 +126,17 @@ pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Mal
 /// that do not fit beside each other, an owner or a token twice.
 pub fn decode_lock(payload: &[u8], heard: Heard, now: Now) -> Result<Lock, Malformed> {
     let mut reader = Reader::new(payload)?;
-    let (mut holders, mut expires_at) = (Vec::new(), WallTime::EPOCH);
+    // Counted first: a list that grows takes much more memory than a hostile payload is long.
+    let count = reader.count_puts()?;
+    let (mut holders, mut expires_at) = (Vec::with_capacity(count), WallTime::EPOCH);
     while !reader.rest.is_empty() {
-        let PUT = reader.byte()? else { return Err(Malformed) };
-        let (holder, wall_deadline) = reader.holder(heard, now)?;
-        expires_at = expires_at.max(wall_deadline);
-        holders.push(holder);
+        let put = reader.tagged_put()?;
+        expires_at = expires_at.max(put.wall_deadline);
+        holders.push(put.holder(heard, now)?);
     }
-    let owners: HashSet<&Owner> = holders.iter().map(|holder| &holder.owner).collect();
-    let tokens: HashSet<FencingToken> = holders.iter().map(|holder| holder.token).collect();
-    if owners.len() != holders.len() || tokens.len() != holders.len() {
-        return Err(Malformed);
-    }
+    let is_distinct = |distinct: usize| if distinct == count { Ok(()) } else { Err(Malformed) };
+    is_distinct(holders.iter().map(|holder| &holder.owner).collect::<HashSet<_>>().len())?;
+    is_distinct(holders.iter().map(|holder| holder.token).collect::<HashSet<_>>().len())?;
     Lock::held_by(holders, expires_at).ok_or(Malformed)
 }
 
@@ -195,14 +194,13 @@ impl<'a> Reader<'a> {
         FencingToken::new(self.number()?).ok_or(Malformed)
     }
 
+    /// Any number: what is left of a lease, added to any clock, can be told and read again.
     fn wall_time(&mut self) -> Result<WallTime, Malformed> {
-        // A span since the epoch, so that it stays clear of overflow.
-        let since_epoch = self.span()?;
-        Ok(WallTime::EPOCH.after(since_epoch))
+        let since_epoch = i64::try_from(self.number()?).map_err(|_| Malformed)?;
+        Ok(WallTime::from_millis(since_epoch))
     }
 
-    /// A holder, and its deadline as the wall clock of the writer had it.
-    fn holder(&mut self, heard: Heard, now: Now) -> Result<(Holder, WallTime), Malformed> {
+    fn put(&mut self) -> Result<Put<'a>, Malformed> {
         let token = self.token()?;
         let holds = self.holds()?;
         let slots = Slots::new(self.small()?).ok_or(Malformed)?;
@@ -210,17 +208,53 @@ impl<'a> Reader<'a> {
         let wall_deadline = self.wall_time()?;
         let held_for = self.span()?;
         let owner_len = usize::try_from(self.number()?).map_err(|_| Malformed)?;
-        let owner = Owner::new(self.bytes(owner_len)?).ok_or(Malformed)?;
+        let owner = self.bytes(owner_len)?;
+        Ok(Put { token, holds, slots, left, wall_deadline, held_for, owner })
+    }
+
+    fn tagged_put(&mut self) -> Result<Put<'a>, Malformed> {
+        if self.byte()? == PUT { self.put() } else { Err(Malformed) }
+    }
+
+    /// How many puts there are, which is all there may be.
+    fn count_puts(&self) -> Result<usize, Malformed> {
+        let mut ahead = Self { rest: self.rest };
+        let mut count = 0_usize;
+        while !ahead.rest.is_empty() {
+            ahead.tagged_put()?;
+            count = count.saturating_add(1);
+        }
+        Ok(count)
+    }
+}
+
+/// A put as it was written.
+struct Put<'a> {
+    token: FencingToken,
+    holds: u32,
+    slots: Slots,
+    left: Span,
+    /// By the wall clock of the writer.
+    wall_deadline: WallTime,
+    held_for: Span,
+    owner: &'a [u8],
+}
+
+impl Put<'_> {
+    /// The holder that it puts.
+    fn holder(&self, heard: Heard, now: Now) -> Result<Holder, Malformed> {
+        let &Self { token, holds, slots, left, .. } = self;
+        let owner = Owner::new(self.owner).ok_or(Malformed)?;
         let left_now = match heard {
             Heard::Live => left,
-            Heard::Loaded => left.min(now.wall.until(wall_deadline)),
+            Heard::Loaded => left.min(now.wall.until(self.wall_deadline)),
         };
         // The part of the lease that went by on the way belongs to the time it has been held.
         let gone =
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
         let deadline = now.mono.after(left_now);
-        let since = now.mono.before(held_for).before(gone);
-        Ok((Holder { owner, holds, slots, token, deadline, since }, wall_deadline))
+        let since = now.mono.before(self.held_for).before(gone);
+        Ok(Holder { owner, holds, slots, token, deadline, since })
     }
 }
 
@@ -315,6 +349,20 @@ mod tests {
         assert!(decode_lock(&[VERSION], Heard::Loaded, at).is_err());
         let later = [VERSION + 1, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
         assert!(decode_lock(&later, Heard::Loaded, at).is_err());
+    }
+
+    #[test]
+    fn the_longest_lease_can_be_stored_again_by_any_clock() {
+        let left = Span::MAX.as_millis();
+        for wall in [0, 1_795_000_000_000, 9_000_000_000_000_000] {
+            let at = now(0, wall);
+            let longest = holder(b"a", 7, 1, i64::try_from(left).unwrap());
+            let stored = payload(&[Change::Put(longest)], at);
+            let lock = decode_lock(&stored, Heard::Loaded, at).unwrap();
+            let mut again = Vec::new();
+            append_lock(&mut again, &lock, at);
+            assert_eq!(again, stored, "at {wall}");
+        }
     }
 
     #[test]

@@ -124,7 +124,11 @@ fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
             prop_assert_eq!(owners.len(), lock.holders().len());
         }
     }
-    encoding::decode_lock(payload, Heard::Loaded, now).map_or(Ok(()), |lock| assert_sound(&lock))
+    let Ok(lock) = encoding::decode_lock(payload, Heard::Loaded, now) else { return Ok(()) };
+    assert_sound(&lock)?;
+    // What came in can be saved, and what was saved can be loaded: else the server could not start again.
+    prop_assert!(encoding::decode_lock(&store(&lock, now), Heard::Loaded, now).is_ok(), "{:?}", lock);
+    Ok(())
 }
 
 proptest! {
