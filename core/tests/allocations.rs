@@ -1,0 +1,90 @@
+//! What a payload makes the decoder allocate: never more than a few times the payload, whatever it says of itself.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in what it calls as well")]
+
+use lockward_core::encoding::{self, Heard};
+use lockward_core::{Instant, Now, WallTime};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static LIVE: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts what this thread has allocated at once.
+struct Counting;
+
+fn count(change: impl FnOnce(usize) -> usize) {
+    let live = change(LIVE.get());
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
+}
+
+// SAFETY: all is passed on to the system's allocator as it came. A cell without a destructor is there for as long as the
+// thread, and does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(|live| live + layout.size());
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count(|live| live.saturating_sub(layout.size()));
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    // `realloc` is left as it is by default: a new block beside the old one, which is the most it can take.
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most that was allocated at once while `work` ran, beyond what there was before.
+fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = work();
+    (result, PEAK.get() - before)
+}
+
+fn varint(payload: &mut Vec<u8>, mut number: usize) {
+    while number > 0x7f {
+        payload.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    payload.push(number as u8);
+}
+
+/// A payload of so many holders that share the lock, each as short as can be.
+fn crowd(holders: usize) -> Vec<u8> {
+    let mut payload = vec![encoding::VERSION];
+    for holder in 0..holders {
+        let owner = &holder.to_be_bytes()[(holder.max(1).leading_zeros() / 8) as usize..];
+        payload.push(1);
+        varint(&mut payload, holder + 1);
+        payload.extend([1, 0, 0, 0, 0, owner.len() as u8]);
+        payload.extend(owner);
+    }
+    payload
+}
+
+const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micros(0) };
+
+#[test]
+fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
+    for holders in (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]) {
+        let payload = crowd(holders);
+        let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Heard::Loaded, NOW));
+        assert_eq!(lock.unwrap().holders().len(), holders);
+        let times = peak as f64 / payload.len() as f64;
+        println!("{holders} holders: {} bytes, {peak} allocated, {times:.1}", payload.len());
+        assert!(
+            peak <= 16 * payload.len() + 512,
+            "{holders} holders: {} bytes, {peak} allocated",
+            payload.len()
+        );
+    }
+}
