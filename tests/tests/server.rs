@@ -1,6 +1,7 @@
 //! The claims of Lockward, tested on real servers: one test a claim, each on its own server.
 
 mod server {
+    mod access;
     mod acquire;
     mod clock;
     mod cluster;
@@ -22,6 +23,7 @@ mod server {
     mod memory;
     mod newcomer;
     mod panics;
+    mod payloads;
     mod persistence;
     mod protocol;
     mod quarantine;
@@ -40,4 +42,5 @@ mod server {
     mod tokens;
     mod transactions;
     mod waiting;
+    mod writes;
 }

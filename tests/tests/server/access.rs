@@ -1,0 +1,253 @@
+//! Who may do what: users, the module's internal commands, renamed commands, and clients in odd modes.
+
+use lockward_tests::{Client, Reply, Server, Setup, eventually};
+
+/// A connection of a new user `name` with `rules`.
+#[track_caller]
+fn user(server: &Server, name: &str, rules: &str) -> Client {
+    let mut admin = server.client();
+    assert_eq!(admin.call(format!("ACL SETUSER {name} reset on >secret {rules}")), Reply::ok());
+    let mut client = server.client();
+    assert_eq!(client.call(format!("AUTH {name} secret")), Reply::ok());
+    client
+}
+
+const NO_FOLLOWER: &str = "ERR this command is for replicas and the AOF alone";
+
+#[test]
+fn what_replicas_are_sent_is_refused_from_clients_in_every_way() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let digest = a.call("DEBUG DIGEST");
+    // A payload that ends the tenure, as a replica would be told of it.
+    let end = {
+        let (mut token, mut payload) = (a.holder("lock").token, vec![1, 2]);
+        while token > 0x7f {
+            payload.push((token & 0x7f) as u8 | 0x80);
+            token >>= 7;
+        }
+        payload.push(token as u8);
+        payload
+    };
+    let code = "return redis.call('LOCK._APPLY', KEYS[1], ARGV[1])";
+    let library =
+        format!("#!lua name=lib\nredis.register_function('apply', function(KEYS, ARGV) {code} end)");
+    assert_eq!(a.call(["FUNCTION", "LOAD", &library]), Reply::bulk("lib"));
+    for payload in [&end[..], b"", b"\x01", &[0xff; 100]] {
+        let direct = a.call([b"LOCK._APPLY", b"lock".as_slice(), payload]);
+        a.call("MULTI");
+        a.call([b"LOCK._APPLY", b"lock".as_slice(), payload]);
+        let queued = a.call("EXEC").items()[0].clone();
+        let scripted = a.call([b"EVAL", code.as_bytes(), b"1", b"lock", payload]);
+        let called = a.call([b"FCALL", b"apply".as_slice(), b"1", b"lock", payload]);
+        for reply in [direct, queued, scripted, called] {
+            assert!(reply.error().contains(NO_FOLLOWER), "{reply:?}");
+        }
+    }
+    assert_eq!(a.call("LOCK._APPLY lock").error_word(), "ERR");
+    assert_eq!(a.call("DEBUG DIGEST"), digest);
+    assert!(b.has_no_reply());
+    let replica = Server::start_replica_of(&server);
+    let mut there = replica.client();
+    for writable in ["yes", "no"] {
+        there.call(format!("CONFIG SET replica-read-only {writable}"));
+        let reply = there.call([b"LOCK._APPLY", b"lock".as_slice(), &end]);
+        assert!(["ERR", "READONLY"].contains(&reply.error_word()), "{reply:?}");
+    }
+    assert_eq!(there.call("DEBUG DIGEST"), digest);
+}
+
+#[test]
+fn what_the_module_asks_itself_does_nothing_for_clients() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut stream = lockward_tests::ReplicationStream::attach(&server);
+    let digest = a.call("DEBUG DIGEST");
+    a.call("SET string value");
+    for key in ["lock", "string", "free"] {
+        assert_eq!(a.call(["LOCK._GATE", key]), Reply::ok());
+        assert_eq!(a.transact([&*format!("LOCK._GATE {key}"), "PING"])[0], Reply::ok());
+        assert_eq!(a.call(["EVAL", "return redis.call('LOCK._GATE', KEYS[1])", "1", key]), Reply::ok());
+    }
+    assert_eq!(a.call("LOCK._GATE").error_word(), "ERR");
+    assert_eq!(a.call("LOCK._GATE lock 1").error_word(), "ERR");
+    a.call("DEL string");
+    assert_eq!(a.call("DEBUG DIGEST"), digest);
+    let sent: Vec<Vec<u8>> =
+        stream.commands(&mut a).into_iter().map(|mut command| command.remove(0)).collect();
+    assert_eq!(sent, [b"SET".to_vec(), b"DEL".to_vec()]);
+    assert!(b.has_no_reply());
+}
+
+#[test]
+fn a_command_of_the_module_cannot_be_renamed_and_the_server_says_so() {
+    for command in ["LOCK.ACQUIRE", "LOCK._APPLY", "LOCK._GATE"] {
+        let log = Setup::new().config(&format!("rename-command {command} \"\"")).start_refused();
+        assert!(log.contains("No such command in rename-command"), "{log}");
+        // Nor can its name be taken.
+        let log = Setup::new().config(&format!("rename-command GET {command}")).start_refused();
+        assert!(log.contains(&command.to_lowercase()), "the log tells which: {log}");
+    }
+}
+
+#[test]
+fn waiting_needs_no_command_that_can_be_renamed() {
+    let mut setup = Setup::new();
+    for command in ["CLIENT", "DEL", "UNLINK", "EXPIRE", "PEXPIRE", "PEXPIREAT", "MULTI", "EXEC", "SELECT"] {
+        setup = setup.config(&format!("rename-command {command} \"\""));
+    }
+    let server = setup.start();
+    let mut a = server.client();
+    a.acquire("lock A PX 100");
+    let mut waiters = ["B", "C"].map(|owner| {
+        let mut waiter = server.client();
+        waiter.ask(&format!("lock {owner} PX 100 BLOCK 0"));
+        waiter
+    });
+    for waiter in &mut waiters {
+        assert_eq!(waiter.reply().grant().holds, 1);
+    }
+    assert_eq!(server.client().acquire("lock D BLOCK 0").holds, 1);
+}
+
+#[test]
+fn a_user_who_may_acquire_and_nothing_else_is_served_in_the_background() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("app:lock A PX 100");
+    let mut worker = user(&server, "worker", "~app:* +lock.acquire");
+    assert_eq!(worker.acquire("app:lock B BLOCK 0").holds, 1);
+    for command in ["LOCK._GATE app:lock", "LOCK._APPLY app:lock x", "LOCK.RELEASE app:lock B", "LOCK.TOP"] {
+        assert_eq!(worker.call(command).error_word(), "NOPERM", "{command}");
+    }
+    // What the module asks is not asked in the user's name.
+    let log = a.call("ACL LOG");
+    assert!(log.items().iter().all(|entry| entry.field("context").text() == "toplevel"), "{log:?}");
+    assert_eq!(log.items().len(), 4, "{log:?}");
+}
+
+#[test]
+fn a_server_whose_users_may_not_call_internal_commands_follows_and_serves() {
+    let server = Server::start();
+    let replica = Server::start_replica_of(&server);
+    for server in [&server, &replica] {
+        let rules = "ACL SETUSER default -lock._apply -lock._gate -select -multi -exec";
+        assert_eq!(server.client().call(rules), Reply::ok());
+    }
+    let mut a = server.client();
+    a.acquire("lock A PX 100");
+    let token = server.client().acquire("lock B PX 600000 BLOCK 0").token;
+    replica.see_in_sync_with(&server);
+    assert_eq!(replica.client().holder("lock").tenure(), ("B", 1, token));
+}
+
+#[test]
+fn a_user_that_is_deleted_while_it_waits_leaves_the_queue() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut worker = user(&server, "worker", "~* +@all");
+    worker.ask("lock W BLOCK 0");
+    a.see_waiters("lock", 2);
+    let mut c = server.waiter("lock C BLOCK 0");
+    assert_eq!(a.call("ACL DELUSER worker"), Reply::Int(1));
+    assert!(worker.is_closed());
+    eventually("its place is gone", || a.queue("lock") == ["B", "C"]);
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(b.reply().grant().holds, 1);
+    a.call("LOCK.RELEASE lock B");
+    assert_eq!(c.reply().grant().holds, 1);
+}
+
+#[test]
+fn a_user_that_may_no_longer_ask_while_it_waits_is_still_served() {
+    let (server, mut a, _b) = Server::start_contended();
+    let mut worker = user(&server, "worker", "~lock +lock.acquire");
+    worker.ask("lock W BLOCK 0");
+    a.see_waiters("lock", 2);
+    assert_eq!(a.call("ACL SETUSER worker -lock.acquire resetkeys"), Reply::ok());
+    a.call("LOCK.RELEASE lock A");
+    a.call("LOCK.RELEASE lock B");
+    assert_eq!(worker.reply().grant().holds, 1);
+    assert_eq!(worker.call("LOCK.ACQUIRE lock W").error_word(), "NOPERM");
+}
+
+#[test]
+fn keys_are_judged_by_what_a_command_does_to_them() {
+    let server = Server::start();
+    let mut admin = server.client();
+    let access = [("%R~lock", [false, false, false, true]), ("%W~lock", [false; 4]), ("%RW~lock", [true; 4])];
+    let commands = ["LOCK.ACQUIRE lock A", "LOCK.RENEW lock A", "LOCK.RELEASE lock A", "LOCK.INFO lock"];
+    for (pattern, allowed) in access {
+        let mut client = user(&server, "user", &format!("+@all {pattern}"));
+        for (command, allowed) in commands.into_iter().zip(allowed) {
+            let tried = admin.call(format!("ACL DRYRUN user {command}"));
+            assert_eq!(tried == Reply::ok(), allowed, "{pattern} {command}: {tried:?}");
+            let reply = client.call(command);
+            let refused = matches!(&reply, Reply::Error(text) if text.starts_with("NOPERM"));
+            assert_eq!(!refused, allowed, "{pattern} {command}: {reply:?}");
+        }
+    }
+}
+
+#[test]
+fn the_commands_are_in_their_categories_where_modules_can_say_so() {
+    let server = Server::start();
+    if !server.has_redis(7, 2) {
+        return;
+    }
+    let mut client = server.client();
+    for (category, expected) in [
+        ("blocking", &["lock.acquire"][..]),
+        ("dangerous", &["lock._apply", "lock._gate", "lock.top"]),
+        ("read", &["lock.info", "lock.top"]),
+        ("write", &["lock._apply", "lock._gate", "lock.acquire", "lock.release", "lock.renew"]),
+    ] {
+        let listed = client.call(["ACL", "CAT", category]);
+        let mut ours: Vec<String> = listed.items().iter().map(Reply::text).collect();
+        ours.retain(|name| name.starts_with("lock."));
+        ours.sort();
+        assert_eq!(ours, expected, "{category}");
+    }
+}
+
+#[test]
+fn a_client_that_skips_a_reply_skips_that_of_its_wait() {
+    let (server, mut a, _b) = Server::start_contended();
+    let mut c = server.client();
+    c.send_all(["CLIENT REPLY SKIP", "LOCK.ACQUIRE lock C BLOCK 0", "ECHO next"]);
+    a.see_waiters("lock", 2);
+    a.call("LOCK.RELEASE lock A");
+    a.call("LOCK.RELEASE lock B");
+    assert_eq!(c.reply(), Reply::bulk("next"));
+    assert_eq!(a.owner("lock").as_deref(), Some("C"));
+}
+
+#[test]
+fn a_subscriber_asks_for_locks_in_resp3_alone() {
+    let (server, mut a, _b) = Server::start_contended();
+    let mut subscriber = server.client();
+    subscriber.call("SUBSCRIBE channel");
+    let reply = subscriber.call("LOCK.ACQUIRE lock C BLOCK 0");
+    assert!(reply.error().contains("allowed in this context"), "{reply:?}");
+    let mut subscriber = server.client3();
+    subscriber.send("SUBSCRIBE channel");
+    subscriber.push();
+    subscriber.ask("lock C BLOCK 0");
+    a.see_waiters("lock", 2);
+    a.call("PUBLISH channel news");
+    assert_eq!(subscriber.push().items()[2], Reply::bulk("news"));
+    a.call("DEL lock");
+    a.call("LOCK.RELEASE lock B");
+    assert_eq!(subscriber.reply().grant().holds, 1);
+}
+
+#[test]
+fn a_client_that_wants_not_to_touch_keys_does_as_any_other() {
+    let (server, mut a, mut b) = Server::start_contended();
+    if !server.has_redis(7, 2) {
+        return;
+    }
+    assert_eq!(a.call("CLIENT NO-TOUCH on"), Reply::ok());
+    assert_eq!(a.call("CLIENT NO-EVICT on"), Reply::ok());
+    a.acquire("lock A HOLDS 2");
+    a.call("LOCK.RENEW lock A").int();
+    a.call("LOCK.RELEASE lock A ALL");
+    assert_eq!(b.reply().grant().holds, 1);
+}

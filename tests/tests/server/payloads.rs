@@ -1,0 +1,417 @@
+//! RESTORE payloads that were damaged or made up: each is refused, or makes a lock like any other.
+
+use lockward_tests::{Client, Info, Random, Reply, Server, Setup, rounds};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The version of the stored encoding.
+const VERSION: u8 = 1;
+/// The record that tells of a holder.
+const PUT: u8 = 1;
+/// The longest span there is, in milliseconds: a thousand years.
+const LONGEST: u64 = 31_536_000_000_000;
+const LARGEST_TOKEN: u64 = (1 << 53) - 1;
+const HOUR_MS: u64 = 3_600_000;
+
+/// A number as the stored encoding has it: seven bits a byte, the lowest first.
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 0x7f {
+        bytes.push(u8::try_from(number & 0x7f).unwrap() | 0x80);
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap());
+    bytes
+}
+
+/// A holder as a payload tells of it. Every number may lie.
+#[derive(Clone)]
+struct Put {
+    token: u64,
+    holds: u64,
+    slots: u64,
+    left: u64,
+    wall_deadline: u64,
+    held_for: u64,
+    owner_length: Option<u64>,
+    owner: Vec<u8>,
+}
+
+impl Put {
+    /// One that an honest server may have written `now`, in milliseconds since the epoch.
+    fn honest(owner: &[u8], token: u64, now: u64) -> Self {
+        let (left, owner) = (HOUR_MS, owner.to_vec());
+        let wall_deadline = now + left;
+        Self { token, holds: 1, slots: 1, left, wall_deadline, held_for: 5, owner_length: None, owner }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let Self { token, holds, slots, left, wall_deadline, held_for, .. } = *self;
+        let length = self.owner_length.unwrap_or(self.owner.len() as u64);
+        let numbers = [token, holds, slots, left, wall_deadline, held_for, length];
+        [vec![PUT], numbers.into_iter().flat_map(varint).collect(), self.owner.clone()].concat()
+    }
+}
+
+fn payload(puts: &[Put]) -> Vec<u8> {
+    [vec![VERSION], puts.iter().flat_map(Put::bytes).collect()].concat()
+}
+
+/// What stands around the payload of a lock in a DUMP: type, module and version before it, end mark and checksum behind.
+#[derive(Clone)]
+struct Frame {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Frame {
+    const HEAD: usize = 10;
+    const STRING: u8 = 5;
+
+    #[track_caller]
+    fn of(dump: &[u8]) -> Self {
+        assert_eq!((dump[Self::HEAD], dump[dump.len() - 11]), (Self::STRING, 0), "{}", dump.escape_ascii());
+        Self { head: dump[..Self::HEAD].to_vec(), tail: dump[dump.len() - 11..].to_vec() }
+    }
+
+    /// A DUMP of what `payload` says.
+    fn around(&self, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap();
+        let length = match length {
+            0..0x40 => vec![length as u8],
+            0x40..0x4000 => vec![0x40 | (length >> 8) as u8, length as u8],
+            _ => [&[0x80], &length.to_be_bytes()[..]].concat(),
+        };
+        [&self.head, &[Self::STRING][..], &length, payload, &self.tail].concat()
+    }
+
+    /// As a module of the next version of the encoding writes it.
+    fn of_the_next_version(&self) -> Self {
+        let mut next = self.clone();
+        // The version is the lowest ten bits of the module's number.
+        *next.head.last_mut().unwrap() += 1;
+        next
+    }
+}
+
+/// A server that takes payloads without a right checksum, a connection to it, the frame of its locks, and its time.
+#[track_caller]
+fn credulous() -> (Server, Client, Frame, u64) {
+    credulous_with(Setup::new())
+}
+
+#[track_caller]
+fn credulous_with(setup: Setup) -> (Server, Client, Frame, u64) {
+    let server = setup.start();
+    let mut client = server.client();
+    assert_eq!(client.call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());
+    let token = client.acquire("lock A").token;
+    let frame = Frame::of(client.call("DUMP lock").bytes());
+    client.call("DEL lock");
+    (server, client, frame, u64::try_from(token).unwrap() / 1_000)
+}
+
+#[track_caller]
+fn restore(client: &mut Client, key: &str, dump: &[u8]) -> Reply {
+    client.call([b"RESTORE".as_slice(), key.as_bytes(), b"0", dump, b"REPLACE"])
+}
+
+#[test]
+fn a_payload_of_the_next_version_is_refused() {
+    let (_server, mut client, frame, now) = credulous();
+    let put = payload(&[Put::honest(b"A", now * 1_000, now)]);
+    assert_eq!(restore(&mut client, "lock", &frame.around(&put)), Reply::ok());
+    let mut next = put.clone();
+    next[0] += 1;
+    for dump in [frame.around(&next), frame.of_the_next_version().around(&put)] {
+        assert_eq!(restore(&mut client, "other", &dump).error(), "ERR Bad data format");
+    }
+    assert_eq!(client.call("KEYS *"), Reply::Array(vec![Reply::bulk("lock")]));
+}
+
+#[test]
+fn a_payload_with_an_owner_token_or_number_that_cannot_be_is_refused() {
+    let (_server, mut client, frame, now) = credulous();
+    let honest = || Put::honest(b"A", now * 1_000, now);
+    let long = |length: usize| Put { owner: vec![b'A'; length], ..honest() };
+    let day_ahead = (now + 24 * HOUR_MS) * 1_000;
+    let cases: [(&str, Vec<Put>, bool); 26] = [
+        ("an honest one", vec![honest()], true),
+        ("nobody", vec![], false),
+        ("an owner of 1,024 bytes", vec![long(1_024)], true),
+        ("an owner of 1,025 bytes", vec![long(1_025)], false),
+        ("an owner of no bytes", vec![long(0)], false),
+        ("an owner of 2^63 bytes", vec![Put { owner_length: Some(1 << 63), ..honest() }], false),
+        ("an owner of 2^64 - 1 bytes", vec![Put { owner_length: Some(u64::MAX), ..honest() }], false),
+        ("an owner longer than the payload", vec![Put { owner_length: Some(2), ..honest() }], false),
+        ("token 0", vec![Put { token: 0, ..honest() }], false),
+        ("token 1", vec![Put { token: 1, ..honest() }], true),
+        ("a token an hour ahead", vec![Put { token: day_ahead - HOUR_MS * 1_000, ..honest() }], true),
+        ("a token a day ahead", vec![Put { token: day_ahead + 60_000_000, ..honest() }], false),
+        ("the largest token", vec![Put { token: LARGEST_TOKEN, ..honest() }], false),
+        ("a token too large", vec![Put { token: LARGEST_TOKEN + 1, ..honest() }], false),
+        ("no holds", vec![Put { holds: 0, ..honest() }], false),
+        ("the most holds", vec![Put { holds: u32::MAX.into(), ..honest() }], true),
+        ("holds too many", vec![Put { holds: 1 << 32, ..honest() }], false),
+        ("the most slots", vec![Put { slots: 1_000_000, ..honest() }], true),
+        ("slots too many", vec![Put { slots: 1_000_001, ..honest() }], false),
+        ("the longest lease", vec![Put { left: LONGEST, wall_deadline: LONGEST, ..honest() }], true),
+        ("a lease too long", vec![Put { left: LONGEST + 1, ..honest() }], false),
+        ("an end beyond every clock", vec![Put { wall_deadline: i64::MAX as u64, ..honest() }], true),
+        ("an end that is no number", vec![Put { wall_deadline: 1 << 63, ..honest() }], false),
+        ("held for ever", vec![Put { held_for: LONGEST, ..honest() }], true),
+        ("two exclusive holders", vec![honest(), Put { token: 7, owner: b"B".to_vec(), ..honest() }], false),
+        ("an owner twice", vec![Put { slots: 0, ..honest() }, Put { slots: 0, token: 7, ..honest() }], false),
+    ];
+    for (what, puts, accepted) in cases {
+        let dump = frame.around(&payload(&puts));
+        let reply = restore(&mut client, "lock", &dump);
+        if accepted {
+            assert_eq!(reply, Reply::ok(), "{what}");
+            see_lock_like_any_other(&mut client, "lock", what);
+        } else {
+            assert_eq!(reply.error(), "ERR Bad data format", "{what}");
+        }
+        assert_eq!(client.call("DBSIZE"), Reply::Int(0), "{what}");
+    }
+    // What was refused has not raised the tokens either.
+    assert!(client.acquire("lock A").token < i64::try_from(day_ahead).unwrap());
+}
+
+/// Looks at a restored lock, saves and loads it, and takes it apart.
+#[track_caller]
+fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
+    let info = client.info(key).unwrap_or_else(|| panic!("{what}: no lock"));
+    let again = client.call(format!("DUMP {key}"));
+    assert_eq!(restore(client, "again", again.bytes()), Reply::ok(), "{what}: what was dumped is restored");
+    assert_eq!(client.call("DEBUG RELOAD"), Reply::ok(), "{what}: what was saved is loaded");
+    let holders = |info: Info| -> Vec<(String, i64, i64, i64)> {
+        info.holders
+            .into_iter()
+            .map(|holder| (holder.owner, holder.holds, holder.token, holder.slots))
+            .collect()
+    };
+    let before = holders(info);
+    for key in [key, "again"] {
+        assert_eq!(client.info(key).map(holders).as_ref(), Some(&before), "{what}: {key}");
+        for (left, (owner, ..)) in before.iter().enumerate().rev() {
+            assert!(client.call(["LOCK.RENEW", key, owner]).int() > 0, "{what}");
+            assert_eq!(client.call(["LOCK.RELEASE", key, owner, "ALL"]), Reply::Int(0), "{what}");
+            assert_eq!(client.info(key).map_or(0, |info| info.holders.len()), left, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_heard() {
+    // Once, a snapshot with the longest lease did not load, and the server did not start.
+    let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
+    let replica = Server::start_replica_of(&primary);
+    assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());
+    for (number, left) in
+        [0, 600_000, HOUR_MS, 315_360_000_001, LONGEST - now, LONGEST - 1, LONGEST].iter().enumerate()
+    {
+        for (other, wall_deadline) in
+            [0, now, now + HOUR_MS, LONGEST - 1, LONGEST, 2 * LONGEST].iter().enumerate()
+        {
+            let put = Put { left: *left, wall_deadline: *wall_deadline, ..Put::honest(b"A", now, now) };
+            let (key, dump) = (format!("lock-{number}-{other}"), frame.around(&payload(&[put])));
+            assert_eq!(restore(&mut client, &key, &dump), Reply::ok());
+            let over = *left == 0 || *wall_deadline <= now;
+            let owner = if over { "B" } else { "A" };
+            client.call(["LOCK.ACQUIRE", &key, "B", "PX", "600000"]);
+            assert_eq!(client.owner(&key).as_deref(), Some(owner), "{left} {wall_deadline}");
+        }
+    }
+    let locks = client.call("DBSIZE");
+    replica.see_in_sync_with(&primary);
+    assert_eq!(replica.client().call("DEBUG DIGEST"), client.call("DEBUG DIGEST"));
+    assert_eq!(client.call("SAVE"), Reply::ok());
+    primary.kill_and_start_again();
+    assert_eq!(primary.client().call("DBSIZE"), locks);
+    let late = Server::start_replica_of(&primary);
+    assert_eq!(late.client().call("DBSIZE"), locks);
+}
+
+/// Payloads to damage: made by the server, and made up, all of them right.
+#[track_caller]
+fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
+    let put = |number: u64, owner: &[u8]| Put::honest(owner, now * 1_000 + number, now);
+    let crowd = |count: u64| -> Vec<Put> {
+        let owner = |number: u64| format!("owner-{number}");
+        (0..count).map(|number| Put { slots: 0, ..put(number, owner(number).as_bytes()) }).collect()
+    };
+    assert_eq!(client.call("DBSIZE"), Reply::Int(0));
+    vec![
+        vec![put(1, b"0f8fad5b-d9cb-469f-a165-70867728950e:42")],
+        vec![Put { holds: 70_000, ..put(2, b"A") }],
+        vec![put(3, &[0xff; 1_024])],
+        vec![Put { slots: 2, ..put(4, b"B") }, Put { slots: 3, ..put(5, b"C") }],
+        crowd(3),
+        crowd(300),
+    ]
+}
+
+/// Changes a few of the bytes: flips, cuts, doubles, puts in, takes out.
+fn damage(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
+    for _ in 0..random.within(1..4) {
+        let at = from + usize::try_from(random.within(0..(bytes.len() - from + 1) as i64)).unwrap();
+        let some = usize::try_from(random.within(1..12)).unwrap();
+        let end = (at + some).min(bytes.len());
+        match random.within(0..7) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << random.within(0..8),
+            1 if at < bytes.len() => bytes[at] = random.one_of(&[0x00, 0x01, 0x02, 0x7f, 0x80, 0x81, 0xff]),
+            2 => bytes.truncate(at),
+            3 => drop(bytes.drain(at..end)),
+            4 => drop(bytes.splice(at..at, bytes[at..end].to_vec())),
+            5 => drop(bytes.splice(at..at, vec![0x80; some])),
+            _ => drop(bytes.splice(at..at, (0..some).map(|_| random.number() as u8).collect::<Vec<_>>())),
+        }
+    }
+}
+
+/// A number that lies: at the edges of what may be, or anything.
+fn lie(random: &mut Random) -> u64 {
+    let edges =
+        [0, 1, 0x7f, 0x80, 1_000_000, u32::MAX.into(), LARGEST_TOKEN, LONGEST, i64::MAX as u64, u64::MAX];
+    match random.within(0..3) {
+        0 => random.one_of(&edges),
+        1 => random.one_of(&edges).wrapping_add(1),
+        _ => random.number() >> random.within(0..64),
+    }
+}
+
+/// A payload in its frame, damaged in one way or another, always with a type and module that are ours.
+fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8> {
+    let mut puts = random.one_of(originals);
+    match random.within(0..4) {
+        // The frame is right, and what is in it is damaged.
+        0 => {
+            let mut payload = payload(&puts);
+            damage(&mut payload, 0, random);
+            frame.around(&payload)
+        }
+        // The payload is well formed, and lies.
+        1 => {
+            for _ in 0..random.within(1..3) {
+                let at = usize::try_from(random.number() % puts.len() as u64).unwrap();
+                let number = lie(random);
+                let put = &mut puts[at];
+                match random.within(0..8) {
+                    0 => put.token = number,
+                    1 => put.holds = number,
+                    2 => put.slots = number,
+                    3 => put.left = number,
+                    4 => put.wall_deadline = number,
+                    5 => put.held_for = number,
+                    6 => put.owner_length = Some(number),
+                    _ => put.owner = vec![b'x'; usize::try_from(random.within(0..2_000)).unwrap()],
+                }
+            }
+            frame.around(&payload(&puts))
+        }
+        // Records of two locks.
+        2 => {
+            let other = random.one_of(originals);
+            let (here, there) =
+                (random.number() as usize % (puts.len() + 1), random.number() as usize % other.len());
+            puts.truncate(here);
+            puts.extend_from_slice(&other[there..]);
+            frame.around(&payload(&puts))
+        }
+        // The frame is damaged as well.
+        _ => {
+            let mut dump = frame.around(&payload(&puts));
+            damage(&mut dump, Frame::HEAD - 1, random);
+            dump
+        }
+    }
+}
+
+#[test]
+fn no_damaged_payload_hurts_the_server() {
+    const AT_ONCE: usize = 200;
+    let mut random = Random::new();
+    let (_server, mut client, frame, now) = credulous_with(Setup::new().config("rdbcompression no"));
+    let originals = originals(&mut client, now);
+    for original in &originals {
+        let dump = frame.around(&payload(original));
+        assert_eq!(restore(&mut client, "lock", &dump), Reply::ok());
+        assert_eq!(client.call("DUMP lock").bytes().len(), dump.len(), "it is as the server makes it");
+    }
+    client.call("FLUSHALL");
+    let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..rounds(20, 1_000) {
+        let dumps: Vec<Vec<u8>> = (0..AT_ONCE).map(|_| damaged(&originals, &frame, &mut random)).collect();
+        let keys: Vec<String> = (0..AT_ONCE).map(|number| format!("lock-{number}")).collect();
+        let commands = keys.iter().zip(&dumps).map(|(key, dump)| {
+            let more: &[&[u8]] =
+                random.one_of(&[&[][..], &[b"IDLETIME", b"7"], &[b"FREQ", b"7"], &[b"ABSTTL"]]);
+            let ttl: &[u8] = if more == [b"ABSTTL"] { b"99999999999999" } else { b"0" };
+            [&[b"RESTORE", key.as_bytes(), ttl, dump, b"REPLACE"], more].concat()
+        });
+        let replies = client.call_all(commands.collect::<Vec<_>>());
+        let mut accepted = Vec::new();
+        for (key, reply) in keys.iter().zip(replies) {
+            match &reply {
+                Reply::Simple(ok) if ok == "OK" => accepted.push(key.as_str()),
+                Reply::Error(_) => {}
+                other => panic!("{key}: {other:?}"),
+            }
+            let text = if let Reply::Error(text) = reply { text } else { "OK".into() };
+            *told.entry(text).or_default() += 1;
+        }
+        assert_eq!(client.call("DBSIZE"), Reply::Int(accepted.len() as i64));
+        see_sound(&mut client, &accepted);
+    }
+    println!("{told:?}");
+    let clear = ["OK", "ERR Bad data format", "ERR DUMP payload version or checksum are wrong"];
+    assert!(told.keys().all(|text| clear.contains(&text.as_str())), "{told:?}");
+    assert!(told["OK"] > 0 && told["ERR Bad data format"] > 0, "{told:?}");
+}
+
+/// Looks at restored locks, dumps them and restores that, saves and loads all, and takes them apart.
+#[track_caller]
+fn see_sound(client: &mut Client, keys: &[&str]) {
+    let dumps = client.call_all(keys.iter().map(|key| ["DUMP", key]).collect::<Vec<_>>());
+    let again: Vec<[&[u8]; 5]> = keys
+        .iter()
+        .zip(&dumps)
+        .map(|(key, dump)| [b"RESTORE".as_slice(), key.as_bytes(), b"0", dump.bytes(), b"REPLACE"])
+        .collect();
+    let replies = client.call_all(again);
+    assert!(replies.iter().all(|reply| *reply == Reply::ok()), "what is dumped can be restored: {replies:?}");
+    assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
+    let infos = client.call_all(keys.iter().map(|key| ["LOCK.INFO", key]).collect::<Vec<_>>());
+    let mut releases = Vec::new();
+    for (key, info) in keys.iter().zip(&infos).filter(|(_, info)| !info.is_null()) {
+        let (smallest, holders) = (info.field("slots").int(), info.field("holders").items());
+        assert!(
+            !holders.is_empty() && (smallest == 0 || holders.len() as i64 <= smallest),
+            "{key}: {info:?}"
+        );
+        let (mut owners, mut tokens) = (BTreeSet::new(), BTreeSet::new());
+        for holder in holders {
+            let int = |name: &str| holder.field(name).int();
+            assert!((1..=u32::MAX.into()).contains(&int("holds")), "{key}: {holder:?}");
+            assert!((0..=LONGEST as i64).contains(&int("lease-left")), "{key}: {holder:?}");
+            assert!((0..=LONGEST as i64).contains(&int("held-for")), "{key}: {holder:?}");
+            assert!((1..LARGEST_TOKEN as i64).contains(&int("token")), "{key}: {holder:?}");
+            owners.insert(holder.field("owner").bytes());
+            tokens.insert(int("token"));
+            releases.push([
+                b"LOCK.RELEASE".as_slice(),
+                key.as_bytes(),
+                holder.field("owner").bytes(),
+                b"ALL",
+            ]);
+        }
+        let distinct = (owners.len(), tokens.len());
+        assert_eq!(distinct, (holders.len(), holders.len()), "an owner or a token twice: {key}: {info:?}");
+    }
+    for (release, reply) in releases.iter().zip(client.call_all(releases.clone())) {
+        let over = matches!(&reply, Reply::Error(text) if text.starts_with("NOTHELD"));
+        assert!(reply == Reply::Int(0) || over, "{reply:?}: {release:?}");
+    }
+    client.call_all(keys.iter().map(|key| ["LOCK.INFO", key]).collect::<Vec<_>>());
+    assert_eq!(client.call("DBSIZE"), Reply::Int(0));
+}
