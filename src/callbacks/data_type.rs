@@ -1,7 +1,7 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
 use super::{Edge, guard};
-use crate::server::{Context, KeyName, api, now, set_lock_type};
+use crate::server::{Context, KeyName, Level, api, log, now, set_lock_type};
 use crate::{news, stored, turn};
 use lockward_core::{Db, Lock, encoding};
 use redis_module::raw;
@@ -57,6 +57,11 @@ unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
     guard(Edge::RdbLoad, ptr::null_mut(), || {
         if version != ENCODING {
+            // What the server says of it then is that the file is damaged.
+            let text = format!(
+                "a lock of encoding {version}, by another version of Lockward: this one reads {ENCODING}"
+            );
+            log(Level::Warning, &text);
             return ptr::null_mut();
         }
         let mut len = 0;
