@@ -3,7 +3,7 @@
 use super::{Edge, guard};
 use crate::arguments::Arguments;
 use crate::errors::Error;
-use crate::server::{Context, api};
+use crate::server::{Context, Level, api, log};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::{mem, ptr, slice};
@@ -153,6 +153,7 @@ pub fn register<C: Command>(context: Context) -> bool {
         api!(RedisModule_CreateCommand(context, name, Some(dispatch::<C>), C::FLAGS.as_ptr(), key, key, key))
     };
     if created != raw::REDISMODULE_OK as c_int {
+        log(Level::Warning, &format!("there is a command {} already", C::NAME.to_string_lossy()));
         return false;
     }
     // SAFETY: the command has just been made under this name.
