@@ -3,12 +3,14 @@
 mod server {
     mod access;
     mod acquire;
+    mod bytes;
     mod clock;
     mod cluster;
     mod commands;
     mod crashes;
     mod damage;
     mod docs;
+    mod edges;
     mod effects;
     mod endings;
     mod errors;

@@ -199,7 +199,7 @@ fn the_commands_are_in_their_categories_where_modules_can_say_so() {
         ("read", &["lock.info", "lock.top"]),
         ("write", &["lock._apply", "lock._gate", "lock.acquire", "lock.release", "lock.renew"]),
     ] {
-        let listed = client.call(["ACL", "CAT", category]);
+        let listed = client.call(["COMMAND", "LIST", "FILTERBY", "ACLCAT", category]);
         let mut ours: Vec<String> = listed.items().iter().map(Reply::text).collect();
         ours.retain(|name| name.starts_with("lock."));
         ours.sort();

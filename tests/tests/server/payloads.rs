@@ -2,6 +2,8 @@
 
 use lockward_tests::{Client, Info, Random, Reply, Server, Setup, rounds};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 
 /// The version of the stored encoding.
 const VERSION: u8 = 1;
@@ -296,7 +298,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
                 let at = usize::try_from(random.number() % puts.len() as u64).unwrap();
                 let number = lie(random);
                 let put = &mut puts[at];
-                match random.within(0..8) {
+                match random.within(0..9) {
                     0 => put.token = number,
                     1 => put.holds = number,
                     2 => put.slots = number,
@@ -304,6 +306,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
                     4 => put.wall_deadline = number,
                     5 => put.held_for = number,
                     6 => put.owner_length = Some(number),
+                    7 => (put.left, put.wall_deadline) = (LONGEST, LONGEST),
                     _ => put.owner = vec![b'x'; usize::try_from(random.within(0..2_000)).unwrap()],
                 }
             }
@@ -414,4 +417,72 @@ fn see_sound(client: &mut Client, keys: &[&str]) {
     }
     client.call_all(keys.iter().map(|key| ["LOCK.INFO", key]).collect::<Vec<_>>());
     assert_eq!(client.call("DBSIZE"), Reply::Int(0));
+}
+
+const OTHER_VERSION: &str = "a lock of encoding 2, by another version of Lockward: this one reads 1";
+
+/// A snapshot of one lock by a server of the next version of the encoding.
+#[track_caller]
+fn next_snapshot() -> Vec<u8> {
+    let setup = Setup::new().config("rdbchecksum no").config("rdbcompression no");
+    let (server, mut client, frame, now) = credulous_with(setup);
+    restore(&mut client, "lock", &frame.around(&payload(&[Put::honest(b"A", now * 1_000, now)])));
+    assert_eq!(client.call("SAVE"), Reply::ok());
+    let mut snapshot = std::fs::read(server.dir().join("dump.rdb")).expect("a snapshot");
+    // The module's number stands behind the type and the key.
+    let number = &frame.head[1..];
+    let at = snapshot.windows(number.len()).position(|window| window == number).expect("the module's number");
+    *snapshot.get_mut(at + number.len() - 1).expect("its version") += 1;
+    snapshot
+}
+
+#[test]
+fn a_snapshot_of_the_next_version_is_refused_at_the_start() {
+    let snapshot = next_snapshot();
+    let mut server = Server::start();
+    server.kill();
+    std::fs::write(server.dir().join("dump.rdb"), &snapshot).expect("a snapshot");
+    let refusal = server.try_to_start_again().expect_err("a refusal");
+    assert!(refusal.is_clean() && refusal.log.contains(OTHER_VERSION), "{refusal:?}");
+}
+
+/// A primary that answers one replica with `snapshot`, and what the replica does then.
+#[track_caller]
+fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    replica.begin_to_follow(listener.local_addr().expect("an address").port());
+    let (mut link, _) = listener.accept().expect("the replica");
+    let mut heard = Vec::new();
+    let mut chunk = [0; 1_024];
+    loop {
+        let count = link.read(&mut chunk).expect("a request");
+        heard.extend_from_slice(&chunk[..count]);
+        if heard.windows(5).any(|word| word == b"PSYNC") {
+            break;
+        }
+        // Each request but the first ones, which are sent together, waits for its answer.
+        let asked = heard.windows(8).filter(|word| *word == b"REPLCONF").count();
+        let ping = heard.windows(4).any(|word| word == b"PING");
+        let answers = if ping && asked == 0 { "+PONG\r\n".to_owned() } else { "+OK\r\n".repeat(asked) };
+        heard.clear();
+        link.write_all(answers.as_bytes()).expect("an answer");
+    }
+    let head = format!("+FULLRESYNC {} 1\r\n${}\r\n", "0".repeat(40), snapshot.len());
+    link.write_all(head.as_bytes()).expect("an answer");
+    link.write_all(snapshot).expect("a snapshot");
+    // The replica hangs up, be it alive or not.
+    while link.read(&mut chunk).is_ok_and(|count| count > 0) {}
+}
+
+#[test]
+fn a_replica_refuses_a_full_resync_of_the_next_version() {
+    let snapshot = next_snapshot();
+    for way in ["disabled", "swapdb"] {
+        let mut replica = Setup::new().config(&format!("repl-diskless-load {way}")).start();
+        follow_one_that_sends(&snapshot, &replica);
+        // A replica ends where it is sent what it cannot read.
+        assert!(replica.see_end().code().is_some(), "{}", replica.log());
+        let log = replica.log();
+        assert!(log.contains(OTHER_VERSION) && !log.contains("BUG REPORT"), "{way}: {log}");
+    }
 }
