@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PORT ?= 6379
 SECONDS ?= 60
 ROUNDS ?= 24
+SERVERS ?=
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
 INSTALL_DIR ?= /usr/lib/redis/modules
@@ -12,7 +13,8 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long mutants demo torture restore broken-builds lint build install clean deps
+.PHONY: help run test test-long test-matrix test-builds mutants demo torture restore broken-builds lint build install \
+	clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,15 +24,18 @@ run: ## Start redis-server with the module in the foreground, on PORT (6379).
 	@$(MAKE) --no-print-directory build
 	@scripts/run $(PORT) $(MODULE)
 
-test: build ## Run all tests, those against real servers too.
-	cargo build --release -p lockward-cli
-	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
+test: test-builds ## Run all tests, those against real servers too.
 	cargo test --workspace --no-fail-fast
 
-test-long: build ## Run the tests against real servers in their long form: crashes, damage, races, lost replies.
+test-long: test-builds ## Run the tests against real servers in their long form: crashes, damage, races, lost replies.
+	LOCKWARD_LONG=1 cargo test -p lockward-tests -- --nocapture
+
+test-matrix: test-builds ## Run the tests against Redis 7.0 and 8.0, Valkey 8.0, 8.1 and 9: those of Debian, or only SERVERS.
+	@scripts/test-matrix $(SERVERS)
+
+test-builds: build
 	cargo build --release -p lockward-cli
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
-	LOCKWARD_LONG=1 cargo test -p lockward-tests -- --nocapture
 
 mutants: ## Break core/ in every small way, and see that its tests notice 95 % of that at least.
 	@scripts/mutants
