@@ -48,6 +48,8 @@ pub enum Error {
     Refused(Refusal),
     /// Nobody more may wait.
     Full(Full),
+    /// The server does not let the module block this client.
+    MayNotWait,
     /// The place in the queue was taken over.
     Superseded,
     /// The key is served elsewhere.
@@ -119,6 +121,8 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
+            // Valkey 9: clients that subscribe, which send commands in RESP3 alone.
+            Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",
             ),

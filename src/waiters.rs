@@ -40,14 +40,14 @@ pub struct Wait {
 /// Blocks the client of `context` in the line of `name`. `due` is when that lock must be looked at again.
 ///
 /// # Errors
-/// [`Error::Full`] when no more may wait.
+/// [`Error::Full`] when no more may wait; [`Error::MayNotWait`] when this client may not.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
     let Wait { request, limit, minted } = wait;
     state::with(|state| state.room.may_join(db, key, &request, settings::caps())).map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
-    let handle = blocked::block(context).ok_or(Error::Internal)?;
+    let handle = blocked::block(context).ok_or(Error::MayNotWait)?;
     let client = Client::new(handle, id, minted, socket);
     let now = now().mono;
     let limit = limit.map(|limit| now.after(limit));

@@ -237,7 +237,8 @@ impl SlotMove<'_> {
             return false;
         }
         let port = self.to.port().to_string();
-        let mut command: Vec<&[u8]> = vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"10000", b"KEYS"];
+        let mut command: Vec<&[u8]> =
+            vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"10000", b"KEYS"];
         command.extend(keys.iter().map(Reply::bytes));
         // They may all be gone meanwhile.
         let answer = source.call(command);
@@ -326,7 +327,9 @@ impl ClusterClient {
 
 /// Whether an error says that the same may be asked again.
 fn asks_to_come_again(error: &str) -> bool {
-    ["TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "LOADING", "MASTERDOWN"].iter().any(|word| error.starts_with(word))
+    ["TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "LOADING", "MASTERDOWN"]
+        .iter()
+        .any(|word| error.starts_with(word))
 }
 
 /// What a node knows of all: id, flags, and slots, sorted.

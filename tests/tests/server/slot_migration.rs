@@ -22,14 +22,14 @@ fn begin_to_migrate(client: &mut Client, to: &Server) {
     assert_eq!(asked, Reply::ok());
 }
 
-/// Waits until the latest migration of the node of `client` has come to `state`.
+/// Waits until the latest migration of the node of `client` has come to `state`, or one whose name begins so.
 #[track_caller]
 fn see_migration(client: &mut Client, state: &str) {
     eventually(&format!("the migration: {state}"), || {
         let jobs = client.call("CLUSTER GETSLOTMIGRATIONS");
         let now = jobs.items()[0].field("state").text();
-        assert!(now != "failed" || state == "failed", "{jobs:?}");
-        now == state
+        assert_ne!(now, "failed", "{jobs:?}");
+        now.starts_with(state)
     });
 }
 
@@ -101,7 +101,7 @@ fn a_slot_that_stays_after_all_keeps_its_waiters() {
     let mut b = first.waiter("lock B BLOCK 0");
     assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
     begin_to_migrate(&mut a, &second);
-    see_migration(&mut a, "failover-paused");
+    see_migration(&mut a, "failover-");
     a.call("CLUSTER CANCELSLOTMIGRATIONS");
     see_migration(&mut a, "cancelled");
     assert!(b.has_no_reply());

@@ -133,7 +133,11 @@ impl Trial {
         for _ in 0..times {
             let longest = self.random.one_of(&[1_000, 10_000, 600_000, 10_000_000, 86_400_001]);
             let step = Duration::from_millis(self.random.within(500..longest).unsigned_abs());
-            if self.random.once_in(2) { self.clock.forward(step) } else { self.clock.back(step) }
+            if self.random.once_in(2) {
+                self.clock.forward(step)
+            } else {
+                self.clock.back(step)
+            }
             self.seen.steps += 1;
             let next = Instant::now() + Duration::from_millis(self.random.within(20..220).unsigned_abs());
             eventually("the time for the next step", || {
@@ -297,13 +301,16 @@ impl Trial {
         let lease = self.some_lease();
         let owner = ["A", "B"][lane.holder];
         let asked = Instant::now();
-        let reply = lane.sides[lane.holder].call(format!("LOCK.RENEW {} {owner} PX {}", lane.key, lease.as_millis()));
+        let reply =
+            lane.sides[lane.holder].call(format!("LOCK.RENEW {} {owner} PX {}", lane.key, lease.as_millis()));
         let answered = Instant::now();
         if let Reply::Error(_) = &reply {
             assert_eq!(reply.error_word(), "NOTHELD");
             if answered + TOLERANCE < lane.lease.earliest {
                 let by = lane.lease.earliest - answered;
-                self.seen.early.push(format!("{}: not held any more {by:?} before the lease was over", lane.key));
+                self.seen
+                    .early
+                    .push(format!("{}: not held any more {by:?} before the lease was over", lane.key));
             }
             return;
         }
