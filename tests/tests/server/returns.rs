@@ -153,6 +153,15 @@ fn every_lock_comes_back_from_the_aof() {
     }
 }
 
+/// Ends the work when it goes out of scope, also where the test fails: or that would wait for it, and never end.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Does this and that with locks until it is to stop.
 fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
     let [mut a, mut b] = [(); 2].map(|()| Client::connect(port).expect("a connection"));
@@ -194,6 +203,7 @@ fn rewrite_under_load(server: &Server) {
     assert_eq!(client.call("CONFIG SET rdb-key-save-delay 5000"), Reply::ok());
     thread::scope(|scope| {
         scope.spawn(|| be_busy(server.port(), &stop, &done));
+        let _stop = Stop(&stop);
         let see_more = |what: &str| {
             let before = done.load(Ordering::Relaxed);
             eventually(what, || done.load(Ordering::Relaxed) > before + 20);
@@ -208,7 +218,6 @@ fn rewrite_under_load(server: &Server) {
         assert_eq!(client.server_info("persistence", "aof_last_bgrewrite_status"), "ok");
         assert!(done.load(Ordering::Relaxed) > begun, "no work during the rewrite");
         see_more("work after the rewrite");
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
