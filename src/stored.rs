@@ -18,9 +18,12 @@ pub fn load(payload: &[u8]) -> Option<Lock> {
     };
     let lock = encoding::decode_lock(payload, heard, now).ok()?;
     let trusted = flags.loading_somehow() || flags.replica();
-    if !trusted && lock.holders().iter().any(|holder| holder.token.is_far_ahead(now.wall)) {
-        return None;
-    }
-    state::with(|state| lock.holders().iter().for_each(|holder| state.tokens.observe(holder.token)));
-    Some(lock)
+    state::with(|state| {
+        let tokens = || lock.holders().iter().map(|holder| holder.token);
+        if !trusted && tokens().any(|token| state.tokens.is_far_ahead(token, now.wall)) {
+            return None;
+        }
+        tokens().for_each(|token| state.tokens.observe(token));
+        Some(lock)
+    })
 }

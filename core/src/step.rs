@@ -317,7 +317,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         token: FencingToken,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        if token.is_far_ahead(self.now.wall) {
+        if self.tokens.is_far_ahead(token, self.now.wall) {
             return Err(Refusal::TokenFarAhead);
         }
         let ended = self.seen.and(self.effects.seen()).ended;

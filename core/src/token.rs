@@ -33,18 +33,6 @@ impl FencingToken {
     pub const fn before(self) -> Option<Self> {
         Self::new(self.0.saturating_sub(1))
     }
-
-    /// Whether the token lies more than a day ahead of the wall clock: no honest server gave it, and taking it for
-    /// the floor would use the numbers up.
-    #[must_use]
-    pub fn is_far_ahead(self, wall: WallTime) -> bool {
-        const DAY: Span = match Span::from_millis(24 * 3_600 * 1_000) {
-            Some(day) => day,
-            None => Span::MAX,
-        };
-        let latest = wall.after(DAY).as_micros();
-        i64::try_from(self.0).is_ok_and(|token| token > latest)
-    }
 }
 
 /// Gives tokens, each larger than all before.
@@ -72,6 +60,18 @@ impl TokenSource {
     #[must_use]
     pub const fn last(&self) -> Option<FencingToken> {
         FencingToken::new(self.floor)
+    }
+
+    /// Whether a token lies more than a day ahead of the wall clock, and of every token given or observed: no honest
+    /// server gave it, and taking it for the floor would use the numbers up.
+    #[must_use]
+    pub fn is_far_ahead(&self, token: FencingToken, wall: WallTime) -> bool {
+        const DAY: Span = match Span::from_millis(24 * 3_600 * 1_000) {
+            Some(day) => day,
+            None => Span::MAX,
+        };
+        let latest = u64::try_from(wall.after(DAY).as_micros()).unwrap_or(0);
+        token.0 > latest.max(self.floor)
     }
 
     /// Takes note of a token that another server, or this one in an earlier life, has given.
@@ -115,8 +115,17 @@ mod tests {
 
     #[test]
     fn far_ahead_is_more_than_a_day() {
-        let day = 24 * 3_600 * 1_000_000;
-        assert!(!FencingToken::new(day + 5).unwrap().is_far_ahead(at(5)));
-        assert!(FencingToken::new(day + 6).unwrap().is_far_ahead(at(5)));
+        let (source, day) = (TokenSource::new(), 24 * 3_600 * 1_000_000);
+        assert!(!source.is_far_ahead(FencingToken::new(day + 5).unwrap(), at(5)));
+        assert!(source.is_far_ahead(FencingToken::new(day + 6).unwrap(), at(5)));
+    }
+
+    #[test]
+    fn what_was_given_is_not_far_ahead_when_the_clock_is_set_back() {
+        let (mut source, day) = (TokenSource::new(), 24 * 3_600 * 1_000_000);
+        let given = source.next(at(10 * day)).unwrap();
+        assert!(!source.is_far_ahead(given, at(0)));
+        assert!(!source.is_far_ahead(given, at(-day * 2)));
+        assert!(source.is_far_ahead(FencingToken::new(given.get() + 1).unwrap(), at(0)));
     }
 }

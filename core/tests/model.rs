@@ -334,7 +334,7 @@ mod reference {
                 }
             }
             let Some(token) = token.filter(|_| self.quarantined()) else { return self.not_held(key, owner) };
-            if token as i64 > self.wall + DAY {
+            if token as i64 > self.wall + DAY && token > self.last_token {
                 return Answer::TokenFarAhead;
             }
             let older = self.locks[key].iter().map(|tenure| tenure.token).max();

@@ -189,3 +189,21 @@ fn a_replica_whose_clock_is_behind_gives_no_more_than_the_lease_and_larger_token
     client.call("LOCK.RELEASE lock A");
     assert!(client.acquire("lock B").token > token);
 }
+
+#[test]
+fn a_token_the_server_gave_itself_is_not_far_ahead_after_a_step_back() {
+    let mut clock = WallClock::new();
+    let server = Setup::new().clock(&clock).module("quarantine 600000").start();
+    let mut a = server.client();
+    a.call("CONFIG SET lock.quarantine 0");
+    let token = a.acquire("lock A PX 600000").token;
+    a.call("CONFIG SET lock.quarantine 600000");
+    clock.back(72 * HOUR);
+    let dumped = a.call("DUMP lock").bytes().to_vec();
+    assert_eq!(a.call([b"RESTORE", &b"copy"[..], b"0", &dumped]), Reply::ok());
+    a.call("DEL lock copy");
+    // A larger one, as a server would have given whose clock is right, is.
+    let claim = |token: i64| format!("LOCK.RENEW other A TOKEN {token}");
+    assert!(a.call(claim(token + 1)).error().contains("a day ahead"));
+    assert_eq!(a.call(claim(token)), Reply::Int(token));
+}
