@@ -3,8 +3,8 @@
 //! It is set for the first of: a lease that somebody waits on, a wait limit, the end of the quarantine, work left over
 //! by an event. While anybody waits it also goes off ten times a second, to find keys that changed behind our back.
 //!
-//! The server keeps its timers by the wall clock: when that is set back, they stand still. So every lock command, and
-//! the server's cron, sees whether the timer is overdue by the monotonic clock, and sets it anew.
+//! The server keeps its timers by the wall clock: when that is set back, they stand still. So every step on a lock that
+//! somebody waits for, and the server's cron, sees whether the timer is overdue by the monotonic clock, and sets it anew.
 
 use crate::callbacks::timer::{self, TimerId};
 use crate::client::Client;
