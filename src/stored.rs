@@ -1,9 +1,10 @@
 //! Locks as they come out of an RDB file or a RESTORE.
 
-use crate::server::{global_flags, now};
+use crate::server::{Level, global_flags, log, now};
 use crate::state::{self, Loading};
 use lockward_core::Lock;
 use lockward_core::encoding::{self, Heard};
+use std::fmt::Display;
 
 /// Reads a stored lock; `None` when it is refused. Its tokens are noted, so that every new one is larger.
 ///
@@ -16,6 +17,9 @@ pub fn load(payload: &[u8]) -> Option<Lock> {
         Loading::Primary => Heard::Live,
         Loading::File | Loading::No => Heard::Loaded,
     };
+    if let Some(version) = payload.first().filter(|version| **version > encoding::VERSION) {
+        is_of_another_version(version);
+    }
     let lock = encoding::decode_lock(payload, heard, now).ok()?;
     let trusted = flags.loading_somehow() || flags.replica();
     state::with(|state| {
@@ -26,4 +30,12 @@ pub fn load(payload: &[u8]) -> Option<Lock> {
         tokens().for_each(|token| state.tokens.observe(token));
         Some(lock)
     })
+}
+
+/// Tells the operator: what the server says of such a lock is that the file is damaged.
+pub fn is_of_another_version(version: impl Display) {
+    let known = encoding::VERSION;
+    let text =
+        format!("a lock of encoding {version}, by another version of Lockward: this one reads {known}");
+    log(Level::Warning, &text);
 }

@@ -1,7 +1,7 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
 use super::{Edge, guard};
-use crate::server::{Context, KeyName, Level, api, log, now, set_lock_type};
+use crate::server::{Context, KeyName, api, now, set_lock_type};
 use crate::{news, stored, turn};
 use lockward_core::{Db, Lock, encoding};
 use redis_module::raw;
@@ -11,8 +11,9 @@ use std::{mem, ptr, slice};
 /// The name that TYPE and SCAN ... TYPE show: the server wants nine characters.
 const NAME: &CStr = c"lockward-";
 
-/// The version of the encoding, as the server writes it into RDB files.
-const ENCODING: c_int = encoding::VERSION as c_int;
+/// What the server writes into RDB files as the version of the type: that of one string in it. It is to stay: the string
+/// has a version of its own, so that a lock can be read by every module that knows what is in it.
+const ENCODING: c_int = 1;
 
 /// Makes the data type. False when the server refuses it.
 pub fn register(context: Context) -> bool {
@@ -57,11 +58,7 @@ unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
     guard(Edge::RdbLoad, ptr::null_mut(), || {
         if version != ENCODING {
-            // What the server says of it then is that the file is damaged.
-            let text = format!(
-                "a lock of encoding {version}, by another version of Lockward: this one reads {ENCODING}"
-            );
-            log(Level::Warning, &text);
+            stored::is_of_another_version(version);
             return ptr::null_mut();
         }
         let mut len = 0;
