@@ -31,7 +31,8 @@ use std::ffi::{CStr, c_int};
 static ALLOCATOR: RedisAlloc = RedisAlloc;
 
 const NAME: &CStr = c"lock";
-const VERSION: c_int = 1;
+/// 0.1.0, as MODULE LIST shows it.
+const VERSION: c_int = 100;
 
 /// Called by the server to load the module.
 ///
