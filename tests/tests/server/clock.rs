@@ -13,6 +13,32 @@ fn start() -> (WallClock, Server) {
     (clock, server)
 }
 
+/// What steps is every clock that server and module read as the time of day, and the server's log.
+#[test]
+fn a_step_is_seen_wherever_the_server_reads_the_time_of_day() {
+    let (mut clock, server) = start();
+    let mut a = server.client();
+    let seconds = |a: &mut Client| a.call("TIME").items()[0].text().parse::<i64>().unwrap();
+    let before = seconds(&mut a);
+    clock.forward(10 * 365 * 24 * HOUR);
+    let (least, most) = (before + 10 * 365 * 86_400, before + 10 * 365 * 86_400 + 3_600);
+    a.call("SAVE");
+    a.call("SET plain value PX 1000");
+    let token = a.acquire("lock A PX 1000").token;
+    for (what, told) in [
+        ("TIME", seconds(&mut a)),
+        ("INFO", a.stat("server", "server_time_usec") / 1_000_000),
+        ("LASTSAVE", a.call("LASTSAVE").int()),
+        ("a key's TTL", a.call("PEXPIRETIME plain").int() / 1_000),
+        ("a lock's TTL", a.call("PEXPIRETIME lock").int() / 1_000),
+        ("a token", token / 1_000_000),
+    ] {
+        assert!(least <= told && told <= most, "{what}: {told}, not {least} to {most}");
+    }
+    let year = 1970 + least / 31_556_952;
+    server.see_log(&format!(" {year} "));
+}
+
 #[test]
 fn a_step_forward_ends_no_lease() {
     let (mut clock, server) = start();
