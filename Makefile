@@ -7,6 +7,7 @@ ROUNDS ?= 24
 SERVERS ?=
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
+NEXT_MODULE := target/next-version/liblockward.so
 INSTALL_DIR ?= /usr/lib/redis/modules
 
 # Tests wait for servers more than they work.
@@ -36,6 +37,7 @@ test-matrix: test-builds ## Run the tests against Redis 7.0 and 8.0, Valkey 8.0,
 test-builds: build
 	cargo build --release -p lockward-cli
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
+	scripts/patched-module $(NEXT_MODULE) tests/next-version.patch
 
 mutants: ## Break core/ in every small way, and see that its tests notice 95 % of that at least.
 	@scripts/mutants

@@ -42,7 +42,7 @@ impl Setup {
 
     /// The server alone.
     pub fn without_module() -> Self {
-        Self { module: None, ..Self::new() }
+        Self::new().no_module()
     }
 
     /// The server as a Sentinel.
@@ -54,6 +54,26 @@ impl Setup {
     pub fn with_panic_probe() -> Self {
         let path = module_path("LOCKWARD_PANIC_MODULE", "target/panic-probe/release/liblockward.so");
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
+    }
+
+    /// The same with the module at `path`.
+    pub fn module_at(self, path: impl Into<PathBuf>) -> Self {
+        Self { module: Some(path.into()), ..self }
+    }
+
+    /// The same with the next version of the module: this one with `tests/next-version.patch`.
+    pub fn next_version(self) -> Self {
+        self.module_at(module_path("LOCKWARD_NEXT_MODULE", "target/next-version/liblockward.so"))
+    }
+
+    /// The same with this version of the module, after it was another.
+    pub fn this_version(self) -> Self {
+        Self { module: Self::new().module, ..self }
+    }
+
+    /// The same without the module.
+    pub fn no_module(self) -> Self {
+        Self { module: None, module_arguments: Vec::new(), ..self }
     }
 
     /// The path of the module.

@@ -21,6 +21,7 @@ mod server {
     mod holds;
     mod info;
     mod keys;
+    mod lifecycle;
     mod lost_replies;
     mod memory;
     mod newcomer;
