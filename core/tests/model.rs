@@ -815,7 +815,9 @@ fn ended(outcome: Outcome) -> Answer {
         Outcome::NotAcquired => Answer::NotAcquired,
         Outcome::Refused(refusal) => refused(refusal),
         Outcome::Superseded => Answer::Superseded,
-        Outcome::WrongType | Outcome::NotServed => panic!("no step of a lock says so"),
+        Outcome::WrongType | Outcome::NotServed | Outcome::BecameReplica => {
+            panic!("no step of a lock says so")
+        }
     }
 }
 

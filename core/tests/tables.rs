@@ -1746,7 +1746,9 @@ fn told(wake: &Wake<u32>) -> String {
         Outcome::NotAcquired => format!("{handle} gets nothing"),
         Outcome::Refused(refusal) => format!("{handle} gets {}", refused(refusal)),
         Outcome::Superseded => format!("{handle} is superseded"),
-        Outcome::WrongType | Outcome::NotServed => panic!("no step of a lock says so"),
+        Outcome::WrongType | Outcome::NotServed | Outcome::BecameReplica => {
+            panic!("no step of a lock says so")
+        }
     }
 }
 

@@ -177,7 +177,8 @@ impl Node {
             | Outcome::Refused(_)
             | Outcome::Superseded
             | Outcome::WrongType
-            | Outcome::NotServed => None,
+            | Outcome::NotServed
+            | Outcome::BecameReplica => None,
         });
         Done { answer, woken: woken.collect(), sent }
     }
