@@ -141,13 +141,31 @@ impl Trial {
             } else {
                 self.clock.back(step)
             }
-            self.seen.steps += 1;
-            let next = Instant::now() + Duration::from_millis(self.random.within(20..220).unsigned_abs());
-            eventually("the time for the next step", || {
-                self.look();
-                Instant::now() >= next
-            });
+            self.go_on();
         }
+    }
+
+    /// Steps the clock so often, forth and back in turn.
+    fn swing(&mut self, times: usize) {
+        for time in 0..times {
+            let step = Duration::from_secs(60);
+            if time % 2 == 0 {
+                self.clock.forward(step)
+            } else {
+                self.clock.back(step)
+            }
+            self.go_on();
+        }
+    }
+
+    /// Looks at the locks until it is time for the next step.
+    fn go_on(&mut self) {
+        self.seen.steps += 1;
+        let next = Instant::now() + Duration::from_millis(self.random.within(20..220).unsigned_abs());
+        eventually("the time for the next step", || {
+            self.look();
+            Instant::now() >= next
+        });
     }
 
     /// Steps the clock forth and back at every look.
@@ -409,7 +427,7 @@ fn steps_are_found_where_the_cron_of_the_server_runs_all_the_time() {
 #[test]
 fn steps_of_the_wall_clock_end_a_ttl_early_and_late() {
     let mut trial = Trial::start(Used::KeyWithTtl, LATENESS, Setup::new());
-    trial.step(30);
+    trial.swing(20);
     let seen = trial.end();
     println!("{}", seen.report());
     assert!(!seen.early.is_empty(), "{}", seen.report());
