@@ -14,8 +14,8 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-matrix test-builds mutants demo torture restore broken-builds lint build install \
-	clean deps
+.PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds lint \
+	build install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ test-builds: build
 	cargo build --release -p lockward-cli
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
 	scripts/patched-module $(NEXT_MODULE) tests/next-version.patch
+
+sanitize: build ## Run the tests against real servers under AddressSanitizer, built from Debian's source package.
+	cargo build --release -p lockward-cli
+	@scripts/sanitize
 
 mutants: ## Break core/ in every small way, and see that its tests notice 95 % of that at least.
 	@scripts/mutants

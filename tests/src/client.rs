@@ -96,6 +96,15 @@ impl Client {
         self.write(&encoded(&command.arguments()))
     }
 
+    /// Sends several commands in one write, without waiting for their replies, if the connection lives.
+    ///
+    /// # Errors
+    /// As the socket tells.
+    pub fn try_send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) -> io::Result<()> {
+        let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encoded(&command.arguments())).collect();
+        self.write(&bytes)
+    }
+
     /// Sends a command without waiting for its reply.
     #[track_caller]
     pub fn send(&mut self, command: impl Command) {
@@ -105,8 +114,7 @@ impl Client {
     /// Sends several commands in one write, without waiting for their replies.
     #[track_caller]
     pub fn send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) {
-        let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encoded(&command.arguments())).collect();
-        self.send_bytes(&bytes);
+        self.try_send_all(commands).expect("the server takes what is sent");
     }
 
     /// Sends several commands in one write and waits for all their replies.

@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use std::{env, thread};
 
 /// What to start.
@@ -176,6 +177,10 @@ impl Setup {
             // What a replica hears from its primary, and a server from its AOF, must never fail: where it does, the
             // server ends, and with it the test.
             config.push_str("propagation-error-behavior panic\n");
+        }
+        if is_checked() {
+            // When the server crashes, as some tests want it to, it would look through all memory, the checker's too.
+            config.push_str("crash-memcheck-enabled no\n");
         }
         for line in &self.config {
             config.push_str(line);
@@ -492,6 +497,16 @@ impl Server {
         eventually("the replica is in sync", || here.stat("replication", "slave_repl_offset") >= offset);
     }
 
+    /// Ends it in order, should it still be able to.
+    fn end_in_order(&mut self) {
+        self.signal(libc::SIGCONT);
+        self.signal(libc::SIGTERM);
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < DEADLINE {
+            thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
     fn signal(&self, signal: i32) {
         let pid = libc::pid_t::try_from(self.child.id()).unwrap();
         // SAFETY: `kill` reads nothing; the child has not been waited for, so its pid is still its own.
@@ -513,6 +528,11 @@ impl Setup {
 impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.child.try_wait().ok().flatten().filter(|_| !self.end_is_expected);
+        // What a panic leaks, or a Sentinel, is not asked for.
+        let tells = self.setup.module.is_some() && !self.setup.panics_are_wanted;
+        if is_checked() && tells && ended.is_none() && !self.end_is_expected {
+            self.end_in_order();
+        }
         // With the children it may have: one that rewrites the AOF outlives it, and writes on in its directory.
         let group = -libc::pid_t::try_from(self.child.id()).unwrap_or(libc::pid_t::MAX);
         // SAFETY: `kill` reads nothing; the group was made for this server.
@@ -577,6 +597,11 @@ fn die_with(parent: u32) -> io::Result<()> {
     } else {
         Err(io::Error::from_raw_os_error(libc::ESRCH))
     }
+}
+
+/// Whether the servers run under a checker of their memory, which tells of leaks when they end in order.
+fn is_checked() -> bool {
+    env::var_os("LOCKWARD_CHECKED").is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 fn module_path(variable: &str, default: &str) -> PathBuf {

@@ -4,10 +4,12 @@ mod server {
     mod access;
     mod acquire;
     mod bytes;
+    mod churn;
     mod clock;
     mod cluster;
     mod commands;
     mod crashes;
+    mod crowds;
     mod damage;
     mod docs;
     mod edges;
@@ -40,6 +42,7 @@ mod server {
     mod same_turn;
     mod settings;
     mod slot_migration;
+    mod silence;
     mod stale;
     mod steps;
     mod tokens;

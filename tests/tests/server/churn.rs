@@ -1,0 +1,149 @@
+//! Locks come and go by the million, and memory stays flat.
+
+use lockward_tests::{Client, Reply, Server, eventually, rounds};
+
+/// As many commands as are sent in one write.
+const BATCH: usize = 500;
+
+/// Cycles of one kind.
+fn cycles() -> usize {
+    rounds(20_000, 1_000_000)
+}
+
+/// Runs `batch` until it has gone through so many cycles of its own, and looks at memory before and after.
+#[track_caller]
+fn stays_flat(what: &str, a: &mut Client, mut batch: impl FnMut(&mut Client, usize)) {
+    let mut run = |a: &mut Client, cycles: usize| {
+        for from in (0..cycles).step_by(BATCH) {
+            batch(a, from);
+        }
+        eventually("all locks are gone", || a.call("DBSIZE") == Reply::Int(0));
+        (a.stat("memory", "used_memory"), a.stat("memory", "used_memory_rss"))
+    };
+    run(a, cycles() / 5);
+    // What the next run needs may just have been freed or not yet: of two runs the larger counts.
+    let before = run(a, cycles() / 10).max(run(a, cycles() / 10));
+    let after = run(a, cycles());
+    println!(
+        "{what}, {} times: used_memory {} to {}, resident {} to {}",
+        cycles(),
+        before.0,
+        after.0,
+        before.1,
+        after.1
+    );
+    assert!(after.0 < before.0 + 100_000, "{what}: {} bytes grew to {}", before.0, after.0);
+    assert!(after.1 < before.1 + 8_000_000, "{what}: {} resident bytes grew to {}", before.1, after.1);
+}
+
+#[test]
+fn acquired_and_released() {
+    let server = Server::start();
+    stays_flat("acquired and released", &mut server.client(), |a, from| {
+        let cycle =
+            |number| [format!("LOCK.ACQUIRE lock-{number} A"), format!("LOCK.RELEASE lock-{number} A")];
+        a.call_all((from..from + BATCH).flat_map(cycle));
+    });
+}
+
+#[test]
+fn acquired_and_handed_over() {
+    let server = Server::start();
+    let mut b = server.client();
+    stays_flat("acquired and handed over", &mut server.client(), |a, from| {
+        let lock = from % 7;
+        let cycles = |owner: &'static str| {
+            (0..BATCH / 2).flat_map(move |_| {
+                [
+                    format!("LOCK.ACQUIRE lock-{lock} {owner} BLOCK 0"),
+                    format!("LOCK.RELEASE lock-{lock} {owner}"),
+                ]
+            })
+        };
+        a.send_all(cycles("A"));
+        b.send_all(cycles("B"));
+        for client in [a, &mut b] {
+            (0..BATCH).for_each(|_| drop(client.reply()));
+        }
+    });
+}
+
+#[test]
+fn acquired_and_left_to_its_lease() {
+    let server = Server::start();
+    stays_flat("acquired and left to its lease", &mut server.client(), |a, from| {
+        a.call_all((from..from + BATCH).map(|number| format!("LOCK.ACQUIRE lock-{} A PX 1", number % 5_000)));
+    });
+}
+
+#[test]
+fn acquired_and_evicted() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("CONFIG SET maxmemory-policy allkeys-random");
+    stays_flat("acquired and evicted", &mut a, |a, from| {
+        a.call_all((from..from + BATCH).map(|number| format!("LOCK.ACQUIRE lock-{number} A PX 50")));
+        a.call("CONFIG SET maxmemory 1");
+        eventually("the locks are evicted", || {
+            a.call("SET filler value");
+            a.call("DBSIZE") == Reply::Int(0)
+        });
+        a.call("CONFIG SET maxmemory 0");
+        let last = from + BATCH - 1;
+        eventually("the tenures are over", || a.info(&format!("lock-{last}")).is_none());
+    });
+    assert!(a.stat("stats", "evicted_keys") > 0);
+}
+
+#[test]
+fn renewed_and_re_entered() {
+    let server = Server::start();
+    stays_flat("renewed and re-entered", &mut server.client(), |a, from| {
+        let cycle = |number: usize| {
+            let lease = 1_000_000 + number % 7_000;
+            [
+                format!("LOCK.ACQUIRE lock A PX {lease}"),
+                "LOCK.ACQUIRE lock A".to_owned(),
+                format!("LOCK.RENEW lock A PX {}", lease / 2),
+                "LOCK.RELEASE lock A ALL".to_owned(),
+            ]
+        };
+        a.call_all((from..from + BATCH).flat_map(cycle));
+    });
+}
+
+#[test]
+fn very_many_locks_are_held_at_once_and_released() {
+    const OWNER: &str = "2f1c1f0e-7b7e-4b0e-9c53-0b6fb9a1f0d3:17";
+    let server = Server::start();
+    let mut a = server.client();
+    let many = rounds(50_000, 1_000_000);
+    let for_each = |a: &mut Client, command: &dyn Fn(usize) -> String| {
+        for from in (0..many).step_by(BATCH) {
+            a.call_all((from..from + BATCH).map(command));
+        }
+        (a.stat("memory", "used_memory"), a.stat("memory", "used_memory_rss"))
+    };
+    let set = |number| format!("SET lock-{number:07} {OWNER} NX PX 3600000");
+    let acquire = |number| format!("LOCK.ACQUIRE lock-{number:07} {OWNER} PX 3600000");
+    let release = |number| format!("LOCK.RELEASE lock-{number:07} {OWNER}");
+    let empty = a.stat("memory", "used_memory");
+    let strings = for_each(&mut a, &set).0;
+    a.call("FLUSHALL SYNC");
+    for_each(&mut a, &acquire);
+    for_each(&mut a, &release);
+    eventually("the tables have shrunk", || a.stat("memory", "used_memory") < empty + 200_000);
+    let before = a.stat("memory", "used_memory");
+    let held = for_each(&mut a, &acquire);
+    for_each(&mut a, &release);
+    eventually("used_memory is what it was, or 2 % more", || {
+        a.stat("memory", "used_memory") <= before + before / 50
+    });
+    let each = |bytes: i64| bytes / many as i64;
+    println!(
+        "{many} locks: {} bytes each, as a string with SET NX PX {}",
+        each(held.0 - before),
+        each(strings - empty)
+    );
+    println!("used_memory {before}, {} held, {} released", held.0, a.stat("memory", "used_memory"));
+}
