@@ -12,7 +12,11 @@ use lockward_core::{
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
+
+/// For how many locks it is told apart in quarantine which of their tenures have ended: 20 MB at most.
+const TOLD_APART: usize = 200_000;
 
 /// Everything but the settings.
 pub struct State {
@@ -32,9 +36,13 @@ pub struct State {
     pub undelivered: Vec<Undelivered>,
     /// The last lock that the server took out of the keyspace before its lease was over.
     pub unlinked: Option<Unlinked>,
-    /// What has been seen of each lock in this quarantine.
-    pub seen: HashMap<(Db, Box<[u8]>), Seen>,
-    /// For each database, or all, the largest token given before it was flushed in this quarantine.
+    /// What has been seen of each lock in this quarantine, by the hash of its key: what is remembered of a lock that is
+    /// gone must not grow with its name. Two locks of one hash share what has been seen, which is safe: no token is
+    /// given twice, so less is restored, and less is certain.
+    pub seen: HashMap<(Db, u64), Seen>,
+    hasher: RandomState,
+    /// For each database, or all, the largest token given before it was flushed in this quarantine. For all also the
+    /// largest that has ended when too many have to be told apart.
     pub flushed: HashMap<Option<Db>, FencingToken>,
     /// The last waited-for lock that the patrol has looked at in this round.
     pub patrolled: Option<LineId>,
@@ -98,6 +106,7 @@ impl State {
             undelivered: Vec::new(),
             unlinked: None,
             seen: HashMap::new(),
+            hasher: RandomState::new(),
             flushed: HashMap::new(),
             patrolled: None,
             patrolled_shadow: None,
@@ -120,10 +129,25 @@ impl State {
     }
 
     /// Takes note of what was seen of a lock, for as long as there is a quarantine.
+    ///
+    /// What is remembered of a lock that goes on has its bound in the number of locks. What has ended has none: a client
+    /// may restore a made-up tenure and give it back, again and again. So that is told apart for so many locks and no
+    /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
     pub fn note(&mut self, db: Db, key: &[u8], seen: Seen, now: Instant) {
-        if !seen.is_nothing() && self.quarantine.ends(now).is_some() {
-            let known = self.seen.entry((db, key.into())).or_default();
-            *known = known.and(seen);
+        if seen.is_nothing() || self.quarantine.ends(now).is_none() {
+            return;
+        }
+        let lock = (db, self.hasher.hash_one(key));
+        let mut known = self.seen.remove(&lock).unwrap_or_default().and(seen);
+        if self.seen.len() >= TOLD_APART
+            && let Some(ended) = known.ended.take()
+        {
+            let floor = self.flushed.entry(None).or_insert(ended);
+            *floor = ended.max(*floor);
+            known = known.after(ended);
+        }
+        if !known.is_nothing() {
+            self.seen.insert(lock, known);
         }
     }
 
@@ -140,7 +164,7 @@ impl State {
         if self.seen.is_empty() && self.flushed.is_empty() {
             return Seen::default();
         }
-        let seen = self.seen.get(&(db, key.into())).copied().unwrap_or_default();
+        let seen = self.seen.get(&(db, self.hasher.hash_one(key))).copied().unwrap_or_default();
         let ended = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max();
         seen.and(Seen { ended, ..Seen::default() })
     }

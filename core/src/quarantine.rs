@@ -89,4 +89,15 @@ impl Seen {
             counted: self.counted.max(other.counted),
         }
     }
+
+    /// What it says of tenures after the one with this token.
+    #[must_use]
+    pub fn after(self, token: FencingToken) -> Self {
+        let later = |seen: &FencingToken| *seen > token;
+        Self {
+            ended: self.ended.filter(later),
+            renewed: self.renewed.filter(later),
+            counted: self.counted.filter(later),
+        }
+    }
 }

@@ -809,7 +809,7 @@ fn what_was_known_when_data_was_loaded_is_only_remembered_and_the_quarantine_end
 
 #[test]
 fn what_has_been_seen_adds_up() {
-    let [six, seven] = [6, 7].map(FencingToken::new);
+    let [five, six, seven] = [5, 6, 7].map(FencingToken::new);
     let nothing = Seen::default();
     assert!(nothing.is_nothing());
     let one = Seen { ended: seven, ..nothing };
@@ -818,6 +818,10 @@ fn what_has_been_seen_adds_up() {
     assert_eq!(one.and(other), Seen { ended: seven, ..other });
     assert_eq!(other.and(one), Seen { ended: seven, ..other });
     assert_eq!(nothing.and(other), other);
+    let after = |token: Option<FencingToken>| other.after(token.unwrap());
+    assert_eq!(after(five), other);
+    assert_eq!(after(six), Seen { counted: seven, ..nothing });
+    assert_eq!(after(seven), nothing);
 }
 
 #[test]

@@ -10,11 +10,17 @@ fn cycles() -> usize {
     rounds(20_000, 1_000_000)
 }
 
-/// Runs `batch` until it has gone through so many cycles of its own, and looks at memory before and after.
+/// Lets `batch` go through so many cycles, [`BATCH`] at a time, and looks at memory before and after.
 #[track_caller]
-fn stays_flat(what: &str, a: &mut Client, mut batch: impl FnMut(&mut Client, usize)) {
+fn stays_flat(what: &str, a: &mut Client, batch: impl FnMut(&mut Client, usize)) {
+    stays_flat_by(BATCH, what, a, batch);
+}
+
+/// As [`stays_flat`], with another number at a time.
+#[track_caller]
+fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(&mut Client, usize)) {
     let mut run = |a: &mut Client, cycles: usize| {
-        for from in (0..cycles).step_by(BATCH) {
+        for from in (0..cycles).step_by(size) {
             batch(a, from);
         }
         eventually("all locks are gone", || a.call("DBSIZE") == Reply::Int(0));
@@ -78,18 +84,19 @@ fn acquired_and_left_to_its_lease() {
 
 #[test]
 fn acquired_and_evicted() {
+    const AT_ONCE: usize = 5_000;
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy allkeys-random");
-    stays_flat("acquired and evicted", &mut a, |a, from| {
-        a.call_all((from..from + BATCH).map(|number| format!("LOCK.ACQUIRE lock-{number} A PX 50")));
+    stays_flat_by(AT_ONCE, "acquired and evicted", &mut a, |a, from| {
+        a.call_all((from..from + AT_ONCE).map(|number| format!("LOCK.ACQUIRE lock-{number} A PX 400")));
         a.call("CONFIG SET maxmemory 1");
         eventually("the locks are evicted", || {
             a.call("SET filler value");
             a.call("DBSIZE") == Reply::Int(0)
         });
         a.call("CONFIG SET maxmemory 0");
-        let last = from + BATCH - 1;
+        let last = from + AT_ONCE - 1;
         eventually("the tenures are over", || a.info(&format!("lock-{last}")).is_none());
     });
     assert!(a.stat("stats", "evicted_keys") > 0);

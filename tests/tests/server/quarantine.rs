@@ -1,6 +1,6 @@
 //! Quarantine: the time after a start or a promotion in which nothing new is granted.
 
-use lockward_tests::{Client, Grant, Reply, Server, Setup, eventually};
+use lockward_tests::{Client, Grant, Reply, Server, Setup, eventually, rounds};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A quarantine that no test sees the end of.
@@ -329,4 +329,52 @@ fn a_restored_tenure_reaches_replicas_and_the_aof() {
     assert_eq!(replica.client().holder("lock").tenure(), ("A", 2, 4_711));
     primary.kill_and_start_again();
     assert_eq!(primary.client().holder("lock").tenure(), ("A", 2, 4_711));
+}
+
+/// Restores a made-up tenure and gives it back.
+fn make_up(key: &str, token: usize) -> [String; 2] {
+    [format!("LOCK.RENEW {key} A TOKEN {token}"), format!("LOCK.RELEASE {key} A")]
+}
+
+#[test]
+fn what_has_ended_is_remembered_without_its_name() {
+    let server = long();
+    let mut a = server.client();
+    let key = |number: usize| format!("{}-{number}", "k".repeat(100_000));
+    a.call_all(make_up(&key(0), 1));
+    let before = a.stat("memory", "used_memory");
+    for number in 1..200 {
+        assert_eq!(a.call_all(make_up(&key(number), number)).pop(), Some(Reply::Int(0)));
+    }
+    eventually("20 MB of names are not kept", || a.stat("memory", "used_memory") < before + 2_000_000);
+    let again = |a: &mut Client, token: usize| a.call(format!("LOCK.RENEW {} A TOKEN {token}", key(7)));
+    assert_eq!(again(&mut a, 7).error_word(), "NOTHELD");
+    assert_eq!(again(&mut a, 8), Reply::Int(8));
+}
+
+#[test]
+fn what_has_ended_is_told_apart_for_so_many_locks_and_no_more() {
+    const TOLD_APART: usize = 200_000;
+    const BATCH: usize = 500;
+    let server = long();
+    let mut a = server.client();
+    let before = a.stat("memory", "used_memory");
+    let mut make_up_to = |from: usize, to: usize| {
+        for from in (from..to).step_by(BATCH) {
+            a.call_all(
+                (from..from + BATCH).flat_map(|number| make_up(&format!("lock-{number}"), number + 10)),
+            );
+        }
+        a.stat("memory", "used_memory")
+    };
+    let told_apart = make_up_to(0, TOLD_APART);
+    assert_eq!(restore(&mut server.client(), "B TOKEN 1"), Reply::Int(1));
+    let more = make_up_to(TOLD_APART, TOLD_APART + rounds(2_000, 1_000_000));
+    println!("used_memory: {before}, {told_apart} with {TOLD_APART}, {more} with more");
+    assert!(told_apart < before + 25_000_000, "{before} bytes grew to {told_apart}");
+    assert!(more < told_apart + 500_000, "{told_apart} bytes grew to {more}");
+    let late = |token: usize| server.client().call(format!("LOCK.RENEW other C TOKEN {token}"));
+    assert_eq!(late(TOLD_APART + 10).error_word(), "NOTHELD", "older than what has ended");
+    assert_eq!(late(TOLD_APART + 1_500_000), Reply::Int(TOLD_APART as i64 + 1_500_000));
+    assert_eq!(server.client().call("LOCK.RENEW lock B"), Reply::Int(1), "what is held goes on");
 }
