@@ -37,10 +37,13 @@ fn each_command_that_touches_a_key_names_it() {
         "LOCK.RELEASE lock A TOKEN 1",
         "LOCK.RENEW lock A",
         "LOCK.INFO lock WAITERS 1",
+        "LOCK._APPLY lock changes",
+        "LOCK._GATE lock",
     ] {
         let keys = client.call(format!("COMMAND GETKEYS {command}"));
         assert_eq!(keys, Reply::Array(vec![Reply::bulk("lock")]), "{command}");
     }
+    assert!(client.call("COMMAND GETKEYS LOCK.TOP COUNT 1").error().contains("no key arguments"));
 }
 
 #[test]
