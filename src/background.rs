@@ -88,7 +88,7 @@ fn pass_on(context: Context, grant: Undelivered, now: Instant) {
                 turn::on_lock(context, &name.name(), |step| step.pass_on(&grant.owner, grant.token));
             let (Ok(()) | Err(Foreign)) = passed_on;
         }
-        Gate::Shut => state::with(|state| {
+        Gate::Shut | Gate::Down => state::with(|state| {
             state.undelivered.push(grant);
             state.alarm.hold_back(now.after(HELD_BACK));
         }),
@@ -111,6 +111,12 @@ fn patrol(context: Context, now: Instant) {
         [waited_for, shadowed].concat()
     });
     let in_cluster = context.flags().cluster();
+    if in_cluster && lines.first().is_some_and(|line| is_down(context, *line)) {
+        // Not every server tells those who wait. A lock that may be handed over again soon is no reason to keep them: it
+        // may be another node that does it.
+        let all: Vec<LineId> = state::with(|state| state.room.lines().collect());
+        return all.into_iter().for_each(|line| send_away(line, Outcome::NotServed));
+    }
     for line in lines {
         let Some((db, key)) = state::with(|state| state.room.name(line)) else { continue };
         let name = OwnedName::new(db, &key);
@@ -118,7 +124,7 @@ fn patrol(context: Context, now: Instant) {
         // To open it makes the server drop it when its TTL, set by hand, has passed.
         let mut key = OpenKey::for_write(context, &name.name());
         let changed = match key.content() {
-            Content::Missing => in_cluster && !context.serves(GATE, &name.name()),
+            Content::Missing => in_cluster && context.slot_gate(GATE, &name.name()) == Gate::NotServed,
             Content::Foreign => true,
             Content::Lock(lock) => state::with(|state| {
                 state.room.shadow(line).is_some() || state.room.due(line) > lock.first_deadline()
@@ -128,6 +134,13 @@ fn patrol(context: Context, now: Instant) {
             state::with(|state| state.room.set_due(line, Some(now)));
         }
     }
+}
+
+/// Whether the cluster is down, in which no node serves the lock of this line or any other.
+fn is_down(context: Context, line: LineId) -> bool {
+    let Some((db, key)) = state::with(|state| state.room.name(line)) else { return false };
+    context.select(db);
+    context.slot_gate(GATE, &OwnedName::new(db, &key).name()) == Gate::Down
 }
 
 fn settle(context: Context, line: LineId, now: Instant) {
@@ -140,7 +153,7 @@ fn settle(context: Context, line: LineId, now: Instant) {
                 send_away(line, Outcome::WrongType);
             }
         }
-        Gate::Shut => state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK)))),
+        Gate::Shut | Gate::Down => state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK)))),
         Gate::NotServed => {
             state::with(|state| state.room.take_shadow(line));
             send_away(line, Outcome::NotServed);

@@ -126,7 +126,7 @@ impl fmt::Display for Error {
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",
             ),
-            Self::NotServed => f.write_str("TRYAGAIN this node does not serve the key any more"),
+            Self::NotServed => f.write_str("TRYAGAIN this node does not serve the key now"),
             Self::BecameReplica => f.write_str("UNBLOCKED this server has become a replica"),
             Self::NotFromPrimary => f.write_str("ERR this command is for replicas and the AOF alone"),
             Self::Payload => f.write_str("ERR malformed changes, or those of a later version of the module"),

@@ -68,6 +68,8 @@ pub enum Gate {
     Shut,
     /// This node does not serve the key.
     NotServed,
+    /// No node serves anything now: the cluster is down.
+    Down,
 }
 
 /// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has not
@@ -270,14 +272,17 @@ impl Context {
     /// slot is asked for by itself.
     pub fn write_gate(self, gate: &CStr, name: &KeyName<'_>) -> Gate {
         match self.ask(gate, c"SEs", name) {
-            Gate::Shut if !self.serves(gate, name) => Gate::NotServed,
-            answer => answer,
+            Gate::Shut => match self.slot_gate(gate, name) {
+                Gate::Open | Gate::Shut => Gate::Shut,
+                not_here @ (Gate::NotServed | Gate::Down) => not_here,
+            },
+            answer @ (Gate::Open | Gate::NotServed | Gate::Down) => answer,
         }
     }
 
-    /// Whether this node of a cluster serves `name`, be it allowed to write now or not.
-    pub fn serves(self, gate: &CStr, name: &KeyName<'_>) -> bool {
-        self.ask(gate, c"Es", name) != Gate::NotServed
+    /// Whether this node of a cluster serves `name` now, be it allowed to write or not.
+    pub fn slot_gate(self, gate: &CStr, name: &KeyName<'_>) -> Gate {
+        self.ask(gate, c"Es", name)
     }
 
     fn ask(self, gate: &CStr, mode: &CStr, name: &KeyName<'_>) -> Gate {
@@ -306,8 +311,15 @@ impl Context {
 /// Why the server refuses the write. The text is that of `RM_Call`.
 fn refusal(text: &[u8]) -> Gate {
     const ELSEWHERE: &[u8] = b"non local key";
-    let elsewhere = text.windows(ELSEWHERE.len()).any(|part| part == ELSEWHERE);
-    if elsewhere { Gate::NotServed } else { Gate::Shut }
+    const DOWN: &[u8] = b"the cluster is down";
+    let says = |what: &[u8]| text.windows(what.len()).any(|part| part == what);
+    if says(ELSEWHERE) {
+        Gate::NotServed
+    } else if says(DOWN) {
+        Gate::Down
+    } else {
+        Gate::Shut
+    }
 }
 
 /// What is so around no particular callback.

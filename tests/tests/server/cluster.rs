@@ -241,7 +241,9 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down() {
     let mut b = node.waiter("lock B BLOCK 0");
     let elsewhere = (0..16_384).find(|slot| *slot != slot_of("lock")).expect("another slot");
     assert_eq!(a.call(format!("CLUSTER DELSLOTS {elsewhere}")), Reply::ok());
-    assert_eq!(b.reply().error_word(), "CLUSTERDOWN");
+    // Some servers tell them themselves.
+    let told = b.reply();
+    assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "{told:?}");
     assert_eq!(b.call("LOCK.ACQUIRE lock B BLOCK 0").error_word(), "CLUSTERDOWN");
     assert_eq!(a.call(format!("CLUSTER ADDSLOTS {elsewhere}")), Reply::ok());
     see_state(&mut a, "ok");
