@@ -193,7 +193,7 @@ impl Cluster {
         let (mut source, mut target) = (from.client(), to.client());
         assert_eq!(target.call(format!("CLUSTER SETSLOT {slot} IMPORTING {here}")), Reply::ok());
         assert_eq!(source.call(format!("CLUSTER SETSLOT {slot} MIGRATING {there}")), Reply::ok());
-        SlotMove { cluster: self, slot, from, to }
+        SlotMove { cluster: self, slot, from, to, replacing: false }
     }
 
     /// Lets `redis-cli` move slots from one primary to another, and waits for it.
@@ -224,9 +224,15 @@ pub struct SlotMove<'c> {
     pub from: &'c Server,
     /// Where it goes.
     pub to: &'c Server,
+    replacing: bool,
 }
 
 impl SlotMove<'_> {
+    /// A key that is already there is replaced. No server leaves a key in both places, unless it is broken.
+    pub fn replacing(self) -> Self {
+        Self { replacing: true, ..self }
+    }
+
     /// Moves a batch of its keys. Whether there were any.
     #[track_caller]
     pub fn carry(&self) -> bool {
@@ -237,8 +243,9 @@ impl SlotMove<'_> {
             return false;
         }
         let port = self.to.port().to_string();
-        let mut command: Vec<&[u8]> =
-            vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"10000", b"KEYS"];
+        let mut command: Vec<&[u8]> = vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"10000"];
+        command.extend(self.replacing.then_some(&b"REPLACE"[..]));
+        command.push(b"KEYS");
         command.extend(keys.iter().map(Reply::bytes));
         // They may all be gone meanwhile.
         let answer = source.call(command);
@@ -253,15 +260,17 @@ impl SlotMove<'_> {
     }
 
     /// The slot is the other's now: first it hears of that itself, then the former owner, then everybody.
-    ///
-    /// A lock that was made at the former owner since the last batch is carried too.
     #[track_caller]
     pub fn end(self) {
         let there = self.to.node_id();
         let command = format!("CLUSTER SETSLOT {} NODE {there}", self.slot);
         assert_eq!(self.to.client().call(&*command), Reply::ok());
         let mut source = self.from.client();
-        assert_eq!(source.call(&*command), Reply::ok());
+        // It keeps a slot for as long as it has a key of it.
+        eventually("the former owner lets the slot go", || {
+            self.carry_all();
+            source.call(&*command) == Reply::ok()
+        });
         let heard = [self.from.port(), self.to.port()];
         for other in self.cluster.primaries().iter().filter(|node| !heard.contains(&node.port())) {
             assert_eq!(other.client().call(&*command), Reply::ok());

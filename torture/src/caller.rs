@@ -1,18 +1,21 @@
-//! A connection whose lock calls are recorded.
+//! A caller whose lock calls are recorded.
 
-use lockward_tests::{Client, Reply, Silence};
+use lockward_tests::{Client, Redirection, Reply, Silence};
 use lockward_trial::history::{Call, Kind, Outcome};
 use lockward_trial::recorder::{Recorder, Standing};
+use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A connection whose lock calls are recorded.
+/// A client whose lock calls are recorded: its connection, and in a cluster those to the nodes that it was sent to.
 #[derive(Debug)]
 pub struct Caller<'r> {
     recorder: &'r Recorder,
     number: u32,
     port: u16,
-    wire: Client,
+    wires: HashMap<u16, Client>,
+    /// The nodes that it was told serve these locks.
+    places: HashMap<String, u16>,
 }
 
 /// A call that has been sent and not been answered yet.
@@ -20,6 +23,15 @@ pub struct Caller<'r> {
 pub struct Asked<'r> {
     caller: Caller<'r>,
     standing: Standing<'r>,
+    request: Request,
+    /// Where it stands.
+    port: u16,
+}
+
+#[derive(Debug)]
+struct Request {
+    key: String,
+    owner: String,
     kind: Kind,
 }
 
@@ -29,12 +41,18 @@ impl<'r> Caller<'r> {
     /// # Errors
     /// As the socket tells.
     pub fn connect(recorder: &'r Recorder, number: u32, port: u16) -> io::Result<Self> {
-        Ok(Self { recorder, number, port, wire: Client::connect(port)? })
+        let wires = HashMap::from([(port, Client::connect(port)?)]);
+        Ok(Self { recorder, number, port, wires, places: HashMap::new() })
     }
 
     /// The port of its server.
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port of the server that it asks for a lock.
+    pub fn place(&self, key: &str) -> u16 {
+        self.places.get(key).copied().unwrap_or(self.port)
     }
 
     /// Makes a call and waits for its answer for at most `patience`; then it closes the connection, and nobody knows what
@@ -51,12 +69,41 @@ impl<'r> Caller<'r> {
     /// # Errors
     /// When the connection is gone: what was recorded.
     pub fn ask(mut self, key: &str, owner: &str, kind: Kind) -> Result<Asked<'r>, Box<Call>> {
-        let command = kind.command(key, owner);
-        let standing = self.recorder.start(self.number, self.port.into(), key, owner, kind.clone());
-        match self.wire.try_send(&command[..]) {
-            Ok(()) => Ok(Asked { caller: self, standing, kind }),
+        let port = self.place(key);
+        let request = Request { key: key.to_owned(), owner: owner.to_owned(), kind: kind.clone() };
+        let standing = self.recorder.start(self.number, port.into(), key, owner, kind);
+        match self.send(port, &request) {
+            Ok(()) => Ok(Asked { caller: self, standing, request, port }),
             Err(_) => Err(Box::new(standing.answered(Outcome::Unknown))),
         }
+    }
+
+    fn send(&mut self, port: u16, request: &Request) -> io::Result<()> {
+        let command = request.kind.command(&request.key, &request.owner);
+        self.wire(port)?.try_send(&command[..])
+    }
+
+    fn wire(&mut self, port: u16) -> io::Result<&mut Client> {
+        if !self.wires.contains_key(&port) {
+            self.wires.insert(port, Client::connect(port)?);
+        }
+        self.wires.get_mut(&port).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Goes where it was sent, and asks there; the port, unless nothing was asked there.
+    fn follow(&mut self, redirection: Redirection, request: &Request) -> Option<u16> {
+        let (Redirection::Moved(port) | Redirection::Ask(port)) = redirection;
+        let wire = self.wire(port).ok()?;
+        match redirection {
+            Redirection::Moved(_) => {
+                self.places.insert(request.key.clone(), port);
+            }
+            Redirection::Ask(_) => {
+                wire.try_call("ASKING").ok()?;
+            }
+        }
+        self.send(port, request).ok()?;
+        Some(port)
     }
 }
 
@@ -81,14 +128,23 @@ impl<'r> Asked<'r> {
         let end = Instant::now() + patience;
         let answer = loop {
             let left = end.saturating_duration_since(Instant::now());
-            let answer = self.caller.wire.reply_within(left.min(SLICE));
-            if answer != Err(Silence::StillOpen) || left <= SLICE || !goes_on() {
-                break answer;
+            let Ok(wire) = self.caller.wire(self.port) else { break Err(Silence::Closed) };
+            match wire.reply_within(left.min(SLICE)) {
+                Err(Silence::StillOpen) if left > SLICE && goes_on() => {}
+                Err(silence) => break Err(silence),
+                Ok(reply) => match reply.redirection() {
+                    None => break Ok(reply),
+                    Some(redirection) => match self.caller.follow(redirection, &self.request) {
+                        Some(port) => self.port = port,
+                        // Nobody was asked: the one who sent it away refused it.
+                        None => return (None, self.standing.answered(outcome(&self.request.kind, &reply))),
+                    },
+                },
             }
         };
         match answer {
             Ok(reply) => {
-                let outcome = outcome(&self.kind, &reply);
+                let outcome = outcome(&self.request.kind, &reply);
                 (Some(self.caller), self.standing.answered(outcome))
             }
             Err(Silence::StillOpen | Silence::Closed) => {

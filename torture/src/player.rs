@@ -104,7 +104,7 @@ impl<'r> Player<'r> {
         self.caller = caller;
         self.client.hear(&call, &mut self.random);
         if let Outcome::Error(word) = &call.outcome
-            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED")
+            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED" | "TRYAGAIN")
         {
             // The server refuses everybody for a while, or is no primary any more.
             self.caller = None;

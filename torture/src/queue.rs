@@ -6,7 +6,8 @@ use lockward_trial::history::{Back, Fault, Kind, Line, Nanos, Outcome, Wait};
 use lockward_trial::recorder::{Recorder, now};
 use std::time::{Duration, Instant};
 
-const KEY: &str = "queue";
+/// The lock that it asks for.
+pub const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
 /// The first holder's lease: the line is to stand before it ends. No longer than the shortest quarantine of the worlds.
@@ -16,8 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One line of waiters, from the first to the last. Where a fault comes in between, the round is given up: what was
 /// seen until then still counts.
 pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
-    let (Ok(mut observer), Ok(holder)) = (Client::connect(port), Caller::connect(recorder, number, port))
-    else {
+    let Ok(holder) = Caller::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
     };
     let acquire = |lease, wait| Kind::Acquire { lease, wait, holds: None };
@@ -25,6 +25,8 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
     let (holder, granted) =
         holder.call(KEY, &owner(0), acquire(FIRST_LEASE, Wait::Limit(2_000_000_000)), PATIENCE);
     let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };
+    let port = holder.place(KEY);
+    let Ok(mut observer) = Client::connect(port) else { return };
 
     let mut line: Vec<Asked<'_>> = Vec::new();
     for place in 1..=WAITERS {

@@ -188,6 +188,7 @@ impl Client {
             (Outcome::Left { holds }, _) => self.holds = *holds,
             (Outcome::Granted { .. } | Outcome::Renewed { .. }, _) => {}
             (Outcome::NotAcquired, _) => self.holds = 0,
+            (Outcome::Error(word), kind) if word == "TRYAGAIN" => self.again = Some(kind.clone()),
             (Outcome::Error(word), _) => {
                 // It has holds that it does not know of: those are left to their lease.
                 self.unsure |= word == "HOLDS";
@@ -223,6 +224,25 @@ impl Client {
 mod tests {
     use super::*;
     use crate::history::Outcome::Granted;
+
+    #[test]
+    fn who_is_told_to_try_again_does() {
+        let mut client = Client::new(0);
+        let kind = Kind::Acquire { lease: 10, wait: Wait::Unlimited, holds: Some(1) };
+        let sent_away = Call {
+            client: 0,
+            node: 0,
+            key: "k".to_owned(),
+            owner: "A".to_owned(),
+            kind: kind.clone(),
+            start: 5,
+            joined: None,
+            end: Some(6),
+            outcome: Outcome::Error("TRYAGAIN".to_owned()),
+        };
+        client.hear(&sent_away, &mut Random::new(1));
+        assert_eq!(client.again, Some(kind));
+    }
 
     #[test]
     fn the_last_call_gives_back_what_is_held_while_the_lease_runs() {

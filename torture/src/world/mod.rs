@@ -1,6 +1,7 @@
 //! The worlds: which servers there are, what may happen to them, and what is promised all the same.
 
 mod alone;
+mod clustered;
 mod cut_off;
 mod failover;
 mod sentinels;
@@ -44,6 +45,8 @@ pub enum Kind {
     Sentinels,
     /// The same, but the primary stands still, and goes on when another has taken its place.
     Sleeping,
+    /// A cluster of three primaries and a replica each: slots move, and primaries hand over in order.
+    Cluster,
 }
 
 /// The servers of a world.
@@ -57,7 +60,7 @@ pub trait World {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Alone,
         Self::Clocks,
         Self::Wiped,
@@ -67,6 +70,7 @@ impl Kind {
         Self::Frozen,
         Self::Sentinels,
         Self::Sleeping,
+        Self::Cluster,
     ];
 
     /// Its name on the command line.
@@ -82,6 +86,7 @@ impl Kind {
             Self::Frozen => "frozen",
             Self::Sentinels => "sentinels",
             Self::Sleeping => "sleeping",
+            Self::Cluster => "cluster",
         }
     }
 
@@ -98,6 +103,7 @@ impl Kind {
             Self::Frozen => Box::new(cut_off::Frozen::start()),
             Self::Sentinels => Box::new(sentinels::Watched::start()),
             Self::Sleeping => Box::new(sentinels::Sleeping::start()),
+            Self::Cluster => Box::new(clustered::Clustered::start(&self.manners().keys)),
         }
     }
 
@@ -143,7 +149,7 @@ impl Kind {
     #[must_use]
     pub fn judge(self, history: &History, bounds: &Bounds) -> Vec<Alarm> {
         let checks: &[fn(&History, &Bounds) -> Vec<Alarm>] = match self {
-            Self::Alone | Self::Clocks | Self::Wiped => &[checker::check],
+            Self::Alone | Self::Clocks | Self::Wiped | Self::Cluster => &[checker::check],
             // A replica that missed a re-entry or a release counts otherwise than its primary told.
             Self::Failover | Self::CutOff | Self::Frozen => &[
                 checker::tenures_never_overlap,
@@ -187,7 +193,7 @@ impl Kind {
     /// Whether a grant can be forgotten here, so that there is a quarantine and clients are careful.
     const fn forgets(self) -> bool {
         match self {
-            Self::Alone | Self::Clocks => false,
+            Self::Alone | Self::Clocks | Self::Cluster => false,
             Self::Wiped
             | Self::Failover
             | Self::CutOff
@@ -229,6 +235,15 @@ impl<'r> Nemesis<'r> {
         let start = now();
         let done = fault(self);
         self.record(name, None, start);
+        done
+    }
+
+    /// The same, for what must not be noticed: it excuses nobody who waits.
+    pub fn routine<T>(&mut self, name: &str, routine: impl FnOnce(&mut Self) -> T) -> T {
+        const NOBODY: u32 = u32::MAX - 1;
+        let start = now();
+        let done = routine(self);
+        self.record(name, Some(NOBODY), start);
         done
     }
 

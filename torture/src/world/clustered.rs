@@ -1,0 +1,78 @@
+//! A cluster whose slots move all the time.
+
+use super::{Nemesis, World};
+use crate::queue;
+use lockward_tests::{Cluster, Reply, Server, Setup, eventually, slot_of};
+
+/// Three primaries and a replica each. The slots of the locks are moved as operators' tools move them, with as much time
+/// as chance will have it between the steps; now and then a primary hands over to its replica. Nothing of that loses
+/// anything.
+#[derive(Debug)]
+pub(super) struct Clustered {
+    cluster: Cluster,
+    slots: Vec<u16>,
+}
+
+impl Clustered {
+    pub(super) fn start(keys: &[String]) -> Self {
+        // Where the machine is slow, no replica is to believe that its primary has died.
+        let setup =
+            Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 15000");
+        let keys = keys.iter().map(String::as_str).chain([queue::KEY]);
+        Self { cluster: Cluster::start_with(setup), slots: keys.map(slot_of).collect() }
+    }
+
+    /// Moves the slot of a lock to another primary. No client may notice more than that it is sent elsewhere.
+    fn move_slot(&self, nemesis: &mut Nemesis<'_>) {
+        let slot = *nemesis.random.one_of(&self.slots).expect("a slot");
+        let owner = self.cluster.owner(slot).port();
+        let mut others = self.cluster.primaries();
+        others.retain(|node| node.port() != owner);
+        let to = *nemesis.random.one_of(&others).expect("another primary");
+        nemesis.routine("move of a slot", |nemesis| {
+            let moving = self.cluster.begin_to_move(slot, to).replacing();
+            nemesis.pass(0..30);
+            moving.carry_all();
+            nemesis.pass(0..30);
+            moving.end();
+        });
+    }
+
+    /// A primary hands over to its replica.
+    fn hand_over(&self, nemesis: &mut Nemesis<'_>) {
+        let primaries = self.cluster.primaries();
+        let primary = *nemesis.random.one_of(&primaries).expect("a primary");
+        let replica = self.cluster.replica_of(primary);
+        replica.see_in_sync_with(primary);
+        assert_eq!(replica.client().call("CLUSTER FAILOVER"), Reply::ok());
+        let mut client = replica.client();
+        eventually("the replica is the primary", || client.server_info("replication", "role") == "master");
+        self.cluster.see_agreement();
+        primary.see_in_sync_with(replica);
+    }
+
+    fn one(&self, nemesis: &mut Nemesis<'_>) -> &Server {
+        nemesis.random.one_of(self.cluster.nodes()).expect("a node")
+    }
+}
+
+impl World for Clustered {
+    fn port(&self) -> u16 {
+        self.cluster.nodes()[0].port()
+    }
+
+    fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
+        for _ in 0..nemesis.random.between(5, 20) {
+            self.move_slot(nemesis);
+        }
+        match nemesis.random.between(0, 10) {
+            0..3 => nemesis.fault("hand-over", |nemesis| self.hand_over(nemesis)),
+            3..5 => nemesis.stop_clients(),
+            5..7 => {
+                let port = self.one(nemesis).port();
+                nemesis.cut_connections(port);
+            }
+            _ => {}
+        }
+    }
+}
