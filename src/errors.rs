@@ -36,6 +36,8 @@ pub enum Error {
     TokenOutOfRange,
     /// COUNT below one, or WAITERS below zero.
     CountOutOfRange,
+    /// LOCK.TOP where the server looks for every key in the slot of another.
+    TopInTransaction,
     /// SHARED, or SLOTS above 1.
     NotSupportedYet,
     /// The key holds something else.
@@ -108,6 +110,9 @@ impl fmt::Display for Error {
             Self::SlotsOutOfRange => f.write_str("ERR SLOTS must be 1 to 1000000"),
             Self::TokenOutOfRange => f.write_str("ERR TOKEN is out of range"),
             Self::CountOutOfRange => f.write_str("ERR count is out of range"),
+            Self::TopInTransaction => {
+                f.write_str("ERR LOCK.TOP is not possible in a transaction or script on a node of a cluster")
+            }
             Self::NotSupportedYet => f.write_str("ERR SHARED and SLOTS above 1 are not supported yet"),
             Self::WrongType => {
                 f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")

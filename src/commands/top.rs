@@ -34,6 +34,12 @@ impl Command for Top {
                 _ => return Err(Error::Syntax),
             }
         }
+        // From Redis 7.4 and Valkey 8 on, the server looks for each key that is opened in a transaction in the slot of
+        // the transaction's own keys, and so finds no other.
+        let flags = context.flags();
+        if flags.cluster() && flags.must_not_block() {
+            return Err(Error::TopInTransaction);
+        }
         let now = now().mono;
         let top = most_contended(context.db(), count.unwrap_or(DEFAULT_COUNT));
         context.reply_array(top.len());

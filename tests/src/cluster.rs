@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::reply::Reply;
 use crate::server::{Server, Setup};
-use crate::wait::eventually;
+use crate::wait::{eventually, within};
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +13,9 @@ const SLOTS: u16 = 16_384;
 const PRIMARIES: u16 = 3;
 /// So many keys are moved in one go.
 const BATCH: usize = 100;
+/// For so long the servers try to hand over.
+const ATTEMPT: Duration = Duration::from_secs(6);
+const HAND_OVER: Duration = Duration::from_secs(60);
 /// For so long a [`ClusterClient`] follows redirections and asks again.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -183,6 +186,22 @@ impl Cluster {
         let moving = self.begin_to_move(slot, to);
         moving.carry_all();
         moving.end();
+    }
+
+    /// Lets a replica take its primary's place, in order, and waits until all know. (The servers give up an attempt that
+    /// comes soon after another one, and have to be asked again.)
+    #[track_caller]
+    pub fn hand_over_to(&self, replica: &Server) {
+        let mut client = replica.client();
+        let mut asked: Option<Instant> = None;
+        within(HAND_OVER, "the replica is the primary", || {
+            if asked.is_none_or(|asked| asked.elapsed() > ATTEMPT) {
+                asked = Some(Instant::now());
+                let _ = client.call("CLUSTER FAILOVER");
+            }
+            (client.server_info("replication", "role") == "master").then_some(())
+        });
+        self.see_agreement();
     }
 
     /// Begins to move a slot: nothing of it is there yet.

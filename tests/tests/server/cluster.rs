@@ -100,6 +100,69 @@ fn a_script_keeps_to_one_slot_that_is_all_here() {
 }
 
 #[test]
+fn a_transaction_in_one_slot_cannot_tell_of_all() {
+    let node = node_with_all_slots(Setup::new());
+    let mut client = node.client();
+    client.acquire("other A PX 600000");
+    let _b = node.waiter("other B BLOCK 0");
+    let [_, told] = client.transact(["LOCK.ACQUIRE lock A", "LOCK.TOP"]);
+    assert!(told.error().contains("not possible in a transaction or script"), "{told:?}");
+    let told = client.call(["EVAL", "return redis.call('LOCK.TOP')", "1", "lock"]);
+    assert!(told.error().contains("not possible in a transaction or script"), "{told:?}");
+    assert_eq!(client.call("LOCK.TOP").items()[0].field("holder"), &Reply::bulk("A"));
+}
+
+#[test]
+fn a_slot_is_not_moved_by_the_server_itself() {
+    let cluster = three_primaries();
+    let (from, to) = cluster.owner_and_other("lock");
+    let mut here = from.client();
+    let has_it = here.call("CLUSTER HELP").items().iter().any(|line| line.text().starts_with("MIGRATESLOTS"));
+    if !has_it {
+        return println!("only Valkey, from 9 on, moves slots by itself");
+    }
+    let granted = here.acquire("lock A PX 600000");
+    let slot = slot_of("lock");
+    let told = here.call(format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", to.node_id()));
+    assert!(told.error().contains("does not support atomic slot migrations"), "{told:?}");
+    cluster.move_slot(slot, to);
+    assert_eq!(to.client().holder("lock").token, granted.token);
+}
+
+#[test]
+fn locks_of_every_database_move_with_their_slot() {
+    let has_them = Setup::new().start_node().client().call("CONFIG GET cluster-databases");
+    if has_them.items().is_empty() {
+        return println!("only Valkey, from 9 on, has databases in a cluster");
+    }
+    let cluster = Cluster::start_without_replicas(Setup::new().config("cluster-databases 4"));
+    let (from, to) = cluster.owner_and_other("lock");
+    let clients = [0, 2].map(|db| {
+        let mut holder = from.client();
+        assert_eq!(holder.call(format!("SELECT {db}")), Reply::ok());
+        let granted = holder.acquire("lock A PX 600000");
+        let mut waiter = from.client();
+        assert_eq!(waiter.call(format!("SELECT {db}")), Reply::ok());
+        waiter.ask("lock B BLOCK 0");
+        holder.see_waiters("lock", 1);
+        (db, granted, waiter)
+    });
+    let moving = cluster.begin_to_move(slot_of("lock"), to);
+    for (db, granted, mut waiter) in clients {
+        let mut source = from.client();
+        assert_eq!(source.call(format!("SELECT {db}")), Reply::ok());
+        let moved = source.call(format!("MIGRATE 127.0.0.1 {} lock {db} 10000", to.port()));
+        assert_eq!(moved, Reply::ok());
+        assert_eq!(waiter.reply().error_word(), "TRYAGAIN");
+        let mut there = to.client();
+        assert_eq!(there.call(format!("SELECT {db}")), Reply::ok());
+        ask_with_leave(&mut there, "LOCK.RENEW lock A PX 600000");
+        assert_eq!(there.reply(), Reply::Int(granted.token));
+    }
+    moving.end();
+}
+
+#[test]
 fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");

@@ -2,7 +2,7 @@
 
 use super::{Nemesis, World};
 use crate::queue;
-use lockward_tests::{Cluster, Reply, Server, Setup, eventually, slot_of};
+use lockward_tests::{Cluster, Server, Setup, slot_of};
 
 /// Three primaries and a replica each. The slots of the locks are moved as operators' tools move them, with as much time
 /// as chance will have it between the steps; now and then a primary hands over to its replica. Nothing of that loses
@@ -17,7 +17,7 @@ impl Clustered {
     pub(super) fn start(keys: &[String]) -> Self {
         // Where the machine is slow, no replica is to believe that its primary has died.
         let setup =
-            Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 15000");
+            Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
         let keys = keys.iter().map(String::as_str).chain([queue::KEY]);
         Self { cluster: Cluster::start_with(setup), slots: keys.map(slot_of).collect() }
     }
@@ -44,10 +44,7 @@ impl Clustered {
         let primary = *nemesis.random.one_of(&primaries).expect("a primary");
         let replica = self.cluster.replica_of(primary);
         replica.see_in_sync_with(primary);
-        assert_eq!(replica.client().call("CLUSTER FAILOVER"), Reply::ok());
-        let mut client = replica.client();
-        eventually("the replica is the primary", || client.server_info("replication", "role") == "master");
-        self.cluster.see_agreement();
+        self.cluster.hand_over_to(replica);
         primary.see_in_sync_with(replica);
     }
 
