@@ -7,7 +7,7 @@ use lockward_tests::{Server, Setup};
 use lockward_trial::alarm::{Alarm, Check};
 use lockward_trial::bounds::{Bounds, Happened};
 use lockward_trial::checker::{tenures_never_overlap, what_happened};
-use lockward_trial::history::History;
+use lockward_trial::history::{self, History};
 use lockward_trial::random::Random;
 use lockward_trial::recorder::Recorder;
 use std::collections::BTreeMap;
@@ -157,6 +157,11 @@ impl Display for Outcome {
         )?;
         let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
         writeln!(f, "  faults: {}", faults.join(", "))?;
+        let sent_away = history::Outcome::Error("TRYAGAIN".to_owned());
+        match history.calls().filter(|(_, call)| call.outcome == sent_away).count() {
+            0 => {}
+            sent_away => writeln!(f, "  {sent_away} waiters sent away")?,
+        }
         writeln!(f, "  {overlaps} tenures overlapped another")?;
         if alarms.is_empty() {
             return write!(f, "  no alarm");

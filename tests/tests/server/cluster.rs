@@ -1,6 +1,8 @@
 //! Cluster mode: a lock moves with its slot, and no node grants a lock of a slot that it does not own.
 
-use lockward_tests::{Client, Cluster, Redirection, Reply, Server, Setup, eventually, rounds, slot_of};
+use lockward_tests::{
+    Client, Cluster, Redirection, Reply, Server, Setup, WallClock, eventually, rounds, slot_of,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -256,6 +258,30 @@ fn a_lock_that_is_moved_there_and_back_is_the_same() {
 }
 
 #[test]
+fn a_move_counts_the_lease_by_the_wall_clocks_and_never_stretches_it() {
+    const APART: i64 = 10_000;
+    let length = Duration::from_millis(APART.unsigned_abs());
+    for (key, taken_off) in [("ahead", APART), ("behind", 0)] {
+        let mut clock = WallClock::new();
+        let (from, to) = (Server::start(), Setup::new().clock(&clock).start());
+        if taken_off > 0 {
+            clock.forward(length)
+        } else {
+            clock.back(length)
+        }
+        let mut here = from.client();
+        here.acquire(&format!("{key} A PX 600000"));
+        let (begun, before) = (Instant::now(), here.holder(key));
+        assert_eq!(here.call(format!("MIGRATE 127.0.0.1 {} {key} 0 10000", to.port())), Reply::ok());
+        let after = to.client().holder(key);
+        let took = i64::try_from(begun.elapsed().as_millis()).unwrap();
+        let most = before.lease_left - taken_off;
+        assert!((most - took - 10..=most + 10).contains(&after.lease_left), "{key}: {before:?}, {after:?}");
+        assert_eq!(after.tenure(), before.tenure());
+    }
+}
+
+#[test]
 fn a_wait_for_a_lock_that_nobody_holds_is_sent_away_with_its_slot() {
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other("lock");
@@ -446,10 +472,12 @@ fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
                 .collect();
             cluster.move_slot(*slot, to);
             let moved = Instant::now();
-            for (key, before, since, waiter) in &mut held {
+            for (key, .., waiter) in &mut held {
                 assert_eq!(waiter.reply().error_word(), "TRYAGAIN", "{key}");
                 slowest = slowest.max(moved.elapsed());
                 late += usize::from(moved.elapsed() > SOON);
+            }
+            for (key, before, since, waiter) in &mut held {
                 let after = to.client().holder(key);
                 let took = i64::try_from(since.elapsed().as_millis()).unwrap();
                 assert_eq!(after.tenure(), before.tenure());
