@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::reply::Reply;
 use crate::server::{Server, Setup};
-use crate::wait::{eventually, within};
+use crate::wait::{eventually, soon, within};
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -215,6 +215,26 @@ impl Cluster {
         SlotMove { cluster: self, slot, from, to, replacing: false }
     }
 
+    /// Lets the servers move a slot whole, as Valkey can from 9 on. Whether that has succeeded.
+    #[track_caller]
+    pub fn migrate_slot(&self, slot: u16, to: &Server) -> bool {
+        let mut source = self.owner(slot).client();
+        let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", to.node_id());
+        assert_eq!(source.call(command), Reply::ok());
+        let succeeded = soon("the migration is over", || {
+            let jobs = source.call("CLUSTER GETSLOTMIGRATIONS");
+            match &*jobs.items()[0].field("state").text() {
+                "success" => Some(true),
+                "failed" | "cancelled" => Some(false),
+                _ => None,
+            }
+        });
+        if succeeded {
+            self.see_agreement();
+        }
+        succeeded
+    }
+
     /// Lets `redis-cli` move slots from one primary to another, and waits for it.
     #[track_caller]
     pub fn reshard(&self, from: &Server, to: &Server, slots: u16) {
@@ -399,6 +419,12 @@ impl Server {
     #[track_caller]
     pub fn node_id(&self) -> String {
         self.client().call("CLUSTER MYID").text()
+    }
+
+    /// Whether the server has a command: `"cluster|migrateslots"`.
+    #[track_caller]
+    pub fn has_command(&self, name: &str) -> bool {
+        !self.client().call(["COMMAND", "INFO", name]).items()[0].is_null()
     }
 
     /// Lets the node of a client meet this one.

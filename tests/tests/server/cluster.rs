@@ -115,23 +115,6 @@ fn a_transaction_in_one_slot_cannot_tell_of_all() {
 }
 
 #[test]
-fn a_slot_is_not_moved_by_the_server_itself() {
-    let cluster = three_primaries();
-    let (from, to) = cluster.owner_and_other("lock");
-    let mut here = from.client();
-    let has_it = here.call("CLUSTER HELP").items().iter().any(|line| line.text().starts_with("MIGRATESLOTS"));
-    if !has_it {
-        return println!("only Valkey, from 9 on, moves slots by itself");
-    }
-    let granted = here.acquire("lock A PX 600000");
-    let slot = slot_of("lock");
-    let told = here.call(format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", to.node_id()));
-    assert!(told.error().contains("does not support atomic slot migrations"), "{told:?}");
-    cluster.move_slot(slot, to);
-    assert_eq!(to.client().holder("lock").token, granted.token);
-}
-
-#[test]
 fn locks_of_every_database_move_with_their_slot() {
     let has_them = Setup::new().start_node().client().call("CONFIG GET cluster-databases");
     if has_them.items().is_empty() {

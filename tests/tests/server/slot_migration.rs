@@ -1,24 +1,19 @@
 //! Slots that the servers themselves move from node to node, whole (`CLUSTER MIGRATESLOTS`, from Valkey 9 on).
 
-use super::cluster::{node_id, node_with_all_slots, second_node};
-use lockward_tests::{Client, Reply, Server, eventually};
+use lockward_tests::{Client, Cluster, Reply, Server, Setup, eventually, slot_of};
 
-/// Two nodes, the first of which serves all slots; `None` where the server has no such command.
+/// A cluster; `None` where the server has no such command.
 #[track_caller]
-fn nodes() -> Option<(Server, Server)> {
-    let first = node_with_all_slots();
-    let command = first.client().call("COMMAND INFO cluster|migrateslots");
-    (!command.items()[0].is_null()).then(|| {
-        let second = second_node(&first);
-        (first, second)
-    })
+fn cluster() -> Option<Cluster> {
+    let has_it = Setup::new().start_node().has_command("cluster|migrateslots");
+    has_it.then(|| Cluster::start_without_replicas(Setup::new()))
 }
 
 /// Begins to move the slot of `lock` from the node of `client` to `to`.
 #[track_caller]
 fn begin_to_migrate(client: &mut Client, to: &Server) {
-    let slot = client.call("CLUSTER KEYSLOT lock").int();
-    let asked = client.call(format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", node_id(to)));
+    let slot = slot_of("lock");
+    let asked = client.call(format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", to.node_id()));
     assert_eq!(asked, Reply::ok());
 }
 
@@ -41,12 +36,13 @@ fn migrate(client: &mut Client, to: &Server) {
 
 #[test]
 fn a_lock_goes_along_with_its_slot() {
-    let Some((first, second)) = nodes() else { return };
+    let Some(cluster) = cluster() else { return };
+    let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
     a.acquire("lock A PX 600000");
     a.acquire("lock A");
     let before = a.holder("lock");
-    migrate(&mut a, &second);
+    migrate(&mut a, second);
     let mut far = second.client();
     let after = far.holder("lock");
     assert_eq!(after.tenure(), before.tenure());
@@ -57,12 +53,13 @@ fn a_lock_goes_along_with_its_slot() {
 
 #[test]
 fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
-    let Some((first, second)) = nodes() else { return };
+    let Some(cluster) = cluster() else { return };
+    let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
     a.acquire("lock A PX 600000");
     let before = a.holder("lock");
     let mut b = first.waiter("lock B BLOCK 0");
-    migrate(&mut a, &second);
+    migrate(&mut a, second);
     let reply = b.reply();
     assert!(["MOVED", "TRYAGAIN"].contains(&reply.error_word()), "{reply:?}");
     let mut far = second.client();
@@ -74,11 +71,12 @@ fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
 
 #[test]
 fn what_changes_while_a_slot_is_moved_goes_along() {
-    let Some((first, second)) = nodes() else { return };
+    let Some(cluster) = cluster() else { return };
+    let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
     a.acquire("lock A PX 600000");
     assert_eq!(a.call("DEBUG SLOTMIGRATION PREVENT-PAUSE 1"), Reply::ok());
-    begin_to_migrate(&mut a, &second);
+    begin_to_migrate(&mut a, second);
     see_migration(&mut a, "waiting-to-pause");
     let mut b = first.waiter("lock B BLOCK 0 PX 600000");
     let mut c = first.waiter("lock C BLOCK 0 PX 600000");
@@ -95,12 +93,13 @@ fn what_changes_while_a_slot_is_moved_goes_along() {
 
 #[test]
 fn a_slot_that_stays_after_all_keeps_its_waiters() {
-    let Some((first, second)) = nodes() else { return };
+    let Some(cluster) = cluster() else { return };
+    let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
     a.acquire("lock A PX 600000");
     let mut b = first.waiter("lock B BLOCK 0");
     assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
-    begin_to_migrate(&mut a, &second);
+    begin_to_migrate(&mut a, second);
     see_migration(&mut a, "failover-");
     a.call("CLUSTER CANCELSLOTMIGRATIONS");
     see_migration(&mut a, "cancelled");

@@ -11,6 +11,8 @@ use lockward_tests::{Cluster, Server, Setup, slot_of};
 pub(super) struct Clustered {
     cluster: Cluster,
     slots: Vec<u16>,
+    /// Whether the servers can also move slots by themselves.
+    moves_whole_slots: bool,
 }
 
 impl Clustered {
@@ -19,7 +21,9 @@ impl Clustered {
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
         let keys = keys.iter().map(String::as_str).chain([queue::KEY]);
-        Self { cluster: Cluster::start_with(setup), slots: keys.map(slot_of).collect() }
+        let cluster = Cluster::start_with(setup);
+        let moves_whole_slots = cluster.nodes()[0].has_command("cluster|migrateslots");
+        Self { cluster, slots: keys.map(slot_of).collect(), moves_whole_slots }
     }
 
     /// Moves the slot of a lock to another primary. No client may notice more than that it is sent elsewhere.
@@ -29,6 +33,10 @@ impl Clustered {
         let mut others = self.cluster.primaries();
         others.retain(|node| node.port() != owner);
         let to = *nemesis.random.one_of(&others).expect("another primary");
+        if self.moves_whole_slots && nemesis.random.percent(50) {
+            nemesis.routine("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
+            return;
+        }
         nemesis.routine("move of a slot", |nemesis| {
             let moving = self.cluster.begin_to_move(slot, to).replacing();
             nemesis.pass(0..30);
