@@ -2,40 +2,21 @@
 //! text holds anything that a client sent.
 
 use crate::server::{Context, Foreign};
+use lockward_core::arguments::Mistake;
 use lockward_core::{Full, NotHeld, Refusal};
 use std::fmt;
 
 /// What a client is told instead of a reply. Nothing has changed.
 #[derive(Debug)]
 pub enum Error {
-    /// Too few or too many arguments.
-    WrongArity,
-    /// An option that is unknown, is given twice, lacks its value, or excludes another.
-    Syntax,
-    /// Not a number, or not one of 64 bits.
-    NotAnInteger,
+    /// Arguments that are none.
+    Mistaken(Mistake),
     /// A lease that is not above zero, or too long for any clock.
     InvalidLease(&'static str),
     /// A lease longer than `lock.max-lease`.
     LongerThanMaxLease(&'static str),
     /// A lease longer than `lock.quarantine`, which could not protect it.
     LongerThanQuarantine(&'static str),
-    /// A wait limit that is no number.
-    LimitNotAnInteger,
-    /// A wait limit below zero.
-    LimitNegative,
-    /// A wait limit too long for any clock.
-    LimitOutOfRange,
-    /// An owner that is empty or too long.
-    Owner,
-    /// A count of holds that is none.
-    HoldsOutOfRange,
-    /// A number of slots that is none.
-    SlotsOutOfRange,
-    /// A fencing token that is none.
-    TokenOutOfRange,
-    /// COUNT below one, or WAITERS below zero.
-    CountOutOfRange,
     /// LOCK.TOP where the server looks for every key in the slot of another.
     TopInTransaction,
     /// SHARED, or SLOTS above 1.
@@ -72,6 +53,12 @@ impl From<Foreign> for Error {
     }
 }
 
+impl From<Mistake> for Error {
+    fn from(mistake: Mistake) -> Self {
+        Self::Mistaken(mistake)
+    }
+}
+
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
@@ -81,7 +68,7 @@ impl From<Refusal> for Error {
 impl Error {
     /// Tells the client.
     pub fn reply(&self, context: Context) {
-        if matches!(self, Self::WrongArity) {
+        if matches!(self, Self::Mistaken(Mistake::WrongArity)) {
             context.reply_wrong_arity();
         } else {
             context.reply_error(&self.to_string());
@@ -92,9 +79,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WrongArity => f.write_str("ERR wrong number of arguments"),
-            Self::Syntax => f.write_str("ERR syntax error"),
-            Self::NotAnInteger => f.write_str("ERR value is not an integer or out of range"),
+            Self::Mistaken(mistake) => f.write_str(mistaken(*mistake)),
             Self::InvalidLease(command) => write!(f, "ERR invalid expire time in '{command}' command"),
             Self::LongerThanMaxLease(command) => {
                 write!(f, "ERR invalid expire time in '{command}' command, longer than lock.max-lease")
@@ -102,14 +87,6 @@ impl fmt::Display for Error {
             Self::LongerThanQuarantine(command) => {
                 write!(f, "ERR invalid expire time in '{command}' command, longer than lock.quarantine")
             }
-            Self::LimitNotAnInteger => f.write_str("ERR timeout is not an integer or out of range"),
-            Self::LimitNegative => f.write_str("ERR timeout is negative"),
-            Self::LimitOutOfRange => f.write_str("ERR timeout is out of range"),
-            Self::Owner => f.write_str("ERR owner must be 1 to 1024 bytes"),
-            Self::HoldsOutOfRange => f.write_str("ERR HOLDS is out of range"),
-            Self::SlotsOutOfRange => f.write_str("ERR SLOTS must be 1 to 1000000"),
-            Self::TokenOutOfRange => f.write_str("ERR TOKEN is out of range"),
-            Self::CountOutOfRange => f.write_str("ERR count is out of range"),
             Self::TopInTransaction => {
                 f.write_str("ERR LOCK.TOP is not possible in a transaction or script on a node of a cluster")
             }
@@ -137,6 +114,26 @@ impl fmt::Display for Error {
             Self::Payload => f.write_str("ERR malformed changes, or those of a later version of the module"),
             Self::Internal => f.write_str("ERR internal error, see the server's log"),
         }
+    }
+}
+
+/// What is wrong with the arguments.
+const fn mistaken(mistake: Mistake) -> &'static str {
+    match mistake {
+        Mistake::WrongArity => "ERR wrong number of arguments",
+        Mistake::Syntax => "ERR syntax error",
+        Mistake::NotAnInteger => "ERR value is not an integer or out of range",
+        Mistake::Owner => "ERR owner must be 1 to 1024 bytes",
+        Mistake::Holds => "ERR HOLDS is out of range",
+        Mistake::Slots => "ERR SLOTS must be 1 to 1000000",
+        Mistake::Token => "ERR TOKEN is out of range",
+        Mistake::Count => "ERR count is out of range",
+        Mistake::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
+        Mistake::LimitNegative => "ERR timeout is negative",
+        Mistake::LimitOutOfRange => "ERR timeout is out of range",
+        // Told with the command and the setting.
+        Mistake::Lease => "ERR invalid expire time",
+        Mistake::LeaseTooLong => "ERR invalid expire time, too long",
     }
 }
 

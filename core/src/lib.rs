@@ -7,11 +7,13 @@
 //! - [`Lock`] is the stored value: its holders, changed only by [`Lock::apply`].
 //! - [`WaitingRoom`] keeps the wait queues, one line a lock.
 //! - [`Step`] is one step on one lock: acquire, release, renew, settle. The only place where a grant is decided.
+//! - [`arguments`] reads what a client asks for.
 //! - [`encoding`] is what RDB files, replicas and the AOF are sent.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+pub mod arguments;
 mod effects;
 pub mod encoding;
 mod id_hash;

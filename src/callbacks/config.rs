@@ -1,11 +1,11 @@
 //! The settings as the server asks for them.
 
 use super::{Edge, guard};
-use crate::arguments::parse_integer;
 use crate::news;
 use crate::server::{Context, Level, api, log, string_bytes};
 use crate::settings::{ALL, Setting, quarantine};
 use crate::state;
+use lockward_core::arguments::integer;
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::slice;
@@ -60,7 +60,7 @@ fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
             return wrong(&format!("unknown module argument '{}'", name.escape_ascii()));
         };
         let range = setting.least..=setting.most;
-        let Some(given) = parse_integer(value).filter(|given| range.contains(given)) else {
+        let Some(given) = integer(value).filter(|given| range.contains(given)) else {
             let name = setting.name.to_string_lossy();
             return wrong(&format!("{name} must be a number from {} to {}", setting.least, setting.most));
         };

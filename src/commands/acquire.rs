@@ -1,12 +1,13 @@
 //! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [HOLDS n] [SHARED | SLOTS n]
 
 use super::{LEASE, only_clients};
-use crate::arguments::{Arguments, once};
+use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::waiters::{self, Wait};
 use crate::{settings, turn};
+use lockward_core::arguments::{Mistake, once};
 use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
 use std::ffi::{CStr, c_int};
 use uuid::Uuid;
@@ -81,9 +82,9 @@ impl<'a> Asked<'a> {
                 b"ex" => once(&mut lease, arguments.lease(1_000, NAME)?)?,
                 b"block" => once(&mut block, arguments.wait_limit()?)?,
                 b"holds" => once(&mut holds, arguments.holds(1)?)?,
-                b"slots" => once(&mut slots, parse_slots(&mut arguments)?)?,
+                b"slots" => once(&mut slots, arguments.slots()?)?,
                 b"shared" => once(&mut slots, Slots::SHARED)?,
-                _ => return Err(Error::Syntax),
+                _ => return Err(Mistake::Syntax.into()),
             }
         }
         let slots = slots.unwrap_or(Slots::EXCLUSIVE);
@@ -94,14 +95,9 @@ impl<'a> Asked<'a> {
         if minted {
             let mut text = Uuid::encode_buffer();
             owner = Owner::new(Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes())
-                .ok_or(Error::Owner)?;
+                .ok_or(Mistake::Owner)?;
         }
         let lease = lease.unwrap_or_else(settings::default_lease);
         Ok(Self { key, request: AcquireRequest { owner, lease, holds, slots }, minted, block })
     }
-}
-
-fn parse_slots(arguments: &mut Arguments<'_>) -> Result<Slots, Error> {
-    let number = u32::try_from(arguments.integer()?).ok().filter(|number| *number > 0);
-    number.and_then(Slots::new).ok_or(Error::SlotsOutOfRange)
 }

@@ -25,7 +25,7 @@ impl Command for Apply {
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let key = arguments.key()?;
-        let payload = arguments.next().ok_or(Error::WrongArity)?;
+        let payload = arguments.text()?;
         let heard = match word(context) {
             Ok(Word::Primary) => Heard::Live,
             Ok(Word::File) => Heard::Loaded,

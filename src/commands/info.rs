@@ -1,11 +1,12 @@
 //! LOCK.INFO key [WAITERS n]
 
-use crate::arguments::{Arguments, once};
+use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::client::Client;
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, now};
 use crate::{state, turn};
+use lockward_core::arguments::{Mistake, once};
 use lockward_core::{Holder, Instant, Slots, Waiter};
 use std::ffi::{CStr, c_int};
 
@@ -57,7 +58,7 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>
     while let Some(option) = arguments.option() {
         match &*option {
             b"waiters" => once(&mut shown, arguments.count(0)?)?,
-            _ => return Err(Error::Syntax),
+            _ => return Err(Mistake::Syntax.into()),
         }
     }
     Ok((key, shown))

@@ -7,6 +7,7 @@ use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::callbacks::probe;
 use crate::errors::Error;
 use crate::server::Context;
+use lockward_core::arguments::Mistake;
 use std::ffi::{CStr, c_int};
 
 pub struct Panic;
@@ -22,9 +23,9 @@ impl Command for Panic {
     const COMPLEXITY: &'static CStr = c"O(1)";
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
-        let edge = arguments.next().ok_or(Error::WrongArity)?;
+        let edge = arguments.text()?;
         if !probe::arm(edge) {
-            return Err(Error::Syntax);
+            return Err(Mistake::Syntax.into());
         }
         context.reply_simple(c"OK");
         Ok(())

@@ -1,11 +1,12 @@
 //! LOCK.RELEASE key owner [HOLDS n | ALL] [TOKEN token]
 
 use super::{Word, word};
-use crate::arguments::{Arguments, once};
+use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::{turn, waiters};
+use lockward_core::arguments::{Mistake, once};
 use lockward_core::{HoldsLeft, ReleaseRequest};
 use std::ffi::{CStr, c_int};
 
@@ -53,7 +54,7 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, ReleaseReques
             b"holds" => once(&mut left, HoldsLeft::Exactly(arguments.holds(0)?))?,
             b"all" => once(&mut left, HoldsLeft::None)?,
             b"token" => once(&mut token, arguments.token()?)?,
-            _ => return Err(Error::Syntax),
+            _ => return Err(Mistake::Syntax.into()),
         }
     }
     Ok((key, ReleaseRequest { owner, left: left.unwrap_or(HoldsLeft::OneLess), token }))

@@ -1,12 +1,13 @@
 //! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n]
 
 use super::{LEASE, only_clients};
-use crate::arguments::{Arguments, once};
+use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::{settings, turn, waiters};
 use lockward_core::RenewRequest;
+use lockward_core::arguments::{Mistake, once};
 use std::ffi::{CStr, c_int};
 
 const NAME: &str = "lock.renew";
@@ -55,7 +56,7 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest)
             b"ex" => once(&mut lease, arguments.lease(1_000, NAME)?)?,
             b"token" => once(&mut token, arguments.token()?)?,
             b"holds" => once(&mut holds, arguments.holds(1)?)?,
-            _ => return Err(Error::Syntax),
+            _ => return Err(Mistake::Syntax.into()),
         }
     }
     let lease = lease.unwrap_or_else(settings::default_lease);

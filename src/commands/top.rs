@@ -1,11 +1,12 @@
 //! LOCK.TOP [COUNT n]
 
 use super::info::holders_of;
-use crate::arguments::{Arguments, once};
+use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, OwnedName, now};
 use crate::state;
+use lockward_core::arguments::{Mistake, once};
 use lockward_core::{Db, Instant};
 use std::cmp::Reverse;
 use std::ffi::{CStr, c_int};
@@ -31,7 +32,7 @@ impl Command for Top {
         while let Some(option) = arguments.option() {
             match &*option {
                 b"count" => once(&mut count, arguments.count(1)?)?,
-                _ => return Err(Error::Syntax),
+                _ => return Err(Mistake::Syntax.into()),
             }
         }
         // From Redis 7.4 and Valkey 8 on, the server looks for each key that is opened in a transaction in the slot of

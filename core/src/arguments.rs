@@ -1,0 +1,274 @@
+//! The arguments of a command, read one after the other, as bytes.
+//!
+//! Numbers are what Redis takes for one: digits with at most a minus sign, nothing before, between or after.
+
+use crate::lock::Slots;
+use crate::owner::Owner;
+use crate::token::FencingToken;
+use crate::units::Span;
+use std::ops::Deref;
+
+/// What is wrong with the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// Too few or too many arguments.
+    WrongArity,
+    /// An option that is unknown, is given twice, lacks its value, or excludes another.
+    Syntax,
+    /// Not a number, or not one of 64 bits.
+    NotAnInteger,
+    /// An owner that is empty or too long.
+    Owner,
+    /// A count of holds that is none.
+    Holds,
+    /// A number of slots that is none.
+    Slots,
+    /// A fencing token that is none.
+    Token,
+    /// A count of things to show that is below the least.
+    Count,
+    /// A lease that is not above zero, or no number of milliseconds.
+    Lease,
+    /// A lease that is longer than any setting allows.
+    LeaseTooLong,
+    /// A wait limit that is no number.
+    LimitNotAnInteger,
+    /// A wait limit below zero.
+    LimitNegative,
+    /// A wait limit too long for any clock.
+    LimitOutOfRange,
+}
+
+/// A cursor over the arguments behind the command's name.
+#[derive(Debug)]
+pub struct Arguments<I> {
+    rest: I,
+}
+
+impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
+    /// The arguments in `rest`.
+    pub const fn new(rest: I) -> Self {
+        Self { rest }
+    }
+
+    /// The next argument as it came, if there is one.
+    pub fn next_given(&mut self) -> Option<I::Item> {
+        self.rest.next()
+    }
+
+    /// The next argument, which must be there.
+    ///
+    /// # Errors
+    /// [`Mistake::WrongArity`]
+    pub fn text(&mut self) -> Result<&'a [u8], Mistake> {
+        self.next_given().map(Into::into).ok_or(Mistake::WrongArity)
+    }
+
+    /// An owner.
+    ///
+    /// # Errors
+    /// [`Mistake::WrongArity`] or [`Mistake::Owner`].
+    pub fn owner(&mut self) -> Result<Owner, Mistake> {
+        Owner::new(self.text()?).ok_or(Mistake::Owner)
+    }
+
+    /// The next option's name; `None` at the end.
+    pub fn option(&mut self) -> Option<OptionName> {
+        self.next_given().map(|given| OptionName::of(given.into()))
+    }
+
+    fn number(&mut self) -> Result<Option<i64>, Mistake> {
+        self.next_given().map(|given| integer(given.into())).ok_or(Mistake::Syntax)
+    }
+
+    fn integer(&mut self) -> Result<i64, Mistake> {
+        self.number()?.ok_or(Mistake::NotAnInteger)
+    }
+
+    /// A count of holds from `least` on.
+    ///
+    /// # Errors
+    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Holds`].
+    pub fn holds(&mut self, least: u32) -> Result<u32, Mistake> {
+        u32::try_from(self.integer()?).ok().filter(|holds| *holds >= least).ok_or(Mistake::Holds)
+    }
+
+    /// A number of slots from 1 on.
+    ///
+    /// # Errors
+    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Slots`].
+    pub fn slots(&mut self) -> Result<Slots, Mistake> {
+        let number = u32::try_from(self.integer()?).ok().filter(|number| *number > 0);
+        number.and_then(Slots::new).ok_or(Mistake::Slots)
+    }
+
+    /// A fencing token.
+    ///
+    /// # Errors
+    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Token`].
+    pub fn token(&mut self) -> Result<FencingToken, Mistake> {
+        u64::try_from(self.integer()?).ok().and_then(FencingToken::new).ok_or(Mistake::Token)
+    }
+
+    /// A count of things to show, from `least` on.
+    ///
+    /// # Errors
+    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Count`].
+    pub fn count(&mut self, least: usize) -> Result<usize, Mistake> {
+        usize::try_from(self.integer()?).ok().filter(|count| *count >= least).ok_or(Mistake::Count)
+    }
+
+    /// A lease, in units of `unit` milliseconds.
+    ///
+    /// # Errors
+    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Lease`], [`Mistake::LeaseTooLong`].
+    pub fn lease(&mut self, unit: u64) -> Result<Span, Mistake> {
+        let units = u64::try_from(self.integer()?).ok().filter(|units| *units > 0);
+        let millis = units.and_then(|units| units.checked_mul(unit)).ok_or(Mistake::Lease)?;
+        Span::from_millis(millis).ok_or(Mistake::LeaseTooLong)
+    }
+
+    /// A wait limit in milliseconds; `None` when it is 0, which is no limit.
+    ///
+    /// # Errors
+    /// [`Mistake::Syntax`] when it is missing, [`Mistake::LimitNotAnInteger`], [`Mistake::LimitNegative`],
+    /// [`Mistake::LimitOutOfRange`].
+    pub fn wait_limit(&mut self) -> Result<Option<Span>, Mistake> {
+        let millis = self.number()?.ok_or(Mistake::LimitNotAnInteger)?;
+        let millis = u64::try_from(millis).map_err(|_| Mistake::LimitNegative)?;
+        let limit = Span::from_millis(millis).ok_or(Mistake::LimitOutOfRange)?;
+        Ok((limit > Span::default()).then_some(limit))
+    }
+}
+
+/// The name of an option, in lower case. One that is longer than any there is, is empty.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionName {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+impl OptionName {
+    fn of(given: &[u8]) -> Self {
+        let mut bytes = [0; 8];
+        let len = given.len();
+        let Some(room) = bytes.get_mut(..len) else { return Self { bytes, len: 0 } };
+        room.copy_from_slice(given);
+        room.make_ascii_lowercase();
+        Self { bytes, len }
+    }
+}
+
+impl Deref for OptionName {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// Sets what an option may set once.
+///
+/// # Errors
+/// [`Mistake::Syntax`] when it was set.
+pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Mistake> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Mistake::Syntax),
+    }
+}
+
+/// A number as Redis reads one: no sign but minus, no leading zeros, no spaces.
+#[must_use]
+pub fn integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = text.strip_prefix(b"-").map_or((false, text), |digits| (true, digits));
+    match digits {
+        [b'0'] => return (!negative).then_some(0),
+        [b'1'..=b'9', ..] => {}
+        _ => return None,
+    }
+    // Counted below zero, where there is room for one more.
+    let mut number = 0_i64;
+    for digit in digits {
+        let digit = digit.is_ascii_digit().then(|| i64::from(digit & 0x0f))?;
+        number = number.checked_mul(10)?.checked_sub(digit)?;
+    }
+    if negative { Some(number) } else { number.checked_neg() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_what_is_written_as_numbers_are() {
+        for number in [0, 1, -1, 9, 10, 1_795_000_000_000_000, i64::MAX, i64::MIN, i64::MIN + 1] {
+            assert_eq!(integer(number.to_string().as_bytes()), Some(number));
+        }
+        for text in
+            ["", "-", "-0", "00", "01", "+1", " 1", "1 ", "1.0", "1e3", "0x1", "9223372036854775808", "1:"]
+        {
+            assert_eq!(integer(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_option_is_known_in_any_case_and_by_all_of_its_name() {
+        let name = |given: &[u8]| OptionName::of(given).to_vec();
+        assert_eq!(name(b"WaItErS"), b"waiters");
+        assert_eq!(name(b"12345678"), b"12345678");
+        assert_eq!(name(b"123456789"), b"");
+        assert_eq!(name(b"PX\0"), b"px\0");
+    }
+
+    #[test]
+    fn what_is_missing_is_a_mistake_of_its_own() {
+        let mut none = Arguments::new(std::iter::empty::<&[u8]>());
+        assert_eq!(none.owner(), Err(Mistake::WrongArity));
+        assert!(none.option().is_none());
+        assert_eq!((none.holds(1), none.token().err()), (Err(Mistake::Syntax), Some(Mistake::Syntax)));
+        assert_eq!((none.lease(1), none.wait_limit()), (Err(Mistake::Syntax), Err(Mistake::Syntax)));
+    }
+
+    #[test]
+    fn each_number_has_its_range() {
+        fn read<T>(text: &str, read: impl FnOnce(&mut Arguments<std::iter::Once<&[u8]>>) -> T) -> T {
+            read(&mut Arguments::new(std::iter::once(text.as_bytes())))
+        }
+        assert_eq!(
+            ["0", "1", "4294967295", "4294967296"].map(|text| read(text, |a| a.holds(1).ok())),
+            [None, Some(1), Some(u32::MAX), None]
+        );
+        assert_eq!(read("0", |a| a.holds(0)), Ok(0));
+        assert_eq!(
+            ["0", "1", "1000000", "1000001"].map(|text| read(text, |a| a.slots().ok().map(Slots::number))),
+            [None, Some(1), Some(Slots::MAX), None]
+        );
+        assert_eq!(
+            ["0", "9007199254740991", "9007199254740992"].map(|text| read(text, |a| a.token().ok())),
+            [None, Some(FencingToken::MAX), None]
+        );
+        assert_eq!((read("0", |a| a.count(1)), read("1", |a| a.count(1))), (Err(Mistake::Count), Ok(1)));
+        for (text, unit, lease) in [
+            ("0", 1, Err(Mistake::Lease)),
+            ("-1", 1, Err(Mistake::Lease)),
+            ("2", 1_000, Ok(Span::from_millis(2_000).unwrap())),
+            ("31536000000000", 1, Ok(Span::MAX)),
+            ("31536000000001", 1, Err(Mistake::LeaseTooLong)),
+            ("18446744073709551", 1_000, Err(Mistake::LeaseTooLong)),
+            ("18446744073709552", 1_000, Err(Mistake::Lease)),
+        ] {
+            assert_eq!(read(text, |a| a.lease(unit)), lease, "{text}");
+        }
+        for (text, limit) in [
+            ("0", Ok(None)),
+            ("1", Ok(Span::from_millis(1))),
+            ("31536000000000", Ok(Some(Span::MAX))),
+            ("31536000000001", Err(Mistake::LimitOutOfRange)),
+            ("-1", Err(Mistake::LimitNegative)),
+            ("x", Err(Mistake::LimitNotAnInteger)),
+        ] {
+            assert_eq!(read(text, |a| a.wait_limit()), limit, "{text}");
+        }
+    }
+}
