@@ -1,7 +1,9 @@
 //! What must hold for any input: judged by the fuzz targets in `fuzz/`, and for their corpus by `tests/fuzzed.rs`.
 
+use lockward_core::arguments::{Arguments, Mistake};
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{Holder, Instant, Lock, Now, WallTime};
+use std::ops::RangeInclusive;
 
 /// The times at which inputs are read: of our days, before and after the epoch, and at the ends of the clocks.
 const TIMES: [Now; 4] = [
@@ -59,5 +61,72 @@ fn assert_sound(lock: &Lock) {
         assert!(holder.holds > 0 && !holder.owner.as_bytes().is_empty(), "{lock:?}");
         let twin = |other: &Holder| other.owner == holder.owner || other.token == holder.token;
         assert!(!holders.iter().take(number).any(twin), "an owner or a token twice: {lock:?}");
+    }
+}
+
+/// What the arguments of a command may be asked for.
+const READS: usize = 9;
+
+/// Arguments: the first byte says how many of the others tell what is read of them in turn, and what follows are the
+/// arguments, with a line feed between each two.
+pub fn arguments(input: &[u8]) {
+    let Some((count, rest)) = input.split_first() else { return };
+    let Some((reads, given)) = rest.split_at_checked(usize::from(count % 32)) else { return };
+    let given: Vec<&[u8]> = given.split(|byte| *byte == b'\n').collect();
+    let mut arguments = Arguments::new(given.iter().copied());
+    let mut ahead = given.iter();
+    for read in reads {
+        let text = ahead.next();
+        let number = text.and_then(|text| as_written(text));
+        // What is read is what was given, in its range; what is refused is out of it.
+        match usize::from(*read) % READS {
+            0 => match arguments.owner() {
+                Ok(owner) => assert_eq!(Some(&owner.as_bytes()), text),
+                Err(_) => assert!(text.is_none_or(|text| text.is_empty() || text.len() > 1_024)),
+            },
+            1 => match arguments.option() {
+                Some(name) => assert!(text.is_some_and(
+                    |text| name.eq_ignore_ascii_case(text) || (name.is_empty() && text.len() > 8)
+                )),
+                None => assert!(text.is_none()),
+            },
+            2 => judge(arguments.holds(1), number, |holds| holds.into(), 1..=u32::MAX.into()),
+            3 => judge(arguments.holds(0), number, |holds| holds.into(), 0..=u32::MAX.into()),
+            4 => judge(arguments.token(), number, |token| token.get().cast_signed(), 1..=(1 << 53) - 1),
+            5 => judge(arguments.slots(), number, |slots| slots.number().into(), 1..=1_000_000),
+            6 => judge(arguments.count(1), number, |count| count as i64, 1..=i64::MAX),
+            7 => judge(
+                arguments.lease(1_000),
+                number,
+                |lease| lease.as_millis().cast_signed() / 1_000,
+                1..=LONGEST / 1_000,
+            ),
+            _ => judge(
+                arguments.wait_limit(),
+                number,
+                |limit| limit.map_or(0, |limit| limit.as_millis().cast_signed()),
+                0..=LONGEST,
+            ),
+        }
+    }
+}
+
+const LONGEST: i64 = 31_536_000_000_000;
+
+/// The number that is written as numbers are written.
+fn as_written(text: &[u8]) -> Option<i64> {
+    let number: i64 = str::from_utf8(text).ok()?.parse().ok()?;
+    (number.to_string().as_bytes() == text).then_some(number)
+}
+
+fn judge<T>(
+    read: Result<T, Mistake>,
+    number: Option<i64>,
+    of: impl FnOnce(T) -> i64,
+    range: RangeInclusive<i64>,
+) {
+    match read {
+        Ok(read) => assert_eq!(Some(of(read)), number.filter(|number| range.contains(number))),
+        Err(_) => assert!(number.is_none_or(|number| !range.contains(&number)), "{number:?} is refused"),
     }
 }
