@@ -103,7 +103,7 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
-            // Valkey 9: clients that subscribe, which send commands in RESP3 alone.
+            // Valkey from 8.1.1 on: clients that have subscribed, which send commands in RESP3 alone.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",
