@@ -41,8 +41,8 @@ mod server {
     mod role_changes;
     mod same_turn;
     mod settings;
-    mod slot_migration;
     mod silence;
+    mod slot_migration;
     mod stale;
     mod steps;
     mod tokens;
