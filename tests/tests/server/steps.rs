@@ -58,7 +58,8 @@ struct Lane {
     token: i64,
     lease: Due,
     asks: Asks,
-    looked_at: Instant,
+    /// What it was granted by then has been told: when the call was sent that was answered before the last look.
+    told_until: Instant,
     /// How long the server had been seen to run when something was first seen to be due and not done.
     overdue_since: Option<Duration>,
 }
@@ -118,7 +119,7 @@ impl Trial {
                 token: 0,
                 lease: Due::after(Duration::ZERO, now, now),
                 asks: Asks::Again(now),
-                looked_at: now,
+                told_until: now,
                 overdue_since: None,
             };
             trial.ask_again(&mut lane);
@@ -184,6 +185,7 @@ impl Trial {
     }
 
     fn look(&mut self) {
+        let asked = Instant::now();
         assert_eq!(self.pulse.call("PING"), Reply::Simple("PONG".into()));
         let now = Instant::now();
         let gap = now - self.looked_at;
@@ -193,6 +195,7 @@ impl Trial {
         let mut lanes = std::mem::take(&mut self.lanes);
         for lane in &mut lanes {
             self.look_at(lane);
+            lane.told_until = asked;
         }
         self.lanes = lanes;
     }
@@ -219,7 +222,6 @@ impl Trial {
                 }
             }
         }
-        lane.looked_at = before;
     }
 
     /// Asks for the lock without waiting for it.
@@ -313,8 +315,7 @@ impl Trial {
         } else {
             self.seen.served += 1;
             self.note_token(lane, &reply);
-            // It was granted when the last look had found no answer, or later.
-            self.granted(lane, Due::after(lease, lane.looked_at, told), told);
+            self.granted(lane, Due::after(lease, lane.told_until, told), told);
         }
     }
 
