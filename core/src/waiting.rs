@@ -18,7 +18,7 @@ use crate::owner::Owner;
 use crate::request::AcquireRequest;
 use crate::units::Instant;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -372,6 +372,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             self.waited_for.remove(&id);
         }
         self.by_handle.remove(&waiter.ticket.handle);
+        give_room_back(&mut self.by_handle);
         if let Some(limit) = waiter.ticket.limit {
             self.limits.remove(&(limit, id, place));
         }
@@ -387,11 +388,22 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         }
         if let Some(names) = self.names.get_mut(&line.db) {
             names.remove(&line.key);
+            give_room_back(names);
             if names.is_empty() {
                 self.names.remove(&line.db);
             }
         }
         self.lines.remove(&id);
+        give_room_back(&mut self.lines);
+    }
+}
+
+/// Makes a table smaller that is nearly empty, in steps of a factor, so that it costs a removal next to nothing. By itself it
+/// would keep the room for the most there ever were.
+fn give_room_back<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
+    const KEPT: usize = 256;
+    if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {
+        table.shrink_to(KEPT.max(table.len().saturating_mul(2)));
     }
 }
 
