@@ -201,6 +201,25 @@ fn a_replica_whose_clock_is_ahead_counts_the_lease_from_when_it_heard_of_it() {
 }
 
 #[test]
+fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_when_it_heard_of_it() {
+    let primary = Server::start();
+    let mut clock = WallClock::new();
+    clock.forward(HOUR);
+    let replica = Setup::new().clock(&clock).start_replica_of(&primary);
+    let mut a = primary.client();
+    a.acquire("lock A PX 600000");
+    let dump = a.call("DUMP lock");
+    a.call("DEL lock");
+    // As a slot that moves brings it: the primary passes the RESTORE on as it came.
+    assert_eq!(a.call([b"RESTORE".as_slice(), b"lock", b"0", dump.bytes()]), Reply::ok());
+    replica.see_in_sync_with(&primary);
+    let mut client = replica.promote();
+    let holder = client.holder("lock");
+    assert!(300_000 < holder.lease_left && holder.lease_left <= 600_000, "{holder:?}");
+    assert_eq!(client.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+}
+
+#[test]
 fn a_replica_whose_clock_is_behind_gives_no_more_than_the_lease_and_larger_tokens() {
     let primary = Server::start();
     let mut clock = WallClock::new();
