@@ -223,14 +223,19 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         }
     }
 
-    /// An owner that has been granted the lock re-enters with every other wait of its own.
+    /// An owner that has been granted the lock re-enters with every other wait of its own, up to one that asks for fewer
+    /// owners than there are.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(line) = self.line else { return };
         if self.lock.holder(owner).is_none() {
             return;
         }
-        while let Some(waiter) = self.room.pop_owner(line, owner) {
-            self.answer(waiter);
+        let holders = self.lock.holders().len();
+        let fits = |first: &Waiter<H>| first.ticket.request.slots.allows(holders);
+        while self.room.first_of(line, owner).is_some_and(fits) {
+            if let Some(waiter) = self.room.pop_owner(line, owner) {
+                self.answer(waiter);
+            }
         }
     }
 

@@ -219,6 +219,13 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.remove(line, place)
     }
 
+    /// The earliest wait of `owner` in a line.
+    #[must_use]
+    pub fn first_of(&self, line: LineId, owner: &Owner) -> Option<&Waiter<H>> {
+        let line = self.lines.get(&line)?;
+        line.waiters.get(line.by_owner.get(owner)?.first()?)
+    }
+
     /// Takes the earliest wait of `owner` out of a line.
     pub fn pop_owner(&mut self, line: LineId, owner: &Owner) -> Option<Waiter<H>> {
         let place = *self.lines.get(&line)?.by_owner.get(owner)?.first()?;

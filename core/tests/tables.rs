@@ -91,6 +91,21 @@ fn a_lock_that_somebody_waits_for_is_busy_even_where_it_would_admit() {
 }
 
 #[test]
+fn a_holder_that_asks_for_fewer_owners_waits_while_there_are_more_and_ends_nobodys_tenure() {
+    table(
+        "at(0)  A acquires shared             -> granted 1 hold, token 1
+         at(0)  B acquires shared             -> granted 1 hold, token 2
+         at(1)  A waits as 7                  -> waits
+         at(2)  the lock is looked at again   ->
+         at(2)  the lock is                   -> A 1 hold, token 1, until 100, shared; B 1 hold, token 2, until 100, shared
+         at(3)  A waits as 8                  -> waits
+         at(4)  A renews lease 200            -> token 1
+         at(4)  B renews lease 200            -> token 2
+         at(5)  B releases                    -> 0 left; 7 gets 2 holds, token 1; 8 gets 3 holds, token 1",
+    );
+}
+
+#[test]
 fn in_quarantine_nothing_new_is_granted_and_holders_go_on() {
     table(
         "at(0)  A acquires lease 500      -> granted 1 hold, token 1
