@@ -154,9 +154,8 @@ fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
     let (mut here, mut there) = (from.client(), to.client());
     here.acquire("lock A PX 600000");
     here.acquire("lock A PX 600000");
-    let before = here.holder("lock");
+    let (begun, before) = (Instant::now(), here.holder("lock"));
     let mut waiters = from.waiters("lock", ["B", "C", "D"]);
-    let begun = Instant::now();
     cluster.move_slot(slot_of("lock"), to);
     for waiter in &mut waiters {
         assert_eq!(waiter.reply().error_word(), "TRYAGAIN");
@@ -449,8 +448,8 @@ fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
                 .iter()
                 .map(|key| {
                     client.call(key, &format!("LOCK.ACQUIRE {key} A PX 600000"));
-                    let before = from.client().holder(key);
-                    (key, before, Instant::now(), from.waiter(&format!("{key} B BLOCK 0")))
+                    let (since, before) = (Instant::now(), from.client().holder(key));
+                    (key, before, since, from.waiter(&format!("{key} B BLOCK 0")))
                 })
                 .collect();
             cluster.move_slot(*slot, to);

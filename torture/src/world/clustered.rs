@@ -34,7 +34,8 @@ impl Clustered {
         others.retain(|node| node.port() != owner);
         let to = *nemesis.random.one_of(&others).expect("another primary");
         if self.moves_whole_slots && nemesis.random.percent(50) {
-            nemesis.routine("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
+            // The servers pause writes for the last part of it.
+            nemesis.fault("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
             return;
         }
         nemesis.routine("move of a slot", |nemesis| {
