@@ -5,6 +5,7 @@ use crate::reply::Reply;
 use crate::server::{Server, Setup};
 use crate::wait::{eventually, soon, within};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -362,10 +363,10 @@ impl ClusterClient {
     }
 
     fn try_call(&mut self, port: u16, asking: bool, command: &str) -> Option<Reply> {
-        if !self.wires.contains_key(&port) {
-            self.wires.insert(port, Client::connect(port).ok()?);
-        }
-        let wire = self.wires.get_mut(&port)?;
+        let wire = match self.wires.entry(port) {
+            Entry::Occupied(wire) => wire.into_mut(),
+            Entry::Vacant(none) => none.insert(Client::connect(port).ok()?),
+        };
         if asking && wire.try_call("ASKING").ok()? != Reply::ok() {
             return None;
         }
@@ -380,9 +381,12 @@ fn asks_to_come_again(error: &str) -> bool {
         .any(|word| error.starts_with(word))
 }
 
-/// What a node knows of all: id, flags, and slots, sorted.
-fn view(nodes: &str) -> Vec<(String, String, Vec<(u16, u16)>)> {
-    let mut view: Vec<_> = nodes
+/// What is known of a node: its id, its flags, and its slots, from the first to the last of each range.
+type Known = (String, String, Vec<(u16, u16)>);
+
+/// What a node knows of all, sorted.
+fn view(nodes: &str) -> Vec<Known> {
+    let mut view: Vec<Known> = nodes
         .lines()
         .map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();

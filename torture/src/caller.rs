@@ -4,6 +4,7 @@ use lockward_tests::{Client, Redirection, Reply, Silence};
 use lockward_trial::history::{Call, Kind, Outcome};
 use lockward_trial::recorder::{Recorder, Standing};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -84,10 +85,10 @@ impl<'r> Caller<'r> {
     }
 
     fn wire(&mut self, port: u16) -> io::Result<&mut Client> {
-        if !self.wires.contains_key(&port) {
-            self.wires.insert(port, Client::connect(port)?);
-        }
-        self.wires.get_mut(&port).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        Ok(match self.wires.entry(port) {
+            Entry::Occupied(wire) => wire.into_mut(),
+            Entry::Vacant(none) => none.insert(Client::connect(port)?),
+        })
     }
 
     /// Goes where it was sent, and asks there; the port, unless nothing was asked there.

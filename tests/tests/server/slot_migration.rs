@@ -100,6 +100,7 @@ fn a_slot_that_stays_after_all_keeps_its_waiters() {
     let mut b = first.waiter("lock B BLOCK 0");
     assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
     begin_to_migrate(&mut a, second);
+    // Its writes are paused, whether the other node has been let in or not.
     see_migration(&mut a, "failover-");
     a.call("CLUSTER CANCELSLOTMIGRATIONS");
     see_migration(&mut a, "cancelled");
