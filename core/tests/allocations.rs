@@ -1,6 +1,10 @@
 //! What a payload makes the decoder allocate: never more than a few times the payload, whatever it says of itself.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in what it calls as well")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, in what it calls as well"
+)]
 
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{Instant, Now, WallTime};

@@ -11,7 +11,7 @@ pub fn latest_wall() -> WallTime {
     let (millis, micros) = unsafe {
         (api!(RedisModule_Milliseconds()), raw::RedisModule_CachedMicroseconds.map_or(0, |cached| cached()))
     };
-    let cached = WallTime::from_micros(i64::try_from(micros).unwrap_or(i64::MAX));
+    let cached = WallTime::from_micros(micros);
     now().wall.max(WallTime::from_millis(millis)).max(cached)
 }
 

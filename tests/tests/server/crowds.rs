@@ -18,8 +18,11 @@ fn roomy() -> Setup {
     Setup::new().config("maxclients 10500")
 }
 
+/// How a crowd vanishes, with a client to help.
+type Vanish = fn(&mut Client, Vec<Client>);
+
 /// The ways to vanish.
-const VANISH: [(&str, fn(&mut Client, Vec<Client>)); 3] = [
+const VANISH: [(&str, Vanish); 3] = [
     ("connections that break", |_, waiters| waiters.into_iter().for_each(Client::break_off)),
     ("connections that end", |_, waiters| drop(waiters)),
     ("CLIENT KILL", |a, _waiters| {

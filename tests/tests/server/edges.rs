@@ -214,7 +214,9 @@ fn nothing_is_an_option_but_those_there_are_each_once_and_with_its_value() {
         "KEEPTTL",
         "A",
     ];
-    let commands: [(&str, &[&str], &[&[&str]]); 5] = [
+    /// A command, its options, and those that exclude each other.
+    type Allowed = (&'static str, &'static [&'static str], &'static [&'static [&'static str]]);
+    let commands: [Allowed; 5] = [
         (
             "LOCK.ACQUIRE lock A",
             &["PX 1000", "EX 1", "BLOCK 1", "HOLDS 3", "SLOTS 1", "SHARED"],

@@ -189,10 +189,11 @@ fn every_command_that_writes_leaves_a_lock_and_its_waiters_sound() {
             let count = arity - 1 + if info[1].int() < 0 { random.number() % 4 } else { 0 };
             let mut command = vec![name.clone()];
             command.extend((0..count).map(|_| random.one_of(&WORDS).to_owned()));
-            if let Some(key) = usize::try_from(first_key).ok().and_then(|at| command.get_mut(at)) {
-                if first_key > 0 && !random.once_in(4) {
-                    "lock".clone_into(key);
-                }
+            if let Some(key) = usize::try_from(first_key).ok().and_then(|at| command.get_mut(at))
+                && first_key > 0
+                && !random.once_in(4)
+            {
+                "lock".clone_into(key);
             }
             commands.push((command, blocks));
         }
