@@ -42,7 +42,11 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
     eventually(&format!("{what}: used_memory is below {} + 100,000 again", before.0), || {
         a.stat("memory", "used_memory") < before.0 + 100_000
     });
-    assert!(after.1 < before.1 + 8_000_000, "{what}: {} resident bytes grew to {}", before.1, after.1);
+    // A checker of memory, whose allocator is another, keeps what is freed for a while.
+    if a.server_info("memory", "mem_allocator").starts_with("jemalloc") {
+        let (before, after) = (before.1, after.1);
+        assert!(after < before + 8_000_000, "{what}: {before} resident bytes grew to {after}");
+    }
 }
 
 #[test]
