@@ -1,16 +1,16 @@
 //! The one timer of the module.
 //!
 //! It is set for the first of: a lease that somebody waits on, a wait limit, the end of the quarantine, work left over
-//! by an event. While anybody waits it also goes off ten times a second, to find keys that changed behind our back.
+//! by an event. While anybody waits, or there are shadows, it also goes off ten times a second, to find keys that changed
+//! behind our back.
 //!
 //! The server keeps its timers by the wall clock: when that is set back, they stand still. So every step on a lock that
 //! somebody waits for, and the server's cron, sees whether the timer is overdue by the monotonic clock, and sets it anew.
 
 use crate::callbacks::timer::{self, TimerId};
-use crate::client::Client;
-use lockward_core::{Instant, Span, WaitingRoom};
+use lockward_core::{Instant, Span};
 
-/// How often each waited-for key is looked at unasked.
+/// How often keys are looked at unasked.
 const PATROL: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
@@ -41,10 +41,11 @@ impl Alarm {
         Self { set: None, patrol_at: Instant::from_micros(0), held_back_until: None }
     }
 
-    /// Sets the timer for the next work to do. Left as it is when it goes off early enough, and is not overdue.
-    pub fn rearm(&mut self, room: &WaitingRoom<Client>, work_left: Option<Instant>, now: Instant) {
-        let patrol = room.lines().next().is_some().then_some(self.patrol_at);
-        let next = room.next_due().into_iter().chain(patrol).chain(work_left).min();
+    /// Sets the timer for the next work to do, or for the next patrol where there is one to make. Left as it is when it
+    /// goes off early enough, and is not overdue.
+    pub fn rearm(&mut self, work: Option<Instant>, patrols: bool, now: Instant) {
+        let patrol = patrols.then_some(self.patrol_at);
+        let next = work.into_iter().chain(patrol).min();
         let Some(next) = next.map(|next| self.held_back_until.map_or(next, |until| next.max(until))) else {
             return;
         };
@@ -69,7 +70,7 @@ impl Alarm {
         self.held_back_until = Some(until);
     }
 
-    /// Whether it is time to look at waited-for keys.
+    /// Whether it is time to look at keys.
     pub fn patrol_is_due(&self, now: Instant) -> bool {
         now >= self.patrol_at
     }

@@ -1,20 +1,20 @@
 //! The work that no command asks for: leases that end while somebody waits, wait limits, keys that vanished, grants
-//! that could not be told.
+//! that could not be told, shadows of which replicas and the AOF do not know.
 //!
 //! Done when the alarm goes off. What a waiter is granted here is a write, and obeys what would refuse a client's
 //! write; until it may be done, it is tried again. To end a wait is no write and is never held back.
 
 use crate::commands::GATE;
-use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, now};
+use crate::server::{self, Content, Context, Foreign, Gate, OpenKey, OwnedName, now};
 use crate::state::{self, Undelivered};
 use crate::{turn, waiters};
-use lockward_core::{Instant, LineId, Outcome, Span, Wake};
+use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake, encoding};
 
-/// How many lines are looked at before clients are let in again.
-const LINES_AT_ONCE: usize = 1_000;
+/// How many lines are looked at, and how many shadows told of, before clients are let in again.
+const AT_ONCE: usize = 1_000;
 
 /// How many keys of each kind are looked at in one slice of a patrol: with 10,000 waited-for keys, the most there may be
-/// by default, a round takes 20 slices and 80 ms.
+/// by default, a round takes 20 slices and 80 ms. Shadows are met more slowly, 500 in a tenth of a second.
 const KEYS_AT_ONCE: usize = 500;
 
 /// How soon work that the server does not allow now is tried again.
@@ -63,10 +63,13 @@ pub fn work(context: Context) {
     for grant in undelivered {
         pass_on(context, grant, now);
     }
+    put_back(context, now);
+    tell_of_shadows(context);
     if patrol_is_due {
         patrol(context, now);
+        patrol_shadows(context, now);
     }
-    for _ in 0..LINES_AT_ONCE {
+    for _ in 0..AT_ONCE {
         let Some(line) = state::with(|state| state.room.pop_due(now)) else { return };
         settle(context, line, now);
     }
@@ -96,19 +99,52 @@ fn pass_on(context: Context, grant: Undelivered, now: Instant) {
     }
 }
 
-/// Looks for keys that changed without a word: opens waited-for keys and those with a shadow, in turn, some at a time.
-/// Where no key is (in quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell.
+/// Puts locks back into the keyspace that the server has dropped because its wall clock has jumped.
+fn put_back(context: Context, now: Instant) {
+    let mut names = state::with(|state| std::mem::take(&mut state.to_put_back));
+    let later = names.split_off(names.len().min(AT_ONCE));
+    let mut held_back = Vec::new();
+    for (db, key) in names {
+        let name = OwnedName::new(db, &key);
+        context.select(db);
+        match context.write_gate(GATE, &name.name()) {
+            Gate::Open => turn::put_back(context, &name.name()),
+            Gate::Shut | Gate::Down => held_back.push((db, key)),
+            Gate::NotServed => state::with(|state| state.break_shadow(db, &key, now)),
+        }
+    }
+    state::with(|state| {
+        if !held_back.is_empty() {
+            state.alarm.hold_back(now.after(HELD_BACK));
+        }
+        state.to_put_back.extend(held_back.into_iter().chain(later));
+    });
+}
+
+/// Tells replicas and the AOF of shadows that were kept or forgotten. That is nothing new: it only says what the server's
+/// own DEL has left out, and waits for nothing but the end of a pause.
+fn tell_of_shadows(context: Context) {
+    for _ in 0..AT_ONCE {
+        let Some((db, key)) = state::with(|state| state.shadows.pop_untold()) else { return };
+        let name = OwnedName::new(db, &key);
+        context.select(db);
+        let mut payload = Vec::new();
+        state::with(|state| {
+            encoding::append_shadow(&mut payload, state.shadows.get(db, &key), server::now());
+        });
+        turn::replicate(context, &name.name(), &payload);
+    }
+}
+
+/// Looks for keys that changed without a word: opens waited-for keys in turn, some at a time. Where no key is (in
+/// quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell.
 fn patrol(context: Context, now: Instant) {
     let lines = state::with(|state| {
-        let waited_for: Vec<LineId> =
-            state.room.waited_for_after(state.patrolled).take(KEYS_AT_ONCE).collect();
-        let shadowed: Vec<LineId> =
-            state.room.shadowed_after(state.patrolled_shadow).take(KEYS_AT_ONCE).collect();
-        let round_is_over = waited_for.len() < KEYS_AT_ONCE;
-        state.patrolled = if round_is_over { None } else { waited_for.last().copied() };
-        state.patrolled_shadow = if shadowed.len() < KEYS_AT_ONCE { None } else { shadowed.last().copied() };
+        let lines: Vec<LineId> = state.room.after(state.patrolled).take(KEYS_AT_ONCE).collect();
+        let round_is_over = lines.len() < KEYS_AT_ONCE;
+        state.patrolled = if round_is_over { None } else { lines.last().copied() };
         state.alarm.patrolled(round_is_over, now);
-        [waited_for, shadowed].concat()
+        lines
     });
     let in_cluster = context.flags().cluster();
     if in_cluster && lines.first().is_some_and(|line| is_down(context, *line)) {
@@ -126,9 +162,7 @@ fn patrol(context: Context, now: Instant) {
         let changed = match key.content() {
             Content::Missing => in_cluster && context.slot_gate(GATE, &name.name()) == Gate::NotServed,
             Content::Foreign => true,
-            Content::Lock(lock) => state::with(|state| {
-                state.room.shadow(line).is_some() || state.room.due(line) > lock.first_deadline()
-            }),
+            Content::Lock(lock) => state::with(|state| state.room.due(line) > lock.first_deadline()),
         };
         if changed {
             state::with(|state| state.room.set_due(line, Some(now)));
@@ -143,6 +177,40 @@ fn is_down(context: Context, line: LineId) -> bool {
     context.slot_gate(GATE, &OwnedName::new(db, &key).name()) == Gate::Down
 }
 
+/// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node
+/// serves them now.
+fn patrol_shadows(context: Context, now: Instant) {
+    let names = state::with(|state| {
+        let last = state.patrolled_shadow.take();
+        let names: Vec<Name> = state.shadows.after(last.as_ref()).take(KEYS_AT_ONCE).collect();
+        state.patrolled_shadow = names.last().filter(|_| names.len() == KEYS_AT_ONCE).cloned();
+        names
+    });
+    let in_cluster = !names.is_empty() && context.flags().cluster();
+    for (db, key) in names {
+        let name = OwnedName::new(db, &key);
+        context.select(db);
+        let missing = matches!(OpenKey::for_write(context, &name.name()).content(), Content::Missing);
+        let runs = |state: &mut state::State| {
+            let shadow = state.shadows.get(db, &key);
+            shadow.is_some_and(|lock| lock.first_deadline() > Some(now))
+        };
+        let stands = missing && state::with(runs);
+        if stands && !in_cluster {
+            continue;
+        }
+        match context.write_gate(GATE, &name.name()) {
+            Gate::Open if stands => {}
+            // What stands in its place breaks it, a lock or not.
+            Gate::Open => {
+                let (Ok(()) | Err(Foreign)) = turn::on_lock(context, &name.name(), |step| step.settle());
+            }
+            Gate::Shut | Gate::Down => {}
+            Gate::NotServed => state::with(|state| state.break_shadow(db, &key, now)),
+        }
+    }
+}
+
 fn settle(context: Context, line: LineId, now: Instant) {
     let Some((db, key)) = state::with(|state| state.room.name(line)) else { return };
     let name = OwnedName::new(db, &key);
@@ -155,7 +223,7 @@ fn settle(context: Context, line: LineId, now: Instant) {
         }
         Gate::Shut | Gate::Down => state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK)))),
         Gate::NotServed => {
-            state::with(|state| state.room.take_shadow(line));
+            state::with(|state| state.break_shadow(db, &key, now));
             send_away(line, Outcome::NotServed);
         }
     }

@@ -3,18 +3,47 @@
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, now};
 use crate::state::{self, Acting};
-use lockward_core::encoding::{self, Heard};
+use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{Change, Event, Lock, Now, event_of};
 
-/// Applies the changes in `payload` to the lock in `name`, all or none, and passes them on to our own replicas and AOF.
+/// Applies what `payload` tells to the lock in `name`, all or none, and passes it on to our own replicas and AOF.
 ///
 /// # Errors
 /// [`Error::Payload`] or [`Error::WrongType`]; then nothing has changed.
 pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard) -> Result<(), Error> {
     let now = now();
-    let changes = encoding::decode(payload, heard, now).map_err(|_| Error::Payload)?;
+    match encoding::hear(payload, heard, now).map_err(|_| Error::Payload)? {
+        Told::Changes(changes) => change(context, name, changes, heard, now)?,
+        Told::Shadow(shadow) => keep(name, shadow),
+    }
+    context.replicate_verbatim();
+    Ok(())
+}
+
+/// The key is missing, here as on the primary, or something else stands in its place: it is left alone.
+fn keep(name: &KeyName<'_>, shadow: Option<Lock>) {
+    state::with(|state| match shadow {
+        Some(lock) => {
+            lock.holders().iter().for_each(|holder| state.tokens.observe(holder.token));
+            state.shadows.put(name.db(), name.bytes(), lock);
+        }
+        None => {
+            state.shadows.take(name.db(), name.bytes());
+        }
+    });
+}
+
+fn change(
+    context: Context,
+    name: &KeyName<'_>,
+    changes: Vec<Change>,
+    heard: Heard,
+    now: Now,
+) -> Result<(), Error> {
     let mut key = OpenKey::for_write(context, name);
     let _acting = Acting::begin();
+    // What changes a lock that has a shadow is the whole of it.
+    state::with(|state| state.shadows.take(name.db(), name.bytes()));
     let events = match key.content() {
         Content::Foreign => return Err(Error::WrongType),
         Content::Lock(lock) => {
@@ -31,7 +60,6 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
         }
     };
     drop(key);
-    context.replicate_verbatim();
     context.signal_modified(name);
     if heard == Heard::Live {
         events.into_iter().for_each(|event| context.notify(event, name));

@@ -10,16 +10,18 @@ mod callbacks;
 mod client;
 mod commands;
 mod errors;
+mod eviction;
 mod follow;
 mod news;
 mod server;
 mod settings;
+mod snapshot;
 mod state;
 mod stored;
 mod turn;
 mod waiters;
 
-use callbacks::{Edge, config, data_type, events, guard, timer};
+use callbacks::{Edge, carrier, config, data_type, events, guard, statistics, timer};
 use lockward_core::Quarantine;
 use redis_module::alloc::RedisAlloc;
 use redis_module::raw;
@@ -61,6 +63,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         context.set_options();
         timer::prepare(context);
         let registered = data_type::register(context)
+            && carrier::register(context)
+            && statistics::register(context)
             && commands::register_all(context)
             && events::subscribe(context)
             // SAFETY: the server's arguments of this very call.
@@ -70,6 +74,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         }
         let quarantine = Quarantine::new(now().mono, settings::quarantine().unwrap_or_default());
         state::with(|state| state.start(global_flags(), quarantine));
+        eviction::warn();
         log(Level::Notice, concat!("Lockward ", env!("CARGO_PKG_VERSION")));
         raw::REDISMODULE_OK as c_int
     })

@@ -5,7 +5,7 @@
 
 use crate::server::{KeyName, global_flags, latest_wall, now};
 use crate::state::{self, Loading, State, Unlinked};
-use lockward_core::{Db, FencingToken, LineId, Lock, Seen};
+use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
 
 /// A lock leaves the keyspace under `name`: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
 /// it is served from what is there then.
@@ -45,7 +45,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 /// command, and commands begin within the memory limit. (Later in a row of evictions the server may be within it again,
 /// as another thread frees what was evicted first.)
 pub fn evicted(name: &KeyName<'_>) {
-    keep(name, |gone| gone.evicting);
+    keep(name, Cause::Eviction, |gone| gone.evicting);
     let now = now().mono;
     state::with(|state| {
         if !state.evicting {
@@ -60,10 +60,22 @@ pub fn evicted(name: &KeyName<'_>) {
 /// the lock.
 pub fn expired(name: &KeyName<'_>) {
     let wall = latest_wall();
-    keep(name, |gone| wall >= gone.lock.expires_at());
+    keep(name, Cause::Clock, |gone| wall >= gone.lock.expires_at());
 }
 
-fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Unlinked) -> bool) {
+/// How much must be left of a lease for the wall clock to have stepped, and not just to run fast.
+const STEP: Span = match Span::from_millis(1_000) {
+    Some(span) => span,
+    None => Span::MAX,
+};
+
+#[derive(Clone, Copy)]
+enum Cause {
+    Eviction,
+    Clock,
+}
+
+fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> bool) {
     if state::acting() {
         return;
     }
@@ -72,7 +84,17 @@ fn keep(name: &KeyName<'_>, by_itself: impl FnOnce(&Unlinked) -> bool) {
         let dropped =
             |gone: &mut Unlinked| gone.db == name.db() && *gone.key == *name.bytes() && by_itself(gone);
         if let Some(gone) = state.unlinked.take_if(dropped) {
-            state.room.set_shadow(gone.db, &gone.key, gone.lock);
+            let left = gone.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));
+            state.shadows.keep(gone.db, &gone.key, gone.lock);
+            match cause {
+                Cause::Eviction => state.dropped.by_eviction = state.dropped.by_eviction.saturating_add(1),
+                // A clock that runs a little fast is a few milliseconds ahead when a lease ends.
+                Cause::Clock if left < STEP => {}
+                Cause::Clock => {
+                    state.dropped.by_clock = state.dropped.by_clock.saturating_add(1);
+                    state.to_put_back.push((gone.db, gone.key));
+                }
+            }
             state.look_at(&[], now);
         }
     });
@@ -86,26 +108,21 @@ pub fn flushed(db: Option<Db>) {
         if let Some(last) = state.tokens.last().filter(|_| matters) {
             state.flushed.insert(db, last);
         }
-        state.room.drop_shadows(db);
+        state.shadows.flush(db);
         db.map_or_else(|| state.room.lines().collect(), |db| state.room.lines_of(db).collect())
     });
 }
 
 /// Two databases have been swapped. Who waits, waits on for the same key of the same database.
 pub fn swapped(one: Db, other: Db) {
-    let swapped = |db: Db| {
-        if db == one {
-            other
-        } else if db == other {
-            one
-        } else {
-            db
-        }
-    };
+    let swapped = |db: Db| db.swapped(one, other);
     look_again(|state| {
         state.seen = state.seen.drain().map(|((db, key), seen)| ((swapped(db), key), seen)).collect();
         state.flushed = state.flushed.drain().map(|(db, token)| (db.map(swapped), token)).collect();
-        state.room.swap_shadows(one, other);
+        state.shadows.swap(one, other);
+        for (db, _) in state.to_put_back.iter_mut().chain(&mut state.carriers) {
+            *db = swapped(*db);
+        }
         state.room.lines_of(one).chain(state.room.lines_of(other)).collect()
     });
 }
@@ -130,7 +147,8 @@ pub fn became_replica() {
     let now = now().mono;
     state::with(|state| {
         state.replica = true;
-        state.room.drop_shadows(None);
+        state.shadows.drop_untold();
+        state.to_put_back.clear();
         state.undelivered.clear();
         state.unlinked = None;
         state.forget_seen();
@@ -146,6 +164,20 @@ pub fn became_primary() {
         state.replica = false;
         state.forget_seen();
         state.quarantine.restart(now);
+    });
+}
+
+/// A replica begins to load a data set beside the one it has, and to serve that meanwhile.
+pub fn loading_beside_begins() {
+    state::with(|state| state.loaded_beside = Some(Shadows::new()));
+}
+
+/// The new data set takes the place of the old; or it has been given up.
+pub fn loading_beside_ends(loaded: bool) {
+    state::with(|state| {
+        if let Some(shadows) = state.loaded_beside.take().filter(|_| loaded) {
+            state.shadows = shadows;
+        }
     });
 }
 

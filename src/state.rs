@@ -8,7 +8,8 @@ use crate::client::Client;
 use crate::server::{Flags, Socket};
 use crate::waiters::InFlight;
 use lockward_core::{
-    Db, Effects, FencingToken, Instant, LineId, Lock, Owner, Quarantine, Seen, Span, TokenSource, WaitingRoom,
+    Db, Effects, FencingToken, Instant, LineId, Lock, Name, Owner, Quarantine, Seen, Shadows, Span,
+    TokenSource, WaitingRoom,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,6 +23,16 @@ const TOLD_APART: usize = 200_000;
 pub struct State {
     /// Who waits for what.
     pub room: WaitingRoom<Client>,
+    /// The tenures that the server has dropped from the keyspace early.
+    pub shadows: Shadows,
+    /// Those of them that go back into the keyspace at once: their memory was not needed.
+    pub to_put_back: Vec<Name>,
+    /// How many there have been.
+    pub dropped: Dropped,
+    /// The shadows of a data set that is loaded beside the old one.
+    pub loaded_beside: Option<Shadows>,
+    /// The keys that carry shadows through a snapshot now.
+    pub carriers: Vec<Name>,
     /// Where tokens come from.
     pub tokens: TokenSource,
     /// The time after a start or promotion.
@@ -46,8 +57,8 @@ pub struct State {
     pub flushed: HashMap<Option<Db>, FencingToken>,
     /// The last waited-for lock that the patrol has looked at in this round.
     pub patrolled: Option<LineId>,
-    /// The last lock with a shadow that the patrol has looked at in this round.
-    pub patrolled_shadow: Option<LineId>,
+    /// The last shadow that the patrol has looked at in this round.
+    pub patrolled_shadow: Option<Name>,
     /// Whether the server has evicted a key in this turn of the event loop.
     pub evicting: bool,
     /// The sockets of clients that have waited.
@@ -67,6 +78,15 @@ pub enum Loading {
     File,
     /// From its primary, in a full resync.
     Primary,
+}
+
+/// How many held locks the server has dropped early, and were kept, since the module was loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropped {
+    /// Because it needed their memory.
+    pub by_eviction: u64,
+    /// Because its wall clock had jumped.
+    pub by_clock: u64,
 }
 
 /// A grant whose client left before it could be told.
@@ -98,6 +118,11 @@ impl State {
     fn new() -> Self {
         Self {
             room: WaitingRoom::new(),
+            shadows: Shadows::new(),
+            to_put_back: Vec::new(),
+            dropped: Dropped { by_eviction: 0, by_clock: 0 },
+            loaded_beside: None,
+            carriers: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             effects: Effects::default(),
@@ -154,8 +179,20 @@ impl State {
     /// What the server took out of the keyspace last, it did not drop on its own account: it would have said so.
     pub fn note_unlinked(&mut self, now: Instant) {
         if let Some(gone) = self.unlinked.take() {
-            let ended = gone.lock.holders().iter().map(|holder| holder.token).max();
-            self.note(gone.db, &gone.key, Seen { ended, ..Seen::default() }, now);
+            self.note_broken(gone.db, &gone.key, &gone.lock, now);
+        }
+    }
+
+    fn note_broken(&mut self, db: Db, key: &[u8], lock: &Lock, now: Instant) {
+        let ended = lock.holders().iter().map(|holder| holder.token).max();
+        self.note(db, key, Seen { ended, ..Seen::default() }, now);
+    }
+
+    /// Something else stands under the name of a shadow, or this node does not serve it any more: it is broken.
+    pub fn break_shadow(&mut self, db: Db, key: &[u8], now: Instant) {
+        if let Some(lock) = self.shadows.forget(db, key) {
+            self.note_broken(db, key, &lock, now);
+            self.look_at(&[], now);
         }
     }
 
@@ -180,9 +217,12 @@ impl State {
         for line in lines {
             self.room.set_due(*line, Some(now));
         }
-        let at_once = !self.undelivered.is_empty() || self.unlinked.is_some() || self.evicting;
+        let of_shadows = !self.follows() && (self.shadows.has_untold() || !self.to_put_back.is_empty());
+        let at_once = of_shadows || !self.undelivered.is_empty() || self.unlinked.is_some() || self.evicting;
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
-        self.alarm.rearm(&self.room, if at_once { Some(now) } else { later }, now);
+        let patrols = self.room.lines().next().is_some() || !(self.shadows.is_empty() || self.follows());
+        let next = self.room.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();
+        self.alarm.rearm(next, patrols, now);
     }
 }
 

@@ -1,15 +1,14 @@
 //! A turn: one step on one lock with all that follows from it. The only way in which this server changes a lock,
 //! whether a command asks for it, the timer, or the work left over by an event.
 //!
-//! The lock is found in the keyspace or, when the server has dropped its key early, as the shadow of its line. The
-//! step is decided in core. Its effects are then carried out in one order: store, replicate, notify, wake, and set the
+//! The lock is found in the keyspace or, when the server has dropped its key early, as its shadow. The step is decided in core. Its effects are then carried out in one order: store, replicate, notify, wake, and set the
 //! alarm for whoever still waits.
 
 use crate::client::Client;
 use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now};
 use crate::state::{self, Acting, State};
 use crate::waiters::{self, LockName};
-use lockward_core::{Effects, Instant, Lock, Now, Propagation, Step};
+use lockward_core::{Effects, Instant, Lock, Now, Propagation, Step, encoding};
 use std::ffi::CStr;
 use std::mem;
 
@@ -36,14 +35,14 @@ pub fn on_lock<R>(
     let now = now();
     let decided = match key.content() {
         Content::Foreign => {
-            drop_shadow(name);
+            break_shadow(name, now.mono);
             return Err(Foreign);
         }
         Content::Lock(lock) => {
             let before = lock.expires_at();
             let decided = state::with(|state| {
                 // A lock that was stored in its place, as by RESTORE, breaks the one the server dropped early.
-                let _ = take_shadow(state, name);
+                state.break_shadow(name.db(), name.bytes(), now.mono);
                 decide_on(state, name, lock, now, decide)
             });
             let _acting = Acting::begin();
@@ -51,8 +50,8 @@ pub fn on_lock<R>(
             decided
         }
         Content::Missing => {
-            let (shadowed, lock, mut decided) = state::with(|state| {
-                let shadow = take_shadow(state, name);
+            let (shadowed, mut lock, mut decided) = state::with(|state| {
+                let shadow = state.shadows.take(name.db(), name.bytes());
                 let shadowed = shadow.is_some();
                 let mut lock = shadow.unwrap_or_default();
                 let decided = decide_on(state, name, &mut lock, now, decide);
@@ -60,11 +59,13 @@ pub fn on_lock<R>(
             });
             if !decided.effects.changed() {
                 if shadowed {
-                    state::with(|state| state.room.set_shadow(name.db(), name.bytes(), lock));
+                    state::with(|state| state.shadows.put(name.db(), name.bytes(), lock));
                 }
             } else {
                 if shadowed {
+                    state::with(|state| state.shadows.told(name.db(), name.bytes()));
                     decided.effects.make_whole(&lock, now);
+                    lock.reckon_expiry(now);
                 }
                 key.create(lock);
             }
@@ -73,11 +74,6 @@ pub fn on_lock<R>(
     };
     drop(key);
     Ok(carry_out(context, name, decided, now))
-}
-
-fn take_shadow(state: &mut State, name: &KeyName<'_>) -> Option<Lock> {
-    let line = state.room.line(name.db(), name.bytes())?;
-    state.room.take_shadow(line)
 }
 
 /// A read has found a lease that is over: it is cleared away, as the server drops a key whose TTL has passed when it
@@ -89,9 +85,43 @@ pub fn clear_away(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// Forgets the tenure whose key the server dropped early: something else has been stored in its place.
-pub fn drop_shadow(name: &KeyName<'_>) {
-    let _ = state::with(|state| take_shadow(state, name));
+/// Forgets the tenure whose key the server dropped early: something else has been stored in its place. A replica waits
+/// until it is told.
+pub fn break_shadow(name: &KeyName<'_>, now: Instant) {
+    state::with(|state| {
+        if !state.follows() {
+            state.break_shadow(name.db(), name.bytes(), now);
+        }
+    });
+}
+
+/// Puts a lock back into the keyspace that the server has dropped though it did not need the memory.
+pub fn put_back(context: Context, name: &KeyName<'_>) {
+    let now = now();
+    let mut key = OpenKey::for_write(context, name);
+    // What stands there instead, the patrol deals with.
+    let Content::Missing = key.content() else { return };
+    let Some(mut lock) = state::with(|state| {
+        state.shadows.told(name.db(), name.bytes());
+        state.shadows.take(name.db(), name.bytes())
+    }) else {
+        return;
+    };
+    lock.reckon_expiry(now);
+    let mut payload = Vec::new();
+    encoding::append_lock(&mut payload, &lock, now);
+    key.create(lock);
+    drop(key);
+    replicate(context, name, &payload);
+    let _acting = Acting::begin();
+    context.signal_modified(name);
+}
+
+/// Sends a payload to replicas and the AOF.
+pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
+    if !context.replicate(APPLY, name, payload) {
+        log(Level::Warning, "the server does not know LOCK._APPLY: replicas and the AOF miss a change");
+    }
 }
 
 fn decide_on<R>(
@@ -127,14 +157,7 @@ fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: 
     match effects.propagation() {
         Propagation::Nothing => {}
         Propagation::Verbatim => context.replicate_verbatim(),
-        Propagation::Changes(payload) => {
-            if !context.replicate(APPLY, name, payload) {
-                log(
-                    Level::Warning,
-                    "the server does not know LOCK._APPLY: replicas and the AOF miss a change",
-                );
-            }
-        }
+        Propagation::Changes(payload) => replicate(context, name, payload),
     }
     if effects.changed() {
         let _acting = Acting::begin();

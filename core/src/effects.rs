@@ -189,12 +189,14 @@ impl<H> Effects<H> {
         self.verbatim = self.changes == 1;
     }
 
-    /// For a lock whose key the server has dropped early, elsewhere too: the changes become the whole lock, which is
-    /// nothing when it is free now.
+    /// For a lock that had a shadow, and whose key is missing elsewhere too: the changes become the whole lock, which
+    /// goes back into the keyspace, or that there is no shadow any more.
     pub fn make_whole(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
         self.verbatim = false;
-        if !lock.is_free() {
+        if lock.is_free() {
+            encoding::append_shadow(&mut self.payload, None, now);
+        } else {
             encoding::append_lock(&mut self.payload, lock, now);
         }
     }

@@ -3,12 +3,17 @@
 //! A payload is the version byte and then records. Numbers are unsigned LEB128 varints, times are milliseconds.
 //!
 //! ```text
-//! payload  = version record+
+//! payload  = version (record+ | kept put*)
+//! record   = put | released | over | count
 //! put      = 0x01 token holds slots lease-left wall-deadline held-for owner-length owner
 //! released = 0x02 token
 //! over     = 0x03 token
 //! count    = 0x04 token holds
+//! kept     = 0x05
 //! ```
+//!
+//! What begins with *kept* is no change: it tells the whole of the shadow that stands for a lock whose key is missing, or
+//! with nothing behind it, that there is none any more.
 //!
 //! A deadline is told twice: as what is left of the lease, which a replica counts from when it hears it, and as a wall
 //! time, by which a load knows how much of that has gone by meanwhile. A load never gives more than was left. So no
@@ -29,6 +34,7 @@ const PUT: u8 = 1;
 const RELEASED: u8 = 2;
 const OVER: u8 = 3;
 const COUNT: u8 = 4;
+const KEPT: u8 = 5;
 
 /// How a payload has come to us: decides from when its leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +43,15 @@ pub enum Heard {
     Live,
     /// From our own file or a RESTORE: the time since it was written has gone by on the wall clock.
     Loaded,
+}
+
+/// What a payload tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What has happened to a lock, in order.
+    Changes(Vec<Change>),
+    /// The shadow that stands for a lock whose key is missing; `None` when there is none any more.
+    Shadow(Option<Lock>),
 }
 
 /// A payload that is not one of ours, or is of a later version.
@@ -66,6 +81,14 @@ pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     }
     for holder in lock.holders() {
         append_put(payload, holder, now);
+    }
+}
+
+/// Writes the shadow of a lock, or that it has none, to `payload`, which is empty.
+pub fn append_shadow(payload: &mut Vec<u8>, shadow: Option<&Lock>, now: Now) {
+    payload.extend([VERSION, KEPT]);
+    if let Some(lock) = shadow {
+        append_lock(payload, lock, now);
     }
 }
 
@@ -100,6 +123,18 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
     }
 }
 
+/// Reads what a primary or the AOF tells, all or nothing.
+///
+/// # Errors
+/// [`Malformed`] when it is not exactly one payload of this version.
+pub fn hear(payload: &[u8], heard: Heard, now: Now) -> Result<Told, Malformed> {
+    match payload {
+        [VERSION, KEPT] => Ok(Told::Shadow(None)),
+        [VERSION, KEPT, puts @ ..] => Ok(Told::Shadow(Some(decode_puts(Reader { rest: puts }, heard, now)?))),
+        _ => decode(payload, heard, now).map(Told::Changes),
+    }
+}
+
 /// Reads a payload of changes, all or nothing.
 ///
 /// # Errors
@@ -125,7 +160,10 @@ pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Mal
 /// [`Malformed`] when it is not a payload of this version, or not one that a lock in the keyspace can have: holders
 /// that do not fit beside each other, an owner or a token twice.
 pub fn decode_lock(payload: &[u8], heard: Heard, now: Now) -> Result<Lock, Malformed> {
-    let mut reader = Reader::new(payload)?;
+    decode_puts(Reader::new(payload)?, heard, now)
+}
+
+fn decode_puts(mut reader: Reader<'_>, heard: Heard, now: Now) -> Result<Lock, Malformed> {
     // Counted first: a list that grows takes much more memory than a hostile payload is long.
     let count = reader.count_puts()?;
     let (mut holders, mut expires_at) = (Vec::with_capacity(count), WallTime::EPOCH);
@@ -329,6 +367,37 @@ mod tests {
         }
         let longer = [&whole[..], &[0]].concat();
         assert_eq!(decode(&longer, Heard::Live, at), Err(Malformed));
+    }
+
+    #[test]
+    fn a_shadow_is_told_whole_or_that_there_is_none() {
+        let at = now(100, 9_000);
+        let told = |shadow: Option<&Lock>| {
+            let mut payload = Vec::new();
+            append_shadow(&mut payload, shadow, at);
+            payload
+        };
+        let holders = vec![holder(b"a", 7, 2, 500), holder(b"b", 8, 0, 600)];
+        let lock = Lock::held_by(holders.clone(), WallTime::from_millis(9_500)).unwrap();
+        let there = now(70_000, 9_300);
+        for (heard, left) in [(Heard::Live, 400), (Heard::Loaded, 100)] {
+            let Ok(Told::Shadow(Some(shadow))) = hear(&told(Some(&lock)), heard, there) else { panic!() };
+            assert_eq!(shadow.holders().len(), 2);
+            assert_eq!(shadow.holders()[0].lease_left(there.mono).as_millis(), left);
+        }
+        assert_eq!(hear(&told(None), Heard::Live, at), Ok(Told::Shadow(None)));
+        let whole = told(Some(&lock));
+        for cut in (3..whole.len()).filter(|cut| {
+            *cut != told(Lock::held_by(vec![holders[0].clone()], WallTime::EPOCH).as_ref()).len()
+        }) {
+            assert_eq!(hear(&whole[..cut], Heard::Live, at), Err(Malformed), "cut at {cut}");
+        }
+        let put = Change::Put(holder(b"a", 7, 1, 500));
+        assert_eq!(hear(&payload(&[put.clone()], at), Heard::Live, at), Ok(Told::Changes(vec![put.clone()])));
+        let behind_a_change = [&payload(&[put], at)[..], &[KEPT]].concat();
+        assert_eq!(hear(&behind_a_change, Heard::Live, at), Err(Malformed));
+        assert_eq!(decode(&told(None), Heard::Live, at), Err(Malformed));
+        assert!(decode_lock(&whole, Heard::Live, at).is_err(), "no file has it in a key");
     }
 
     #[test]

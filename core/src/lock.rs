@@ -209,6 +209,13 @@ impl Lock {
         self.expires_at
     }
 
+    /// Reckons the TTL anew: the wall clock may have jumped since it was set.
+    pub fn reckon_expiry(&mut self, now: Now) {
+        if let Some(deadline) = self.last_deadline() {
+            self.expires_at = now.wall_at(deadline);
+        }
+    }
+
     /// The bytes the lock takes on the heap, beside its own size.
     #[must_use]
     pub fn heap_size(&self) -> usize {
@@ -229,8 +236,8 @@ impl Lock {
             Change::End(token, _) => self.end(token),
         }
         let after = self.last_deadline();
-        if let Some(deadline) = after.filter(|_| after != before) {
-            self.expires_at = now.wall_at(deadline);
+        if after != before {
+            self.reckon_expiry(now);
         }
     }
 
@@ -379,6 +386,20 @@ mod tests {
         assert_eq!(lock.heap_size(), 2 * size_of::<Holder>() + 200);
         lock.apply(Change::End(FencingToken::new(1).unwrap(), End::Released), NOW);
         assert_eq!(lock.heap_size(), 200, "one holder needs no list");
+    }
+
+    #[test]
+    fn a_ttl_is_reckoned_by_the_wall_clock_as_it_is() {
+        let mut lock = Lock::new();
+        lock.reckon_expiry(NOW);
+        assert_eq!(lock.expires_at(), WallTime::EPOCH, "nobody holds it");
+        lock.apply(Change::Put(holder("A", 1, 1)), NOW);
+        assert_eq!(lock.expires_at(), WallTime::from_micros(1_000));
+        let jumped = Now { mono: Instant::from_micros(400), wall: WallTime::from_micros(90_000) };
+        lock.apply(Change::Count(FencingToken::new(1).unwrap(), 2), jumped);
+        assert_eq!(lock.expires_at(), WallTime::from_micros(1_000), "a count leaves it alone");
+        lock.reckon_expiry(jumped);
+        assert_eq!(lock.expires_at(), WallTime::from_micros(90_600));
     }
 
     #[test]

@@ -1,19 +1,17 @@
 //! The wait queues: first come, first served, one line a lock.
 //!
-//! A line exists while somebody waits for a lock, or while the lock has a *shadow*: a tenure whose key the server has
-//! dropped before its lease was over. Lines live in memory on the primary alone; they are not stored and not sent to
-//! replicas.
+//! A line exists while somebody waits for a lock. Lines live in memory on the primary alone; they are not stored and not
+//! sent to replicas.
 //!
 //! Every operation costs O(log n) in the waiters of the line, or in all waiters where a wait limit or a due time is
 //! indexed; none looks at all waiters. A waiter is found by its place (to serve it), by its handle (when its client
 //! leaves), by its owner (to grant it together with the owner's first wait) and by its limit.
 //!
 //! Invariants: a waiter stands in exactly one line, under its place, under its owner and under its handle, and in
-//! `limits` when it has a limit; a line without waiters and shadow does not exist.
+//! `limits` when it has a limit; a line without waiters does not exist.
 
 use crate::effects::{Outcome, Wake};
 use crate::id_hash::ById;
-use crate::lock::Lock;
 use crate::owner::Owner;
 use crate::request::AcquireRequest;
 use crate::units::Instant;
@@ -25,6 +23,18 @@ use std::rc::Rc;
 /// The number of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Db(pub i32);
+
+impl Db {
+    /// Where the contents of this database are when those of `one` and `other` have been exchanged.
+    #[must_use]
+    pub const fn swapped(self, one: Self, other: Self) -> Self {
+        match self.0 {
+            number if number == one.0 => other,
+            number if number == other.0 => one,
+            _ => self,
+        }
+    }
+}
 
 /// The name of a line within this process. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,7 +89,6 @@ struct Line<H> {
     waiters: BTreeMap<Place, Waiter<H>>,
     by_owner: HashMap<Owner, BTreeSet<Place>>,
     due: Option<Instant>,
-    shadow: Option<Lock>,
 }
 
 /// All lines.
@@ -90,8 +99,7 @@ pub struct WaitingRoom<H> {
     by_handle: HashMap<H, (LineId, Place), ById>,
     limits: BTreeSet<(Instant, LineId, Place)>,
     due: BTreeSet<(Instant, LineId)>,
-    shadowed: BTreeSet<LineId>,
-    waited_for: BTreeSet<LineId>,
+    in_turn: BTreeSet<LineId>,
     next_line: u64,
     next_place: u64,
 }
@@ -112,8 +120,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             by_handle: HashMap::default(),
             limits: BTreeSet::new(),
             due: BTreeSet::new(),
-            shadowed: BTreeSet::new(),
-            waited_for: BTreeSet::new(),
+            in_turn: BTreeSet::new(),
             next_line: 0,
             next_place: 0,
         }
@@ -274,72 +281,16 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         due.into_iter().chain(limit).min()
     }
 
-    /// Keeps a tenure whose key the server has dropped early.
-    pub fn set_shadow(&mut self, db: Db, key: &[u8], shadow: Lock) {
-        let id = self.open(db, key);
-        // It may be due earlier, when the quarantine ends.
-        let due = shadow.first_deadline().into_iter().chain(self.due(id)).min();
-        if let Some(line) = self.lines.get_mut(&id) {
-            line.shadow = Some(shadow);
-            self.shadowed.insert(id);
-        }
-        self.set_due(id, due);
-    }
-
     /// When the lock of a line is to be looked at again.
     #[must_use]
     pub fn due(&self, line: LineId) -> Option<Instant> {
         self.lines.get(&line)?.due
     }
 
-    /// The lines in which somebody waits, behind `last` in a round.
-    pub fn waited_for_after(&self, last: Option<LineId>) -> impl Iterator<Item = LineId> {
-        behind(&self.waited_for, last)
-    }
-
-    /// The lines with a shadow, behind `last` in a round.
-    pub fn shadowed_after(&self, last: Option<LineId>) -> impl Iterator<Item = LineId> {
-        behind(&self.shadowed, last)
-    }
-
-    /// The shadow of a lock.
-    #[must_use]
-    pub fn shadow(&self, line: LineId) -> Option<&Lock> {
-        self.lines.get(&line)?.shadow.as_ref()
-    }
-
-    /// Takes the shadow of a lock: it goes back to the keyspace, or has been broken.
-    pub fn take_shadow(&mut self, line: LineId) -> Option<Lock> {
-        let shadow = self.lines.get_mut(&line)?.shadow.take();
-        self.shadowed.remove(&line);
-        self.close_if_unused(line);
-        shadow
-    }
-
-    /// Forgets the shadows of a database, or of all: it was flushed.
-    pub fn drop_shadows(&mut self, db: Option<Db>) {
-        let flushed = |id: &LineId| db.is_none_or(|db| self.lines.get(id).is_some_and(|line| line.db == db));
-        let lines: Vec<LineId> = self.shadowed.iter().copied().filter(flushed).collect();
-        for line in lines {
-            self.take_shadow(line);
-        }
-    }
-
-    /// Exchanges the shadows of two databases, as SWAPDB exchanged their keys. Waiters stay in their database.
-    pub fn swap_shadows(&mut self, one: Db, other: Db) {
-        let mut taken = Vec::new();
-        for (from, to) in [(one, other), (other, one)] {
-            let lines: Vec<LineId> = self.lines_of(from).collect();
-            for id in lines {
-                let key = self.name(id).map(|(_, key)| key);
-                if let (Some(key), Some(shadow)) = (key, self.take_shadow(id)) {
-                    taken.push((to, key, shadow));
-                }
-            }
-        }
-        for (db, key, shadow) in taken {
-            self.set_shadow(db, &key, shadow);
-        }
+    /// The lines behind `last` in a round through all, in the order in which they were opened.
+    pub fn after(&self, last: Option<LineId>) -> impl Iterator<Item = LineId> {
+        let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.in_turn.range((begin, Bound::Unbounded)).copied()
     }
 
     fn open(&mut self, db: Db, key: &[u8]) -> LineId {
@@ -351,7 +302,8 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (BTreeMap::new(), HashMap::new());
-        self.lines.insert(id, Line { db, key, waiters, by_owner, due: None, shadow: None });
+        self.lines.insert(id, Line { db, key, waiters, by_owner, due: None });
+        self.in_turn.insert(id);
         id
     }
 
@@ -363,7 +315,6 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         }
         line.by_owner.entry(waiter.ticket.request.owner.clone()).or_default().insert(place);
         line.waiters.insert(place, waiter);
-        self.waited_for.insert(id);
     }
 
     fn remove(&mut self, id: LineId, place: Place) -> Option<Waiter<H>> {
@@ -375,9 +326,6 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
                 line.by_owner.remove(&waiter.ticket.request.owner);
             }
         }
-        if line.waiters.is_empty() {
-            self.waited_for.remove(&id);
-        }
         self.by_handle.remove(&waiter.ticket.handle);
         give_room_back(&mut self.by_handle);
         if let Some(limit) = waiter.ticket.limit {
@@ -388,8 +336,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     }
 
     fn close_if_unused(&mut self, id: LineId) {
-        let unused = self.lines.get(&id).is_some_and(|line| line.waiters.is_empty() && line.shadow.is_none());
-        let Some(line) = self.lines.get(&id).filter(|_| unused) else { return };
+        let Some(line) = self.lines.get(&id).filter(|line| line.waiters.is_empty()) else { return };
         if let Some(due) = line.due {
             self.due.remove(&(due, id));
         }
@@ -401,6 +348,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             }
         }
         self.lines.remove(&id);
+        self.in_turn.remove(&id);
         give_room_back(&mut self.lines);
     }
 }
@@ -412,9 +360,4 @@ fn give_room_back<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>)
     if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {
         table.shrink_to(KEPT.max(table.len().saturating_mul(2)));
     }
-}
-
-fn behind(lines: &BTreeSet<LineId>, last: Option<LineId>) -> impl Iterator<Item = LineId> {
-    let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
-    lines.range((begin, Bound::Unbounded)).copied()
 }

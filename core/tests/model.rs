@@ -13,16 +13,17 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
-use lockward_core::encoding::{self, Heard};
+use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
     AcquireRequest, Acquired, Caps, Db, Effects, FencingToken, Full, Grant, Holder, HoldsLeft, Instant, Lock,
     NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen,
-    Slots, Span, Step, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
+    Shadows, Slots, Span, Step, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use reference::{Answer, Left, Reference};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::mem;
 
 const KEYS: usize = 2;
 const OWNERS: usize = 4;
@@ -693,8 +694,10 @@ impl Both {
         }
         prop_assert_eq!(world.room.waiters(), reference.waits.len());
         let lines = world.room.lines().count();
-        let used = (0..KEYS).filter(|key| world.counted(*key) > 0 || world.shadow(*key).is_some()).count();
-        prop_assert_eq!(lines, used, "a line without waiters and shadow does not exist");
+        let used = (0..KEYS).filter(|key| world.counted(*key) > 0).count();
+        prop_assert_eq!(lines, used, "a line without waiters does not exist");
+        let shadows = (0..KEYS).filter(|key| world.shadow(*key).is_some()).count();
+        prop_assert_eq!(world.shadows.len(), shadows);
         Ok(())
     }
 
@@ -718,13 +721,6 @@ impl Both {
                 prop_assert!(*token > largest || restored == Some(*token), "{} after {}", token, largest);
             }
             self.seen[key].extend(new);
-
-            let over = world.shadow(key).and_then(Lock::first_deadline);
-            let due = world.room.next_due();
-            prop_assert!(
-                over.is_none_or(|over| due.is_some_and(|due| due <= over)),
-                "a shadow without an end"
-            );
 
             let first = world.line(key).and_then(|line| world.room.front(line));
             let lock = if held.is_empty() { Some(Lock::new()) } else { Lock::held_by(held, WallTime::EPOCH) };
@@ -824,7 +820,12 @@ fn ended(outcome: Outcome) -> Answer {
 /// Core, and around it what the module does: keys, shadows, one timer, and a replica that listens.
 struct World {
     stored: [Option<Lock>; KEYS],
+    shadows: Shadows,
     replica: [Lock; KEYS],
+    /// Whether the replica knows the lock as a shadow, and not as a key.
+    heard_of_shadow: [bool; KEYS],
+    /// The locks whose shadow, or that they have none any more, the replica is yet to be told.
+    untold: BTreeSet<usize>,
     room: WaitingRoom<u32>,
     tokens: TokenSource,
     quarantine: Quarantine,
@@ -848,7 +849,10 @@ impl World {
     fn new(setting: &Setting, began: i64) -> Self {
         Self {
             stored: [None, None],
+            shadows: Shadows::new(),
             replica: [Lock::new(), Lock::new()],
+            heard_of_shadow: [false; KEYS],
+            untold: BTreeSet::new(),
             room: WaitingRoom::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
@@ -873,7 +877,8 @@ impl World {
     }
 
     fn shadow(&self, key: usize) -> Option<&Lock> {
-        self.room.shadow(self.line(key)?)
+        let (db, bytes) = name(key);
+        self.shadows.get(db, bytes)
     }
 
     /// The holders whose lease is not over; nobody need have looked at the others yet.
@@ -900,7 +905,7 @@ impl World {
         act: impl FnOnce(&mut Step<'_, u32>) -> T,
     ) -> Result<T, TestCaseError> {
         let (now, (db, bytes)) = (self.now(), name(key));
-        let shadow = self.line(key).and_then(|line| self.room.take_shadow(line));
+        let shadow = self.shadows.take(db, bytes);
         let shadowed = shadow.is_some();
         prop_assert!(!shadowed || self.stored[key].is_none());
         let mut lock = self.stored[key].take().or(shadow).unwrap_or_default();
@@ -919,10 +924,13 @@ impl World {
         let due = step.due();
         self.seen[key] = self.seen[key].and(self.effects.seen());
         if shadowed && !self.effects.changed() {
-            self.room.set_shadow(db, bytes, lock);
+            self.shadows.put(db, bytes, lock);
         } else {
             if shadowed {
                 self.effects.make_whole(&lock, now);
+                self.shadows.told(db, bytes);
+                self.untold.remove(&key);
+                lock.reckon_expiry(now);
             }
             self.stored[key] = Some(lock).filter(|lock| !lock.is_free());
         }
@@ -965,20 +973,43 @@ impl World {
                 prop_assert!(followed.is_ok(), "the replica answers {:?}", followed);
                 events = effects.events;
             }
-            Propagation::Changes(payload) => {
-                let changes = encoding::decode(payload, Heard::Live, now);
-                prop_assert!(changes.is_ok(), "the replica cannot read {:?}", payload);
-                for change in changes.unwrap() {
-                    events.push(event_of(replica, &change));
-                    replica.apply(change, now);
+            Propagation::Changes(payload) => match encoding::hear(payload, Heard::Live, now) {
+                Ok(Told::Changes(changes)) => {
+                    // What changes a lock that has a shadow is the whole of it.
+                    if mem::take(&mut self.heard_of_shadow[key]) {
+                        *replica = Lock::new();
+                    }
+                    for change in changes {
+                        events.push(event_of(replica, &change));
+                        replica.apply(change, now);
+                    }
                 }
-            }
+                Ok(Told::Shadow(shadow)) => {
+                    prop_assert!(replica.is_free() || self.heard_of_shadow[key], "a key and a shadow");
+                    self.heard_of_shadow[key] = shadow.is_some();
+                    *replica = shadow.unwrap_or_default();
+                }
+                Err(malformed) => {
+                    return Err(TestCaseError::fail(format!("{malformed:?}: {payload:?}")));
+                }
+            },
         }
         if !whole {
             prop_assert_eq!(events, &self.effects.events[..], "what the replica takes to have happened");
         }
+        self.compare_replica(key)
+    }
+
+    /// The replica knows what the primary knows, but for a shadow of which it has not been told.
+    fn compare_replica(&self, key: usize) -> Result<(), TestCaseError> {
+        if self.stored[key].is_none() && self.untold.contains(&key) {
+            return Ok(());
+        }
+        let now = self.now();
         let free = Lock::new();
-        let here = self.stored[key].as_ref().unwrap_or(&free).holders();
+        let shadow = self.shadow(key);
+        prop_assert_eq!(self.heard_of_shadow[key], shadow.is_some(), "the shadow of lock {}", key);
+        let here = self.stored[key].as_ref().or(shadow).unwrap_or(&free).holders();
         let there = self.replica[key].holders();
         let tenure = |holder: &Holder| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
         prop_assert_eq!(
@@ -991,7 +1022,8 @@ impl World {
         let milli = Span::from_millis(1).unwrap();
         for (here, there) in here.iter().zip(there) {
             let near = |here: Instant, there: Instant| here <= there && there < here.after(milli);
-            prop_assert!(near(here.deadline, there.deadline), "{:?} and {:?}", here, there);
+            let over = here.is_over(now.mono) && there.is_over(now.mono);
+            prop_assert!(over || near(here.deadline, there.deadline), "{:?} and {:?}", here, there);
             prop_assert!(near(here.since, there.since), "{:?} and {:?}", here, there);
         }
         Ok(())
@@ -1079,6 +1111,7 @@ impl World {
 
     /// Lets time pass, the timer going off whenever the room says.
     fn advance(&mut self, to: i64) -> Result<(), TestCaseError> {
+        self.tell()?;
         let end = instant(to);
         loop {
             let quarantine = self.quarantine.ends(self.mono).filter(|_| self.shared);
@@ -1112,35 +1145,64 @@ impl World {
         }
     }
 
-    /// The server drops a key before its lease is over: the tenure stays, as a shadow. Replicas drop the key too.
+    /// The server drops a key before its lease is over: the tenure stays, as a shadow. Replicas drop the key too, and
+    /// are told of the shadow when the timer goes off.
     fn drop_early(&mut self, key: usize) {
         let (db, bytes) = name(key);
         if let Some(lock) = self.stored[key].take() {
-            self.room.set_shadow(db, bytes, lock);
+            self.shadows.keep(db, bytes, lock);
+            self.untold.insert(key);
             self.replica[key] = Lock::new();
         }
     }
 
+    /// The replica is told of every shadow that was kept or forgotten since.
+    fn tell(&mut self) -> Result<(), TestCaseError> {
+        let now = self.now();
+        while let Some((db, bytes)) = self.shadows.pop_untold() {
+            let key = usize::try_from(db.0).unwrap();
+            prop_assert!(self.untold.remove(&key));
+            let mut payload = Vec::new();
+            encoding::append_shadow(&mut payload, self.shadows.get(db, &bytes), now);
+            let Ok(Told::Shadow(shadow)) = encoding::hear(&payload, Heard::Live, now) else {
+                return Err(TestCaseError::fail(format!("no shadow is told by {payload:?}")));
+            };
+            prop_assert!(self.heard_of_shadow[key] || self.replica[key].is_free() || shadow.is_none());
+            if shadow.is_some() || self.heard_of_shadow[key] {
+                self.heard_of_shadow[key] = shadow.is_some();
+                self.replica[key] = shadow.unwrap_or_default();
+            }
+        }
+        prop_assert!(self.untold.is_empty());
+        (0..KEYS).try_for_each(|key| self.compare_replica(key))
+    }
+
     fn break_lock(&mut self, key: usize) -> Result<(), TestCaseError> {
-        if let Some(line) = self.line(key) {
-            self.room.take_shadow(line);
+        let (db, bytes) = name(key);
+        if self.shadows.forget(db, bytes).is_some() {
+            self.untold.insert(key);
+        } else {
+            self.replica[key] = Lock::new();
         }
         self.stored[key] = None;
-        self.replica[key] = Lock::new();
         self.look_at(key)
     }
 
     fn flush(&mut self) -> Result<(), TestCaseError> {
-        self.room.drop_shadows(None);
+        self.shadows.flush(None);
+        self.untold.clear();
+        self.heard_of_shadow = [false; KEYS];
         self.stored = [None, None];
         self.replica = [Lock::new(), Lock::new()];
         self.look_at_all()
     }
 
     fn swap(&mut self) -> Result<(), TestCaseError> {
-        self.room.swap_shadows(name(0).0, name(1).0);
+        self.shadows.swap(name(0).0, name(1).0);
         self.stored.swap(0, 1);
         self.replica.swap(0, 1);
+        self.heard_of_shadow.swap(0, 1);
+        self.untold = self.untold.iter().map(|key| 1 - key).collect();
         self.look_at_all()
     }
 }

@@ -16,7 +16,7 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
-use lockward_core::encoding::{self, Heard};
+use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
     AcquireRequest, Acquired, Caps, Change, Db, Effects, End, Event, FencingToken, Full, Holder, HoldsLeft,
     Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest,
@@ -1115,6 +1115,16 @@ fn a_lock_whose_key_was_dropped_is_sent_whole() {
 }
 
 #[test]
+fn of_a_lock_whose_key_was_dropped_and_that_is_free_it_is_told_that_no_shadow_is_left() {
+    let mut world = World::new();
+    world.line("at(0) A acquires lease 100 -> granted 1 hold, token 1");
+    world.line("at(50) A releases -> 0 left | verbatim | released");
+    world.effects.make_whole(&world.lock, world.now());
+    let Propagation::Changes(payload) = world.effects.propagation() else { panic!("nothing is sent") };
+    assert_eq!(encoding::hear(payload, Heard::Live, world.now()), Ok(Told::Shadow(None)));
+}
+
+#[test]
 fn a_whole_lock_applied_to_nothing_is_the_lock() {
     let mut world = World::new();
     world.line("at(0) A acquires slots 2 lease 100 -> granted 1 hold, token 1");
@@ -1232,7 +1242,7 @@ fn a_place_is_taken_over_within_one_lock_alone() {
 }
 
 #[test]
-fn a_line_without_waiters_and_shadow_does_not_exist() {
+fn a_line_without_waiters_does_not_exist() {
     let mut room = WaitingRoom::new();
     room.join(Db(0), b"k", ticket("A", 1, None, Some(50)), instant(0));
     let line = room.line(Db(0), b"k").unwrap();
@@ -1288,103 +1298,20 @@ fn the_room_wakes_for_the_first_lease_or_limit() {
 }
 
 #[test]
-fn a_shadow_keeps_its_line_and_is_due_with_its_first_lease() {
-    let mut room: WaitingRoom<u32> = WaitingRoom::new();
-    room.set_shadow(Db(0), b"k", held_by("A", 60));
-    let line = room.line(Db(0), b"k").unwrap();
-    assert!(room.waiters() == 0 && room.is_empty(line), "a shadow is no waiter");
-    assert_eq!(room.next_due(), Some(instant(60)));
-    assert_eq!(room.shadow(line).unwrap().holders(), held_by("A", 60).holders());
-    room.set_shadow(Db(0), b"k", held_by("B", 40));
-    assert_eq!(room.line(Db(0), b"k"), Some(line));
-    assert_eq!(room.next_due(), Some(instant(40)));
-    assert_eq!(room.take_shadow(line).unwrap().holders(), held_by("B", 40).holders());
-    assert_eq!(room.line(Db(0), b"k"), None);
-    assert!(room.shadow(line).is_none());
-    assert!(room.take_shadow(line).is_none());
-    assert_eq!(room.next_due(), None);
-}
-
-#[test]
-fn a_shadow_that_is_taken_leaves_those_who_wait() {
-    let mut room = WaitingRoom::new();
-    room.set_shadow(Db(0), b"k", held_by("A", 60));
-    room.join(Db(0), b"k", ticket("B", 1, None, None), instant(0));
-    let line = room.line(Db(0), b"k").unwrap();
-    room.leave(1);
-    assert_eq!(room.line(Db(0), b"k"), Some(line), "the shadow keeps the line");
-    room.join(Db(0), b"k", ticket("B", 2, None, None), instant(0));
-    assert!(room.take_shadow(line).is_some());
-    assert_eq!(room.line(Db(0), b"k"), Some(line));
-    assert_eq!(handles(&room, Db(0), "k"), [2]);
-}
-
-#[test]
-fn a_round_goes_through_the_lines_that_are_waited_for_or_have_a_shadow_and_on_from_where_it_was() {
+fn a_round_goes_through_the_lines_and_on_from_where_it_was() {
     let mut room = WaitingRoom::new();
     for (key, handle) in [("k", 1), ("l", 2), ("m", 3)] {
         room.join(Db(0), key.as_bytes(), ticket("A", handle, None, None), instant(0));
     }
-    for key in ["l", "n"] {
-        room.set_shadow(Db(0), key.as_bytes(), held_by("B", 60));
-    }
-    let lines = ["k", "l", "m", "n"].map(|key| room.line(Db(0), key.as_bytes()).unwrap());
-    let [k, l, m, n] = lines;
-    let waited_for = |room: &WaitingRoom<u32>, last| room.waited_for_after(last).collect::<Vec<_>>();
-    let shadowed = |room: &WaitingRoom<u32>, last| room.shadowed_after(last).collect::<Vec<_>>();
-    assert_eq!(waited_for(&room, None), [k, l, m]);
-    assert_eq!(waited_for(&room, Some(k)), [l, m]);
-    assert_eq!(waited_for(&room, Some(m)), []);
-    assert_eq!(shadowed(&room, None), [l, n]);
-    assert_eq!(shadowed(&room, Some(l)), [n]);
+    let [k, l, m] = ["k", "l", "m"].map(|key| room.line(Db(0), key.as_bytes()).unwrap());
+    let after = |room: &WaitingRoom<u32>, last| room.after(last).collect::<Vec<_>>();
+    assert_eq!(after(&room, None), [k, l, m]);
+    assert_eq!(after(&room, Some(k)), [l, m]);
+    assert_eq!(after(&room, Some(m)), []);
     // Where the round was, nobody may wait any more.
     room.leave(2);
-    assert_eq!(waited_for(&room, Some(l)), [m]);
-    assert_eq!(waited_for(&room, None), [k, m]);
-    room.take_shadow(n);
-    assert_eq!(shadowed(&room, None), [l]);
-}
-
-#[test]
-fn a_flush_forgets_the_shadows_of_its_database() {
-    let mut room = WaitingRoom::new();
-    for db in [Db(0), Db(1)] {
-        room.set_shadow(db, b"k", held_by("A", 60));
-        room.set_shadow(db, b"l", held_by("A", 70));
-    }
-    room.join(Db(0), b"k", ticket("B", 1, None, None), instant(0));
-    room.drop_shadows(Some(Db(0)));
-    assert_eq!(shadows(&room), [(1, "k".to_owned()), (1, "l".to_owned())]);
-    assert_eq!(handles(&room, Db(0), "k"), [1]);
-    room.drop_shadows(None);
-    assert!(shadows(&room).is_empty());
-    assert_eq!(room.lines().count(), 1);
-    assert_eq!(handles(&room, Db(0), "k"), [1]);
-}
-
-#[test]
-fn a_swap_of_databases_moves_the_shadows_and_not_those_who_wait() {
-    let mut room = WaitingRoom::new();
-    room.set_shadow(Db(0), b"k", held_by("A", 60));
-    room.set_shadow(Db(0), b"l", held_by("B", 70));
-    room.set_shadow(Db(1), b"k", held_by("C", 50));
-    room.set_shadow(Db(2), b"m", held_by("D", 90));
-    room.join(Db(0), b"k", ticket("E", 1, None, None), instant(0));
-    room.swap_shadows(Db(0), Db(1));
-    let of = |db, key: &[u8]| {
-        let line = room.line(db, key)?;
-        Some(room.shadow(line)?.holders()[0].owner.as_bytes().escape_ascii().to_string())
-    };
-    assert_eq!(of(Db(0), b"k").as_deref(), Some("C"));
-    assert_eq!(of(Db(0), b"l"), None);
-    assert_eq!(of(Db(1), b"k").as_deref(), Some("A"));
-    assert_eq!(of(Db(1), b"l").as_deref(), Some("B"));
-    assert_eq!(of(Db(2), b"m").as_deref(), Some("D"));
-    assert_eq!(handles(&room, Db(0), "k"), [1]);
-    assert_eq!(room.next_due(), Some(instant(50)));
-    assert!(room.line(Db(1), b"k").is_some());
-    room.swap_shadows(Db(1), Db(1));
-    assert_eq!(shadows(&room).len(), 4, "a database exchanged with itself stays as it is");
+    assert_eq!(after(&room, Some(l)), [m]);
+    assert_eq!(after(&room, None), [k, m]);
 }
 
 // The notation.
@@ -1419,38 +1346,9 @@ fn ticket(name: &str, handle: u32, holds: Option<u32>, limit: Option<i64>) -> Ti
     Ticket { request, limit: limit.map(instant), handle }
 }
 
-fn held_by(name: &str, until: u64) -> Lock {
-    let mut lock = Lock::new();
-    let mut effects: Effects<u32> = Effects::default();
-    Step {
-        lock: &mut lock,
-        line: None,
-        room: &mut WaitingRoom::new(),
-        tokens: &mut TokenSource::new(),
-        quarantine: Quarantine::new(instant(0), Span::default()),
-        seen: Seen::default(),
-        effects: &mut effects,
-        now: Now { mono: instant(0), wall: WallTime::EPOCH },
-    }
-    .acquire(&AcquireRequest { owner: owner(name), lease: span(until), holds: None, slots: Slots::EXCLUSIVE })
-    .unwrap();
-    lock
-}
-
 fn handles(room: &WaitingRoom<u32>, db: Db, key: &str) -> Vec<u32> {
     let line = room.line(db, key.as_bytes());
     line.into_iter().flat_map(|line| room.queue(line)).map(|waiter| waiter.ticket.handle).collect()
-}
-
-fn shadows(room: &WaitingRoom<u32>) -> Vec<(i32, String)> {
-    let mut names: Vec<(i32, String)> = room
-        .lines()
-        .filter(|line| room.shadow(*line).is_some())
-        .map(|line| room.name(line).unwrap())
-        .map(|(db, key)| (db.0, key.escape_ascii().to_string()))
-        .collect();
-    names.sort();
-    names
 }
 
 const DB: Db = Db(0);

@@ -3,12 +3,13 @@
 //! A node's state is plain and can be hashed. Wait queues are kept as the owners in line and stood in a
 //! [`WaitingRoom`] for each step; the lock, the tokens and the quarantine are core's own values.
 
-use lockward_core::encoding::{self, Heard};
+use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
     AcquireRequest, Acquired, Change, Db, Effects, FencingToken, Grant, HoldsLeft, Instant, Lock, Now,
     Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen, Slots, Span, Step,
     Ticket, TokenSource, WaitingRoom, WallTime,
 };
+use std::mem;
 
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
@@ -42,8 +43,11 @@ pub enum Message {
 pub struct Node {
     /// The lock as it is stored, or as its shadow has it.
     pub lock: Lock,
-    /// Whether the server has dropped the key before the lease was over, so that only the shadow is left.
+    /// Whether the server has dropped the key before the lease was over, so that only the shadow is left; on a replica,
+    /// whether it was told so.
     pub shadowed: bool,
+    /// Whether the replica is yet to be told of the shadow.
+    pub untold: bool,
     /// The owners in line, next to be served first.
     pub queue: Vec<usize>,
     /// Where tokens come from.
@@ -97,6 +101,7 @@ impl Node {
         Self {
             lock: Lock::new(),
             shadowed: false,
+            untold: false,
             queue: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(began, span(rules.quarantine)),
@@ -165,6 +170,7 @@ impl Node {
         if effects.changed() && self.shadowed {
             effects.make_whole(&self.lock, now);
             self.shadowed = false;
+            self.untold = false;
         }
         let sent = match effects.propagation() {
             Propagation::Nothing => None,
@@ -243,11 +249,22 @@ impl Node {
         let now = self.now(tick);
         match message {
             Message::Apply(payload) => {
-                for change in encoding::decode(payload, Heard::Live, now).expect("a primary sends payloads") {
-                    if let Change::Put(holder) = &change {
-                        self.tokens.observe(holder.token);
+                match encoding::hear(payload, Heard::Live, now).expect("a primary sends payloads") {
+                    Told::Changes(changes) => {
+                        if mem::take(&mut self.shadowed) {
+                            self.lock = Lock::new();
+                        }
+                        for change in changes {
+                            if let Change::Put(holder) = &change {
+                                self.tokens.observe(holder.token);
+                            }
+                            self.lock.apply(change, now);
+                        }
                     }
-                    self.lock.apply(change, now);
+                    Told::Shadow(shadow) => {
+                        self.shadowed = shadow.is_some();
+                        self.lock = shadow.unwrap_or_default();
+                    }
                 }
             }
             Message::Release(who, left, token) => {
@@ -259,16 +276,25 @@ impl Node {
         }
     }
 
+    /// What the replica is told of a shadow, once the server has deleted the key.
+    pub(crate) fn tell_of_shadow(&mut self, tick: u64) -> Option<Message> {
+        mem::take(&mut self.untold).then(|| {
+            let mut payload = Vec::new();
+            encoding::append_shadow(&mut payload, Some(&self.lock), self.now(tick));
+            Message::Apply(payload)
+        })
+    }
+
     /// The replica is promoted.
     pub(crate) fn promote(&mut self, tick: u64) {
         self.seen = Seen::default();
         self.quarantine.restart(self.now(tick).mono);
     }
 
-    /// What the server writes to its file: nothing for a lock that is free.
+    /// What the server writes to its file, of a shadow too: nothing for a lock that is free.
     pub(crate) fn save(&self, tick: u64) -> Vec<u8> {
         let mut payload = Vec::new();
-        if !self.lock.is_free() && !self.shadowed {
+        if !self.lock.is_free() {
             encoding::append_lock(&mut payload, &self.lock, self.now(tick));
         }
         payload

@@ -384,6 +384,8 @@ impl World {
             }
         }
         for node in 0..state.nodes.len() {
+            let told = state.nodes[node].tell_of_shadow(state.tick);
+            Self::send(state, node, told);
             if !state.nodes[node].queue.is_empty() && self.takes_writes(state, node) {
                 let before = state.nodes[node].clone();
                 let done = state.nodes[node].look_again(state.tick, &self.rules);
@@ -404,6 +406,7 @@ impl World {
             state.link.clear();
             let lock = state.nodes[0].save(state.tick);
             state.nodes[1].lock = Lock::new();
+            state.nodes[1].shadowed = false;
             state.link.extend(Some(Message::Apply(lock)).filter(|_| !state.nodes[0].lock.is_free()));
         }
         if state.primary_has_forgotten() {
@@ -557,8 +560,9 @@ impl Model for World {
             }
             Action::Drop => {
                 state.budget.drops -= 1;
-                state.nodes[state.primary].shadowed = true;
                 let primary = state.primary;
+                state.nodes[primary].shadowed = true;
+                state.nodes[primary].untold = true;
                 Self::send(&mut state, primary, Some(Message::Delete));
             }
             Action::Step(node, by) => {

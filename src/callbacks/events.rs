@@ -3,19 +3,23 @@
 use super::{Edge, guard};
 use crate::server::{Context, KeyName, api};
 use crate::state::Loading;
-use crate::{background, news};
+use crate::{background, eviction, news, snapshot};
 use lockward_core::Db;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::slice;
 
 /// Subscribes to everything the module must know. False when the server refuses.
 pub fn subscribe(context: Context) -> bool {
-    let server_events: [(u64, raw::RedisModuleEventCallback); 5] = [
+    let server_events: [(u64, raw::RedisModuleEventCallback); 8] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
         (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap_db)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_snapshot)),
+        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, Some(on_loading_beside)),
+        (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
     ];
     let ok = raw::REDISMODULE_OK as c_int;
     let subscribed = server_events.into_iter().all(|(id, callback)| {
@@ -42,7 +46,7 @@ unsafe extern "C" fn on_role(
 }
 
 unsafe extern "C" fn on_loading(
-    _context: *mut raw::RedisModuleCtx,
+    context: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     stage: u64,
     _data: *mut c_void,
@@ -52,7 +56,62 @@ unsafe extern "C" fn on_loading(
             news::loading_begins(Loading::File);
         }
         raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => news::loading_begins(Loading::Primary),
-        _ => news::loading_ends(),
+        _ => {
+            // SAFETY: the server's context of this very call.
+            snapshot::ends(unsafe { Context::new(context) });
+            news::loading_ends();
+        }
+    });
+}
+
+unsafe extern "C" fn on_loading_beside(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    stage: u64,
+    _data: *mut c_void,
+) {
+    guard(Edge::Loading, (), || match stage {
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => news::loading_beside_begins(),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => news::loading_beside_ends(true),
+        _ => news::loading_beside_ends(false),
+    });
+}
+
+unsafe extern "C" fn on_snapshot(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    stage: u64,
+    _data: *mut c_void,
+) {
+    guard(Edge::Snapshot, (), || {
+        // SAFETY: the server's context of this very call.
+        let context = unsafe { Context::new(context) };
+        match stage {
+            raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => {
+                snapshot::ends(context);
+            }
+            _ => snapshot::begins(context),
+        }
+    });
+}
+
+unsafe extern "C" fn on_config(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _stage: u64,
+    data: *mut c_void,
+) {
+    guard(Edge::Config, (), || {
+        // SAFETY: with this event comes this structure, valid through the call, with as many names as it says.
+        let names = unsafe {
+            let Some(changed) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
+            let count = usize::try_from(changed.num_changes).unwrap_or_default();
+            slice::from_raw_parts(changed.config_names, count)
+        };
+        // SAFETY: each name ends in NUL.
+        if names.iter().any(|name| unsafe { CStr::from_ptr(*name) }.to_bytes() == eviction::POLICY) {
+            eviction::warn();
+        }
     });
 }
 

@@ -6,12 +6,14 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub mod blocked;
+pub mod carrier;
 pub mod command;
 pub mod config;
 pub mod data_type;
 pub mod events;
 #[cfg(feature = "panic-probe")]
 pub mod probe;
+pub mod statistics;
 pub mod timer;
 
 /// The kinds of callback, as the log names them.
@@ -59,6 +61,10 @@ pub enum Edge {
     Digest,
     /// A lock is moved in memory.
     Defrag,
+    /// A snapshot begins or ends.
+    Snapshot,
+    /// INFO is asked for.
+    Statistics,
     /// A setting is read or written.
     Config,
 }

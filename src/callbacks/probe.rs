@@ -7,7 +7,7 @@ thread_local! {
     static ARMED: Cell<Option<Edge>> = const { Cell::new(None) };
 }
 
-const EDGES: [(&[u8], Edge); 17] = [
+const EDGES: [(&[u8], Edge); 20] = [
     (b"command", Edge::Command),
     (b"reply", Edge::Reply),
     (b"disconnect", Edge::Disconnect),
@@ -25,6 +25,9 @@ const EDGES: [(&[u8], Edge); 17] = [
     (b"aof-rewrite", Edge::AofRewrite),
     (b"mem-usage", Edge::MemUsage),
     (b"digest", Edge::Digest),
+    (b"snapshot", Edge::Snapshot),
+    (b"statistics", Edge::Statistics),
+    (b"config", Edge::Config),
 ];
 
 /// Makes the next callback of the kind named `edge` panic. False when there is none of that name.

@@ -72,7 +72,7 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
     let mut open = OpenKey::for_read(context, key);
     match open.content() {
         Content::Foreign => {
-            turn::drop_shadow(key);
+            turn::break_shadow(key, now);
             Err(Error::WrongType)
         }
         Content::Lock(lock) => {
@@ -85,8 +85,7 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
             Ok(holders)
         }
         Content::Missing => Ok(state::with(|state| {
-            let line = state.room.line(key.db(), key.bytes());
-            let shadow = line.and_then(|line| state.room.shadow(line));
+            let shadow = state.shadows.get(key.db(), key.bytes());
             shadow.map(|lock| holding(lock.holders())).unwrap_or_default()
         })),
     }

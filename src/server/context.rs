@@ -258,6 +258,23 @@ impl Context {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.0, class, text.as_ptr(), name.as_ptr())) };
     }
 
+    /// A field of a section of the server's INFO.
+    pub fn server_field(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
+        // SAFETY:
+        // - without a context the data is ours to free, which is done once;
+        // - the text is the data's, and copied before.
+        unsafe {
+            let data = api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr()));
+            if data.is_null() {
+                return None;
+            }
+            let text = api!(RedisModule_ServerInfoGetFieldC(data, field.as_ptr()));
+            let copy = (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes().to_vec());
+            api!(RedisModule_FreeServerInfo(ptr::null_mut(), data));
+            copy
+        }
+    }
+
     /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A write in the
     /// background would end the server then.
     pub fn paused() -> bool {

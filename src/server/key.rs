@@ -9,6 +9,13 @@ use std::{ffi::c_int, ptr};
 
 static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
+static CARRIER_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+
+/// Tells what type a carrier of shadows is of, once it has been created.
+pub fn set_carrier_type(carrier_type: *mut raw::RedisModuleType) {
+    CARRIER_TYPE.store(carrier_type, Ordering::Relaxed);
+}
+
 /// Tells what type a lock is of, once it has been created.
 pub fn set_lock_type(lock_type: *mut raw::RedisModuleType) {
     LOCK_TYPE.store(lock_type, Ordering::Relaxed);
@@ -103,6 +110,24 @@ impl<'a> OpenKey<'a> {
             unsafe { api!(RedisModule_DeleteKey(self.key)) };
         } else if expires_at != before {
             self.expire_at(expires_at);
+        }
+    }
+
+    /// Makes a key that holds nothing a carrier of shadows.
+    pub fn create_carrier(&mut self) {
+        let of_type = CARRIER_TYPE.load(Ordering::Relaxed);
+        // SAFETY: the key is open for writing; a carrier's value is never looked at, nor freed.
+        unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, ptr::dangling_mut())) };
+    }
+
+    /// Deletes a carrier of shadows, and nothing else.
+    pub fn delete_carrier(&mut self) {
+        // SAFETY: the key is open for writing.
+        unsafe {
+            let of_type = api!(RedisModule_ModuleTypeGetType(self.key));
+            if !of_type.is_null() && of_type == CARRIER_TYPE.load(Ordering::Relaxed) {
+                api!(RedisModule_DeleteKey(self.key));
+            }
         }
     }
 

@@ -25,7 +25,7 @@ mod socket;
 
 pub use clock::{latest_wall, now};
 pub use context::{Context, Flags, Gate, global_flags, string_bytes};
-pub use key::{Content, Foreign, OpenKey, set_lock_type};
+pub use key::{Content, Foreign, OpenKey, set_carrier_type, set_lock_type};
 pub use log::{Level, log};
 pub use name::{KeyName, OwnedName};
 pub use socket::Socket;

@@ -186,6 +186,20 @@ impl Client {
         reply.info().queue.expect("a queue").into_iter().map(|waiter| waiter.owner).collect()
     }
 
+    /// Lets the server evict every key that has an expiry, and forget about the limit again.
+    #[track_caller]
+    pub fn evict(&mut self, key: &str) {
+        self.call("CONFIG SET maxmemory-policy volatile-random");
+        self.call("CONFIG SET maxmemory 1");
+        eventually("the lock is evicted", || {
+            self.call("SET filler value");
+            self.call(["EXISTS", key]) == Reply::Int(0)
+        });
+        assert!(self.stat("stats", "evicted_keys") > 0);
+        self.call("CONFIG SET maxmemory 0");
+        self.call("CONFIG SET maxmemory-policy noeviction");
+    }
+
     /// Waits until this many wait for a held lock.
     #[track_caller]
     pub fn see_waiters(&mut self, key: &str, count: i64) {

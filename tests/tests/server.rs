@@ -30,6 +30,7 @@ mod server {
     mod panics;
     mod payloads;
     mod persistence;
+    mod policies;
     mod protocol;
     mod quarantine;
     mod races;
@@ -41,6 +42,7 @@ mod server {
     mod role_changes;
     mod same_turn;
     mod settings;
+    mod shadows;
     mod silence;
     mod slot_migration;
     mod stale;

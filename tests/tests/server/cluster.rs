@@ -517,3 +517,32 @@ fn operators_move_slots_with_redis_cli() {
         assert_eq!(to.client().holder(key).tenure(), before.tenure());
     }
 }
+
+#[test]
+fn a_node_forgets_what_it_kept_of_an_evicted_lock_whose_slot_is_gone() {
+    let node = node_with_all_slots(Setup::new());
+    let mut a = node.client();
+    a.acquire("lock A PX 600000");
+    let slot = a.call("CLUSTER KEYSLOT lock").int();
+    a.evict("lock");
+    assert_eq!(a.owner("lock").as_deref(), Some("A"));
+    assert_eq!(a.stat("lock", "lock_tenures_kept"), 1);
+    assert_eq!(a.call(format!("CLUSTER DELSLOTS {slot}")), Reply::ok());
+    eventually("the tenure is forgotten", || a.stat("lock", "lock_tenures_kept") == 0);
+    assert_eq!(a.call(format!("CLUSTER ADDSLOTS {slot}")), Reply::ok());
+    see_state(&mut a, "ok");
+    assert_eq!(a.info("lock"), None);
+    assert_eq!(a.acquire("lock B").holds, 1);
+}
+
+#[test]
+fn a_snapshot_of_a_node_takes_along_what_it_kept_of_an_evicted_lock() {
+    let node = node_with_all_slots(Setup::new());
+    let mut a = node.client();
+    let token = a.acquire("lock A PX 600000").token;
+    a.evict("lock");
+    assert_eq!(a.call("DEBUG RELOAD"), Reply::ok());
+    assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
+    assert_eq!(a.call("DBSIZE"), Reply::Int(0));
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+}

@@ -1,20 +1,6 @@
 //! Eviction and maxmemory.
 
-use lockward_tests::{Client, Reply, Server, eventually};
-
-/// Lets the server evict every key that has an expiry, and forget about the limit again.
-#[track_caller]
-fn evict(client: &mut Client, key: &str) {
-    client.call("CONFIG SET maxmemory-policy volatile-random");
-    client.call("CONFIG SET maxmemory 1");
-    eventually("the lock is evicted", || {
-        client.call("SET filler value");
-        client.call(["EXISTS", key]) == Reply::Int(0)
-    });
-    assert!(client.stat("stats", "evicted_keys") > 0);
-    client.call("CONFIG SET maxmemory 0");
-    client.call("CONFIG SET maxmemory-policy noeviction");
-}
+use lockward_tests::{Reply, Server};
 
 #[test]
 fn a_held_lock_that_is_evicted_is_found_by_the_next_look_at_it() {
@@ -23,7 +9,7 @@ fn a_held_lock_that_is_evicted_is_found_by_the_next_look_at_it() {
     a.acquire("lock A PX 600000");
     a.acquire("lock A");
     let before = a.holder("lock");
-    evict(&mut a, "lock");
+    a.evict("lock");
     assert_eq!(a.holder("lock").tenure(), before.tenure());
 }
 
@@ -32,7 +18,7 @@ fn a_held_lock_that_is_evicted_is_not_granted_to_another() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    evict(&mut a, "lock");
+    a.evict("lock");
     assert_eq!(a.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
     let mut b = server.waiter("lock B BLOCK 0");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
@@ -44,9 +30,9 @@ fn a_held_lock_that_is_evicted_is_renewed_and_re_entered() {
     let server = Server::start();
     let mut a = server.client();
     let grant = a.acquire("lock A PX 600000");
-    evict(&mut a, "lock");
+    a.evict("lock");
     assert_eq!(a.call("LOCK.RENEW lock A"), Reply::Int(grant.token));
-    evict(&mut a, "lock");
+    a.evict("lock");
     let again = a.acquire("lock A");
     assert_eq!((again.token, again.holds), (grant.token, 2));
     assert_eq!(a.call("EXISTS lock"), Reply::Int(1));
@@ -55,7 +41,7 @@ fn a_held_lock_that_is_evicted_is_renewed_and_re_entered() {
 #[test]
 fn a_held_lock_that_is_evicted_keeps_its_waiters_waiting() {
     let (_server, mut a, mut b) = Server::start_contended();
-    evict(&mut a, "lock");
+    a.evict("lock");
     assert_eq!(a.owner("lock").as_deref(), Some("A"));
     assert_eq!(a.queue("lock"), ["B"]);
     assert!(b.has_no_reply());
@@ -67,7 +53,7 @@ fn a_held_lock_that_is_evicted_keeps_its_waiters_waiting() {
 fn the_lease_of_a_lock_that_is_evicted_still_ends() {
     let (_server, mut a, mut b) = Server::start_contended();
     a.call("LOCK.RENEW lock A PX 1000").int();
-    evict(&mut a, "lock");
+    a.evict("lock");
     assert_eq!(b.reply().grant().holds, 1);
 }
 
@@ -76,7 +62,7 @@ fn a_flush_breaks_a_lock_that_was_evicted_before() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    evict(&mut a, "lock");
+    a.evict("lock");
     a.call("FLUSHALL");
     assert_eq!(a.info("lock"), None);
     assert_eq!(a.acquire("lock B").holds, 1);
@@ -87,7 +73,7 @@ fn a_lock_that_was_evicted_is_swapped_with_its_database() {
     let server = Server::start();
     let mut a = server.client();
     let token = a.acquire("lock A PX 600000").token;
-    evict(&mut a, "lock");
+    a.evict("lock");
     assert_eq!(a.call("SWAPDB 0 1"), Reply::ok());
     assert_eq!(a.info("lock"), None);
     assert_eq!(a.acquire("lock B").holds, 1);
@@ -101,7 +87,7 @@ fn a_value_in_the_place_of_a_lock_that_was_evicted_breaks_it() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    evict(&mut a, "lock");
+    a.evict("lock");
     a.call("SET lock value");
     assert_eq!(a.call("LOCK.INFO lock").error_word(), "WRONGTYPE");
     a.call("DEL lock");

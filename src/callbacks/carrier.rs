@@ -1,0 +1,145 @@
+//! The data type of carriers: how the server writes and reads the key that takes shadows through a snapshot, see
+//! [`crate::snapshot`]. The value itself is nothing.
+
+use super::{Edge, guard};
+use crate::server::{Context, api, set_carrier_type, string_bytes};
+use crate::snapshot::{self, Carried};
+use crate::turn;
+use lockward_core::{Db, encoding};
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::{ptr, slice};
+
+/// The server wants nine characters.
+const NAME: &CStr = c"lockward_";
+
+/// The version of the encoding, as the server writes it into RDB files: that of the locks in it.
+const ENCODING: c_int = encoding::VERSION as c_int;
+
+/// Makes the data type. False when the server refuses it.
+pub fn register(context: Context) -> bool {
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: raw::REDISMODULE_TYPE_METHOD_VERSION.into(),
+        rdb_load: Some(rdb_load),
+        rdb_save: Some(rdb_save),
+        aof_rewrite: Some(aof_rewrite),
+        mem_usage: None,
+        digest: None,
+        free: Some(free),
+        aux_load: None,
+        aux_save: None,
+        aux_save_triggers: 0,
+        free_effort: None,
+        unlink: None,
+        copy: None,
+        defrag: None,
+        mem_usage2: None,
+        free_effort2: None,
+        unlink2: None,
+        copy2: None,
+        aux_save2: None,
+    };
+    // SAFETY: the context is that of the module's load; the server copies the methods.
+    let carrier_type = unsafe {
+        api!(RedisModule_CreateDataType(context.as_ptr(), NAME.as_ptr(), ENCODING, &raw mut methods))
+    };
+    set_carrier_type(carrier_type);
+    !carrier_type.is_null()
+}
+
+unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
+    guard(Edge::RdbSave, (), || {
+        // SAFETY: the server's io of this very call.
+        let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
+        let all = snapshot::carried(db, encoding::append_lock);
+        // SAFETY: the server's io of this very call; the bytes are copied.
+        unsafe {
+            api!(RedisModule_SaveUnsigned(io, u64::try_from(all.len()).unwrap_or(u64::MAX)));
+            for Carried { key, payload } in all {
+                api!(RedisModule_SaveStringBuffer(io, key.as_ptr().cast(), key.len()));
+                api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len()));
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
+    guard(Edge::RdbLoad, ptr::null_mut(), || {
+        if version != ENCODING {
+            return ptr::null_mut();
+        }
+        // SAFETY: the server's io of this very call.
+        let Some(all) = (unsafe { read(io) }) else { return ptr::null_mut() };
+        // SAFETY: the server's io of this very call; the name is valid through it, or null.
+        let (db, name) = unsafe {
+            let name = api!(RedisModule_GetKeyNameFromIO(io));
+            (Db(api!(RedisModule_GetDbIdFromIO(io))), if name.is_null() { &[] } else { string_bytes(name) })
+        };
+        if snapshot::load(db, name, &all) { ptr::dangling_mut() } else { ptr::null_mut() }
+    })
+}
+
+/// Reads what [`rdb_save`] has written.
+///
+/// # Safety
+/// `io` is the server's of the running call.
+unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<Vec<Carried>> {
+    // SAFETY: as the caller promises.
+    let count = unsafe { api!(RedisModule_LoadUnsigned(io)) };
+    let mut all = Vec::new();
+    for _ in 0..count {
+        // SAFETY: as the caller promises.
+        let (key, payload) = unsafe { (read_bytes(io)?, read_bytes(io)?) };
+        all.push(Carried { key, payload });
+    }
+    // SAFETY: as the caller promises.
+    (unsafe { api!(RedisModule_IsIOError(io)) } == 0).then_some(all)
+}
+
+/// Reads a string; `None` when there is none.
+///
+/// # Safety
+/// `io` is the server's of the running call.
+unsafe fn read_bytes(io: *mut raw::RedisModuleIO) -> Option<Vec<u8>> {
+    let mut len = 0;
+    // SAFETY:
+    // - the io is as the caller promises;
+    // - the server has read `len` bytes into a buffer of its allocator, which is freed once.
+    unsafe {
+        let buffer = api!(RedisModule_LoadStringBuffer(io, &raw mut len));
+        if buffer.is_null() {
+            return None;
+        }
+        let bytes = slice::from_raw_parts(buffer.cast::<u8>(), len).to_vec();
+        api!(RedisModule_Free(buffer.cast()));
+        Some(bytes)
+    }
+}
+
+unsafe extern "C" fn aof_rewrite(
+    io: *mut raw::RedisModuleIO,
+    _key: *mut raw::RedisModuleString,
+    _value: *mut c_void,
+) {
+    guard(Edge::AofRewrite, (), || {
+        // SAFETY: the server's io of this very call.
+        let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
+        let told = |payload: &mut Vec<u8>, lock: &_, now| encoding::append_shadow(payload, Some(lock), now);
+        for Carried { key, payload } in snapshot::carried(db, told) {
+            // SAFETY: the format names two buffers with their lengths, and these follow.
+            unsafe {
+                api!(RedisModule_EmitAOF(
+                    io,
+                    turn::APPLY.as_ptr(),
+                    c"bb".as_ptr(),
+                    key.as_ptr().cast::<c_char>(),
+                    key.len(),
+                    payload.as_ptr().cast::<c_char>(),
+                    payload.len(),
+                ));
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn free(_value: *mut c_void) {}

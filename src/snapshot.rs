@@ -1,0 +1,81 @@
+//! How shadows get into snapshots, and out of them again.
+//!
+//! A snapshot holds what is in the keyspace. So for the time in which it is written each database with shadows has one
+//! key more, a *carrier*, whose value is written as all of them. Mostly that is in the child that writes it, where nobody
+//! sees it; for SAVE and at a shutdown it is in the server itself, which does nothing else meanwhile. Where a carrier is
+//! read, its shadows are shadows again at once, before whatever the AOF or the primary tells of them next; the key itself
+//! goes when the data set is loaded.
+//!
+//! The locks are not written as keys of their own: a replica, or an AOF, that has a key more than the primary had would
+//! come to something else with the next SETNX.
+
+use crate::server::{Context, OpenKey, OwnedName, global_flags, now};
+use crate::state::{self, Loading};
+use lockward_core::encoding::{self, Heard};
+use lockward_core::{Db, Lock, Now};
+use uuid::Uuid;
+
+/// One shadow as a carrier has it.
+pub struct Carried {
+    /// The key of the lock.
+    pub key: Vec<u8>,
+    /// The lock, encoded.
+    pub payload: Vec<u8>,
+}
+
+/// A snapshot is about to be written.
+pub fn begins(context: Context) {
+    let databases: Vec<Db> = state::with(|state| state.shadows.databases().collect());
+    for db in databases {
+        // A name that nobody has: what has this name already, though its TTL has passed, might not be seen.
+        let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes().into_boxed_slice();
+        let name = OwnedName::new(db, &key);
+        context.select(db);
+        OpenKey::for_write(context, &name.name()).create_carrier();
+        state::with(|state| state.carriers.push((db, key)));
+    }
+}
+
+/// A snapshot has been written, or a data set has been loaded: carriers are not needed any more.
+pub fn ends(context: Context) {
+    for (db, key) in state::with(|state| std::mem::take(&mut state.carriers)) {
+        let name = OwnedName::new(db, &key);
+        context.select(db);
+        OpenKey::for_write(context, &name.name()).delete_carrier();
+    }
+}
+
+/// What the carrier of a database is written as: each shadow under its key, as `append` encodes it.
+pub fn carried(db: Db, append: impl Fn(&mut Vec<u8>, &Lock, Now)) -> Vec<Carried> {
+    let now = now();
+    let carry = |(key, lock): (&[u8], &Lock)| {
+        let mut payload = Vec::new();
+        append(&mut payload, lock, now);
+        Carried { key: key.to_vec(), payload }
+    };
+    state::with(|state| state.shadows.of(db).map(carry).collect())
+}
+
+/// A carrier has been read, under this name. False when it is refused: no client has one, and what it holds must be
+/// locks.
+pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
+    if !global_flags().loading_somehow() {
+        return false;
+    }
+    let now = now();
+    let heard = match state::with(|state| state.loading) {
+        Loading::Primary => Heard::Live,
+        Loading::File | Loading::No => Heard::Loaded,
+    };
+    let decode = |carried: &Carried| encoding::decode_lock(&carried.payload, heard, now).ok();
+    let Some(locks) = all.iter().map(decode).collect::<Option<Vec<Lock>>>() else { return false };
+    state::with(|state| {
+        for (carried, lock) in all.iter().zip(locks) {
+            lock.holders().iter().for_each(|holder| state.tokens.observe(holder.token));
+            let shadows = state.loaded_beside.as_mut().unwrap_or(&mut state.shadows);
+            shadows.put(db, &carried.key, lock);
+        }
+        state.carriers.push((db, name.into()));
+    });
+    true
+}

@@ -1,0 +1,193 @@
+//! Memory pressure under every policy: no lock has a second holder, and every owner goes on with its token.
+
+use lockward_tests::{Client, Reply, Server, Setup, appended_commands, eventually, rounds};
+use std::collections::HashSet;
+use std::thread;
+
+const POLICIES: [&str; 8] = [
+    "noeviction",
+    "volatile-lru",
+    "volatile-lfu",
+    "volatile-random",
+    "volatile-ttl",
+    "allkeys-lru",
+    "allkeys-lfu",
+    "allkeys-random",
+];
+
+/// Locks a server.
+fn locks() -> usize {
+    rounds(300, 1_000)
+}
+
+/// Sets the limit a little above what the server uses now.
+#[track_caller]
+fn limit_memory(client: &mut Client, policy: &str) {
+    let limit = client.stat("memory", "used_memory") + 300_000;
+    assert_eq!(client.call(format!("CONFIG SET maxmemory-policy {policy}")), Reply::ok());
+    assert_eq!(client.call(format!("CONFIG SET maxmemory {limit}")), Reply::ok());
+}
+
+/// Stores more than the limit lets stand, and returns how many keys were evicted for it.
+#[track_caller]
+fn press(client: &mut Client) -> i64 {
+    let filler = "x".repeat(1_000);
+    client
+        .call_all((0..rounds(2_000, 6_000)).map(|number| format!("SET plain-{number} {filler} PX 9000000")));
+    client.stat("stats", "evicted_keys")
+}
+
+fn names() -> impl Iterator<Item = String> {
+    (0..locks()).map(|number| format!("lock-{number}"))
+}
+
+#[track_caller]
+fn acquire_all(client: &mut Client) -> Vec<i64> {
+    let replies =
+        client.call_all(names().map(|name| format!("LOCK.ACQUIRE {name} owner-of-{name} PX 600000")));
+    replies.iter().map(|reply| reply.grant().token).collect()
+}
+
+/// Another asks for every lock, and is granted none.
+#[track_caller]
+fn see_no_second_holder(client: &mut Client, policy: &str) {
+    let replies = client.call_all(names().map(|name| format!("LOCK.ACQUIRE {name} another PX 600000")));
+    for (name, reply) in names().zip(replies) {
+        let refused = match &reply {
+            Reply::NullArray => true,
+            Reply::Error(_) => reply.error_word() == "OOM",
+            _ => false,
+        };
+        assert!(refused, "{policy}: another asks for {name}: {reply:?}");
+    }
+}
+
+/// Every owner renews with its token, and then gives its lock back.
+#[track_caller]
+fn see_owners_go_on(client: &mut Client, tokens: &[i64], policy: &str) {
+    let each = || names().zip(tokens);
+    let renewals =
+        each().map(|(name, token)| format!("LOCK.RENEW {name} owner-of-{name} PX 600000 TOKEN {token}"));
+    for (reply, token) in client.call_all(renewals).iter().zip(tokens) {
+        assert_eq!(*reply, Reply::Int(*token), "{policy}");
+    }
+    press(client);
+    let releases = each().map(|(name, token)| format!("LOCK.RELEASE {name} owner-of-{name} TOKEN {token}"));
+    for reply in client.call_all(releases) {
+        assert_eq!(reply, Reply::Int(0), "{policy}");
+    }
+}
+
+/// Plays one policy. `go_on` is what happens before the owners renew: the server they then find.
+fn play(setup: Setup, policy: &str, go_on: impl FnOnce(Server) -> Server) {
+    let server = setup.start();
+    let mut client = server.client();
+    let tokens = acquire_all(&mut client);
+    limit_memory(&mut client, policy);
+    let evicted = press(&mut client);
+    let kept = client.stat("lock", "lock_tenures_kept_from_eviction");
+    if policy == "noeviction" {
+        assert_eq!((evicted, kept), (0, 0));
+    } else {
+        assert!(evicted > 0 && kept > 0, "{policy}: {evicted} keys were evicted, {kept} locks of them");
+    }
+    see_no_second_holder(&mut client, policy);
+    let server = go_on(server);
+    let mut client = server.client();
+    see_no_second_holder(&mut client, policy);
+    see_owners_go_on(&mut client, &tokens, policy);
+    assert_eq!(client.stat("lock", "lock_tenures_kept"), 0, "{policy}");
+}
+
+#[test]
+fn under_no_policy_has_a_lock_a_second_holder() {
+    thread::scope(|threads| {
+        for policies in POLICIES.chunks(4) {
+            threads.spawn(|| policies.iter().for_each(|policy| play(Setup::new(), policy, |server| server)));
+        }
+    });
+}
+
+#[test]
+fn nor_on_a_replica_that_is_promoted_under_pressure() {
+    play(Setup::new(), "allkeys-lru", |primary| {
+        let replica = Server::start_replica_of(&primary);
+        press(&mut primary.client());
+        replica.see_in_sync_with(&primary);
+        limit_memory(&mut replica.promote(), "allkeys-lru");
+        replica
+    });
+    // As it goes on, not by a resync.
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let mut client = primary.client();
+    let tokens = acquire_all(&mut client);
+    limit_memory(&mut client, "volatile-ttl");
+    press(&mut client);
+    let kept = client.stat("lock", "lock_tenures_kept");
+    assert!(kept > 0);
+    eventually("the replica is told", || replica.client().stat("lock", "lock_tenures_kept") == kept);
+    replica.see_in_sync_with(&primary);
+    drop(primary);
+    let mut client = replica.promote();
+    see_no_second_holder(&mut client, "volatile-ttl");
+    see_owners_go_on(&mut client, &tokens, "volatile-ttl");
+}
+
+/// The locks that are kept beside the keyspace, as far as the AOF knows.
+fn told(server: &Server) -> HashSet<Vec<u8>> {
+    let mut kept = HashSet::new();
+    for command in appended_commands(server, |_| true) {
+        if let [name, key, [_, 5, shadow @ ..]] = command.iter().map(Vec::as_slice).collect::<Vec<_>>()[..]
+            && name.eq_ignore_ascii_case(b"LOCK._APPLY")
+            && !shadow.is_empty()
+        {
+            kept.insert(key.to_vec());
+        } else if let Some(key) = command.get(1) {
+            kept.remove(key);
+        }
+    }
+    kept
+}
+
+#[test]
+fn nor_after_a_restart_under_pressure() {
+    for (aof, save) in [("no", "BGSAVE"), ("yes", "BGREWRITEAOF"), ("yes", "")] {
+        let setup = Setup::new().config(&format!("appendonly {aof}")).config("appendfsync always");
+        play(setup, "volatile-random", |mut server| {
+            let mut client = server.client();
+            if !save.is_empty() {
+                client.call(save);
+                eventually("it is written", || {
+                    let count = |client: &mut Client, field: &str| client.stat("persistence", field);
+                    count(&mut client, "rdb_bgsave_in_progress")
+                        + count(&mut client, "aof_rewrite_in_progress")
+                        + count(&mut client, "aof_rewrite_scheduled")
+                        == 0
+                });
+            }
+            if save.is_empty() {
+                let kept = usize::try_from(client.stat("lock", "lock_tenures_kept")).unwrap();
+                eventually("the AOF is told", || told(&server).len() == kept);
+            }
+            server.kill_and_start_again();
+            limit_memory(&mut server.client(), "volatile-random");
+            server
+        });
+    }
+}
+
+/// The control: what the locks would be without the module.
+#[test]
+fn locks_by_set_nx_have_second_holders_under_pressure() {
+    let server = Setup::without_module().start();
+    let mut client = server.client();
+    for reply in client.call_all(names().map(|name| format!("SET {name} owner-of-{name} NX PX 600000"))) {
+        assert_eq!(reply, Reply::ok());
+    }
+    limit_memory(&mut client, "volatile-lru");
+    press(&mut client);
+    let replies = client.call_all(names().map(|name| format!("SET {name} another NX PX 600000")));
+    let second_holders = replies.iter().filter(|reply| **reply == Reply::ok()).count();
+    assert!(second_holders > 0, "nobody was granted what another holds");
+}

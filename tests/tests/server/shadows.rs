@@ -1,0 +1,370 @@
+//! Held locks that the server has dropped: on replicas, in files, and wherever else a lock may be looked for.
+
+use lockward_tests::{
+    Client, Holder, ReplicationStream, Reply, Server, Setup, WallClock, appended_commands, eventually,
+};
+use std::fs;
+use std::time::Duration;
+
+/// A server on which A holds `lock`, whose key has been evicted, with a connection and what is known of the holder.
+#[track_caller]
+fn start_evicted(setup: Setup) -> (Server, Client, Holder) {
+    let server = setup.start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    a.acquire("lock A");
+    let holder = a.holder("lock");
+    a.evict("lock");
+    (server, a, holder)
+}
+
+fn kept(client: &mut Client) -> i64 {
+    client.stat("lock", "lock_tenures_kept")
+}
+
+/// Waits until a replica has been told of all that its primary has kept, and sees that both have the same keys.
+#[track_caller]
+fn see_told(primary: &mut Client, replica: &mut Client) {
+    eventually("the replica is told", || kept(replica) == kept(primary));
+    eventually("both have the same keys", || {
+        primary.call("DBSIZE") == replica.call("DBSIZE")
+            && primary.call("DEBUG DIGEST") == replica.call("DEBUG DIGEST")
+    });
+}
+
+#[test]
+fn a_replica_knows_a_tenure_whose_key_was_evicted_and_goes_on_with_it_when_it_is_promoted() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let (mut a, mut there) = (primary.client(), replica.client());
+    let token = a.acquire("lock A PX 600000").token;
+    a.evict("lock");
+    see_told(&mut a, &mut there);
+    assert_eq!(kept(&mut there), 1);
+    assert_eq!(there.call("EXISTS lock"), Reply::Int(0));
+    assert_eq!(there.holder("lock").tenure(), ("A", 1, token));
+    let mut there = replica.promote();
+    assert_eq!(there.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+    assert_eq!(there.call(format!("LOCK.RENEW lock A PX 600000 TOKEN {token}")), Reply::Int(token));
+    assert_eq!(there.call("EXISTS lock"), Reply::Int(1));
+    assert_eq!(there.call(format!("LOCK.RELEASE lock A TOKEN {token}")), Reply::Int(0));
+    assert!(there.acquire("lock B").token > token);
+}
+
+#[test]
+fn a_replica_hears_how_a_tenure_goes_on_whose_key_was_evicted() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let (mut a, mut there) = (primary.client(), replica.client());
+    for (how, holds) in [("LOCK.RENEW lock A PX 500000", 1), ("LOCK.ACQUIRE lock A", 2)] {
+        a.call("LOCK.RELEASE lock A ALL");
+        let token = a.acquire("lock A PX 600000").token;
+        a.evict("lock");
+        see_told(&mut a, &mut there);
+        a.call(how);
+        replica.see_in_sync_with(&primary);
+        assert_eq!((kept(&mut a), kept(&mut there)), (0, 0), "{how}");
+        assert_eq!(there.holder("lock").tenure(), ("A", holds, token), "{how}");
+        see_told(&mut a, &mut there);
+    }
+    a.evict("lock");
+    see_told(&mut a, &mut there);
+    assert_eq!(a.call("LOCK.RELEASE lock A ALL"), Reply::Int(0));
+    replica.see_in_sync_with(&primary);
+    assert_eq!((there.info("lock"), kept(&mut there)), (None, 0));
+}
+
+#[test]
+fn a_lease_that_ends_beside_the_keyspace_ends_on_the_replica_too() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let (mut a, mut there) = (primary.client(), replica.client());
+    a.acquire("lock A PX 1500");
+    a.evict("lock");
+    eventually("the lease is over", || kept(&mut a) == 0);
+    see_told(&mut a, &mut there);
+    assert_eq!(there.info("lock"), None);
+    assert_eq!(a.acquire("lock B").holds, 1);
+}
+
+#[test]
+fn what_breaks_a_lock_that_was_evicted_breaks_it_on_the_replica_too() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let (mut a, mut there) = (primary.client(), replica.client());
+    for how in ["SET lock value", "RENAME other lock", "RESTORE", "FLUSHALL", "FLUSHDB", "SWAPDB 0 1"] {
+        a.acquire("lock A PX 600000");
+        a.evict("lock");
+        see_told(&mut a, &mut there);
+        assert_eq!(kept(&mut there), 1, "{how}");
+        match how {
+            "RENAME other lock" => {
+                a.acquire("other C PX 600000");
+                a.call(how);
+            }
+            "RESTORE" => {
+                a.acquire("other C PX 600000");
+                let payload = a.call("DUMP other").bytes().to_vec();
+                a.call([&b"RESTORE"[..], b"lock", b"600000", &payload]);
+            }
+            _ => {
+                a.call(how);
+            }
+        }
+        if how == "SWAPDB 0 1" {
+            see_told(&mut a, &mut there);
+            assert_eq!((a.info("lock"), there.info("lock")), (None, None));
+            there.call("SELECT 1");
+            assert_eq!(there.owner("lock").as_deref(), Some("A"));
+            a.call("FLUSHALL");
+        }
+        eventually("the tenure is over", || kept(&mut a) == 0);
+        see_told(&mut a, &mut there);
+        a.call("FLUSHALL");
+    }
+}
+
+#[test]
+fn a_full_resync_takes_tenures_along_whose_keys_were_evicted() {
+    for (load, diskless) in
+        [("disabled", "no"), ("disabled", "yes"), ("on-empty-db", "yes"), ("swapdb", "yes")]
+    {
+        let setup = Setup::new().config(&format!("repl-diskless-sync {diskless}"));
+        let (primary, mut a, before) = start_evicted(setup);
+        let replica = Setup::new().config(&format!("repl-diskless-load {load}")).start_replica_of(&primary);
+        let mut there = replica.client();
+        see_told(&mut a, &mut there);
+        assert_eq!(there.call("KEYS *"), Reply::Array(Vec::new()));
+        assert_eq!(there.holder("lock").tenure(), before.tenure(), "{load}, diskless {diskless}");
+        // What it has kept for one primary is gone with that one's data.
+        let other = Server::start();
+        replica.follow(&other);
+        assert_eq!((there.info("lock"), kept(&mut there)), (None, 0), "{load}, diskless {diskless}");
+    }
+}
+
+#[test]
+fn a_restart_goes_on_with_a_tenure_whose_key_was_evicted() {
+    for (what, aof, preamble) in [
+        ("SAVE", "no", "yes"),
+        ("BGSAVE", "no", "yes"),
+        ("SHUTDOWN SAVE", "no", "yes"),
+        ("nothing", "yes", "yes"),
+        ("BGREWRITEAOF", "yes", "yes"),
+        ("BGREWRITEAOF", "yes", "no"),
+        ("DEBUG RELOAD", "no", "yes"),
+        ("DEBUG RELOAD", "yes", "yes"),
+        ("DEBUG LOADAOF", "yes", "no"),
+    ] {
+        let case = format!("{what}, appendonly {aof}, aof-use-rdb-preamble {preamble}");
+        let setup = Setup::new().config(&format!("appendonly {aof}")).config("appendfsync always");
+        let setup = setup.config(&format!("aof-use-rdb-preamble {preamble}"));
+        let (mut server, mut a, before) = start_evicted(setup);
+        a.call("SELECT 3");
+        a.acquire("lock B PX 600000");
+        a.evict("lock");
+        if aof == "yes" {
+            let told = |command: &[Vec<u8>]| {
+                command[0].eq_ignore_ascii_case(b"LOCK._APPLY") && command[2].get(1) == Some(&5)
+            };
+            eventually("the AOF is told", || {
+                appended_commands(&server, told).iter().filter(|c| told(c)).count() == 2
+            });
+        }
+        match what {
+            "nothing" => server.kill(),
+            "SHUTDOWN SAVE" => {
+                a.send(what);
+                server.see_end();
+            }
+            "BGSAVE" | "BGREWRITEAOF" => {
+                a.call(what);
+                let running =
+                    if what == "BGSAVE" { "rdb_bgsave_in_progress" } else { "aof_rewrite_in_progress" };
+                let scheduled = if what == "BGSAVE" { running } else { "aof_rewrite_scheduled" };
+                eventually("it is written", || {
+                    a.stat("persistence", running) + a.stat("persistence", scheduled) == 0
+                });
+                for status in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status"] {
+                    assert_eq!(a.server_info("persistence", status), "ok");
+                }
+                server.kill();
+            }
+            _ => {
+                assert_eq!(a.call(what), Reply::ok(), "{case}");
+            }
+        }
+        if !server.is_running() {
+            server.start_again();
+        }
+        let mut a = server.client();
+        assert_eq!(a.holder("lock").tenure(), before.tenure(), "{case}");
+        assert!(a.holder("lock").lease_left > 300_000, "{case}");
+        assert_eq!((a.call("DBSIZE"), kept(&mut a)), (Reply::Int(0), 2), "{case}");
+        assert_eq!(a.call("LOCK.ACQUIRE lock C"), Reply::NullArray);
+        assert_eq!(a.call("LOCK.RELEASE lock A ALL"), Reply::Int(0));
+        a.call("SELECT 3");
+        assert_eq!(a.owner("lock").as_deref(), Some("B"), "{case}");
+    }
+}
+
+#[test]
+fn a_snapshot_leaves_no_trace_in_the_keyspace() {
+    let (server, mut a, _) = start_evicted(Setup::new());
+    for what in ["SAVE", "DEBUG RELOAD"] {
+        assert_eq!(a.call(what), Reply::ok());
+        assert_eq!(a.call("KEYS *"), Reply::Array(Vec::new()), "{what}");
+    }
+    // One that fails at its end, for it cannot take this name.
+    let file = server.dir().join("dump.rdb");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(matches!(a.call("SAVE"), Reply::Error(_)));
+    assert_eq!((a.call("KEYS *"), kept(&mut a)), (Reply::Array(Vec::new()), 1));
+}
+
+#[test]
+fn a_value_that_has_taken_the_place_of_an_evicted_lock_is_the_same_after_a_load() {
+    let primary = Setup::new().config("appendonly yes").config("appendfsync always").start();
+    let mut a = primary.client();
+    a.acquire("lock A PX 600000");
+    a.evict("lock");
+    let replica = Server::start_replica_of(&primary);
+    assert_eq!(a.call("INCR lock"), Reply::Int(1));
+    replica.see_in_sync_with(&primary);
+    assert_eq!(replica.client().call("GET lock"), Reply::bulk("1"));
+    let mut primary = primary;
+    primary.kill_and_start_again();
+    assert_eq!(primary.client().call("GET lock"), Reply::bulk("1"));
+}
+
+#[test]
+fn a_shadow_is_told_behind_the_deletion_of_its_key() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let mut stream = ReplicationStream::attach(&server);
+    a.evict("lock");
+    let mut told = Vec::new();
+    eventually("the shadow is told", || {
+        told.extend(
+            stream.commands(&mut a).into_iter().filter(|command| command.contains(&b"lock".to_vec())),
+        );
+        told.len() == 2
+    });
+    let names: Vec<String> =
+        told.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect();
+    assert!(["DEL", "UNLINK"].contains(&names[0].as_str()) && names[1] == "LOCK._APPLY", "{names:?}");
+    assert_eq!(told[1][2][..2], [1, 5]);
+}
+
+#[test]
+fn asking_for_an_evicted_lock_does_not_bring_it_back() {
+    let (_server, mut a, before) = start_evicted(Setup::new());
+    a.call("CONFIG SET maxmemory-policy allkeys-lru");
+    let limit = a.stat("memory", "used_memory") + 2_000_000;
+    a.call(format!("CONFIG SET maxmemory {limit}"));
+    let evicted = a.stat("stats", "evicted_keys");
+    for _ in 0..200 {
+        assert_eq!(a.call("LOCK.ACQUIRE lock B"), Reply::NullArray);
+        assert_eq!(a.holder("lock").tenure(), before.tenure());
+        assert_eq!(a.call("LOCK.RELEASE lock B").error_word(), "NOTHELD");
+        assert_eq!(a.call("LOCK.RENEW lock B").error_word(), "NOTHELD");
+    }
+    assert_eq!(a.call("EXISTS lock"), Reply::Int(0));
+    assert_eq!((a.stat("stats", "evicted_keys"), kept(&mut a)), (evicted, 1));
+}
+
+#[test]
+fn the_owner_of_an_evicted_lock_goes_on_beyond_the_memory_limit() {
+    let (_server, mut a, before) = start_evicted(Setup::new());
+    a.call("CONFIG SET maxmemory-policy volatile-lru");
+    a.call("CONFIG SET maxmemory 1");
+    let token = before.token;
+    assert_eq!(a.call("LOCK.ACQUIRE lock A").error_word(), "OOM");
+    assert_eq!(a.holder("lock").tenure(), before.tenure());
+    for _ in 0..3 {
+        assert_eq!(a.call(format!("LOCK.RENEW lock A TOKEN {token}")), Reply::Int(token));
+    }
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(1));
+    assert_eq!(a.call("LOCK.RELEASE lock A HOLDS 0"), Reply::Int(0));
+    assert_eq!((a.info("lock"), kept(&mut a)), (None, 0));
+}
+
+#[test]
+fn a_lock_that_a_step_of_the_clock_has_dropped_goes_back_into_the_keyspace() {
+    let mut clock = WallClock::new();
+    let primary = Setup::new().clock(&clock).start();
+    let replica = Server::start_replica_of(&primary);
+    let (mut a, mut there) = (primary.client(), replica.client());
+    a.acquire("lock A PX 600000");
+    let before = a.holder("lock");
+    clock.forward(Duration::from_secs(3_600));
+    eventually("the key was dropped and is back", || {
+        a.stat("lock", "lock_tenures_kept_from_clock_steps") == 1 && a.call("EXISTS lock") == Reply::Int(1)
+    });
+    assert!(a.call("PTTL lock").int() > 300_000);
+    assert_eq!(a.holder("lock").tenure(), before.tenure());
+    see_told(&mut a, &mut there);
+    assert_eq!(there.holder("lock").tenure(), before.tenure());
+    assert_eq!((kept(&mut a), a.stat("lock", "lock_tenures_kept_from_eviction")), (0, 0));
+}
+
+#[test]
+fn what_is_kept_is_counted() {
+    let (_server, mut a, _) = start_evicted(Setup::new());
+    a.acquire("other A PX 600000");
+    a.evict("other");
+    let count = |a: &mut Client, field: &str| a.stat("lock", &format!("lock_tenures_kept{field}"));
+    assert_eq!(
+        [count(&mut a, ""), count(&mut a, "_from_eviction"), count(&mut a, "_from_clock_steps")],
+        [2, 2, 0]
+    );
+    a.call("LOCK.RELEASE lock A ALL");
+    a.call("DEL other");
+    a.call("LOCK.RENEW other A");
+    assert_eq!([count(&mut a, ""), count(&mut a, "_from_eviction")], [0, 2]);
+    assert!(a.call("INFO everything").text().contains("lock_tenures_kept:0"));
+    assert!(!a.call("INFO memory").text().contains("lock_tenures_kept"));
+}
+
+#[test]
+fn a_policy_that_evicts_is_warned_of_at_the_start_and_when_it_is_set() {
+    let warning = |policy: &str| format!("maxmemory-policy is {policy}: ");
+    let server = Setup::new().config("maxmemory-policy allkeys-lru").start();
+    server.see_log(&warning("allkeys-lru"));
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("CONFIG SET maxmemory 100000000");
+    a.call("CONFIG SET maxmemory-policy noeviction");
+    assert!(!server.log().contains("maxmemory-policy is"), "{}", server.log());
+    for policy in [
+        "volatile-lru",
+        "volatile-lfu",
+        "volatile-random",
+        "volatile-ttl",
+        "allkeys-lru",
+        "allkeys-lfu",
+        "allkeys-random",
+    ] {
+        assert_eq!(a.call(format!("CONFIG SET maxmemory-policy {policy}")), Reply::ok());
+        server.see_log(&warning(policy));
+    }
+}
+
+#[test]
+fn a_demoted_primary_keeps_what_its_new_primary_knows() {
+    let one = Server::start();
+    let other = Server::start_replica_of(&one);
+    let (mut a, mut there) = (one.client(), other.client());
+    let token = a.acquire("lock A PX 600000").token;
+    a.evict("lock");
+    see_told(&mut a, &mut there);
+    assert_eq!(a.call(format!("FAILOVER TO 127.0.0.1 {}", other.port())), Reply::ok());
+    eventually("the roles have changed", || a.server_info("replication", "role") == "slave");
+    one.see_in_sync_with(&other);
+    assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
+    assert_eq!(there.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    one.see_in_sync_with(&other);
+    assert_eq!((a.info("lock"), kept(&mut a)), (None, 0));
+}
