@@ -14,7 +14,8 @@ use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake, encoding};
 const AT_ONCE: usize = 1_000;
 
 /// How many keys of each kind are looked at in one slice of a patrol: with 10,000 waited-for keys, the most there may be
-/// by default, a round takes 20 slices and 80 ms. Shadows are met more slowly, 500 in a tenth of a second.
+/// by default, a round takes 20 slices and 80 ms. Shadows are met more slowly, 500 in a tenth of a
+/// second, but faster while many of them have ended.
 const KEYS_AT_ONCE: usize = 500;
 
 /// How soon work that the server does not allow now is tried again.
@@ -66,8 +67,9 @@ pub fn work(context: Context) {
     put_back(context, now);
     tell_of_shadows(context);
     if patrol_is_due {
-        patrol(context, now);
-        patrol_shadows(context, now);
+        let round_is_over = patrol(context, now);
+        let few_have_ended = patrol_shadows(context, now);
+        state::with(|state| state.alarm.patrolled(round_is_over && few_have_ended, now));
     }
     for _ in 0..AT_ONCE {
         let Some(line) = state::with(|state| state.room.pop_due(now)) else { return };
@@ -137,21 +139,22 @@ fn tell_of_shadows(context: Context) {
 }
 
 /// Looks for keys that changed without a word: opens waited-for keys in turn, some at a time. Where no key is (in
-/// quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell.
-fn patrol(context: Context, now: Instant) {
-    let lines = state::with(|state| {
+/// quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell. Returns whether all
+/// have had their turn.
+fn patrol(context: Context, now: Instant) -> bool {
+    let (lines, round_is_over) = state::with(|state| {
         let lines: Vec<LineId> = state.room.after(state.patrolled).take(KEYS_AT_ONCE).collect();
         let round_is_over = lines.len() < KEYS_AT_ONCE;
         state.patrolled = if round_is_over { None } else { lines.last().copied() };
-        state.alarm.patrolled(round_is_over, now);
-        lines
+        (lines, round_is_over)
     });
     let in_cluster = context.flags().cluster();
     if in_cluster && lines.first().is_some_and(|line| is_down(context, *line)) {
         // Not every server tells those who wait. A lock that may be handed over again soon is no reason to keep them: it
         // may be another node that does it.
         let all: Vec<LineId> = state::with(|state| state.room.lines().collect());
-        return all.into_iter().for_each(|line| send_away(line, Outcome::NotServed));
+        all.into_iter().for_each(|line| send_away(line, Outcome::NotServed));
+        return round_is_over;
     }
     for line in lines {
         let Some((db, key)) = state::with(|state| state.room.name(line)) else { continue };
@@ -168,6 +171,7 @@ fn patrol(context: Context, now: Instant) {
             state::with(|state| state.room.set_due(line, Some(now)));
         }
     }
+    round_is_over
 }
 
 /// Whether the cluster is down, in which no node serves the lock of this line or any other.
@@ -178,8 +182,8 @@ fn is_down(context: Context, line: LineId) -> bool {
 }
 
 /// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node
-/// serves them now.
-fn patrol_shadows(context: Context, now: Instant) {
+/// serves them now. Returns false when many were not needed any more: there may be more such.
+fn patrol_shadows(context: Context, now: Instant) -> bool {
     let names = state::with(|state| {
         let last = state.patrolled_shadow.take();
         let names: Vec<Name> = state.shadows.after(last.as_ref()).take(KEYS_AT_ONCE).collect();
@@ -187,6 +191,7 @@ fn patrol_shadows(context: Context, now: Instant) {
         names
     });
     let in_cluster = !names.is_empty() && context.flags().cluster();
+    let before = state::with(|state| state.shadows.len());
     for (db, key) in names {
         let name = OwnedName::new(db, &key);
         context.select(db);
@@ -209,6 +214,7 @@ fn patrol_shadows(context: Context, now: Instant) {
             Gate::NotServed => state::with(|state| state.break_shadow(db, &key, now)),
         }
     }
+    before.saturating_sub(state::with(|state| state.shadows.len())) < KEYS_AT_ONCE / 4
 }
 
 fn settle(context: Context, line: LineId, now: Instant) {
