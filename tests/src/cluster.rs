@@ -289,6 +289,10 @@ impl SlotMove<'_> {
         command.extend(keys.iter().map(Reply::bytes));
         // They may all be gone meanwhile.
         let answer = source.call(command);
+        if matches!(answer.redirection(), Some(Redirection::Moved(_))) {
+            // The other's claim to the slot has come here before our word, and the keys that were left are dropped.
+            return false;
+        }
         assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");
         true
     }
