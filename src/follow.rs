@@ -68,13 +68,11 @@ fn change(
 }
 
 fn apply_to(lock: &mut Lock, changes: Vec<Change>, now: Now) -> Vec<Event> {
-    let mut events = Vec::with_capacity(changes.len());
-    for change in changes {
-        if let Change::Put(holder) = &change {
-            state::with(|state| state.tokens.observe(holder.token));
-        }
-        events.push(event_of(lock, &change));
-        lock.apply(change, now);
-    }
+    state::with(|state| {
+        let put = |change: &Change| if let Change::Put(holder) = change { Some(holder.token) } else { None };
+        changes.iter().filter_map(put).for_each(|token| state.tokens.observe(token));
+    });
+    let events = changes.iter().map(|change| event_of(lock, change)).collect();
+    lock.apply_all(changes, now);
     events
 }

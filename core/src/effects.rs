@@ -173,15 +173,25 @@ impl<H> Effects<H> {
 
     /// Records one change of `lock` and carries it out.
     pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, now: Now) {
-        encoding::append(&mut self.payload, &change, now);
+        self.record(&change, now);
+        lock.apply(change, now);
+    }
+
+    /// Records changes of `lock` and carries them out together.
+    pub(crate) fn change_all(&mut self, lock: &mut Lock, changes: Vec<Change>, now: Now) {
+        changes.iter().for_each(|change| self.record(change, now));
+        lock.apply_all(changes, now);
+    }
+
+    fn record(&mut self, change: &Change, now: Now) {
+        encoding::append(&mut self.payload, change, now);
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
-        match change {
+        match *change {
             Change::End(token, End::Released) => self.seen.ended = self.seen.ended.max(Some(token)),
             Change::End(token, End::LeaseOver) => self.seen.ended = self.seen.ended.max(token.before()),
             Change::Put(_) | Change::Count(..) => {}
         }
-        lock.apply(change, now);
     }
 
     /// Marks the only change so far as one that the command, given again where the same changes were heard, leads to.

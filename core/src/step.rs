@@ -24,6 +24,7 @@ use crate::token::{FencingToken, TokenSource};
 use crate::units::{Instant, Now};
 use crate::waiting::{LineId, Waiter, WaitingRoom};
 use std::hash::Hash;
+use std::iter;
 
 /// How an acquisition that is not refused has ended for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,10 +138,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// Ends the tenures whose lease is over, and serves the line.
     pub fn settle(&mut self) {
         let now = self.now.mono;
-        while let Some(over) = self.lock.holders().iter().find(|holder| holder.is_over(now)) {
-            let token = over.token;
-            self.change(Change::End(token, End::LeaseOver), Event::LeaseOver);
-        }
+        self.end_all(|holder| holder.is_over(now), End::LeaseOver, Event::LeaseOver);
         self.serve();
     }
 
@@ -159,8 +157,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// of their own that stand in line.
     pub fn look_again(&mut self) {
         self.settle();
-        if self.somebody_waits() {
-            let holders = self.lock.holders().iter().filter(|holder| self.is_certain(holder));
+        if let Some(line) = self.line {
+            let waits = |holder: &&Holder| self.room.first_of(line, &holder.owner).is_some();
+            let holders = self.lock.holders().iter().filter(waits).filter(|holder| self.is_certain(holder));
             let owners: Vec<Owner> = holders.map(|holder| holder.owner.clone()).collect();
             owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
         }
@@ -175,6 +174,13 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     fn change(&mut self, change: Change, event: Event) {
         self.effects.change(self.lock, change, self.now);
         self.effects.events.push(event);
+    }
+
+    fn end_all(&mut self, ends: impl Fn(&Holder) -> bool, end: End, event: Event) {
+        let ended = self.lock.holders().iter().filter(|holder| ends(holder));
+        let changes: Vec<Change> = ended.map(|holder| Change::End(holder.token, end)).collect();
+        self.effects.events.extend(iter::repeat_n(event, changes.len()));
+        self.effects.change_all(self.lock, changes, self.now);
     }
 
     fn somebody_waits(&self) -> bool {
@@ -330,10 +336,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         if ended.max(held) >= Some(token) {
             return Err(Refusal::NotHeld(self.not_held(&request.owner)));
         }
-        while let Some(earlier) = self.lock.holders().first() {
-            let token = earlier.token;
-            self.change(Change::End(token, End::Released), Event::Released);
-        }
+        self.end_all(|_| true, End::Released, Event::Released);
         self.tokens.observe(token);
         let (owner, holds, since) = (request.owner.clone(), request.holds.unwrap_or(1), self.now.mono);
         let restored = Holder { owner, holds, slots: Slots::EXCLUSIVE, token, deadline, since };

@@ -487,3 +487,44 @@ fn a_replica_refuses_a_full_resync_of_the_next_version() {
         assert!(log.contains(OTHER_VERSION) && !log.contains("BUG REPORT"), "{way}: {log}");
     }
 }
+
+/// So many owners that share a lock that work for each with all others would take the server minutes.
+fn crowd(now: u64, left: u64) -> Vec<u8> {
+    let holder = |number: u64| Put {
+        slots: 0,
+        left,
+        wall_deadline: now + left,
+        ..Put::honest(format!("{number:x}").as_bytes(), number + 1, now)
+    };
+    payload(&(0..80_000).map(holder).collect::<Vec<_>>())
+}
+
+#[test]
+fn very_many_leases_that_are_over_hold_nobody_up() {
+    let (primary, mut client, frame, now) = credulous();
+    let replica = Server::start_replica_of(&primary);
+    assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());
+    client.acquire("lock A PX 600000");
+    let mut b = primary.waiter("lock B BLOCK 0");
+    assert_eq!(restore(&mut client, "lock", &frame.around(&crowd(now, 0))), Reply::ok());
+    assert_eq!(b.reply().grant().holds, 1);
+    replica.see_in_sync_with(&primary);
+    assert_eq!(replica.client().call("DEBUG DIGEST"), client.call("DEBUG DIGEST"));
+}
+
+#[test]
+fn very_many_holders_come_back_from_an_aof_of_commands() {
+    let (_server, mut client, frame, now) =
+        credulous_with(Setup::new().config("appendonly yes").config("aof-use-rdb-preamble no"));
+    assert_eq!(restore(&mut client, "lock", &frame.around(&crowd(now, HOUR_MS))), Reply::ok());
+    // An AOF of commands gives every lock a TTL.
+    client.call("PEXPIRE lock 3000000");
+    let before = client.call("DEBUG DIGEST");
+    client.call("BGREWRITEAOF");
+    eventually("the AOF has been rewritten", || {
+        client.stat("persistence", "aof_rewrite_in_progress") == 0
+            && client.stat("persistence", "aof_rewrite_scheduled") == 0
+    });
+    assert_eq!(client.call("DEBUG LOADAOF"), Reply::ok());
+    assert_eq!(client.call("DEBUG DIGEST"), before);
+}
