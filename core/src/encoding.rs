@@ -393,7 +393,10 @@ mod tests {
             assert_eq!(hear(&whole[..cut], Heard::Live, at), Err(Malformed), "cut at {cut}");
         }
         let put = Change::Put(holder(b"a", 7, 1, 500));
-        assert_eq!(hear(&payload(&[put.clone()], at), Heard::Live, at), Ok(Told::Changes(vec![put.clone()])));
+        assert_eq!(
+            hear(&payload(std::slice::from_ref(&put), at), Heard::Live, at),
+            Ok(Told::Changes(vec![put.clone()]))
+        );
         let behind_a_change = [&payload(&[put], at)[..], &[KEPT]].concat();
         assert_eq!(hear(&behind_a_change, Heard::Live, at), Err(Malformed));
         assert_eq!(decode(&told(None), Heard::Live, at), Err(Malformed));
