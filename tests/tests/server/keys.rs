@@ -123,7 +123,8 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     let payload = a.call("DUMP lock");
     eventually("the lease is over", || a.info("lock").is_none());
     restore(&mut a, "lock", payload.bytes());
-    assert_eq!(a.info("lock"), None);
+    // Files tell time in milliseconds: the last of them may come back.
+    eventually("it is free", || a.info("lock").is_none());
     assert_eq!(a.acquire("lock B").holds, 1);
 }
 

@@ -76,9 +76,12 @@ fn read_all(client: &mut Client) {
 
 #[track_caller]
 fn assert_same(primary: &Server, replica: &Server) {
-    replica.see_in_sync_with(primary);
     let digest = |server: &Server| server.client().call("DEBUG DIGEST");
-    assert_eq!(digest(primary), digest(replica));
+    // Keys of leases that are over may just be going, here and then there.
+    eventually("the same data", || {
+        replica.see_in_sync_with(primary);
+        digest(primary) == digest(replica)
+    });
 }
 
 #[track_caller]
