@@ -5,10 +5,10 @@
 //! write; until it may be done, it is tried again. To end a wait is no write and is never held back.
 
 use crate::commands::GATE;
-use crate::server::{self, Content, Context, Foreign, Gate, OpenKey, OwnedName, now};
+use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, now};
 use crate::state::{self, Undelivered};
 use crate::{turn, waiters};
-use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake, encoding};
+use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake};
 
 /// How many lines are looked at, and how many shadows told of, before clients are let in again.
 const AT_ONCE: usize = 1_000;
@@ -128,13 +128,8 @@ fn put_back(context: Context, now: Instant) {
 fn tell_of_shadows(context: Context) {
     for _ in 0..AT_ONCE {
         let Some((db, key)) = state::with(|state| state.shadows.pop_untold()) else { return };
-        let name = OwnedName::new(db, &key);
         context.select(db);
-        let mut payload = Vec::new();
-        state::with(|state| {
-            encoding::append_shadow(&mut payload, state.shadows.get(db, &key), server::now());
-        });
-        turn::replicate(context, &name.name(), &payload);
+        turn::tell_of_shadow(context, &OwnedName::new(db, &key).name());
     }
 }
 

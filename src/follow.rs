@@ -1,5 +1,6 @@
 //! How a replica, or a server that loads its AOF, carries out what a primary has decided.
 
+use crate::callbacks::events;
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, now};
 use crate::state::{self, Acting};
@@ -22,6 +23,7 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
 
 /// The key is missing, here as on the primary, or something else stands in its place: it is left alone.
 fn keep(name: &KeyName<'_>, shadow: Option<Lock>) {
+    events::see_new_keys();
     state::with(|state| match shadow {
         Some(lock) => {
             lock.holders().iter().for_each(|holder| state.tokens.observe(holder.token));

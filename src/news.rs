@@ -1,10 +1,12 @@
 //! What happens to locks behind the module's back, and what it makes of it.
 //!
-//! Within these calls nothing may be written: the server is in the middle of something. They note what is to be looked
+//! Within these calls no key may be written: the server is in the middle of something. They note what is to be looked
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
-use crate::server::{KeyName, global_flags, latest_wall, now};
+use crate::callbacks::events;
+use crate::server::{Context, KeyName, global_flags, latest_wall, now};
 use crate::state::{self, Loading, State, Unlinked};
+use crate::turn;
 use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
 
 /// A lock leaves the keyspace under `name`: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
@@ -26,7 +28,9 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
                 db: name.db(),
                 key: name.bytes().into(),
                 lock: lock.clone(),
-                evicting: state.evicting || global_flags().out_of_memory(),
+                evicting_after: (state.evicting || global_flags().out_of_memory())
+                    .then(commands_done)
+                    .flatten(),
             });
         } else {
             // As where the module ends a lease: that tenure may come back, nothing older.
@@ -43,14 +47,41 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 
 /// The server has evicted a key: a tenure in it is kept. A lock of this name that was gone before was unlinked by a
 /// command, and commands begin within the memory limit. (Later in a row of evictions the server may be within it again,
-/// as another thread frees what was evicted first.)
-pub fn evicted(name: &KeyName<'_>) {
-    keep(name, Cause::Eviction, |gone| gone.evicting);
+/// as another thread frees what was evicted first. A command between two evictions has been counted since.)
+///
+/// Replicas and the AOF are told at once, before the server's own DEL: in the next turn of the event loop it may be too
+/// late, as a failover or a shutdown lets nobody write.
+pub fn evicted(context: Context, name: &KeyName<'_>) {
+    if keep(name, Cause::Eviction, |gone| {
+        gone.evicting_after.is_some() && gone.evicting_after == commands_done()
+    }) {
+        turn::tell_of_shadow(context, name);
+    }
     let now = now().mono;
     state::with(|state| {
         if !state.evicting {
             state.evicting = true;
             state.look_at(&[], now);
+        }
+    });
+}
+
+fn commands_done() -> Option<Vec<u8>> {
+    Context::server_field(c"stats", c"total_commands_processed")
+}
+
+/// A key has come to be where none was: one in the place of a shadow breaks that.
+pub fn new_key(name: &KeyName<'_>) {
+    if state::acting() {
+        return;
+    }
+    let now = now().mono;
+    state::with(|state| {
+        let (db, key) = (name.db(), name.bytes());
+        if !state.follows() && state.shadows.get(db, key).is_some() {
+            state.break_shadow(db, key, now);
+            let line: Vec<LineId> = state.room.line(db, key).into_iter().collect();
+            state.look_at(&line, now);
         }
     });
 }
@@ -75,19 +106,22 @@ enum Cause {
     Clock,
 }
 
-fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> bool) {
+fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> bool) -> bool {
     if state::acting() {
-        return;
+        return false;
     }
     let now = now().mono;
-    state::with(|state| {
+    let kept = state::with(|state| {
         let dropped =
             |gone: &mut Unlinked| gone.db == name.db() && *gone.key == *name.bytes() && by_itself(gone);
         if let Some(gone) = state.unlinked.take_if(dropped) {
             let left = gone.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));
             state.shadows.keep(gone.db, &gone.key, gone.lock);
             match cause {
-                Cause::Eviction => state.dropped.by_eviction = state.dropped.by_eviction.saturating_add(1),
+                Cause::Eviction => {
+                    state.shadows.told(gone.db, &gone.key);
+                    state.dropped.by_eviction = state.dropped.by_eviction.saturating_add(1);
+                }
                 // A clock that runs a little fast is a few milliseconds ahead when a lease ends.
                 Cause::Clock if left < STEP => {}
                 Cause::Clock => {
@@ -96,8 +130,14 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
                 }
             }
             state.look_at(&[], now);
+            return true;
         }
+        false
     });
+    if kept {
+        events::see_new_keys();
+    }
+    kept
 }
 
 /// A database, or all of them, has been flushed: its locks are broken, those dropped early too.

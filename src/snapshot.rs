@@ -9,6 +9,7 @@
 //! The locks are not written as keys of their own: a replica, or an AOF, that has a key more than the primary had would
 //! come to something else with the next SETNX.
 
+use crate::callbacks::events;
 use crate::server::{Context, OpenKey, OwnedName, global_flags, now};
 use crate::state::{self, Loading};
 use lockward_core::encoding::{self, Heard};
@@ -62,6 +63,7 @@ pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
     if !global_flags().loading_somehow() {
         return false;
     }
+    events::see_new_keys();
     let now = now();
     let heard = match state::with(|state| state.loading) {
         Loading::Primary => Heard::Live,

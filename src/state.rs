@@ -110,8 +110,8 @@ pub struct Unlinked {
     pub key: Box<[u8]>,
     /// The lock as it was.
     pub lock: Lock,
-    /// Whether the server was evicting then.
-    pub evicting: bool,
+    /// How many commands the server had done by then, where it may have been evicting.
+    pub evicting_after: Option<Vec<u8>>,
 }
 
 impl State {

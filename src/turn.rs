@@ -117,6 +117,16 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     context.signal_modified(name);
 }
 
+/// Tells replicas and the AOF what the shadow of a lock is, or that it has none.
+pub fn tell_of_shadow(context: Context, name: &KeyName<'_>) {
+    let mut payload = Vec::new();
+    let now = now();
+    state::with(|state| {
+        encoding::append_shadow(&mut payload, state.shadows.get(name.db(), name.bytes()), now);
+    });
+    replicate(context, name, &payload);
+}
+
 /// Sends a payload to replicas and the AOF.
 pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
     if !context.replicate(APPLY, name, payload) {

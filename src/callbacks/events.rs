@@ -1,6 +1,6 @@
 //! What the server tells the module unasked.
 
-use super::{Edge, guard};
+use super::{Edge, guard, timer};
 use crate::server::{Context, KeyName, api};
 use crate::state::Loading;
 use crate::{background, eviction, news, snapshot};
@@ -8,6 +8,7 @@ use lockward_core::Db;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Subscribes to everything the module must know. False when the server refuses.
 pub fn subscribe(context: Context) -> bool {
@@ -34,6 +35,33 @@ pub fn subscribe(context: Context) -> bool {
         && unsafe {
             api!(RedisModule_SubscribeToKeyspaceEvents(context.as_ptr(), classes, Some(on_key_gone))) == ok
         }
+}
+
+/// From the first shadow on, the server tells of every key that comes to be where none was: it may take a shadow's place.
+/// Before, that would cost every such command for nothing; and not every server lets a module unsubscribe.
+pub fn see_new_keys() {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    if !SEEN.swap(true, Ordering::Relaxed) {
+        let class = raw::REDISMODULE_NOTIFY_NEW;
+        // SAFETY: the lasting context is valid.
+        unsafe {
+            api!(RedisModule_SubscribeToKeyspaceEvents(timer::lasting_context(), class, Some(on_new_key)));
+        }
+    }
+}
+
+unsafe extern "C" fn on_new_key(
+    context: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    _event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    guard(Edge::Notify, (), || {
+        // SAFETY: context and key are the server's, valid through the call.
+        let name = unsafe { KeyName::new(Context::new(context).db(), key) };
+        news::new_key(&name);
+    });
+    raw::REDISMODULE_OK as c_int
 }
 
 unsafe extern "C" fn on_role(
@@ -166,7 +194,8 @@ unsafe extern "C" fn on_key_gone(
             (KeyName::new(db, key), CStr::from_ptr(event))
         };
         if event == c"evicted" {
-            news::evicted(&name);
+            // SAFETY: the server's context of this very call.
+            news::evicted(unsafe { Context::new(context) }, &name);
         } else if event == c"expired" {
             news::expired(&name);
         }

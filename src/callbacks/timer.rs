@@ -23,6 +23,11 @@ pub fn prepare(context: Context) {
     LASTING.store(lasting, Ordering::Relaxed);
 }
 
+/// The context that lives as long as the module.
+pub fn lasting_context() -> *mut raw::RedisModuleCtx {
+    LASTING.load(Ordering::Relaxed)
+}
+
 /// Starts a timer that goes off once, after `delay`.
 pub fn start(delay: Span) -> TimerId {
     let delay = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX).min(MAX_DELAY_MS);
