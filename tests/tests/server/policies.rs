@@ -143,7 +143,10 @@ fn told(server: &Server) -> HashSet<Vec<u8>> {
             && !shadow.is_empty()
         {
             kept.insert(key.to_vec());
-        } else if let Some(key) = command.get(1) {
+        } else if let [name, key, ..] = &command[..]
+            && name.to_ascii_uppercase().starts_with(b"LOCK.")
+        {
+            // Not by the server's own DEL, which follows.
             kept.remove(key);
         }
     }
