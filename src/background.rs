@@ -43,7 +43,6 @@ pub fn work(context: Context) {
     // What was unlinked in an earlier turn of the event loop has been told by now.
     let (undelivered, follows, patrol_is_due) = state::with(|state| {
         state.note_unlinked(now);
-        state.evicting = false;
         if state.quarantine.ends(now).is_none() {
             state.forget_seen();
         }

@@ -28,9 +28,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
                 db: name.db(),
                 key: name.bytes().into(),
                 lock: lock.clone(),
-                evicting_after: (state.evicting || global_flags().out_of_memory())
-                    .then(commands_done)
-                    .flatten(),
+                commands_done: global_flags().may_evict().then(commands_done).flatten(),
             });
         } else {
             // As where the module ends a lease: that tenure may come back, nothing older.
@@ -45,25 +43,16 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// The server has evicted a key: a tenure in it is kept. A lock of this name that was gone before was unlinked by a
-/// command, and commands begin within the memory limit. (Later in a row of evictions the server may be within it again,
-/// as another thread frees what was evicted first. A command between two evictions has been counted since.)
+/// The server has evicted a key: a tenure in it is kept. Where a command unlinked the lock, and what is evicted is something
+/// later of the same name, that command has been counted since.
 ///
 /// Replicas and the AOF are told at once, before the server's own DEL: in the next turn of the event loop it may be too
 /// late, as a failover or a shutdown lets nobody write.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
-    if keep(name, Cause::Eviction, |gone| {
-        gone.evicting_after.is_some() && gone.evicting_after == commands_done()
-    }) {
+    let by_eviction = |gone: &Unlinked| gone.commands_done.is_some() && gone.commands_done == commands_done();
+    if keep(name, Cause::Eviction, by_eviction) {
         turn::tell_of_shadow(context, name);
     }
-    let now = now().mono;
-    state::with(|state| {
-        if !state.evicting {
-            state.evicting = true;
-            state.look_at(&[], now);
-        }
-    });
 }
 
 fn commands_done() -> Option<Vec<u8>> {

@@ -59,8 +59,6 @@ pub struct State {
     pub patrolled: Option<LineId>,
     /// The last shadow that the patrol has looked at in this round.
     pub patrolled_shadow: Option<Name>,
-    /// Whether the server has evicted a key in this turn of the event loop.
-    pub evicting: bool,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
     /// Whether this server is a replica.
@@ -110,8 +108,8 @@ pub struct Unlinked {
     pub key: Box<[u8]>,
     /// The lock as it was.
     pub lock: Lock,
-    /// How many commands the server had done by then, where it may have been evicting.
-    pub evicting_after: Option<Vec<u8>>,
+    /// How many commands the server had done by then, where it evicts keys at all.
+    pub commands_done: Option<Vec<u8>>,
 }
 
 impl State {
@@ -135,7 +133,6 @@ impl State {
             flushed: HashMap::new(),
             patrolled: None,
             patrolled_shadow: None,
-            evicting: false,
             sockets: HashMap::new(),
             replica: false,
             loading: Loading::No,
@@ -218,7 +215,7 @@ impl State {
             self.room.set_due(*line, Some(now));
         }
         let of_shadows = !self.follows() && (self.shadows.has_untold() || !self.to_put_back.is_empty());
-        let at_once = of_shadows || !self.undelivered.is_empty() || self.unlinked.is_some() || self.evicting;
+        let at_once = of_shadows || !self.undelivered.is_empty() || self.unlinked.is_some();
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
         let patrols = self.room.lines().next().is_some() || !(self.shadows.is_empty() || self.follows());
         let next = self.room.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();

@@ -43,9 +43,9 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
 
-    /// The server is above its memory limit.
-    pub const fn out_of_memory(self) -> bool {
-        self.any(raw::REDISMODULE_CTX_FLAGS_OOM)
+    /// The server has a memory limit, and evicts keys when it is above that.
+    pub const fn may_evict(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_EVICT)
     }
 
     /// The server is a node of a cluster.
