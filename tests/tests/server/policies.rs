@@ -180,6 +180,24 @@ fn nor_after_a_restart_under_pressure() {
     }
 }
 
+#[test]
+fn a_lock_is_kept_though_the_server_is_within_its_limit_again_in_the_midst_of_its_eviction() {
+    // It is when the last step of a rehash frees a table of keys. One command a turn, so that each eviction is the first of its.
+    let server = Server::start();
+    let mut client = server.client();
+    let filler = "x".repeat(1_000);
+    for _ in 0..rounds(40, 400) {
+        client.call("CONFIG SET maxmemory 0");
+        client.call("FLUSHALL SYNC");
+        acquire_all(&mut client);
+        limit_memory(&mut client, "allkeys-random");
+        for number in 0..800 {
+            client.call(format!("SET plain-{number} {filler}"));
+        }
+        see_no_second_holder(&mut client, "allkeys-random");
+    }
+}
+
 /// The control: what the locks would be without the module.
 #[test]
 fn locks_by_set_nx_have_second_holders_under_pressure() {
