@@ -48,6 +48,6 @@ pub use random::Random;
 pub use reply::Reply;
 pub use rounds::rounds;
 pub use sentinel::Sentinels;
-pub use server::{Refusal, Server, Setup};
+pub use server::{Refusal, Server, Setup, free_port};
 pub use stream::{ReplicationStream, Sent, appended_commands, commands_in};
 pub use wait::{DEADLINE, eventually, soon};

@@ -610,7 +610,8 @@ fn module_path(variable: &str, default: &str) -> PathBuf {
 }
 
 /// A port that nobody listens on, outside the range that outgoing connections take theirs from.
-fn free_port() -> u16 {
+#[track_caller]
+pub fn free_port() -> u16 {
     const FIRST: u32 = 10_240;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);

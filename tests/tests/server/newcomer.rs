@@ -1,7 +1,6 @@
 //! The first ten minutes: what `make run`, `make demo` and `make help` do.
 
-use lockward_tests::{Client, Reply, Server, Setup, soon};
-use std::net::TcpListener;
+use lockward_tests::{Client, Reply, Server, Setup, free_port, soon};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -34,7 +33,7 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn the_server_of_make_run_has_the_lock_commands() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let mut server = run(port).stdout(Stdio::piped()).spawn().unwrap();
     let mut client = soon("the server serves", || Client::connect(port).ok());
     assert_eq!(client.acquire("order:42 alice PX 30000").holds, 1);
