@@ -11,8 +11,7 @@
 
 use crate::callbacks::events;
 use crate::server::{Context, OpenKey, OwnedName, global_flags, now};
-use crate::state::{self, Loading};
-use lockward_core::encoding::{self, Heard};
+use crate::{state, stored};
 use lockward_core::{Db, Lock, Now};
 use uuid::Uuid;
 
@@ -64,19 +63,11 @@ pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
         return false;
     }
     events::see_new_keys();
-    let now = now();
-    let heard = match state::with(|state| state.loading) {
-        Loading::Primary => Heard::Live,
-        Loading::File | Loading::No => Heard::Loaded,
-    };
-    let decode = |carried: &Carried| encoding::decode_lock(&carried.payload, heard, now).ok();
-    let Some(locks) = all.iter().map(decode).collect::<Option<Vec<Lock>>>() else { return false };
+    let locks = all.iter().map(|carried| stored::load(&carried.payload));
+    let Some(locks) = locks.collect::<Option<Vec<Lock>>>() else { return false };
     state::with(|state| {
-        for (carried, lock) in all.iter().zip(locks) {
-            lock.holders().iter().for_each(|holder| state.tokens.observe(holder.token));
-            let shadows = state.loaded_beside.as_mut().unwrap_or(&mut state.shadows);
-            shadows.put(db, &carried.key, lock);
-        }
+        let shadows = state.loaded_beside.as_mut().unwrap_or(&mut state.shadows);
+        all.iter().zip(locks).for_each(|(carried, lock)| shadows.put(db, &carried.key, lock));
         state.carriers.push((db, name.into()));
     });
     true

@@ -1,6 +1,7 @@
 //! The data type of carriers: how the server writes and reads the key that takes shadows through a snapshot, see
 //! [`crate::snapshot`]. The value itself is nothing.
 
+use super::data_type::{NO_METHODS, create_type};
 use super::{Edge, guard};
 use crate::server::{Context, api, set_carrier_type, string_bytes};
 use crate::snapshot::{self, Carried};
@@ -13,36 +14,20 @@ use std::{ptr, slice};
 /// The server wants nine characters.
 const NAME: &CStr = c"lockward_";
 
-/// The version of the encoding, as the server writes it into RDB files: that of the locks in it.
-const ENCODING: c_int = encoding::VERSION as c_int;
+/// What the server writes into RDB files as the version of the type: that of the list. It is to stay: each lock in the list has
+/// the version of its own payload.
+const ENCODING: c_int = 1;
 
 /// Makes the data type. False when the server refuses it.
 pub fn register(context: Context) -> bool {
-    let mut methods = raw::RedisModuleTypeMethods {
-        version: raw::REDISMODULE_TYPE_METHOD_VERSION.into(),
+    let methods = raw::RedisModuleTypeMethods {
         rdb_load: Some(rdb_load),
         rdb_save: Some(rdb_save),
         aof_rewrite: Some(aof_rewrite),
-        mem_usage: None,
-        digest: None,
         free: Some(free),
-        aux_load: None,
-        aux_save: None,
-        aux_save_triggers: 0,
-        free_effort: None,
-        unlink: None,
-        copy: None,
-        defrag: None,
-        mem_usage2: None,
-        free_effort2: None,
-        unlink2: None,
-        copy2: None,
-        aux_save2: None,
+        ..NO_METHODS
     };
-    // SAFETY: the context is that of the module's load; the server copies the methods.
-    let carrier_type = unsafe {
-        api!(RedisModule_CreateDataType(context.as_ptr(), NAME.as_ptr(), ENCODING, &raw mut methods))
-    };
+    let carrier_type = create_type(context, NAME, ENCODING, methods);
     set_carrier_type(carrier_type);
     !carrier_type.is_null()
 }

@@ -15,33 +15,54 @@ const NAME: &CStr = c"lockward-";
 /// has a version of its own, so that a lock can be read by every module that knows what is in it.
 const ENCODING: c_int = 1;
 
-/// Makes the data type. False when the server refuses it.
+/// A type that does nothing yet.
+pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods {
+    version: raw::REDISMODULE_TYPE_METHOD_VERSION as u64,
+    rdb_load: None,
+    rdb_save: None,
+    aof_rewrite: None,
+    mem_usage: None, // mem_usage2 is there wherever the module loads
+    digest: None,
+    free: None,
+    aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
+    aux_save: None,
+    aux_save_triggers: 0,
+    free_effort: None, // a value is freed at once; it is small
+    unlink: None,      // unlink2 tells the database too
+    copy: None,        // COPY is refused: one tenure cannot be in two places
+    defrag: None,
+    mem_usage2: None,
+    free_effort2: None,
+    unlink2: None,
+    copy2: None,
+    aux_save2: None,
+};
+
+/// Makes a data type; null when the server refuses it. The name has nine characters.
+pub fn create_type(
+    context: Context,
+    name: &CStr,
+    version: c_int,
+    mut methods: raw::RedisModuleTypeMethods,
+) -> *mut raw::RedisModuleType {
+    // SAFETY: the context is that of the module's load; the server copies name and methods.
+    unsafe { api!(RedisModule_CreateDataType(context.as_ptr(), name.as_ptr(), version, &raw mut methods)) }
+}
+
+/// Makes the data type of locks. False when the server refuses it.
 pub fn register(context: Context) -> bool {
-    let mut methods = raw::RedisModuleTypeMethods {
-        version: raw::REDISMODULE_TYPE_METHOD_VERSION.into(),
+    let methods = raw::RedisModuleTypeMethods {
         rdb_load: Some(rdb_load),
         rdb_save: Some(rdb_save),
         aof_rewrite: Some(aof_rewrite),
-        mem_usage: None, // mem_usage2 is there wherever the module loads
         digest: Some(digest),
         free: Some(free),
-        aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
-        aux_save: None,
-        aux_save_triggers: 0,
-        free_effort: None, // a lock is freed at once; it is small
-        unlink: None,      // unlink2 tells the database too
-        copy: None,        // COPY is refused: one tenure cannot be in two places
         defrag: Some(defrag),
         mem_usage2: Some(mem_usage),
-        free_effort2: None,
         unlink2: Some(unlink),
-        copy2: None,
-        aux_save2: None,
+        ..NO_METHODS
     };
-    // SAFETY: the context is that of the module's load; the server copies the methods.
-    let lock_type = unsafe {
-        api!(RedisModule_CreateDataType(context.as_ptr(), NAME.as_ptr(), ENCODING, &raw mut methods))
-    };
+    let lock_type = create_type(context, NAME, ENCODING, methods);
     set_lock_type(lock_type);
     !lock_type.is_null()
 }

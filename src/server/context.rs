@@ -113,23 +113,11 @@ impl Context {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
             | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
-        if self.is_valkey() {
+        if Self::server_field(c"server", c"valkey_version").is_some() {
             options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
         }
         // SAFETY: the context is that of the module's load.
         unsafe { api!(RedisModule_SetModuleOptions(self.0, options.cast_signed())) };
-    }
-
-    /// Whether the server is Valkey.
-    fn is_valkey(self) -> bool {
-        // SAFETY: the context is valid; the information is freed once, and the field, which is part of it, not used after.
-        unsafe {
-            let information = api!(RedisModule_GetServerInfo(self.0, c"server".as_ptr()));
-            let version = api!(RedisModule_ServerInfoGetFieldC(information, c"valkey_version".as_ptr()));
-            let is_valkey = !version.is_null();
-            api!(RedisModule_FreeServerInfo(self.0, information));
-            is_valkey
-        }
     }
 
     /// What is so around this callback.

@@ -1,5 +1,6 @@
 //! A lock is an ordinary key.
 
+use super::payloads::varint;
 use lockward_tests::{Client, Reply, Server, eventually};
 
 /// Puts the payload of a DUMP under a key.
@@ -128,21 +129,10 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     assert_eq!(a.acquire("lock B").holds, 1);
 }
 
-/// A number as the stored encoding has it: seven bits a byte, the lowest first.
-fn varint(mut number: i64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while number > 0x7f {
-        bytes.push(u8::try_from(number & 0x7f).unwrap() | 0x80);
-        number >>= 7;
-    }
-    bytes.push(u8::try_from(number).unwrap());
-    bytes
-}
-
 /// The payload of a DUMP with another token of the same length in it.
 #[track_caller]
 fn with_token(payload: &[u8], token: i64, other: i64) -> Vec<u8> {
-    let (from, to) = (varint(token), varint(other));
+    let (from, to) = (varint(token.cast_unsigned()), varint(other.cast_unsigned()));
     let at = payload.windows(from.len()).position(|window| window == from).expect("the token in the payload");
     let mut forged = payload.to_vec();
     forged[at..at + to.len()].copy_from_slice(&to);

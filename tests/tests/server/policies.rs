@@ -4,7 +4,8 @@ use lockward_tests::{Client, Reply, Server, Setup, appended_commands, eventually
 use std::collections::HashSet;
 use std::thread;
 
-const POLICIES: [&str; 8] = [
+/// All that there are; the first is the only one that evicts nothing.
+pub(super) const POLICIES: [&str; 8] = [
     "noeviction",
     "volatile-lru",
     "volatile-lfu",

@@ -1,5 +1,6 @@
 //! Held locks that the server has dropped: on replicas, in files, and wherever else a lock may be looked for.
 
+use super::policies::POLICIES;
 use lockward_tests::{
     Client, Holder, ReplicationStream, Reply, Server, Setup, WallClock, appended_commands, eventually,
 };
@@ -338,15 +339,7 @@ fn a_policy_that_evicts_is_warned_of_at_the_start_and_when_it_is_set() {
     a.call("CONFIG SET maxmemory 100000000");
     a.call("CONFIG SET maxmemory-policy noeviction");
     assert!(!server.log().contains("maxmemory-policy is"), "{}", server.log());
-    for policy in [
-        "volatile-lru",
-        "volatile-lfu",
-        "volatile-random",
-        "volatile-ttl",
-        "allkeys-lru",
-        "allkeys-lfu",
-        "allkeys-random",
-    ] {
+    for policy in &POLICIES[1..] {
         assert_eq!(a.call(format!("CONFIG SET maxmemory-policy {policy}")), Reply::ok());
         server.see_log(&warning(policy));
     }
