@@ -21,7 +21,8 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
     Ok(())
 }
 
-/// The key is missing, here as on the primary, or something else stands in its place: it is left alone.
+/// The key is left alone: it is missing here too, or is deleted by what the primary sends next (an eviction is told of
+/// before its DEL), or something else stands in its place.
 fn keep(name: &KeyName<'_>, shadow: Option<Lock>) {
     events::see_new_keys();
     state::with(|state| match shadow {

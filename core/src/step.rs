@@ -187,8 +187,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         self.line.is_some_and(|line| !self.room.is_empty(line))
     }
 
-    /// Whether the owner is let in as a holder: not while there are more holders than it names now. A tenure that is only remembered may have ended, and another's have
-    /// begun, in calls that were forgotten: an owner that asks for its first hold then is none that holds the lock.
+    /// Whether the owner is let in as a holder: not while there are more holders than it names now. A tenure that is only
+    /// remembered may have ended, and another's have begun, in calls that were forgotten: an owner that asks for its
+    /// first hold then is none that holds the lock.
     fn re_enters(&self, request: &AcquireRequest) -> bool {
         let Some(known) = self.lock.holder(&request.owner) else { return false };
         request.slots.allows(self.lock.holders().len())
