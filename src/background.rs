@@ -5,7 +5,7 @@
 //! write; until it may be done, it is tried again. To end a wait is no write and is never held back.
 
 use crate::commands::GATE;
-use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, now};
+use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, info, now};
 use crate::state::{self, Undelivered};
 use crate::{turn, waiters};
 use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake};
@@ -29,8 +29,17 @@ pub fn gone_off() {
     state::with(|state| state.alarm.gone_off());
 }
 
-/// Sets the alarm for the next work. The server's cron does so too: should the wall clock have been set back, the
+/// The server's cron: finds out when nobody listens, and sets the alarm: should the wall clock have been set back, the
 /// server's timers stand still.
+pub fn tick() {
+    let may_listen = state::with(|state| !state.follows() && !state.listeners.none());
+    if may_listen && info::nobody_listens() {
+        state::with(|state| state.listeners.have_none());
+    }
+    rearm();
+}
+
+/// Sets the alarm for the next work.
 pub fn rearm() {
     let now = now().mono;
     state::with(|state| state.look_at(&[], now));

@@ -1,6 +1,6 @@
 //! A word of warning where the server may evict locks.
 
-use crate::server::{Context, Level, log};
+use crate::server::{Level, info, log};
 
 /// The setting that decides.
 pub const POLICY: &[u8] = b"maxmemory-policy";
@@ -8,7 +8,7 @@ pub const POLICY: &[u8] = b"maxmemory-policy";
 /// Warns, when the server's policy lets it evict keys. It need not have a limit yet: with the policy it is decided what
 /// becomes of locks once there is one. As every lock has a TTL, each policy but one takes locks too.
 pub fn warn() {
-    let Some(policy) = Context::server_field(c"memory", c"maxmemory_policy") else { return };
+    let Some(policy) = info::text(c"memory", c"maxmemory_policy") else { return };
     if policy != b"noeviction" {
         log(
             Level::Warning,

@@ -12,6 +12,7 @@ mod commands;
 mod errors;
 mod eviction;
 mod follow;
+mod listeners;
 mod news;
 mod server;
 mod settings;

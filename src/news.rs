@@ -4,7 +4,7 @@
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
 use crate::callbacks::events;
-use crate::server::{Context, KeyName, global_flags, latest_wall, now};
+use crate::server::{Context, KeyName, global_flags, info, latest_wall, now};
 use crate::state::{self, Loading, State, Unlinked};
 use crate::turn;
 use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
@@ -56,7 +56,7 @@ pub fn evicted(context: Context, name: &KeyName<'_>) {
 }
 
 fn commands_done() -> Option<Vec<u8>> {
-    Context::server_field(c"stats", c"total_commands_processed")
+    info::text(c"stats", c"total_commands_processed")
 }
 
 /// A key has come to be where none was: one in the place of a shadow breaks that.
@@ -175,6 +175,7 @@ fn look_again(lines: impl FnOnce(&mut State) -> Vec<LineId>) {
 pub fn became_replica() {
     let now = now().mono;
     state::with(|state| {
+        state.listeners.may_come();
         state.replica = true;
         state.shadows.drop_untold();
         state.to_put_back.clear();
@@ -190,6 +191,7 @@ pub fn became_replica() {
 pub fn became_primary() {
     let now = now().mono;
     state::with(|state| {
+        state.listeners.may_come();
         state.replica = false;
         state.forget_seen();
         state.quarantine.restart(now);
@@ -210,15 +212,24 @@ pub fn loading_beside_ends(loaded: bool) {
     });
 }
 
+/// The server has forked: the child may make a snapshot for a replica or an AOF, which from now on hears what changes.
+pub fn listeners_may_come() {
+    state::with(|state| state.listeners.may_come());
+}
+
 /// The server begins to load its data.
 pub fn loading_begins(from: Loading) {
-    state::with(|state| state.loading = from);
+    state::with(|state| {
+        state.listeners.may_come();
+        state.loading = from;
+    });
 }
 
 /// The server has loaded its data, or failed to.
 pub fn loading_ends() {
     let now = now().mono;
     look_again(|state| {
+        state.listeners.may_come();
         state.loading = Loading::No;
         state.quarantine.loaded(now);
         state.room.lines().collect()

@@ -5,6 +5,7 @@
 
 use crate::alarm::Alarm;
 use crate::client::Client;
+use crate::listeners::Listeners;
 use crate::server::{Flags, Socket};
 use crate::waiters::InFlight;
 use lockward_core::{
@@ -61,6 +62,8 @@ pub struct State {
     pub patrolled_shadow: Option<Name>,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
+    /// Whether anybody may hear what changes.
+    pub listeners: Listeners,
     /// Whether this server is a replica.
     pub replica: bool,
     /// Whether this server is loading its data, and from where.
@@ -134,6 +137,7 @@ impl State {
             patrolled: None,
             patrolled_shadow: None,
             sockets: HashMap::new(),
+            listeners: Listeners::new(),
             replica: false,
             loading: Loading::No,
         }

@@ -1,8 +1,9 @@
 //! A turn: one step on one lock with all that follows from it. The only way in which this server changes a lock,
 //! whether a command asks for it, the timer, or the work left over by an event.
 //!
-//! The lock is found in the keyspace or, when the server has dropped its key early, as its shadow. The step is decided in core. Its effects are then carried out in one order: store, replicate, notify, wake, and set the
-//! alarm for whoever still waits.
+//! The lock is found in the keyspace or, when the server has dropped its key early, as its shadow. The step is decided in
+//! core. Its effects are then carried out in one order: store, replicate, notify, wake, and set the alarm for whoever
+//! still waits.
 
 use crate::client::Client;
 use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now};
@@ -43,7 +44,7 @@ pub fn on_lock<R>(
             let decided = state::with(|state| {
                 // A lock that was stored in its place, as by RESTORE, breaks the one the server dropped early.
                 state.break_shadow(name.db(), name.bytes(), now.mono);
-                decide_on(state, name, lock, now, decide)
+                decide_on(context, state, name, lock, now, decide)
             });
             let _acting = Acting::begin();
             key.changed(before);
@@ -54,7 +55,7 @@ pub fn on_lock<R>(
                 let shadow = state.shadows.take(name.db(), name.bytes());
                 let shadowed = shadow.is_some();
                 let mut lock = shadow.unwrap_or_default();
-                let decided = decide_on(state, name, &mut lock, now, decide);
+                let decided = decide_on(context, state, name, &mut lock, now, decide);
                 (shadowed, lock, decided)
             });
             if !decided.effects.changed() {
@@ -135,6 +136,7 @@ pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
 }
 
 fn decide_on<R>(
+    context: Context,
     state: &mut State,
     name: &KeyName<'_>,
     lock: &mut Lock,
@@ -143,6 +145,10 @@ fn decide_on<R>(
 ) -> Decided<R> {
     state.note_unlinked(now.mono);
     let mut effects = mem::take(&mut state.effects);
+    // What is sent instead is the command as it was given, so there must be one.
+    if context.is_of_command() && state.listeners.none() {
+        effects.nobody_listens();
+    }
     let line = state.room.line(name.db(), name.bytes());
     let lock_name = line.and_then(|line| state.room.name(line));
     let seen = state.seen(name.db(), name.bytes());

@@ -99,6 +99,7 @@ pub struct Effects<H> {
     payload: Vec<u8>,
     changes: usize,
     verbatim: bool,
+    unheard: bool,
     seen: Seen,
 }
 
@@ -110,6 +111,7 @@ impl<H> Default for Effects<H> {
             payload: Vec::new(),
             changes: 0,
             verbatim: false,
+            unheard: false,
             seen: Seen::default(),
         }
     }
@@ -134,7 +136,13 @@ impl<H> Effects<H> {
         self.payload.clear();
         self.changes = 0;
         self.verbatim = false;
+        self.unheard = false;
         self.seen = Seen::default();
+    }
+
+    /// Nobody hears what the step changes: what the changes are need not be told, only that there are any.
+    pub const fn nobody_listens(&mut self) {
+        self.unheard = true;
     }
 
     /// What this server has seen of the lock's tenures in the step.
@@ -162,7 +170,9 @@ impl<H> Effects<H> {
     /// What replicas and the AOF are sent.
     #[must_use]
     pub fn propagation(&self) -> Propagation<'_> {
-        if self.payload.is_empty() {
+        if self.unheard && self.changed() {
+            Propagation::Verbatim
+        } else if self.payload.is_empty() {
             Propagation::Nothing
         } else if self.verbatim {
             Propagation::Verbatim
@@ -184,7 +194,9 @@ impl<H> Effects<H> {
     }
 
     fn record(&mut self, change: &Change, now: Now) {
-        encoding::append(&mut self.payload, change, now);
+        if !self.unheard {
+            encoding::append(&mut self.payload, change, now);
+        }
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
         match *change {

@@ -213,7 +213,7 @@ unsafe extern "C" fn dispatch<C: Command>(
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server's context of this very call.
-    let context = unsafe { Context::new(context) };
+    let context = unsafe { Context::of_command(context) };
     let done = guard(Edge::Command, Err(Error::Internal), || {
         let count = usize::try_from(argc).unwrap_or_default();
         // SAFETY: the server gives `argc` strings, valid until this call returns.

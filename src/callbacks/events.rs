@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Subscribes to everything the module must know. False when the server refuses.
 pub fn subscribe(context: Context) -> bool {
-    let server_events: [(u64, raw::RedisModuleEventCallback); 8] = [
+    let server_events: [(u64, raw::RedisModuleEventCallback); 9] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
         (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap_db)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
         (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_snapshot)),
         (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, Some(on_loading_beside)),
         (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
@@ -178,7 +179,16 @@ unsafe extern "C" fn on_cron(
     _stage: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Cron, (), background::rearm);
+    guard(Edge::Cron, (), background::tick);
+}
+
+unsafe extern "C" fn on_fork(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _stage: u64,
+    _data: *mut c_void,
+) {
+    guard(Edge::Fork, (), news::listeners_may_come);
 }
 
 unsafe extern "C" fn on_key_gone(

@@ -43,6 +43,8 @@ pub enum Edge {
     Flush,
     /// Two databases were swapped.
     SwapDb,
+    /// The server has forked a child process, or one has ended.
+    Fork,
     /// A key has expired or was evicted.
     Notify,
     /// A lock leaves the keyspace.

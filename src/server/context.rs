@@ -1,6 +1,6 @@
 //! The context that the server hands to every callback: replies, replication, notification.
 
-use super::KeyName;
+use super::{KeyName, info};
 use lockward_core::{Db, Event};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong};
@@ -8,7 +8,10 @@ use std::{ptr, slice};
 
 /// The context of one callback. Not to be kept beyond it.
 #[derive(Clone, Copy)]
-pub struct Context(*mut raw::RedisModuleCtx);
+pub struct Context {
+    raw: *mut raw::RedisModuleCtx,
+    of_command: bool,
+}
 
 /// What may not be asked too often: reading it makes the server reckon its memory.
 #[derive(Clone, Copy)]
@@ -99,12 +102,25 @@ impl Context {
     /// # Safety
     /// `context` is the callback's own, and the wrapper is not used after the callback has returned.
     pub const unsafe fn new(context: *mut raw::RedisModuleCtx) -> Self {
-        Self(context)
+        Self { raw: context, of_command: false }
+    }
+
+    /// Wraps the context of a command's callback.
+    ///
+    /// # Safety
+    /// As [`Context::new`].
+    pub const unsafe fn of_command(context: *mut raw::RedisModuleCtx) -> Self {
+        Self { raw: context, of_command: true }
+    }
+
+    /// Whether a command is running, which could be sent to replicas as it was given.
+    pub const fn is_of_command(self) -> bool {
+        self.of_command
     }
 
     /// The server's context.
     pub const fn as_ptr(self) -> *mut raw::RedisModuleCtx {
-        self.0
+        self.raw
     }
 
     /// Tells the server what the module takes care of itself: errors while loading, to say when a key has changed, and
@@ -113,36 +129,36 @@ impl Context {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
             | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
-        if Self::server_field(c"server", c"valkey_version").is_some() {
+        if info::text(c"server", c"valkey_version").is_some() {
             options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
         }
         // SAFETY: the context is that of the module's load.
-        unsafe { api!(RedisModule_SetModuleOptions(self.0, options.cast_signed())) };
+        unsafe { api!(RedisModule_SetModuleOptions(self.raw, options.cast_signed())) };
     }
 
     /// What is so around this callback.
     pub fn flags(self) -> Flags {
         // SAFETY: the context is valid.
-        let flags = unsafe { api!(RedisModule_GetContextFlags(self.0)) };
+        let flags = unsafe { api!(RedisModule_GetContextFlags(self.raw)) };
         Flags(flags.cast_unsigned())
     }
 
     /// The database that the client has selected.
     pub fn db(self) -> Db {
         // SAFETY: the context is valid.
-        Db(unsafe { api!(RedisModule_GetSelectedDb(self.0)) })
+        Db(unsafe { api!(RedisModule_GetSelectedDb(self.raw)) })
     }
 
     /// Selects a database, in a callback that no client asked for.
     pub fn select(self, db: Db) {
         // SAFETY: the context is valid; a database that does not exist is refused and changes nothing.
-        unsafe { api!(RedisModule_SelectDb(self.0, db.0)) };
+        unsafe { api!(RedisModule_SelectDb(self.raw, db.0)) };
     }
 
     /// The id of the client.
     pub fn client_id(self) -> u64 {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_GetClientId(self.0)) }
+        unsafe { api!(RedisModule_GetClientId(self.raw)) }
     }
 
     /// Replies an integer.
@@ -154,56 +170,56 @@ impl Context {
     /// Replies an integer that may be negative.
     pub fn reply_signed(self, number: i64) {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_ReplyWithLongLong(self.0, number)) };
+        unsafe { api!(RedisModule_ReplyWithLongLong(self.raw, number)) };
     }
 
     /// Replies a bulk string.
     pub fn reply_bytes(self, bytes: &[u8]) {
         // SAFETY: the context is valid; the bytes are copied.
-        unsafe { api!(RedisModule_ReplyWithStringBuffer(self.0, bytes.as_ptr().cast(), bytes.len())) };
+        unsafe { api!(RedisModule_ReplyWithStringBuffer(self.raw, bytes.as_ptr().cast(), bytes.len())) };
     }
 
     /// Replies a simple string.
     pub fn reply_simple(self, text: &CStr) {
         // SAFETY: the context is valid; the text is copied.
-        unsafe { api!(RedisModule_ReplyWithSimpleString(self.0, text.as_ptr())) };
+        unsafe { api!(RedisModule_ReplyWithSimpleString(self.raw, text.as_ptr())) };
     }
 
     /// Replies "nothing": in RESP2 the null array, in RESP3 null.
     pub fn reply_null_array(self) {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_ReplyWithNullArray(self.0)) };
+        unsafe { api!(RedisModule_ReplyWithNullArray(self.raw)) };
     }
 
     /// Replies that there is no string: in RESP2 the null bulk string, in RESP3 null.
     pub fn reply_null(self) {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_ReplyWithNull(self.0)) };
+        unsafe { api!(RedisModule_ReplyWithNull(self.raw)) };
     }
 
     /// Begins an array of `len` replies.
     pub fn reply_array(self, len: usize) {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_ReplyWithArray(self.0, length(len))) };
+        unsafe { api!(RedisModule_ReplyWithArray(self.raw, length(len))) };
     }
 
     /// Begins a map of `len` pairs of replies; in RESP2 an array of twice as many.
     pub fn reply_map(self, len: usize) {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_ReplyWithMap(self.0, length(len))) };
+        unsafe { api!(RedisModule_ReplyWithMap(self.raw, length(len))) };
     }
 
     /// Replies an error. `text` begins with the error's word.
     pub fn reply_error(self, text: &str) {
         let text = CString::new(text).unwrap_or_default();
         // SAFETY: the context is valid; the text is copied.
-        unsafe { api!(RedisModule_ReplyWithError(self.0, text.as_ptr())) };
+        unsafe { api!(RedisModule_ReplyWithError(self.raw, text.as_ptr())) };
     }
 
     /// Replies that the number of arguments is wrong.
     pub fn reply_wrong_arity(self) {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_WrongArity(self.0)) };
+        unsafe { api!(RedisModule_WrongArity(self.raw)) };
     }
 
     /// Sends a command with a key and packed bytes to replicas and the AOF. False when the server does not know it.
@@ -211,7 +227,7 @@ impl Context {
         // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
         let status = unsafe {
             api!(RedisModule_Replicate(
-                self.0,
+                self.raw,
                 command.as_ptr(),
                 c"sb".as_ptr(),
                 name.as_ptr(),
@@ -225,13 +241,13 @@ impl Context {
     /// Sends the running command as it was given to replicas and the AOF.
     pub fn replicate_verbatim(self) {
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_ReplicateVerbatim(self.0)) };
+        unsafe { api!(RedisModule_ReplicateVerbatim(self.raw)) };
     }
 
     /// Tells WATCH and client-side caches that a key has changed.
     pub fn signal_modified(self, name: &KeyName<'_>) {
         // SAFETY: context and name are valid.
-        unsafe { api!(RedisModule_SignalModifiedKey(self.0, name.as_ptr())) };
+        unsafe { api!(RedisModule_SignalModifiedKey(self.raw, name.as_ptr())) };
     }
 
     /// Publishes a keyspace event.
@@ -243,24 +259,7 @@ impl Context {
             Event::LeaseOver => (raw::REDISMODULE_NOTIFY_EXPIRED, c"expired"),
         };
         // SAFETY: context, text and name are valid.
-        unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.0, class, text.as_ptr(), name.as_ptr())) };
-    }
-
-    /// A field of a section of the server's INFO.
-    pub fn server_field(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
-        // SAFETY:
-        // - without a context the data is ours to free, which is done once;
-        // - the text is the data's, and copied before.
-        unsafe {
-            let data = api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr()));
-            if data.is_null() {
-                return None;
-            }
-            let text = api!(RedisModule_ServerInfoGetFieldC(data, field.as_ptr()));
-            let copy = (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes().to_vec());
-            api!(RedisModule_FreeServerInfo(ptr::null_mut(), data));
-            copy
-        }
+        unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
     /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A write in the
@@ -295,7 +294,7 @@ impl Context {
         // - the modes name a string of the server's, and this follows;
         // - the reply is freed once, after its text has been looked at.
         unsafe {
-            let reply = api!(RedisModule_Call(self.0, gate.as_ptr(), mode.as_ptr(), name.as_ptr()));
+            let reply = api!(RedisModule_Call(self.raw, gate.as_ptr(), mode.as_ptr(), name.as_ptr()));
             if reply.is_null() {
                 return Gate::Shut;
             }

@@ -18,6 +18,7 @@ pub(crate) use api;
 
 mod clock;
 mod context;
+pub mod info;
 mod key;
 mod log;
 mod name;

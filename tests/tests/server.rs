@@ -24,6 +24,7 @@ mod server {
     mod info;
     mod keys;
     mod lifecycle;
+    mod listeners;
     mod lost_replies;
     mod memory;
     mod newcomer;

@@ -1,0 +1,41 @@
+//! Whether anybody may hear what changes: a replica, the backlog for one, or the AOF.
+//!
+//! Telling is the dearest part of a change, and most of it is done before the server finds that nobody listens. So the
+//! module asks beforehand, and not at each change, since asking is dear too. It takes for granted that somebody listens
+//! until the server's cron has asked, and does so again at once when that may have ended:
+//!
+//! - A replica needs a snapshot before it can hear changes, and so does an AOF that is switched on. A snapshot is made by
+//!   a child process, and the server says when it forks one. What changes before the fork is in the snapshot.
+//! - A replica that goes on without a snapshot finds what it missed in the backlog. Where there is one, somebody listens.
+//! - A server that starts makes its backlog and its AOF before its cron runs for the first time.
+//! - A server that becomes primary or replica, or loads data, says so.
+//!
+//! In a cluster a slot that moves may have listeners of its own, so there somebody always listens.
+
+/// Whether anybody may hear what changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listeners {
+    none: bool,
+}
+
+impl Listeners {
+    /// There may be some.
+    pub const fn new() -> Self {
+        Self { none: false }
+    }
+
+    /// Whether there are none, for certain.
+    pub const fn none(self) -> bool {
+        self.none
+    }
+
+    /// From now on there may be some.
+    pub const fn may_come(&mut self) {
+        self.none = false;
+    }
+
+    /// The server's cron has found that there are none.
+    pub const fn have_none(&mut self) {
+        self.none = true;
+    }
+}

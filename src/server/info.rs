@@ -1,0 +1,65 @@
+//! What the server tells of itself in INFO.
+
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::ptr;
+
+/// What must be so for nobody to hear what changes. A server on which one of these is missing may have listeners.
+const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
+    (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
+    (
+        c"persistence",
+        &[
+            c"loading",
+            c"aof_enabled",
+            c"aof_rewrite_in_progress",
+            c"aof_rewrite_scheduled",
+            c"rdb_bgsave_in_progress",
+        ],
+    ),
+    (c"cluster", &[c"cluster_enabled"]),
+];
+
+/// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
+pub fn nobody_listens() -> bool {
+    NOBODY_LISTENS.iter().all(|(section, fields)| {
+        let section = Section::new(section);
+        fields.iter().all(|field| section.number(field) == Some(0))
+    })
+}
+
+/// A field of a section; `None` when the server has no such field.
+pub fn text(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
+    let section = Section::new(section);
+    // SAFETY: the text is the section's, and copied while that lives.
+    unsafe {
+        let text = api!(RedisModule_ServerInfoGetFieldC(section.0, field.as_ptr()));
+        (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes().to_vec())
+    }
+}
+
+/// A section of INFO.
+struct Section(*mut raw::RedisModuleServerInfoData);
+
+impl Section {
+    fn new(name: &CStr) -> Self {
+        // SAFETY: the API allows a null context.
+        Self(unsafe { api!(RedisModule_GetServerInfo(ptr::null_mut(), name.as_ptr())) })
+    }
+
+    /// The number in a field; `None` when there is no such field.
+    fn number(&self, field: &CStr) -> Option<u64> {
+        let mut status: c_int = 0;
+        // SAFETY: the section is the server's, got in `new`.
+        let number =
+            unsafe { api!(RedisModule_ServerInfoGetFieldUnsigned(self.0, field.as_ptr(), &raw mut status)) };
+        (status == raw::REDISMODULE_OK as c_int).then_some(number)
+    }
+}
+
+impl Drop for Section {
+    fn drop(&mut self) {
+        // SAFETY: got in `new`, freed once.
+        unsafe { api!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0)) };
+    }
+}
