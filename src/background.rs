@@ -32,8 +32,7 @@ pub fn gone_off() {
 /// The server's cron: finds out when nobody listens, and sets the alarm: should the wall clock have been set back, the
 /// server's timers stand still.
 pub fn tick() {
-    let may_listen = state::with(|state| !state.follows() && !state.listeners.none());
-    if may_listen && info::nobody_listens() {
+    if state::with(|state| !state.follows() && state.listeners.may_be_none()) && info::nobody_listens() {
         state::with(|state| state.listeners.have_none());
     }
     rearm();

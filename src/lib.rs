@@ -23,6 +23,7 @@ mod turn;
 mod waiters;
 
 use callbacks::{Edge, carrier, config, data_type, events, guard, statistics, timer};
+use listeners::Listeners;
 use lockward_core::Quarantine;
 use redis_module::alloc::RedisAlloc;
 use redis_module::raw;
@@ -74,7 +75,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             return raw::REDISMODULE_ERR as c_int;
         }
         let quarantine = Quarantine::new(now().mono, settings::quarantine().unwrap_or_default());
-        state::with(|state| state.start(global_flags(), quarantine));
+        let listeners = Listeners::new(server::info::is_known());
+        state::with(|state| state.start(global_flags(), quarantine, listeners));
         eviction::warn();
         log(Level::Notice, concat!("Lockward ", env!("CARGO_PKG_VERSION")));
         raw::REDISMODULE_OK as c_int

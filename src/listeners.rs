@@ -10,18 +10,25 @@
 //! - A server that starts makes its backlog and its AOF before its cron runs for the first time.
 //! - A server that becomes primary or replica, or loads data, says so.
 //!
-//! In a cluster a slot that moves may have listeners of its own, so there somebody always listens.
+//! In a cluster a slot that moves may have listeners of its own, so there somebody always listens; and on a server that is
+//! newer than those whose source has been read for all this.
 
 /// Whether anybody may hear what changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listeners {
     none: bool,
+    can_be_known: bool,
 }
 
 impl Listeners {
-    /// There may be some.
-    pub const fn new() -> Self {
-        Self { none: false }
+    /// There may be some. Whether that can change depends on the server.
+    pub const fn new(can_be_known: bool) -> Self {
+        Self { none: false, can_be_known }
+    }
+
+    /// Whether it is worth asking if there are any.
+    pub const fn may_be_none(self) -> bool {
+        self.can_be_known && !self.none
     }
 
     /// Whether there are none, for certain.

@@ -137,7 +137,7 @@ impl State {
             patrolled: None,
             patrolled_shadow: None,
             sockets: HashMap::new(),
-            listeners: Listeners::new(),
+            listeners: Listeners::new(false),
             replica: false,
             loading: Loading::No,
         }
@@ -149,7 +149,8 @@ impl State {
     }
 
     /// Takes over what the server says of itself when the module is loaded.
-    pub const fn start(&mut self, flags: Flags, quarantine: Quarantine) {
+    pub const fn start(&mut self, flags: Flags, quarantine: Quarantine, listeners: Listeners) {
+        self.listeners = listeners;
         self.replica = flags.replica();
         self.quarantine = quarantine;
     }

@@ -4,6 +4,21 @@ use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
+/// The newest servers of which it is known how listeners come to be: of later ones somebody must first read that again.
+const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"redis_version", [8, 0])];
+
+/// Whether this is a server of which it is known how listeners come to be.
+pub fn is_known() -> bool {
+    // Valkey names a version of Redis too.
+    let named = KNOWN_UP_TO.iter().find_map(|(field, newest)| Some((text(c"server", field)?, newest)));
+    named.is_some_and(|(version, newest)| {
+        let mut numbers =
+            version.split(|byte| *byte == b'.').map(|part| str::from_utf8(part).ok()?.parse().ok());
+        let [Some(Some(major)), Some(Some(minor))] = [numbers.next(), numbers.next()] else { return false };
+        [major, minor] <= *newest
+    })
+}
+
 /// What must be so for nobody to hear what changes. A server on which one of these is missing may have listeners.
 const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
