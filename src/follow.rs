@@ -52,7 +52,8 @@ fn change(
         Content::Lock(lock) => {
             let before = lock.expires_at();
             let events = apply_to(lock, changes, now);
-            key.changed(before);
+            let after = lock.time_to_expire();
+            key.changed(before, after);
             events
         }
         Content::Missing => {

@@ -12,10 +12,11 @@ use lockward_core::{
     Db, Effects, FencingToken, Instant, LineId, Lock, Name, Owner, Quarantine, Seen, Shadows, Span,
     TokenSource, WaitingRoom,
 };
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For how many locks it is told apart in quarantine which of their tenures have ended: 20 MB at most.
 const TOLD_APART: usize = 200_000;
@@ -39,7 +40,7 @@ pub struct State {
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
     /// The buffers that steps use in turn.
-    pub effects: Effects<Client>,
+    pub effects: Option<Box<Effects<Client>>>,
     /// The one timer of the module.
     pub alarm: Alarm,
     /// Grants that are about to be told.
@@ -126,7 +127,7 @@ impl State {
             carriers: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
-            effects: Effects::default(),
+            effects: None,
             alarm: Alarm::new(),
             in_flight: InFlight::default(),
             undelivered: Vec::new(),
@@ -161,7 +162,7 @@ impl State {
     /// may restore a made-up tenure and give it back, again and again. So that is told apart for so many locks and no
     /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
     pub fn note(&mut self, db: Db, key: &[u8], seen: Seen, now: Instant) {
-        if seen.is_nothing() || self.quarantine.ends(now).is_none() {
+        if self.quarantine.ends(now).is_none() || seen.is_nothing() {
             return;
         }
         let lock = (db, self.hasher.hash_one(key));
@@ -214,6 +215,14 @@ impl State {
         self.flushed = HashMap::new();
     }
 
+    /// Sets when the lock of a line must be looked at again for those who wait, if any still do.
+    pub fn set_due(&mut self, line: LineId, due: Option<Instant>, now: Instant) {
+        if !self.room.is_empty(line) {
+            self.room.set_due(line, due);
+            self.look_at(&[], now);
+        }
+    }
+
     /// Makes lines due at once: their keys may have changed behind our back.
     pub fn look_at(&mut self, lines: &[LineId], now: Instant) {
         for line in lines {
@@ -230,8 +239,10 @@ impl State {
 
 thread_local! {
     static STATE: RefCell<State> = RefCell::new(State::new());
-    static ACTING: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Set and read on the server's main thread alone.
+static ACTING: AtomicBool = AtomicBool::new(false);
 
 /// Uses the state. Not to be called within itself.
 pub fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
@@ -240,7 +251,7 @@ pub fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
 
 /// Whether the module itself is changing the keyspace just now, so that what the server reports of it is no news.
 pub fn acting() -> bool {
-    ACTING.get()
+    ACTING.load(Ordering::Relaxed)
 }
 
 /// Marks the time in which the module changes the keyspace.
@@ -249,13 +260,13 @@ pub struct Acting(());
 impl Acting {
     /// From now until this is dropped.
     pub fn begin() -> Self {
-        ACTING.set(true);
+        ACTING.store(true, Ordering::Relaxed);
         Self(())
     }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        ACTING.set(false);
+        ACTING.store(false, Ordering::Relaxed);
     }
 }

@@ -9,18 +9,24 @@ use crate::client::Client;
 use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now};
 use crate::state::{self, Acting, State};
 use crate::waiters::{self, LockName};
-use lockward_core::{Effects, Instant, Lock, Now, Propagation, Step, encoding};
+use lockward_core::{Effects, Instant, LineId, Lock, Now, Propagation, Step, encoding};
 use std::ffi::CStr;
-use std::mem;
 
 /// The internal command that carries changes to replicas and the AOF.
 pub const APPLY: &CStr = c"LOCK._APPLY";
 
 struct Decided<R> {
     answer: R,
-    effects: Effects<Client>,
+    effects: Box<Effects<Client>>,
+    waits: Option<Waits>,
+}
+
+/// That there is a line for the lock.
+struct Waits {
+    line: LineId,
+    lock: LockName,
+    /// When the lock must be looked at again for those who still wait.
     due: Option<Instant>,
-    lock: Option<LockName>,
 }
 
 /// Runs `decide` as one step on the lock in `name`.
@@ -46,30 +52,29 @@ pub fn on_lock<R>(
                 state.break_shadow(name.db(), name.bytes(), now.mono);
                 decide_on(context, state, name, lock, now, decide)
             });
+            let after = lock.time_to_expire();
             let _acting = Acting::begin();
-            key.changed(before);
+            key.changed(before, after);
             decided
         }
         Content::Missing => {
-            let (shadowed, mut lock, mut decided) = state::with(|state| {
+            let (lock, decided) = state::with(|state| {
                 let shadow = state.shadows.take(name.db(), name.bytes());
                 let shadowed = shadow.is_some();
                 let mut lock = shadow.unwrap_or_default();
-                let decided = decide_on(context, state, name, &mut lock, now, decide);
-                (shadowed, lock, decided)
-            });
-            if !decided.effects.changed() {
-                if shadowed {
-                    state::with(|state| state.shadows.put(name.db(), name.bytes(), lock));
+                let mut decided = decide_on(context, state, name, &mut lock, now, decide);
+                if shadowed && !decided.effects.changed() {
+                    state.shadows.put(name.db(), name.bytes(), lock);
+                    return (Lock::new(), decided);
                 }
-            } else {
                 if shadowed {
-                    state::with(|state| state.shadows.told(name.db(), name.bytes()));
+                    state.shadows.told(name.db(), name.bytes());
                     decided.effects.make_whole(&lock, now);
                     lock.reckon_expiry(now);
                 }
-                key.create(lock);
-            }
+                (lock, decided)
+            });
+            key.create(lock);
             decided
         }
     };
@@ -144,18 +149,17 @@ fn decide_on<R>(
     decide: impl FnOnce(&mut Step<'_, Client>) -> R,
 ) -> Decided<R> {
     state.note_unlinked(now.mono);
-    let mut effects = mem::take(&mut state.effects);
+    let mut effects = state.effects.take().unwrap_or_default();
     // What is sent instead is the command as it was given, so there must be one.
     if context.is_of_command() && state.listeners.none() {
         effects.nobody_listens();
     }
     let line = state.room.line(name.db(), name.bytes());
-    let lock_name = line.and_then(|line| state.room.name(line));
-    let seen = state.seen(name.db(), name.bytes());
+    let waits = line.and_then(|line| Some(Waits { line, lock: state.room.name(line)?, due: None }));
     let mut step = Step {
         lock,
         line,
-        seen,
+        seen: state.seen(name.db(), name.bytes()),
         room: &mut state.room,
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
@@ -163,13 +167,13 @@ fn decide_on<R>(
         now,
     };
     let answer = decide(&mut step);
-    let due = step.due();
+    let waits = waits.map(|waits| Waits { due: step.due(), ..waits });
     state.note(name.db(), name.bytes(), effects.seen(), now.mono);
-    Decided { answer, effects, due, lock: lock_name }
+    Decided { answer, effects, waits }
 }
 
 fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: Now) -> R {
-    let Decided { answer, mut effects, due, lock } = decided;
+    let Decided { answer, mut effects, waits } = decided;
     match effects.propagation() {
         Propagation::Nothing => {}
         Propagation::Verbatim => context.replicate_verbatim(),
@@ -183,20 +187,14 @@ fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: 
         }
     }
     for wake in effects.wakes.drain(..) {
-        waiters::wake(wake, lock.clone());
+        waiters::wake(wake, waits.as_ref().map(|waits| waits.lock.clone()));
     }
     effects.clear();
     state::with(|state| {
-        state.effects = effects;
-        set_due(state, name, due, now.mono);
+        state.effects = Some(effects);
+        if let Some(Waits { line, due, .. }) = waits {
+            state.set_due(line, due, now.mono);
+        }
     });
     answer
-}
-
-/// Sets when the lock of `name` must be looked at again for those who wait, if any do.
-pub fn set_due(state: &mut State, name: &KeyName<'_>, due: Option<Instant>, now: Instant) {
-    if let Some(line) = state.room.line(name.db(), name.bytes()) {
-        state.room.set_due(line, due);
-        state.look_at(&[], now);
-    }
 }

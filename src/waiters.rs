@@ -4,8 +4,8 @@ use crate::callbacks::blocked;
 use crate::client::Client;
 use crate::errors::Error;
 use crate::server::{Context, KeyName, Socket, now};
+use crate::settings;
 use crate::state::{self, Undelivered};
-use crate::{settings, turn};
 use lockward_core::{AcquireRequest, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -53,7 +53,9 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let limit = limit.map(|limit| now.after(limit));
     let superseded = state::with(|state| {
         let superseded = state.room.join(db, key, Ticket { request, limit, handle: client }, now);
-        turn::set_due(state, name, due, now);
+        if let Some(line) = state.room.line(db, key) {
+            state.set_due(line, due, now);
+        }
         superseded
     });
     if let Some(superseded) = superseded {

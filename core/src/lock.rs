@@ -210,6 +210,12 @@ impl Lock {
         self.expires_at
     }
 
+    /// The same for a lock that somebody holds. One that is free has no key.
+    #[must_use]
+    pub fn time_to_expire(&self) -> Option<WallTime> {
+        (!self.is_free()).then_some(self.expires_at)
+    }
+
     /// Reckons the TTL anew: the wall clock may have jumped since it was set.
     pub fn reckon_expiry(&mut self, now: Now) {
         if let Some(deadline) = self.last_deadline() {

@@ -177,6 +177,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     fn end_all(&mut self, ends: impl Fn(&Holder) -> bool, end: End, event: Event) {
+        if !self.lock.holders().iter().any(&ends) {
+            return;
+        }
         let ended = self.lock.holders().iter().filter(|holder| ends(holder));
         let changes: Vec<Change> = ended.map(|holder| Change::End(holder.token, end)).collect();
         self.effects.events.extend(iter::repeat_n(event, changes.len()));

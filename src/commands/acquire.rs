@@ -41,8 +41,11 @@ impl Command for Acquire {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let asked = Asked::parse(arguments)?;
         only_clients(context)?;
-        let (acquired, due) =
-            turn::on_lock(context, &asked.key, |step| (step.acquire(&asked.request), step.due()))?;
+        let (acquired, due) = turn::on_lock(context, &asked.key, |step| {
+            let acquired = step.acquire(&asked.request);
+            let due = if acquired == Ok(Acquired::Busy) { step.due() } else { None };
+            (acquired, due)
+        })?;
         match acquired? {
             Acquired::Granted(grant) => {
                 if grant.holds > 1 || !grant.counted {

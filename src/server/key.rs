@@ -100,16 +100,17 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// After the lock in the key has changed: one that is free loses its key; a TTL other than `before` is set. So a TTL
-    /// set by hand stands until the next lease, here and where the same changes are heard.
-    pub fn changed(&mut self, before: WallTime) {
-        let Content::Lock(lock) = self.content() else { return };
-        let (free, expires_at) = (lock.is_free(), lock.expires_at());
-        if free {
+    /// After the lock in the key has changed, and with it its time from `before` to `after`: one that is free, and so has
+    /// none, loses its key; a TTL other than `before` is set. So a TTL set by hand stands until the next lease, here and
+    /// where the same changes are heard.
+    pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
+        match after {
             // SAFETY: the key is open for writing.
-            unsafe { api!(RedisModule_DeleteKey(self.key)) };
-        } else if expires_at != before {
-            self.expire_at(expires_at);
+            None => unsafe {
+                api!(RedisModule_DeleteKey(self.key));
+            },
+            Some(after) if after != before => self.expire_at(after),
+            Some(_) => {}
         }
     }
 
