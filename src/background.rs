@@ -5,7 +5,7 @@
 //! write; until it may be done, it is tried again. To end a wait is no write and is never held back.
 
 use crate::commands::GATE;
-use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, info, now};
+use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, info, mono};
 use crate::state::{self, Undelivered};
 use crate::{turn, waiters};
 use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake};
@@ -40,13 +40,13 @@ pub fn tick() {
 
 /// Sets the alarm for the next work.
 pub fn rearm() {
-    let now = now().mono;
+    let now = mono();
     state::with(|state| state.look_at(&[], now));
 }
 
 /// Does what is due.
 pub fn work(context: Context) {
-    let now = now().mono;
+    let now = mono();
     end_waits(now);
     // What was unlinked in an earlier turn of the event loop has been told by now.
     let (undelivered, follows, patrol_is_due) = state::with(|state| {

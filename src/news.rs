@@ -4,7 +4,7 @@
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
 use crate::callbacks::events;
-use crate::server::{Context, KeyName, global_flags, info, latest_wall, now};
+use crate::server::{Context, KeyName, global_flags, info, latest_wall, mono};
 use crate::state::{self, Loading, State, Unlinked};
 use crate::turn;
 use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
@@ -15,7 +15,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     if state::acting() {
         return;
     }
-    let now = now().mono;
+    let now = mono();
     state::with(|state| {
         if state.follows() {
             return;
@@ -64,7 +64,7 @@ pub fn new_key(name: &KeyName<'_>) {
     if state::acting() {
         return;
     }
-    let now = now().mono;
+    let now = mono();
     state::with(|state| {
         let (db, key) = (name.db(), name.bytes());
         if !state.follows() && state.shadows.get(db, key).is_some() {
@@ -99,7 +99,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
     if state::acting() {
         return false;
     }
-    let now = now().mono;
+    let now = mono();
     let kept = state::with(|state| {
         let dropped =
             |gone: &mut Unlinked| gone.db == name.db() && *gone.key == *name.bytes() && by_itself(gone);
@@ -131,7 +131,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
 
 /// A database, or all of them, has been flushed: its locks are broken, those dropped early too.
 pub fn flushed(db: Option<Db>) {
-    let now = now().mono;
+    let now = mono();
     look_again(|state| {
         let matters = !state.follows() && state.quarantine.ends(now).is_some();
         if let Some(last) = state.tokens.last().filter(|_| matters) {
@@ -162,7 +162,7 @@ pub fn quarantine_changed() {
 }
 
 fn look_again(lines: impl FnOnce(&mut State) -> Vec<LineId>) {
-    let now = now().mono;
+    let now = mono();
     state::with(|state| {
         let lines = lines(state);
         state.look_at(&lines, now);
@@ -173,7 +173,7 @@ fn look_again(lines: impl FnOnce(&mut State) -> Vec<LineId>) {
 /// now, one by one, and each has left its line. Valkey 9 leaves some: in cluster mode all, during FAILOVER all until it
 /// has succeeded, and else those clients that can be redirected. They are sent away in the next turn.
 pub fn became_replica() {
-    let now = now().mono;
+    let now = mono();
     state::with(|state| {
         state.listeners.may_come();
         state.replica = true;
@@ -189,7 +189,7 @@ pub fn became_replica() {
 
 /// The server has become a primary. It may have missed grants, and withholds new ones for the time of the quarantine.
 pub fn became_primary() {
-    let now = now().mono;
+    let now = mono();
     state::with(|state| {
         state.listeners.may_come();
         state.replica = false;
@@ -227,7 +227,7 @@ pub fn loading_begins(from: Loading) {
 
 /// The server has loaded its data, or failed to.
 pub fn loading_ends() {
-    let now = now().mono;
+    let now = mono();
     look_again(|state| {
         state.listeners.may_come();
         state.loading = Loading::No;

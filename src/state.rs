@@ -1,4 +1,4 @@
-//! What the module remembers beside the keyspace. All of it lives on the server's main thread.
+//! What the module remembers beside the keyspace. Only what the server calls under its lock uses it.
 //!
 //! The state is borrowed only while no function of the server runs that could call back into the module: decide under
 //! the borrow, give it back, then act.
@@ -6,13 +6,12 @@
 use crate::alarm::Alarm;
 use crate::client::Client;
 use crate::listeners::Listeners;
-use crate::server::{Flags, Socket};
+use crate::server::{Flags, Shared, Socket};
 use crate::waiters::InFlight;
 use lockward_core::{
     Db, Effects, FencingToken, Instant, LineId, Lock, Name, Owner, Quarantine, Seen, Shadows, Span,
     TokenSource, WaitingRoom,
 };
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
@@ -161,10 +160,14 @@ impl State {
     /// What is remembered of a lock that goes on has its bound in the number of locks. What has ended has none: a client
     /// may restore a made-up tenure and give it back, again and again. So that is told apart for so many locks and no
     /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
+    #[inline]
     pub fn note(&mut self, db: Db, key: &[u8], seen: Seen, now: Instant) {
-        if self.quarantine.ends(now).is_none() || seen.is_nothing() {
-            return;
+        if self.quarantine.ends(now).is_some() && !seen.is_nothing() {
+            self.note_in_quarantine(db, key, seen);
         }
+    }
+
+    fn note_in_quarantine(&mut self, db: Db, key: &[u8], seen: Seen) {
         let lock = (db, self.hasher.hash_one(key));
         let mut known = self.seen.remove(&lock).unwrap_or_default().and(seen);
         if self.seen.len() >= TOLD_APART
@@ -180,8 +183,11 @@ impl State {
     }
 
     /// What the server took out of the keyspace last, it did not drop on its own account: it would have said so.
+    #[inline]
     pub fn note_unlinked(&mut self, now: Instant) {
-        if let Some(gone) = self.unlinked.take() {
+        if self.unlinked.is_some()
+            && let Some(gone) = self.unlinked.take()
+        {
             self.note_broken(gone.db, &gone.key, &gone.lock, now);
         }
     }
@@ -192,6 +198,7 @@ impl State {
     }
 
     /// Something else stands under the name of a shadow, or this node does not serve it any more: it is broken.
+    #[inline]
     pub fn break_shadow(&mut self, db: Db, key: &[u8], now: Instant) {
         if let Some(lock) = self.shadows.forget(db, key) {
             self.note_broken(db, key, &lock, now);
@@ -200,10 +207,16 @@ impl State {
     }
 
     /// What has been seen of a lock in this quarantine.
+    #[inline]
     pub fn seen(&self, db: Db, key: &[u8]) -> Seen {
         if self.seen.is_empty() && self.flushed.is_empty() {
-            return Seen::default();
+            Seen::default()
+        } else {
+            self.seen_before(db, key)
         }
+    }
+
+    fn seen_before(&self, db: Db, key: &[u8]) -> Seen {
         let seen = self.seen.get(&(db, self.hasher.hash_one(key))).copied().unwrap_or_default();
         let ended = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max();
         seen.and(Seen { ended, ..Seen::default() })
@@ -237,16 +250,15 @@ impl State {
     }
 }
 
-thread_local! {
-    static STATE: RefCell<State> = RefCell::new(State::new());
-}
+// SAFETY: used only within callbacks that the server makes under its lock. The one that frees values touches nothing else.
+static STATE: Shared<State> = unsafe { Shared::new(State::new) };
 
-/// Set and read on the server's main thread alone.
+/// Set and read under the server's lock, as the state is.
 static ACTING: AtomicBool = AtomicBool::new(false);
 
 /// Uses the state. Not to be called within itself.
 pub fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
-    STATE.with_borrow_mut(use_it)
+    STATE.with(use_it)
 }
 
 /// Whether the module itself is changing the keyspace just now, so that what the server reports of it is no news.

@@ -3,7 +3,7 @@
 use crate::callbacks::blocked;
 use crate::client::Client;
 use crate::errors::Error;
-use crate::server::{Context, KeyName, Socket, now};
+use crate::server::{Context, KeyName, Socket, mono};
 use crate::settings;
 use crate::state::{self, Undelivered};
 use lockward_core::{AcquireRequest, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
@@ -49,7 +49,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let socket = socket_of(context, id);
     let handle = blocked::block(context).ok_or(Error::MayNotWait)?;
     let client = Client::new(handle, id, minted, socket);
-    let now = now().mono;
+    let now = mono();
     let limit = limit.map(|limit| now.after(limit));
     let superseded = state::with(|state| {
         let superseded = state.room.join(db, key, Ticket { request, limit, handle: client }, now);
@@ -115,7 +115,7 @@ impl Verdict {
     /// After the answer, or instead of it when the client had left: a hold that nobody was told of is passed on.
     pub fn end(&self) {
         let Some((grant, (db, key))) = self.counted() else { return };
-        let now = now().mono;
+        let now = mono();
         state::with(|state| {
             state.in_flight.ended += 1;
             if state.in_flight.ended >= state.in_flight.granted.len() {

@@ -48,6 +48,9 @@ impl Quarantine {
     /// The instant it ends, when that is still to come.
     #[must_use]
     pub fn ends(&self, now: Instant) -> Option<Instant> {
+        if self.length == Span::default() {
+            return None;
+        }
         let end = self.began.after(self.length);
         (now < end).then_some(end)
     }

@@ -66,11 +66,13 @@ impl Shadows {
         }
     }
 
-    /// Takes the shadow of a lock.
+    /// Takes the shadow of a lock. Costs nothing when there are none at all.
+    #[inline]
     pub fn take(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
-        if self.is_empty() {
-            return None;
-        }
+        if self.is_empty() { None } else { self.take_kept(db, key) }
+    }
+
+    fn take_kept(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         let locks = self.kept.get_mut(&db)?;
         let lock = locks.remove(key)?;
         if locks.is_empty() {
@@ -81,6 +83,7 @@ impl Shadows {
     }
 
     /// Takes the shadow of a lock that has been broken. Replicas and the AOF are to be told.
+    #[inline]
     pub fn forget(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         let lock = self.take(db, key)?;
         self.untold.insert((db, key.into()));

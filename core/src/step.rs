@@ -218,8 +218,14 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     /// Grants to the first in line for as long as it fits.
+    #[inline]
     fn serve(&mut self) {
-        let Some(line) = self.line else { return };
+        if let Some(line) = self.line {
+            self.serve_line(line);
+        }
+    }
+
+    fn serve_line(&mut self, line: LineId) {
         while let Some(first) = self.room.front(line) {
             let request = &first.ticket.request;
             if !self.re_enters(request) && !self.admits(request.slots) {

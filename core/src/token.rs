@@ -7,31 +7,38 @@
 //! Kulkarni et al., "Logical Physical Clocks" (2014), with the counter folded into the microseconds.
 
 use crate::units::{Span, WallTime};
+use std::num::NonZeroU64;
 
 /// The number of a tenure: from 1 to 2^53 - 1, so that every language can hold it exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FencingToken(u64);
+pub struct FencingToken(NonZeroU64);
 
 impl FencingToken {
     /// The largest token there is.
-    pub const MAX: Self = Self((1 << 53) - 1);
+    pub const MAX: Self = match NonZeroU64::new((1 << 53) - 1) {
+        Some(number) => Self(number),
+        None => Self(NonZeroU64::MAX),
+    };
 
     /// A token from its number; `None` outside 1 to 2^53 - 1.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
-        if 1 <= number && number <= Self::MAX.0 { Some(Self(number)) } else { None }
+        match NonZeroU64::new(number) {
+            Some(number) if number.get() <= Self::MAX.get() => Some(Self(number)),
+            _ => None,
+        }
     }
 
     /// The token's number.
     #[must_use]
     pub const fn get(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The largest token that is smaller; the first has none.
     #[must_use]
     pub const fn before(self) -> Option<Self> {
-        Self::new(self.0.saturating_sub(1))
+        Self::new(self.get().saturating_sub(1))
     }
 }
 
@@ -52,7 +59,7 @@ impl TokenSource {
     pub fn next(&mut self, wall: WallTime) -> Option<FencingToken> {
         let by_clock = u64::try_from(wall.as_micros()).unwrap_or(0);
         let token = FencingToken::new(self.floor.saturating_add(1).max(by_clock))?;
-        self.floor = token.0;
+        self.floor = token.get();
         Some(token)
     }
 
@@ -71,12 +78,12 @@ impl TokenSource {
             None => Span::MAX,
         };
         let latest = u64::try_from(wall.after(DAY).as_micros()).unwrap_or(0);
-        token.0 > latest.max(self.floor)
+        token.get() > latest.max(self.floor)
     }
 
     /// Takes note of a token that another server, or this one in an earlier life, has given.
     pub fn observe(&mut self, token: FencingToken) {
-        self.floor = self.floor.max(token.0);
+        self.floor = self.floor.max(token.get());
     }
 }
 

@@ -95,6 +95,12 @@ impl WallTime {
         Self(millis.saturating_mul(MICROS_PER_MILLI))
     }
 
+    /// The time so many seconds and, of the next, nanoseconds after the epoch.
+    #[must_use]
+    pub const fn from_seconds(seconds: i64, nanos: i64) -> Self {
+        Self(seconds.saturating_mul(1_000_000).saturating_add(nanos.wrapping_div(1_000)))
+    }
+
     /// The same in microseconds since the epoch.
     #[must_use]
     pub const fn as_micros(self) -> i64 {

@@ -4,7 +4,7 @@ use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::client::Client;
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey, now};
+use crate::server::{Content, Context, KeyName, OpenKey, mono};
 use crate::{state, turn};
 use lockward_core::arguments::{Mistake, once};
 use lockward_core::{Holder, Instant, Slots, Waiter};
@@ -24,7 +24,7 @@ impl Command for Info {
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, shown) = parse(arguments)?;
-        let now = now().mono;
+        let now = mono();
         let holders = holders_of(context, &key, now)?;
         let Some(slots) = holders.iter().map(|holder| holder.slots).min() else {
             context.reply_null_array();

@@ -4,7 +4,7 @@ use super::info::holders_of;
 use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
-use crate::server::{Context, OwnedName, now};
+use crate::server::{Context, OwnedName, mono};
 use crate::state;
 use lockward_core::arguments::{Mistake, once};
 use lockward_core::{Db, Instant};
@@ -41,7 +41,7 @@ impl Command for Top {
         if flags.cluster() && flags.must_not_block() {
             return Err(Error::TopInTransaction);
         }
-        let now = now().mono;
+        let now = mono();
         let top = most_contended(context.db(), count.unwrap_or(DEFAULT_COUNT));
         context.reply_array(top.len());
         for contended in top {

@@ -22,13 +22,15 @@ pub mod info;
 mod key;
 mod log;
 mod name;
+mod shared;
 mod socket;
 
-pub use clock::{latest_wall, now};
+pub use clock::{latest_wall, mono, now};
 pub use context::{Context, Flags, Gate, global_flags, string_bytes};
 pub use key::{Content, Foreign, OpenKey, set_carrier_type, set_lock_type};
 pub use log::{Level, log};
 pub use name::{KeyName, OwnedName};
+pub use shared::Shared;
 pub use socket::Socket;
 
 /// The oldest version, as the server numbers itself, that has all the module needs.
