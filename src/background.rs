@@ -5,7 +5,7 @@
 //! write; until it may be done, it is tried again. To end a wait is no write and is never held back.
 
 use crate::commands::GATE;
-use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, info, mono};
+use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, clock, info, mono};
 use crate::state::{self, Undelivered};
 use crate::{turn, waiters};
 use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake};
@@ -29,9 +29,10 @@ pub fn gone_off() {
     state::with(|state| state.alarm.gone_off());
 }
 
-/// The server's cron: finds out when nobody listens, and sets the alarm: should the wall clock have been set back, the
-/// server's timers stand still.
+/// The server's cron: reads the wall clock for the steps to come, finds out when nobody listens, and sets the alarm: should
+/// the wall clock have been set back, the server's timers stand still.
 pub fn tick() {
+    clock::read();
     if state::with(|state| !state.follows() && state.listeners.may_be_none()) && info::nobody_listens() {
         state::with(|state| state.listeners.have_none());
     }

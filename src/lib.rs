@@ -27,7 +27,7 @@ use listeners::Listeners;
 use lockward_core::Quarantine;
 use redis_module::alloc::RedisAlloc;
 use redis_module::raw;
-use server::{Context, Level, global_flags, log, mono};
+use server::{Context, Level, clock, global_flags, log};
 use std::ffi::{CStr, c_int};
 
 /// Memory comes from the server, so that it counts where operators look. Before the module is loaded there is none.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         if !registered {
             return raw::REDISMODULE_ERR as c_int;
         }
-        let quarantine = Quarantine::new(mono(), settings::quarantine().unwrap_or_default());
+        let quarantine = Quarantine::new(clock::read().mono, settings::quarantine().unwrap_or_default());
         let listeners = Listeners::new(server::info::is_known());
         state::with(|state| state.start(global_flags(), quarantine, listeners));
         eviction::warn();

@@ -9,12 +9,9 @@ use crate::state::{self, Loading, State, Unlinked};
 use crate::turn;
 use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
 
-/// A lock leaves the keyspace under `name`: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
+/// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
 /// it is served from what is there then.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
-    if state::acting() {
-        return;
-    }
     let now = mono();
     state::with(|state| {
         if state.follows() {

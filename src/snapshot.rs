@@ -10,7 +10,7 @@
 //! come to something else with the next SETNX.
 
 use crate::callbacks::events;
-use crate::server::{Context, OpenKey, OwnedName, global_flags, now};
+use crate::server::{Context, OpenKey, OwnedName, clock, global_flags};
 use crate::{state, stored};
 use lockward_core::{Db, Lock, Now};
 use uuid::Uuid;
@@ -47,7 +47,7 @@ pub fn ends(context: Context) {
 
 /// What the carrier of a database is written as: each shadow under its key, as `append` encodes it.
 pub fn carried(db: Db, append: impl Fn(&mut Vec<u8>, &Lock, Now)) -> Vec<Carried> {
-    let now = now();
+    let now = clock::read();
     let carry = |(key, lock): (&[u8], &Lock)| {
         let mut payload = Vec::new();
         append(&mut payload, lock, now);

@@ -1,6 +1,6 @@
 //! Locks as they come out of an RDB file or a RESTORE.
 
-use crate::server::{Level, global_flags, log, now};
+use crate::server::{Level, clock, global_flags, log};
 use crate::state::{self, Loading};
 use lockward_core::Lock;
 use lockward_core::encoding::{self, Heard};
@@ -11,7 +11,7 @@ use std::fmt::Display;
 /// A token that lies a day ahead is refused from a RESTORE, which a client sends, but not from our own file or primary:
 /// there the clock is what is wrong, and a server that does not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
-    let now = now();
+    let now = clock::read();
     let flags = global_flags();
     let heard = match state::with(|state| state.loading) {
         Loading::Primary => Heard::Live,

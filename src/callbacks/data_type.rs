@@ -1,8 +1,8 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
 use super::{Edge, guard};
-use crate::server::{Context, KeyName, api, now, set_lock_type};
-use crate::{news, stored, turn};
+use crate::server::{Context, KeyName, api, clock, set_lock_type};
+use crate::{news, state, stored, turn};
 use lockward_core::{Db, Lock, encoding};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -101,7 +101,7 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
         // SAFETY: the server's value of this very call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
-        encoding::append_lock(&mut payload, lock, now());
+        encoding::append_lock(&mut payload, lock, clock::read());
         // SAFETY: the server's io of this very call; the bytes are copied.
         unsafe { api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len())) };
     });
@@ -116,7 +116,7 @@ unsafe extern "C" fn aof_rewrite(
         // SAFETY: the server's value of this very call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
-        encoding::append_lock(&mut payload, lock, now());
+        encoding::append_lock(&mut payload, lock, clock::read());
         // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
         unsafe {
             api!(RedisModule_EmitAOF(
@@ -173,6 +173,9 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     guard(Edge::Unlink, (), || {
+        if state::acting() {
+            return;
+        }
         // SAFETY: the server's context and value of this very call; the name is valid through it.
         unsafe {
             let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));

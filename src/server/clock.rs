@@ -1,7 +1,37 @@
-//! The clocks, read once a step.
+//! The clocks.
 
 use lockward_core::{Instant, Now, WallTime};
 use redis_module::raw;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How far the wall clock was ahead of the monotonic one, in microseconds, when it was last read.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
+
+/// Both clocks for a step, for the price of one: the wall clock is told by the monotonic one and how far ahead it was when
+/// it was last read. If it has been set since, that is seen as if it came a little later than it did.
+pub fn now() -> Now {
+    let micros = micros();
+    let wall = micros.saturating_add(AHEAD.load(Ordering::Relaxed));
+    Now { mono: Instant::from_micros(micros), wall: WallTime::from_micros(wall) }
+}
+
+/// Both clocks, each read.
+pub fn read() -> Now {
+    let (micros, wall) = (micros(), wall());
+    AHEAD.store(wall.as_micros().saturating_sub(micros), Ordering::Relaxed);
+    Now { mono: Instant::from_micros(micros), wall }
+}
+
+/// The monotonic clock.
+pub fn mono() -> Instant {
+    Instant::from_micros(micros())
+}
+
+fn micros() -> i64 {
+    // SAFETY: takes nothing and touches nothing of ours.
+    i64::try_from(unsafe { api!(RedisModule_MonotonicMicroseconds()) }).unwrap_or(i64::MAX)
+}
 
 /// The wall clock as the server may have judged a TTL by just now: at the latest. It keeps the time at which a command
 /// began until it is done, and Valkey 9 reads the clock only once a millisecond.
@@ -10,25 +40,10 @@ pub fn latest_wall() -> WallTime {
     let (millis, micros) = unsafe {
         (api!(RedisModule_Milliseconds()), raw::RedisModule_CachedMicroseconds.map_or(0, |cached| cached()))
     };
-    let cached = WallTime::from_micros(micros);
-    wall().max(WallTime::from_millis(millis)).max(cached)
-}
-
-/// Both clocks as they stand.
-pub fn now() -> Now {
-    Now { mono: mono(), wall: wall() }
-}
-
-/// The monotonic clock as it stands.
-pub fn mono() -> Instant {
-    // SAFETY: takes nothing and touches nothing of ours.
-    let micros = unsafe { api!(RedisModule_MonotonicMicroseconds()) };
-    Instant::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    wall().max(WallTime::from_millis(millis)).max(WallTime::from_micros(micros))
 }
 
 fn wall() -> WallTime {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes a structure that outlives the call. Fails only where there is no such clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
-    WallTime::from_seconds(time.tv_sec, time.tv_nsec)
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallTime::from_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
 }

@@ -16,7 +16,7 @@ macro_rules! api {
 }
 pub(crate) use api;
 
-mod clock;
+pub mod clock;
 mod context;
 pub mod info;
 mod key;
