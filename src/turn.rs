@@ -186,8 +186,10 @@ fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: 
             context.notify(event, name);
         }
     }
-    for wake in effects.wakes.drain(..) {
-        waiters::wake(wake, waits.as_ref().map(|waits| waits.lock.clone()));
+    if let Some(Waits { lock, .. }) = &waits {
+        for wake in effects.wakes.drain(..) {
+            waiters::wake(wake, Some(lock.clone()));
+        }
     }
     effects.clear();
     state::with(|state| {

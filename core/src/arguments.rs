@@ -6,7 +6,6 @@ use crate::lock::Slots;
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
-use std::ops::Deref;
 
 /// What is wrong with the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,30 +140,57 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     }
 }
 
-/// The name of an option, in lower case. One that is longer than any there is, is empty.
-#[derive(Clone, Copy, Debug)]
-pub struct OptionName {
-    bytes: [u8; 8],
-    len: usize,
-}
+/// The name of an option: up to eight letters in any case, as one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionName(u64);
 
 impl OptionName {
-    fn of(given: &[u8]) -> Self {
-        let mut bytes = [0; 8];
-        let len = given.len();
-        let Some(room) = bytes.get_mut(..len) else { return Self { bytes, len: 0 } };
-        room.copy_from_slice(given);
-        room.make_ascii_lowercase();
-        Self { bytes, len }
+    /// What is no name of an option.
+    const NONE: Self = Self(0);
+
+    /// The option named by these letters; one that equals none in use when they are too many, or no letters.
+    #[must_use]
+    pub const fn of(mut given: &[u8]) -> Self {
+        if given.len() > 8 {
+            return Self::NONE;
+        }
+        let mut name = 0;
+        while let [letter, rest @ ..] = given {
+            let small = *letter | 0x20;
+            if !small.is_ascii_lowercase() {
+                return Self::NONE;
+            }
+            name = (name << 8) | small as u64;
+            given = rest;
+        }
+        Self(name)
     }
 }
 
-impl Deref for OptionName {
-    type Target = [u8];
+/// The names of all options.
+pub mod option {
+    use super::OptionName;
 
-    fn deref(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
+    /// A lease in milliseconds.
+    pub const PX: OptionName = OptionName::of(b"px");
+    /// A lease in seconds.
+    pub const EX: OptionName = OptionName::of(b"ex");
+    /// A wait limit.
+    pub const BLOCK: OptionName = OptionName::of(b"block");
+    /// A count of holds.
+    pub const HOLDS: OptionName = OptionName::of(b"holds");
+    /// All holds.
+    pub const ALL: OptionName = OptionName::of(b"all");
+    /// A fencing token.
+    pub const TOKEN: OptionName = OptionName::of(b"token");
+    /// A number of owners.
+    pub const SLOTS: OptionName = OptionName::of(b"slots");
+    /// Any number of owners.
+    pub const SHARED: OptionName = OptionName::of(b"shared");
+    /// How many waiters to show.
+    pub const WAITERS: OptionName = OptionName::of(b"waiters");
+    /// How many locks to show.
+    pub const COUNT: OptionName = OptionName::of(b"count");
 }
 
 /// Sets what an option may set once.
@@ -214,11 +240,13 @@ mod tests {
 
     #[test]
     fn an_option_is_known_in_any_case_and_by_all_of_its_name() {
-        let name = |given: &[u8]| OptionName::of(given).to_vec();
-        assert_eq!(name(b"WaItErS"), b"waiters");
-        assert_eq!(name(b"12345678"), b"12345678");
-        assert_eq!(name(b"123456789"), b"");
-        assert_eq!(name(b"PX\0"), b"px\0");
+        for known in [b"WaItErS".as_slice(), b"waiters", b"WAITERS"] {
+            assert_eq!(OptionName::of(known), option::WAITERS);
+        }
+        assert_ne!(OptionName::of(b"abcdefgh"), OptionName::NONE);
+        for other in [b"abcdefghi".as_slice(), b"PX\0", b"\0PX", b"P\x18", b"", b"[x", b"P@", b"\xd0x"] {
+            assert_eq!(OptionName::of(other), OptionName::NONE, "{}", other.escape_ascii());
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::waiters::{self, Wait};
 use crate::{settings, turn};
-use lockward_core::arguments::{Mistake, once};
+use lockward_core::arguments::{Mistake, once, option};
 use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
 use std::ffi::{CStr, c_int};
 use uuid::Uuid;
@@ -79,14 +79,14 @@ impl<'a> Asked<'a> {
         let key = arguments.key()?;
         let mut owner = arguments.owner()?;
         let (mut lease, mut block, mut holds, mut slots) = (None, None, None, None);
-        while let Some(option) = arguments.option() {
-            match &*option {
-                b"px" => once(&mut lease, arguments.lease(1, NAME)?)?,
-                b"ex" => once(&mut lease, arguments.lease(1_000, NAME)?)?,
-                b"block" => once(&mut block, arguments.wait_limit()?)?,
-                b"holds" => once(&mut holds, arguments.holds(1)?)?,
-                b"slots" => once(&mut slots, arguments.slots()?)?,
-                b"shared" => once(&mut slots, Slots::SHARED)?,
+        while let Some(name) = arguments.option() {
+            match name {
+                option::PX => once(&mut lease, arguments.lease(1, NAME)?)?,
+                option::EX => once(&mut lease, arguments.lease(1_000, NAME)?)?,
+                option::BLOCK => once(&mut block, arguments.wait_limit()?)?,
+                option::HOLDS => once(&mut holds, arguments.holds(1)?)?,
+                option::SLOTS => once(&mut slots, arguments.slots()?)?,
+                option::SHARED => once(&mut slots, Slots::SHARED)?,
                 _ => return Err(Mistake::Syntax.into()),
             }
         }

@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, mono};
 use crate::{state, turn};
-use lockward_core::arguments::{Mistake, once};
+use lockward_core::arguments::{Mistake, once, option};
 use lockward_core::{Holder, Instant, Slots, Waiter};
 use std::ffi::{CStr, c_int};
 
@@ -55,9 +55,9 @@ impl Command for Info {
 fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>), Error> {
     let key = arguments.key()?;
     let mut shown = None;
-    while let Some(option) = arguments.option() {
-        match &*option {
-            b"waiters" => once(&mut shown, arguments.count(0)?)?,
+    while let Some(name) = arguments.option() {
+        match name {
+            option::WAITERS => once(&mut shown, arguments.count(0)?)?,
             _ => return Err(Mistake::Syntax.into()),
         }
     }

@@ -6,7 +6,7 @@ use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::{turn, waiters};
-use lockward_core::arguments::{Mistake, once};
+use lockward_core::arguments::{Mistake, once, option};
 use lockward_core::{HoldsLeft, ReleaseRequest};
 use std::ffi::{CStr, c_int};
 
@@ -49,11 +49,11 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, ReleaseReques
     let key = arguments.key()?;
     let owner = arguments.owner()?;
     let (mut left, mut token) = (None, None);
-    while let Some(option) = arguments.option() {
-        match &*option {
-            b"holds" => once(&mut left, HoldsLeft::Exactly(arguments.holds(0)?))?,
-            b"all" => once(&mut left, HoldsLeft::None)?,
-            b"token" => once(&mut token, arguments.token()?)?,
+    while let Some(name) = arguments.option() {
+        match name {
+            option::HOLDS => once(&mut left, HoldsLeft::Exactly(arguments.holds(0)?))?,
+            option::ALL => once(&mut left, HoldsLeft::None)?,
+            option::TOKEN => once(&mut token, arguments.token()?)?,
             _ => return Err(Mistake::Syntax.into()),
         }
     }

@@ -7,7 +7,7 @@ use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::{settings, turn, waiters};
 use lockward_core::RenewRequest;
-use lockward_core::arguments::{Mistake, once};
+use lockward_core::arguments::{Mistake, once, option};
 use std::ffi::{CStr, c_int};
 
 const NAME: &str = "lock.renew";
@@ -50,12 +50,12 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest)
     let key = arguments.key()?;
     let owner = arguments.owner()?;
     let (mut lease, mut token, mut holds) = (None, None, None);
-    while let Some(option) = arguments.option() {
-        match &*option {
-            b"px" => once(&mut lease, arguments.lease(1, NAME)?)?,
-            b"ex" => once(&mut lease, arguments.lease(1_000, NAME)?)?,
-            b"token" => once(&mut token, arguments.token()?)?,
-            b"holds" => once(&mut holds, arguments.holds(1)?)?,
+    while let Some(name) = arguments.option() {
+        match name {
+            option::PX => once(&mut lease, arguments.lease(1, NAME)?)?,
+            option::EX => once(&mut lease, arguments.lease(1_000, NAME)?)?,
+            option::TOKEN => once(&mut token, arguments.token()?)?,
+            option::HOLDS => once(&mut holds, arguments.holds(1)?)?,
             _ => return Err(Mistake::Syntax.into()),
         }
     }

@@ -6,7 +6,7 @@ use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
 use crate::server::{Context, OwnedName, mono};
 use crate::state;
-use lockward_core::arguments::{Mistake, once};
+use lockward_core::arguments::{Mistake, once, option};
 use lockward_core::{Db, Instant};
 use std::cmp::Reverse;
 use std::ffi::{CStr, c_int};
@@ -29,9 +29,9 @@ impl Command for Top {
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let mut count = None;
-        while let Some(option) = arguments.option() {
-            match &*option {
-                b"count" => once(&mut count, arguments.count(1)?)?,
+        while let Some(name) = arguments.option() {
+            match name {
+                option::COUNT => once(&mut count, arguments.count(1)?)?,
                 _ => return Err(Mistake::Syntax.into()),
             }
         }

@@ -1,6 +1,6 @@
 //! What must hold for any input: judged by the fuzz targets in `fuzz/`, and for their corpus by `tests/fuzzed.rs`.
 
-use lockward_core::arguments::{Arguments, Mistake};
+use lockward_core::arguments::{Arguments, Mistake, OptionName};
 use lockward_core::encoding::{self, Heard};
 use lockward_core::{Holder, Instant, Lock, Now, WallTime};
 use std::ops::RangeInclusive;
@@ -85,9 +85,11 @@ pub fn arguments(input: &[u8]) {
                 Err(_) => assert!(text.is_none_or(|text| text.is_empty() || text.len() > 1_024)),
             },
             1 => match arguments.option() {
-                Some(name) => assert!(text.is_some_and(
-                    |text| name.eq_ignore_ascii_case(text) || (name.is_empty() && text.len() > 8)
-                )),
+                Some(name) => {
+                    let letters = |text: &&[u8]| text.len() <= 8 && text.iter().all(u8::is_ascii_alphabetic);
+                    let small = text.filter(letters).map(<[u8]>::to_ascii_lowercase);
+                    assert!(text.is_some() && name == OptionName::of(&small.unwrap_or_default()));
+                }
                 None => assert!(text.is_none()),
             },
             2 => judge(arguments.holds(1), number, |holds| holds.into(), 1..=u32::MAX.into()),
