@@ -86,9 +86,9 @@ pub fn arguments(input: &[u8]) {
             },
             1 => match arguments.option() {
                 Some(name) => {
-                    let letters = |text: &&[u8]| text.len() <= 8 && text.iter().all(u8::is_ascii_alphabetic);
-                    let small = text.filter(letters).map(<[u8]>::to_ascii_lowercase);
-                    assert!(text.is_some() && name == OptionName::of(&small.unwrap_or_default()));
+                    let text = text.expect("an argument").to_ascii_lowercase();
+                    let letters = text.len() <= 8 && text.iter().all(u8::is_ascii_lowercase);
+                    assert_eq!(name, OptionName::of(if letters { &text } else { b"" }));
                 }
                 None => assert!(text.is_none()),
             },
