@@ -27,7 +27,7 @@ fn keep(name: &KeyName<'_>, shadow: Option<Lock>) {
     events::see_new_keys();
     state::with(|state| match shadow {
         Some(lock) => {
-            lock.holders().iter().for_each(|holder| state.tokens.observe(holder.token));
+            lock.holders().for_each(|holder| state.tokens.observe(holder.token));
             state.shadows.put(name.db(), name.bytes(), lock);
         }
         None => {

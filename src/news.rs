@@ -19,7 +19,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         }
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
         state.note_unlinked(now);
-        let held = lock.holders().iter().any(|holder| !holder.is_over(now));
+        let held = lock.holders().any(|holder| !holder.is_over(now));
         if held {
             state.unlinked = Some(Unlinked {
                 db: name.db(),
@@ -29,7 +29,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
             });
         } else {
             // As where the module ends a lease: that tenure may come back, nothing older.
-            let token = lock.holders().iter().map(|holder| holder.token).max();
+            let token = lock.holders().map(|holder| holder.token).max();
             let ended = token.and_then(FencingToken::before);
             state.note(name.db(), name.bytes(), Seen { ended, ..Seen::default() }, now);
         }

@@ -193,7 +193,7 @@ impl State {
     }
 
     fn note_broken(&mut self, db: Db, key: &[u8], lock: &Lock, now: Instant) {
-        let ended = lock.holders().iter().map(|holder| holder.token).max();
+        let ended = lock.holders().map(|holder| holder.token).max();
         self.note(db, key, Seen { ended, ..Seen::default() }, now);
     }
 

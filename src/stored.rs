@@ -12,25 +12,27 @@ use std::fmt::Display;
 /// there the clock is what is wrong, and a server that does not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
-    let flags = global_flags();
-    let heard = match state::with(|state| state.loading) {
-        Loading::Primary => Heard::Live,
-        // A RESTORE that the primary passes on, as where a slot moves. By a clock that is ahead its lease would be over here
-        // before it is there. The time between DUMP and RESTORE is given again, which hurts nobody.
-        Loading::No if flags.replica() => Heard::Live,
-        Loading::File | Loading::No => Heard::Loaded,
+    let (heard, trusted) = match state::with(|state| state.loading) {
+        Loading::Primary => (Heard::Live, true),
+        Loading::File => (Heard::Loaded, true),
+        Loading::No => {
+            let flags = global_flags();
+            // A RESTORE that the primary passes on, as where a slot moves. By a clock that is ahead its lease would be over
+            // here before it is there. The time between DUMP and RESTORE is given again, which hurts nobody.
+            let heard = if flags.replica() { Heard::Live } else { Heard::Loaded };
+            (heard, flags.loading_somehow() || flags.replica())
+        }
     };
     if let Some(version) = payload.first().filter(|version| **version > encoding::VERSION) {
         is_of_another_version(version);
     }
     let lock = encoding::decode_lock(payload, heard, now).ok()?;
-    let trusted = flags.loading_somehow() || flags.replica();
     state::with(|state| {
-        let tokens = || lock.holders().iter().map(|holder| holder.token);
-        if !trusted && tokens().any(|token| state.tokens.is_far_ahead(token, now.wall)) {
+        let tokens = lock.holders().map(|holder| holder.token);
+        if !trusted && tokens.clone().any(|token| state.tokens.is_far_ahead(token, now.wall)) {
             return None;
         }
-        tokens().for_each(|token| state.tokens.observe(token));
+        tokens.for_each(|token| state.tokens.observe(token));
         Some(lock)
     })
 }

@@ -154,7 +154,7 @@ pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     context.reply_integer(grant.token.get());
     context.reply_integer(u64::from(grant.holds));
     if let Some(owner) = minted {
-        context.reply_bytes(owner.as_bytes());
+        context.reply_bytes(&owner.to_bytes());
     }
 }
 

@@ -231,7 +231,7 @@ pub fn event_of(lock: &Lock, change: &Change) -> Event {
         Change::End(_, End::Released) => Event::Released,
         Change::End(_, End::LeaseOver) => Event::LeaseOver,
         Change::Count(token, holds) => {
-            let known = lock.holders().iter().find(|known| known.token == *token);
+            let known = lock.holders().find(|known| known.token == *token);
             if known.is_some_and(|known| known.holds > *holds) { Event::Released } else { Event::Acquired }
         }
         Change::Put(holder) => match lock.holder(&holder.owner) {

@@ -5,7 +5,8 @@
 //! ```text
 //! payload  = version (record+ | kept put*)
 //! record   = put | released | over | count
-//! put      = 0x01 token holds slots lease-left wall-deadline held-for owner-length owner
+//! put      = 0x01 token holds slots lease-left wall-deadline held-for owner
+//! owner    = length bytes | 0x00 uuid behind
 //! released = 0x02 token
 //! over     = 0x03 token
 //! count    = 0x04 token holds
@@ -14,6 +15,9 @@
 //!
 //! What begins with *kept* is no change: it tells the whole of the shadow that stands for a lock whose key is missing, or
 //! with nothing behind it, that there is none any more.
+//!
+//! An owner that is a UUID, or a UUID, a colon and a number, is told as its 16 bytes and what is behind it: 0 for nothing,
+//! else one more than the number.
 //!
 //! A deadline is told twice: as what is left of the lease, which a replica counts from when it hears it, and as a wall
 //! time, by which a load knows how much of that has gone by meanwhile. A load never gives more than was left. So no
@@ -35,6 +39,9 @@ const RELEASED: u8 = 2;
 const OVER: u8 = 3;
 const COUNT: u8 = 4;
 const KEPT: u8 = 5;
+
+/// Where the length of an owner is expected: it is told as a UUID and what is behind it.
+const UUID: u8 = 0;
 
 /// How a payload has come to us: decides from when its leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +71,7 @@ pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
         payload.push(VERSION);
     }
     match change {
-        Change::Put(holder) => append_put(payload, holder, now),
+        Change::Put(holder) => append_put(payload, holder.as_ref(), now),
         Change::Count(token, holds) => {
             append_tenure(payload, COUNT, *token);
             append_number(payload, u64::from(*holds));
@@ -92,8 +99,7 @@ pub fn append_shadow(payload: &mut Vec<u8>, shadow: Option<&Lock>, now: Now) {
     }
 }
 
-fn append_put(payload: &mut Vec<u8>, holder: &Holder, now: Now) {
-    let owner = holder.owner.as_bytes();
+fn append_put(payload: &mut Vec<u8>, holder: Holder<&Owner>, now: Now) {
     let left = holder.lease_left(now.mono);
     payload.push(PUT);
     append_number(payload, holder.token.get());
@@ -102,8 +108,19 @@ fn append_put(payload: &mut Vec<u8>, holder: &Holder, now: Now) {
     append_number(payload, left.as_millis());
     append_number(payload, u64::try_from(now.wall.after(left).as_millis()).unwrap_or(0));
     append_number(payload, now.mono.since(holder.since).as_millis());
-    append_number(payload, u64::try_from(owner.len()).unwrap_or(0));
-    payload.extend_from_slice(owner);
+    append_owner(payload, holder.owner);
+}
+
+fn append_owner(payload: &mut Vec<u8>, owner: &Owner) {
+    if let Some((uuid, behind)) = owner.as_uuid() {
+        payload.push(UUID);
+        payload.extend_from_slice(&uuid);
+        append_number(payload, behind);
+    } else {
+        let bytes = owner.to_bytes();
+        append_number(payload, u64::try_from(bytes.len()).unwrap_or(0));
+        payload.extend_from_slice(&bytes);
+    }
 }
 
 fn append_tenure(payload: &mut Vec<u8>, tag: u8, token: FencingToken) {
@@ -164,9 +181,15 @@ pub fn decode_lock(payload: &[u8], heard: Heard, now: Now) -> Result<Lock, Malfo
 }
 
 fn decode_puts(mut reader: Reader<'_>, heard: Heard, now: Now) -> Result<Lock, Malformed> {
+    let put = reader.tagged_put()?;
+    let (first, mut expires_at) = (put.holder(heard, now)?, put.wall_deadline);
+    if reader.rest.is_empty() {
+        return Ok(Lock::held_by_one(first, expires_at));
+    }
     // Counted first: a list that grows takes much more memory than a hostile payload is long.
-    let count = reader.count_puts()?;
-    let (mut holders, mut expires_at) = (Vec::with_capacity(count), WallTime::EPOCH);
+    let count = reader.count_puts()?.saturating_add(1);
+    let mut holders = Vec::with_capacity(count);
+    holders.push(first);
     while !reader.rest.is_empty() {
         let put = reader.tagged_put()?;
         expires_at = expires_at.max(put.wall_deadline);
@@ -199,18 +222,16 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<u64, Malformed> {
-        let mut number = 0_u64;
+        let (mut number, mut rest) = (0_u64, self.rest.iter());
         for shift in (0..u64::BITS).step_by(7) {
-            let byte = self.byte()?;
+            let byte = rest.next().ok_or(Malformed)?;
             let low = u64::from(byte & 0x7f);
-            let placed = low.checked_shl(shift).ok_or(Malformed)?;
-            // Bits shifted out, or a number written longer than it needs to be.
-            if placed.checked_shr(shift) != Some(low) || (byte == 0 && shift > 0) {
-                return Err(Malformed);
-            }
-            number |= placed;
+            number |= low.wrapping_shl(shift);
             if byte & 0x80 == 0 {
-                return Ok(number);
+                self.rest = rest.as_slice();
+                // Bits shifted out, or a number written longer than it needs to be.
+                let wrong = (shift == 63 && low > 1) || (shift > 0 && low == 0);
+                return if wrong { Err(Malformed) } else { Ok(number) };
             }
         }
         Err(Malformed)
@@ -245,9 +266,20 @@ impl<'a> Reader<'a> {
         let left = self.span()?;
         let wall_deadline = self.wall_time()?;
         let held_for = self.span()?;
-        let owner_len = usize::try_from(self.number()?).map_err(|_| Malformed)?;
-        let owner = self.bytes(owner_len)?;
+        let owner = self.owner()?;
         Ok(Put { token, holds, slots, left, wall_deadline, held_for, owner })
+    }
+
+    fn owner(&mut self) -> Result<Named<'a>, Malformed> {
+        match usize::try_from(self.number()?) {
+            Ok(0) => {
+                let (uuid, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
+                self.rest = rest;
+                Ok(Named::Uuid(uuid, self.number()?))
+            }
+            Ok(len) => Ok(Named::Bytes(self.bytes(len)?)),
+            Err(_) => Err(Malformed),
+        }
     }
 
     fn tagged_put(&mut self) -> Result<Put<'a>, Malformed> {
@@ -275,14 +307,24 @@ struct Put<'a> {
     /// By the wall clock of the writer.
     wall_deadline: WallTime,
     held_for: Span,
-    owner: &'a [u8],
+    owner: Named<'a>,
+}
+
+/// An owner as it was written.
+enum Named<'a> {
+    Bytes(&'a [u8]),
+    Uuid(&'a [u8; 16], u64),
 }
 
 impl Put<'_> {
     /// The holder that it puts.
     fn holder(&self, heard: Heard, now: Now) -> Result<Holder, Malformed> {
         let &Self { token, holds, slots, left, .. } = self;
-        let owner = Owner::new(self.owner).ok_or(Malformed)?;
+        let owner = match self.owner {
+            Named::Bytes(bytes) => Owner::new(bytes),
+            Named::Uuid(uuid, behind) => Owner::from_uuid(*uuid, behind),
+        };
+        let owner = owner.ok_or(Malformed)?;
         let left_now = match heard {
             Heard::Live => left,
             Heard::Loaded => left.min(now.wall.until(self.wall_deadline)),
@@ -326,7 +368,39 @@ mod tests {
     fn a_put_of_the_usual_owner_stays_small() {
         let owner = b"0f8fad5b-d9cb-469f-a165-70867728950e:42";
         let put = Change::Put(holder(owner, 1_795_000_000_000_000, 1, 30_000));
-        assert!(payload(&[put], now(0, 1_795_000_000_000)).len() <= 70);
+        assert!(payload(&[put], now(0, 1_795_000_000_000)).len() <= 46);
+    }
+
+    #[test]
+    fn an_owner_is_told_as_a_uuid_or_as_its_bytes() {
+        let at = now(0, 0);
+        let put = |owner: &[u8]| [&[VERSION, PUT, 1, 1, 1, 1, 1, 1][..], owner].concat();
+        let uuid: [u8; 16] = std::array::from_fn(|i| i as u8 * 0x11);
+        let text = b"00112233-4455-6677-8899-aabbccddeeff";
+        for (told, owner) in [
+            ([&[UUID][..], &uuid, &[0]].concat(), text.to_vec()),
+            ([&[UUID][..], &uuid, &[18]].concat(), [&text[..], b":17"].concat()),
+            ([&[36][..], text].concat(), text.to_vec()),
+            ([&[16][..], &uuid].concat(), uuid.to_vec()),
+        ] {
+            let Ok(heard) = decode(&put(&told), Heard::Live, at) else { panic!("{told:x?}") };
+            let [Change::Put(heard)] = &heard[..] else { panic!("{heard:?}") };
+            assert_eq!(*heard.owner.to_bytes(), *owner);
+        }
+        for wrong in [
+            vec![],
+            vec![UUID],
+            [&[UUID][..], &uuid].concat(),
+            [&[UUID][..], &uuid[1..], &[0]].concat(),
+            // One more than the largest number that an owner is told with: 2^56.
+            [&[UUID][..], &uuid, &[0x80; 8], &[1]].concat(),
+            [&[UUID][..], &uuid, &[0, 0]].concat(),
+        ] {
+            assert_eq!(decode(&put(&wrong), Heard::Live, at), Err(Malformed), "{wrong:x?}");
+        }
+        let longest = [&[UUID][..], &uuid, &[0xff; 7], &[0x7f]].concat();
+        let Ok(heard) = decode(&put(&longest), Heard::Live, at) else { panic!() };
+        assert_eq!(payload(&heard, at)[8..], longest, "what was heard is told on as it came");
     }
 
     #[test]
@@ -345,8 +419,12 @@ mod tests {
         for (wall, left) in [(9_000, 400), (9_250, 150), (9_400, 0), (99_000, 0), (8_000, 400)] {
             let there = now(70_000, wall);
             let lock = decode_lock(&payload, Heard::Loaded, there).unwrap();
-            assert_eq!(lock.holders()[0].lease_left(there.mono).as_millis(), left, "wall {wall}");
-            assert_eq!(lock.holders()[0].is_over(there.mono), left == 0, "wall {wall}");
+            assert_eq!(
+                lock.holders().next().unwrap().lease_left(there.mono).as_millis(),
+                left,
+                "wall {wall}"
+            );
+            assert_eq!(lock.holders().next().unwrap().is_over(there.mono), left == 0, "wall {wall}");
         }
     }
 
@@ -383,7 +461,7 @@ mod tests {
         for (heard, left) in [(Heard::Live, 400), (Heard::Loaded, 100)] {
             let Ok(Told::Shadow(Some(shadow))) = hear(&told(Some(&lock)), heard, there) else { panic!() };
             assert_eq!(shadow.holders().len(), 2);
-            assert_eq!(shadow.holders()[0].lease_left(there.mono).as_millis(), left);
+            assert_eq!(shadow.holders().next().unwrap().lease_left(there.mono).as_millis(), left);
         }
         assert_eq!(hear(&told(None), Heard::Live, at), Ok(Told::Shadow(None)));
         let whole = told(Some(&lock));

@@ -4,14 +4,15 @@
 //! does to a lock is told as [`Change`]s, and [`Lock::apply`] carries a change out: on the primary as it decides, on a
 //! replica as it hears, and from the AOF as it loads.
 //!
-//! With one holder, the rule of an exclusive lock, the value is a single allocation.
+//! With one holder, the rule of an exclusive lock, the value is a single allocation of 48 bytes: its numbers are packed,
+//! each in the room that it takes in practice. What does not fit rests in a list, as several holders do.
 
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::{Instant, Now, Span, WallTime};
 use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::{iter, mem};
+use std::{iter, mem, slice};
 
 /// How many owners a request allows at once: 1 is exclusive, [`Slots::SHARED`] any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,11 +58,11 @@ impl PartialOrd for Slots {
     }
 }
 
-/// One owner's tenure.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Holder {
+/// One owner's tenure, or a look at it: with the owner borrowed, where it rests in a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Holder<O = Owner> {
     /// Who holds the lock.
-    pub owner: Owner,
+    pub owner: O,
     /// How often, from 1 on.
     pub holds: u32,
     /// The number of owners it named.
@@ -74,7 +75,7 @@ pub struct Holder {
     pub since: Instant,
 }
 
-impl Holder {
+impl<O> Holder<O> {
     /// Whether the lease is over.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
@@ -85,6 +86,29 @@ impl Holder {
     #[must_use]
     pub fn lease_left(&self, now: Instant) -> Span {
         now.until(self.deadline)
+    }
+
+    /// The same with another owner, or another way to have it.
+    fn with<P>(self, owner: impl FnOnce(O) -> P) -> Holder<P> {
+        let Self { owner: known, holds, slots, token, deadline, since } = self;
+        Holder { owner: owner(known), holds, slots, token, deadline, since }
+    }
+}
+
+impl Holder {
+    /// A look at this.
+    #[must_use]
+    pub const fn as_ref(&self) -> Holder<&Owner> {
+        let &Self { ref owner, holds, slots, token, deadline, since } = self;
+        Holder { owner, holds, slots, token, deadline, since }
+    }
+}
+
+impl Holder<&Owner> {
+    /// The tenure that this looks at.
+    #[must_use]
+    pub fn cloned(self) -> Holder {
+        self.with(Owner::clone)
     }
 }
 
@@ -110,17 +134,121 @@ pub enum End {
 
 /// The holders of one lock, and when Redis is told to drop the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lock {
-    holders: Holders,
-    expires_at: WallTime,
+pub struct Lock(Rest);
+
+/// How a lock rests. Whatever can be is packed, so that locks are equal when this is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Rest {
+    One(Packed),
+    List { holders: Vec<Holder>, expires_at: WallTime },
 }
 
+/// One holder, and when Redis is told to drop the key, in 48 bytes.
+///
+/// Times are told by each other: where no clock has jumped, the TTL is as much later than the token, which is the wall
+/// clock at the grant, as the deadline is later than the grant. What remains of the one without the other is the drift.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Holders {
-    None,
-    One(Holder),
-    Many(Vec<Holder>),
+struct Packed {
+    owner: Owner,
+    /// Up to 511 holds, and the token.
+    holds_and_token: Pair<54>,
+    /// The deadline in microseconds, up to the longest lease there is, and up to 127 slots.
+    deadline_and_slots: Pair<8>,
+    /// The microseconds from the grant to the deadline, up to 12 days, and the drift, up to 4 seconds.
+    length_and_drift: Pair<23>,
 }
+
+impl Packed {
+    /// Packs a holder; gives it back when a number does not fit.
+    fn new(holder: Holder, expires_at: WallTime) -> Result<Self, Holder> {
+        let Some((holds_and_token, deadline_and_slots, length_and_drift)) = Self::pairs(&holder, expires_at)
+        else {
+            return Err(holder);
+        };
+        Ok(Self { owner: holder.owner, holds_and_token, deadline_and_slots, length_and_drift })
+    }
+
+    fn pairs(holder: &Holder, expires_at: WallTime) -> Option<(Pair<54>, Pair<8>, Pair<23>)> {
+        let (token, deadline) = (holder.token.get().cast_signed(), holder.deadline.as_micros());
+        let length = deadline.checked_sub(holder.since.as_micros())?;
+        let drift = expires_at.as_micros().checked_sub(token)?.checked_sub(length)?;
+        Some((
+            Pair::new(holder.holds.into(), token)?,
+            Pair::new(deadline, holder.slots.number().into())?,
+            Pair::new(length, drift)?,
+        ))
+    }
+
+    /// The holder. What was packed fits.
+    fn holder(&self) -> Holder<&Owner> {
+        let deadline = self.deadline_and_slots.high();
+        Holder {
+            owner: &self.owner,
+            holds: self.holds_and_token.high() as u32,
+            slots: Slots(self.deadline_and_slots.low() as u32),
+            token: self.token().unwrap_or(FencingToken::MAX),
+            deadline: Instant::from_micros(deadline),
+            since: Instant::from_micros(deadline.saturating_sub(self.length_and_drift.high())),
+        }
+    }
+
+    /// The token; always one that there is.
+    fn token(&self) -> Option<FencingToken> {
+        FencingToken::new(self.holds_and_token.low() as u64)
+    }
+
+    fn unpack(self) -> Holder {
+        self.holder().with(|_| ()).with(|()| self.owner)
+    }
+
+    fn expires_at(&self) -> WallTime {
+        let (length, drift) = (self.length_and_drift.high(), self.length_and_drift.low());
+        WallTime::from_micros(self.holds_and_token.low().saturating_add(length).saturating_add(drift))
+    }
+}
+
+/// Two numbers in one: one in the lower `BITS`, with its sign, and one in the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Pair<const BITS: u32>(i64);
+
+impl<const BITS: u32> Pair<BITS> {
+    /// `None` when one does not fit.
+    fn new(high: i64, low: i64) -> Option<Self> {
+        let pair = Self(high.wrapping_shl(BITS) | (low & (1_i64.wrapping_shl(BITS).wrapping_sub(1))));
+        (pair.high() == high && pair.low() == low).then_some(pair)
+    }
+
+    fn high(self) -> i64 {
+        self.0.wrapping_shr(BITS)
+    }
+
+    fn low(self) -> i64 {
+        let above = i64::BITS.wrapping_sub(BITS);
+        self.0.wrapping_shl(above).wrapping_shr(above)
+    }
+}
+
+/// The holders of a lock in the order of their grants: [`Lock::holders`].
+#[derive(Clone, Debug)]
+pub struct Tenures<'a> {
+    packed: Option<Holder<&'a Owner>>,
+    list: slice::Iter<'a, Holder>,
+}
+
+impl<'a> Iterator for Tenures<'a> {
+    type Item = Holder<&'a Owner>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.packed.take().or_else(|| self.list.next().map(Holder::as_ref))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let len = self.list.len().saturating_add(usize::from(self.packed.is_some()));
+        (len, Some(len))
+    }
+}
+
+impl ExactSizeIterator for Tenures<'_> {}
 
 impl Default for Lock {
     fn default() -> Self {
@@ -132,125 +260,215 @@ impl Lock {
     /// A lock that nobody holds.
     #[must_use]
     pub const fn new() -> Self {
-        Self { holders: Holders::None, expires_at: WallTime::EPOCH }
+        Self(Rest::List { holders: Vec::new(), expires_at: WallTime::EPOCH })
     }
 
     /// A lock with these holders, each another owner, whose key has a TTL until `expires_at`; `None` when they are none
     /// or do not fit beside each other.
     #[must_use]
-    pub fn held_by(mut holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
+    pub fn held_by(holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
         let count = holders.len();
         let fit = holders.iter().all(|holder| holder.slots.allows(count));
-        let last = holders.pop().filter(|_| fit)?;
-        let holders = if holders.is_empty() {
-            Holders::One(last)
-        } else {
-            holders.push(last);
-            Holders::Many(holders)
+        (fit && count > 0).then(|| Self::pack(Loose { holders: holders.into(), expires_at }))
+    }
+
+    pub(crate) fn held_by_one(holder: Holder, expires_at: WallTime) -> Self {
+        Self(match Packed::new(holder, expires_at) {
+            Ok(packed) => Rest::One(packed),
+            Err(holder) => Rest::List { holders: vec![holder], expires_at },
+        })
+    }
+
+    fn pack(Loose { holders, expires_at }: Loose) -> Self {
+        let holders = match holders {
+            Holders::None => Vec::new(),
+            Holders::One(holder) => return Self::held_by_one(holder, expires_at),
+            Holders::Many(holders) => holders,
         };
-        Some(Self { holders, expires_at })
+        Self(Rest::List { holders, expires_at })
+    }
+
+    fn unpack(self) -> Loose {
+        let expires_at = self.expires_at();
+        let holders = match self.0 {
+            Rest::One(packed) => Holders::One(packed.unpack()),
+            Rest::List { holders, .. } => holders.into(),
+        };
+        Loose { holders, expires_at }
+    }
+
+    fn work(&mut self, work: impl FnOnce(&mut Loose)) {
+        let mut loose = mem::take(self).unpack();
+        work(&mut loose);
+        *self = Self::pack(loose);
     }
 
     /// Who holds it, in the order of their grants. A holder whose lease is over stands here until somebody looks.
     #[must_use]
-    pub fn holders(&self) -> &[Holder] {
-        match &self.holders {
-            Holders::None => &[],
-            Holders::One(holder) => std::slice::from_ref(holder),
-            Holders::Many(holders) => holders,
+    pub fn holders(&self) -> Tenures<'_> {
+        match &self.0 {
+            Rest::One(packed) => Tenures { packed: Some(packed.holder()), list: [].iter() },
+            Rest::List { holders, .. } => Tenures { packed: None, list: holders.iter() },
         }
     }
 
-    /// The holders, for a defragmenter to move what they have on the heap.
-    pub fn holders_mut(&mut self) -> &mut [Holder] {
-        match &mut self.holders {
-            Holders::None => &mut [],
-            Holders::One(holder) => std::slice::from_mut(holder),
-            Holders::Many(holders) => holders,
-        }
+    /// The holders' owners, for a defragmenter to move what they have on the heap.
+    pub fn owners_mut(&mut self) -> impl Iterator<Item = &mut Owner> {
+        let (packed, list) = match &mut self.0 {
+            Rest::One(packed) => (Some(&mut packed.owner), &mut [][..]),
+            Rest::List { holders, .. } => (None, holders.as_mut_slice()),
+        };
+        packed.into_iter().chain(list.iter_mut().map(|holder| &mut holder.owner))
     }
 
     /// Whether nobody holds it: such a lock has no key.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.holders().is_empty()
+        matches!(&self.0, Rest::List { holders, .. } if holders.is_empty())
     }
 
     /// The tenure of `owner`.
     #[must_use]
-    pub fn holder(&self, owner: &Owner) -> Option<&Holder> {
-        self.holders().iter().find(|holder| holder.owner == *owner)
+    pub fn holder(&self, owner: &Owner) -> Option<Holder<&Owner>> {
+        self.holders().find(|holder| holder.owner == owner)
     }
 
     /// Whether a request that names `slots` fits beside the present holders: counting it, they are no more than the
     /// number it named and no more than the number that any of them named.
     #[must_use]
     pub fn admits(&self, slots: Slots) -> bool {
-        let holders = self.holders();
-        let counted = holders.len().saturating_add(1);
-        slots.allows(counted) && holders.iter().all(|holder| holder.slots.allows(counted))
+        let counted = self.holders().len().saturating_add(1);
+        slots.allows(counted) && self.holders().all(|holder| holder.slots.allows(counted))
     }
 
     /// The first instant at which a lease ends.
     #[must_use]
     pub fn first_deadline(&self) -> Option<Instant> {
-        self.holders().iter().map(|holder| holder.deadline).min()
+        self.holders().map(|holder| holder.deadline).min()
     }
 
     /// The instant at which the last lease ends.
     #[must_use]
     pub fn last_deadline(&self) -> Option<Instant> {
-        self.holders().iter().map(|holder| holder.deadline).max()
+        self.holders().map(|holder| holder.deadline).max()
     }
 
     /// The wall time of the last deadline as it was reckoned when that was set: the TTL that Redis shows. When Redis
     /// drops the key earlier than this, somebody has set another TTL by hand.
     #[must_use]
-    pub const fn expires_at(&self) -> WallTime {
-        self.expires_at
+    pub fn expires_at(&self) -> WallTime {
+        match &self.0 {
+            Rest::One(packed) => packed.expires_at(),
+            Rest::List { expires_at, .. } => *expires_at,
+        }
     }
 
     /// The same for a lock that somebody holds. One that is free has no key.
     #[must_use]
     pub fn time_to_expire(&self) -> Option<WallTime> {
-        (!self.is_free()).then_some(self.expires_at)
+        (!self.is_free()).then(|| self.expires_at())
     }
 
     /// Reckons the TTL anew: the wall clock may have jumped since it was set.
     pub fn reckon_expiry(&mut self, now: Now) {
-        if let Some(deadline) = self.last_deadline() {
-            self.expires_at = now.wall_at(deadline);
-        }
+        self.work(|lock| lock.reckon_expiry(now));
     }
 
     /// The bytes the lock takes on the heap, beside its own size.
     #[must_use]
     pub fn heap_size(&self) -> usize {
-        let owners: usize = self.holders().iter().map(|holder| holder.owner.heap_size()).sum();
-        let list = match &self.holders {
-            Holders::None | Holders::One(_) => 0,
-            Holders::Many(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
+        let owners: usize = self.holders().map(|holder| holder.owner.heap_size()).sum();
+        let list = match &self.0 {
+            Rest::One(_) => 0,
+            Rest::List { holders, .. } => holders.capacity().saturating_mul(size_of::<Holder>()),
         };
         owners.saturating_add(list)
     }
 
     /// Carries out one change: the only way a lock changes, on a primary, on a replica and from a file.
     pub fn apply(&mut self, change: Change, now: Now) {
-        let before = self.last_deadline();
-        match change {
-            Change::Put(holder) => self.put(holder),
-            Change::Count(token, holds) => self.count(token, holds),
-            Change::End(token, _) => self.end(token),
-        }
-        let after = self.last_deadline();
-        if after != before {
-            self.reckon_expiry(now);
+        match (&self.0, change) {
+            // What happens to most locks needs no unpacking: somebody takes one that is free, and gives it back.
+            (_, Change::Put(holder)) if self.is_free() => {
+                let expires_at = now.wall_at(holder.deadline);
+                *self = Self::held_by_one(holder, expires_at);
+            }
+            (Rest::One(packed), Change::End(token, _)) => {
+                if packed.token() == Some(token) {
+                    *self = Self::new();
+                }
+            }
+            (_, change) => self.work(|lock| lock.apply(change, now)),
         }
     }
 
     /// Carries out changes in order. Where many come at once (leases that end together, the holders of a lock that is
     /// told whole), it costs as much as there are changes and holders, not as each change with all holders.
     pub fn apply_all(&mut self, changes: Vec<Change>, now: Now) {
+        if !changes.is_empty() {
+            self.work(|lock| lock.apply_all(changes, now));
+        }
+    }
+}
+
+/// How a lock is worked on.
+struct Loose {
+    holders: Holders,
+    expires_at: WallTime,
+}
+
+enum Holders {
+    None,
+    One(Holder),
+    Many(Vec<Holder>),
+}
+
+impl From<Vec<Holder>> for Holders {
+    fn from(mut holders: Vec<Holder>) -> Self {
+        if holders.len() > 1 { Self::Many(holders) } else { holders.pop().map_or(Self::None, Self::One) }
+    }
+}
+
+impl Loose {
+    fn holders(&self) -> &[Holder] {
+        match &self.holders {
+            Holders::None => &[],
+            Holders::One(holder) => slice::from_ref(holder),
+            Holders::Many(holders) => holders,
+        }
+    }
+
+    fn holders_mut(&mut self) -> &mut [Holder] {
+        match &mut self.holders {
+            Holders::None => &mut [],
+            Holders::One(holder) => slice::from_mut(holder),
+            Holders::Many(holders) => holders,
+        }
+    }
+
+    fn last_deadline(&self) -> Option<Instant> {
+        self.holders().iter().map(|holder| holder.deadline).max()
+    }
+
+    fn reckon_expiry(&mut self, now: Now) {
+        if let Some(deadline) = self.last_deadline() {
+            self.expires_at = now.wall_at(deadline);
+        }
+    }
+
+    fn apply(&mut self, change: Change, now: Now) {
+        let before = self.last_deadline();
+        match change {
+            Change::Put(holder) => self.put(holder),
+            Change::Count(token, holds) => self.count(token, holds),
+            Change::End(token, _) => self.end(token),
+        }
+        if self.last_deadline() != before {
+            self.reckon_expiry(now);
+        }
+    }
+
+    fn apply_all(&mut self, changes: Vec<Change>, now: Now) {
         let mut changes = changes.into_iter().peekable();
         while let Some(change) = changes.next() {
             match change {
@@ -260,7 +478,7 @@ impl Lock {
                         .filter_map(|end| if let Change::End(token, _) = end { Some(token) } else { None });
                     self.end_all(&iter::once(token).chain(more).collect(), now);
                 }
-                Change::Put(first) if self.is_free() => {
+                Change::Put(first) if self.holders().is_empty() => {
                     let more = iter::from_fn(|| changes.next_if(|next| matches!(next, Change::Put(_))));
                     let more = more
                         .filter_map(|put| if let Change::Put(holder) = put { Some(holder) } else { None });
@@ -273,15 +491,7 @@ impl Lock {
 
     fn end_all(&mut self, tokens: &HashSet<FencingToken>, now: Now) {
         let before = self.last_deadline();
-        let mut holders = match mem::replace(&mut self.holders, Holders::None) {
-            Holders::None => Vec::new(),
-            Holders::One(holder) => vec![holder],
-            Holders::Many(holders) => holders,
-        };
-        holders.retain(|holder| !tokens.contains(&holder.token));
-        if let Some(left) = Self::held_by(holders, self.expires_at) {
-            *self = left;
-        }
+        self.retain(|holder| !tokens.contains(&holder.token));
         if self.last_deadline() != before {
             self.reckon_expiry(now);
         }
@@ -295,10 +505,8 @@ impl Lock {
         if !distinct || !fit {
             return holders.into_iter().for_each(|holder| self.apply(Change::Put(holder), now));
         }
-        if let Some(held) = Self::held_by(holders, self.expires_at) {
-            *self = held;
-            self.reckon_expiry(now);
-        }
+        self.holders = holders.into();
+        self.reckon_expiry(now);
     }
 
     fn put(&mut self, holder: Holder) {
@@ -338,18 +546,20 @@ impl Lock {
     }
 
     fn end(&mut self, token: FencingToken) {
+        self.retain(|holder| holder.token != token);
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Holder) -> bool) {
         match &mut self.holders {
             Holders::None => {}
             Holders::One(holder) => {
-                if holder.token == token {
+                if !stays(holder) {
                     self.holders = Holders::None;
                 }
             }
             Holders::Many(holders) => {
-                holders.retain(|holder| holder.token != token);
-                if holders.len() <= 1 {
-                    self.holders = holders.pop().map_or(Holders::None, Holders::One);
-                }
+                holders.retain(stays);
+                self.holders = mem::take(holders).into();
             }
         }
     }
@@ -401,7 +611,7 @@ mod tests {
     fn holders_come_and_go_in_the_order_of_their_grants() {
         let mut lock = lock(&[0, 0, 0]);
         lock.apply(Change::End(FencingToken::new(2).unwrap(), End::Released), NOW);
-        let tokens: Vec<u64> = lock.holders().iter().map(|holder| holder.token.get()).collect();
+        let tokens: Vec<u64> = lock.holders().map(|holder| holder.token.get()).collect();
         assert_eq!(tokens, [1, 3]);
         lock.apply(Change::End(FencingToken::new(9).unwrap(), End::Released), NOW);
         lock.apply(Change::End(FencingToken::new(1).unwrap(), End::Released), NOW);
@@ -436,7 +646,7 @@ mod tests {
                 let mut together = held.clone();
                 together.apply_all(changes.clone(), at);
                 changes.iter().for_each(|change| held.apply(change.clone(), at));
-                assert_eq!(together.holders(), held.holders(), "{changes:?}");
+                assert!(together.holders().eq(held.holders()), "{changes:?}");
                 // One that nobody holds has no TTL.
                 assert!(held.is_free() || together == held, "{changes:?}");
             }
@@ -461,9 +671,9 @@ mod tests {
             let mut lock = lock(held);
             let (owner, slots, token) = put;
             lock.apply(Change::Put(holder(owner, slots, token)), NOW);
-            let tokens: Vec<u64> = lock.holders().iter().map(|holder| holder.token.get()).collect();
+            let tokens: Vec<u64> = lock.holders().map(|holder| holder.token.get()).collect();
             assert_eq!(tokens, left, "{put:?} beside {held:?}");
-            assert!(Lock::held_by(lock.holders().to_vec(), WallTime::EPOCH).is_some());
+            assert!(Lock::held_by(lock.holders().map(Holder::cloned).collect(), WallTime::EPOCH).is_some());
         }
     }
 
@@ -500,8 +710,93 @@ mod tests {
         assert_eq!(lock.expires_at(), WallTime::from_micros(90_600));
     }
 
+    /// A tenure of our days, `micros` after its grant, and when its key's TTL ends.
+    fn of_today(micros: i64) -> (Holder, WallTime) {
+        let granted = 1_795_000_000_000_000;
+        let owner = Owner::new(b"0f8fad5b-d9cb-469f-a165-70867728950e:17").unwrap();
+        let (since, deadline) = (Instant::from_micros(70), Instant::from_micros(70 + micros));
+        let holder = Holder { owner, since, deadline, ..holder("A", 1, granted as u64) };
+        (holder, WallTime::from_micros(granted + micros))
+    }
+
+    fn is_packed(lock: &Lock) -> bool {
+        matches!(lock.0, Rest::One(_))
+    }
+
+    #[test]
+    fn a_tenure_comes_back_as_it_was_whether_its_numbers_fit_or_not() {
+        let month = 30 * 24 * 3_600 * 1_000_000;
+        let later = |span: i64, mut by: (Holder, WallTime)| {
+            by.1 = WallTime::from_micros(by.1.as_micros() + span);
+            by
+        };
+        let with = |change: &dyn Fn(&mut Holder)| {
+            let mut by = of_today(30_000_000);
+            change(&mut by.0);
+            by
+        };
+        for (what, fits, (holder, expires_at)) in [
+            ("a lease over at once", true, of_today(0)),
+            ("a usual one", true, of_today(30_000_000)),
+            ("a week", true, of_today(month / 4)),
+            ("the longest", true, of_today((1 << 40) - 1)),
+            ("one longer", false, of_today(1 << 40)),
+            ("a month", false, of_today(month)),
+            ("a deadline before the grant", true, of_today(-1)),
+            ("a clock that has jumped ahead", true, later((1 << 22) - 1, of_today(5_000))),
+            ("further", false, later(1 << 22, of_today(5_000))),
+            ("a clock that was set back", true, later(-(1 << 22), of_today(5_000))),
+            ("further", false, later(-(1 << 22) - 1, of_today(5_000))),
+            ("a small token", false, with(&|holder| holder.token = FencingToken::new(1).unwrap())),
+            ("the largest token", false, with(&|holder| holder.token = FencingToken::MAX)),
+            ("many holds", true, with(&|holder| holder.holds = 511)),
+            ("more", false, with(&|holder| holder.holds = 512)),
+            ("all holds", false, with(&|holder| holder.holds = u32::MAX)),
+            ("shared", true, with(&|holder| holder.slots = Slots::SHARED)),
+            ("many slots", true, with(&|holder| holder.slots = Slots(127))),
+            ("more", false, with(&|holder| holder.slots = Slots(128))),
+            ("all slots", false, with(&|holder| holder.slots = Slots(Slots::MAX))),
+            ("no time at all", false, with(&|holder| holder.since = Instant::from_micros(i64::MIN))),
+            ("a time past all", false, with(&|holder| holder.deadline = Instant::from_micros(i64::MAX))),
+        ] {
+            let lock = Lock::held_by(vec![holder.clone()], expires_at).unwrap();
+            assert_eq!(is_packed(&lock), fits, "{what}");
+            assert!(lock.holders().eq([holder.as_ref()]), "{what}: {lock:?}");
+            assert_eq!(lock.expires_at(), expires_at, "{what}");
+            assert_eq!((lock.heap_size() == 0, lock.is_free()), (fits, false), "{what}");
+        }
+        let (longest, _) = of_today(Span::MAX.as_millis().cast_signed() * 1_000);
+        let since = longest.deadline;
+        let lock =
+            Lock::held_by(vec![Holder { since, ..longest }], WallTime::from_micros(1_795_000_000_000_000));
+        assert!(is_packed(&lock.unwrap()), "any deadline that there is");
+    }
+
+    #[test]
+    fn a_lock_is_packed_again_as_soon_as_it_fits() {
+        let (holder, expires_at) = of_today(30_000_000);
+        let token = holder.token;
+        let mut lock = Lock::held_by(vec![holder.clone()], expires_at).unwrap();
+        let packed = lock.clone();
+        lock.apply(Change::Count(token, 512), NOW);
+        assert!(!is_packed(&lock) && lock != packed);
+        lock.apply(Change::Count(token, 1), NOW);
+        assert_eq!(lock, packed);
+        let at = Now { mono: holder.since, wall: WallTime::from_micros(1_795_000_000_000_000) };
+        let other = Holder { token: FencingToken::new(1).unwrap(), slots: Slots::SHARED, ..holder.clone() };
+        let other = Holder { owner: Owner::new(b"B").unwrap(), ..other };
+        lock.apply(Change::Put(Holder { slots: Slots::SHARED, ..holder.clone() }), at);
+        lock.apply(Change::Put(other.clone()), at);
+        assert!(!is_packed(&lock));
+        lock.apply(Change::End(other.token, End::Released), at);
+        lock.apply(Change::Put(holder), at);
+        assert_eq!(lock, packed);
+        lock.apply(Change::End(token, End::Released), at);
+        assert!(lock.is_free() && lock.heap_size() == 0);
+    }
+
     #[test]
     fn a_lock_of_one_holder_fits_a_small_allocation() {
-        assert!(size_of::<Lock>() <= 96, "{}", size_of::<Lock>());
+        assert_eq!(size_of::<Lock>(), 48);
     }
 }

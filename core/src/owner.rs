@@ -1,18 +1,40 @@
 //! Who holds or wants a lock: any 1 to 1,024 bytes.
+//!
+//! By convention an owner is `UUID:thread`, and there may be millions. So one that is written as UUIDs are (36 characters,
+//! lower case), with nothing behind it or a colon and a number, is kept and compared as these two numbers. Every other
+//! owner is kept as it is given; both come back byte for byte.
 
+use crate::arguments;
+use std::borrow::Cow;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 
-/// Long enough for `UUID:thread` with nine digits; with it a lock of one holder is a single allocation.
-const INLINE: usize = 46;
+/// With it, a lock of one holder is a single small allocation.
+const INLINE: usize = 22;
+
+/// The bytes of a UUID, and of what may be behind it.
+const UUID: usize = 16;
+const BEHIND: usize = 7;
+
+/// How many characters a UUID is written with.
+const UUID_TEXT: usize = 36;
 
 /// An owner: any binary string of 1 to 1,024 bytes, by convention `UUID:thread`.
-#[derive(Clone)]
-pub struct Owner(Bytes);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Owner(Name);
 
-#[derive(Clone)]
-enum Bytes {
-    Inline { len: u8, bytes: [u8; INLINE] },
+/// One name has one form, so that names are equal when their forms are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Name {
+    /// What is behind the UUID is 0 for nothing, else one more than the thread.
+    Uuid {
+        uuid: [u8; UUID],
+        behind: [u8; BEHIND],
+    },
+    /// Zeros follow the name.
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE],
+    },
     Heap(Box<[u8]>),
 }
 
@@ -26,60 +48,116 @@ impl Owner {
         if bytes.is_empty() || bytes.len() > Self::MAX_LEN {
             return None;
         }
+        if let Some(owner) = Self::read_uuid(bytes) {
+            return Some(owner);
+        }
         let mut inline = [0; INLINE];
         Some(Self(match (inline.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
             (Some(room), Ok(len)) => {
                 room.copy_from_slice(bytes);
-                Bytes::Inline { len, bytes: inline }
+                Name::Inline { len, bytes: inline }
             }
-            _ => Bytes::Heap(bytes.into()),
+            _ => Name::Heap(bytes.into()),
         }))
+    }
+
+    /// The owner with this UUID and, if `behind` is not 0, a colon and the number one below that; `None` for a number
+    /// that is not kept so.
+    pub(crate) fn from_uuid(uuid: [u8; UUID], behind: u64) -> Option<Self> {
+        let [behind @ .., 0] = behind.to_le_bytes() else { return None };
+        Some(Self(Name::Uuid { uuid, behind }))
+    }
+
+    /// What [`Owner::from_uuid`] makes this owner of.
+    pub(crate) fn as_uuid(&self) -> Option<([u8; UUID], u64)> {
+        let &Name::Uuid { uuid, behind: [a, b, c, d, e, f, g] } = &self.0 else { return None };
+        Some((uuid, u64::from_le_bytes([a, b, c, d, e, f, g, 0])))
+    }
+
+    fn read_uuid(text: &[u8]) -> Option<Self> {
+        let (uuid, behind) = text.split_first_chunk()?;
+        let uuid = read_uuid(uuid)?;
+        let behind = match behind {
+            [] => 0,
+            [b':', thread @ ..] => u64::try_from(arguments::integer(thread)?).ok()?.checked_add(1)?,
+            _ => return None,
+        };
+        Self::from_uuid(uuid, behind)
     }
 
     /// The owner's bytes.
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
+    pub fn to_bytes(&self) -> Cow<'_, [u8]> {
         match &self.0 {
-            Bytes::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
-            Bytes::Heap(bytes) => bytes,
+            Name::Uuid { .. } => Cow::Owned(self.uuid_text()),
+            Name::Inline { len, bytes } => Cow::Borrowed(bytes.get(..usize::from(*len)).unwrap_or(bytes)),
+            Name::Heap(bytes) => Cow::Borrowed(bytes),
         }
+    }
+
+    fn uuid_text(&self) -> Vec<u8> {
+        let (uuid, behind) = self.as_uuid().unwrap_or_default();
+        let mut text = Vec::with_capacity(UUID_TEXT);
+        for (at, byte) in uuid.into_iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                text.push(b'-');
+            }
+            text.extend([byte >> 4, byte & 0x0f].map(|digit| match digit {
+                0..10 => b'0' | digit,
+                _ => b'a'.wrapping_sub(10).wrapping_add(digit),
+            }));
+        }
+        if let Some(thread) = behind.checked_sub(1) {
+            text.extend(format!(":{thread}").into_bytes());
+        }
+        text
     }
 
     /// The bytes it takes on the heap, beside its own size.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         match &self.0 {
-            Bytes::Inline { .. } => 0,
-            Bytes::Heap(bytes) => bytes.len(),
+            Name::Uuid { .. } | Name::Inline { .. } => 0,
+            Name::Heap(bytes) => bytes.len(),
         }
     }
 
     /// The part that lies on the heap, for a defragmenter to move.
     pub fn heap_part(&mut self) -> Option<&mut Box<[u8]>> {
         match &mut self.0 {
-            Bytes::Inline { .. } => None,
-            Bytes::Heap(bytes) => Some(bytes),
+            Name::Uuid { .. } | Name::Inline { .. } => None,
+            Name::Heap(bytes) => Some(bytes),
         }
     }
 }
 
-impl PartialEq for Owner {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_bytes() == other.as_bytes()
+/// Reads a UUID that is written as [`Owner::to_bytes`] writes it.
+fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
+    /// Where each four digits in a row begin.
+    const FOURS: [usize; 8] = [0, 4, 9, 14, 19, 24, 28, 32];
+    const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+    // All without a branch, as it is done for each command: a digit that is none is found in the end.
+    let mut digits = [0_u8; 2 * UUID];
+    for (four, at) in digits.chunks_exact_mut(4).zip(FOURS) {
+        four.copy_from_slice(text.get(at..)?.first_chunk::<4>()?);
     }
-}
-
-impl Eq for Owner {}
-
-impl Hash for Owner {
-    fn hash<S: Hasher>(&self, state: &mut S) {
-        self.as_bytes().hash(state);
+    let digits = digits.map(|digit| match digit {
+        b'0'..=b'9' => digit & 0x0f,
+        b'a'..=b'f' => digit.wrapping_sub(b'a').wrapping_add(10),
+        _ => 0xff,
+    });
+    let hyphens = HYPHENS.iter().all(|at| text.get(*at) == Some(&b'-'));
+    let wrong = digits.iter().fold(0, |wrong, digit| wrong | digit) > 0x0f;
+    let mut uuid = [0; UUID];
+    for (byte, [high, low]) in uuid.iter_mut().zip(digits.as_chunks().0) {
+        *byte = high << 4 | low;
     }
+    (hyphens && !wrong).then_some(uuid)
 }
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.as_bytes().escape_ascii())
+        write!(f, "\"{}\"", self.to_bytes().escape_ascii())
     }
 }
 
@@ -87,26 +165,117 @@ impl fmt::Debug for Owner {
 mod tests {
     use super::*;
 
+    const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+
+    fn owner(name: impl AsRef<[u8]>) -> Owner {
+        Owner::new(name.as_ref()).unwrap()
+    }
+
     #[test]
     fn every_length_comes_back_as_it_was() {
         assert!(Owner::new(&[]).is_none());
         assert!(Owner::new(&[7; Owner::MAX_LEN + 1]).is_none());
         for len in 1..=Owner::MAX_LEN {
             let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            let owner = Owner::new(&bytes).unwrap();
-            assert_eq!(owner.as_bytes(), bytes);
+            let owner = owner(&bytes);
+            assert_eq!(owner.to_bytes(), bytes);
             assert_eq!(owner.heap_size() == 0, len <= INLINE);
         }
     }
+
+    #[test]
+    fn a_uuid_and_a_thread_are_kept_as_two_numbers_and_come_back_as_they_were() {
+        let bytes =
+            [0x0f, 0x8f, 0xad, 0x5b, 0xd9, 0xcb, 0x46, 0x9f, 0xa1, 0x65, 0x70, 0x86, 0x77, 0x28, 0x95, 0x0e];
+        for (behind, kept_as) in [
+            ("", 0),
+            (":0", 1),
+            (":1", 2),
+            (":17", 18),
+            (":140234567891234", 140_234_567_891_235),
+            (":72057594037927934", (1 << 56) - 1),
+        ] {
+            let name = format!("{UUID}{behind}");
+            assert_eq!(owner(&name).as_uuid(), Some((bytes, kept_as)), "{name}");
+            assert_eq!(Owner::from_uuid(bytes, kept_as), Some(owner(&name)));
+            assert_eq!(owner(&name).to_bytes(), name.as_bytes());
+            assert_eq!(owner(&name).heap_size(), 0);
+        }
+        assert!(Owner::from_uuid(bytes, 1 << 56).is_none());
+    }
+
+    #[test]
+    fn what_is_almost_a_uuid_and_a_thread_comes_back_as_it_was_too() {
+        let with = |at: usize, byte: u8| {
+            let mut name = format!("{UUID}:17").into_bytes();
+            name[at] = byte;
+            name
+        };
+        // Every byte that is not the one there, at every place; digits, as they make another UUID or thread.
+        for at in 0..UUID.len() + 3 {
+            for byte in 0..=u8::MAX {
+                let name = with(at, byte);
+                let is_hyphen = matches!(at, 8 | 13 | 18 | 23);
+                let fits = match at {
+                    _ if is_hyphen => byte == b'-',
+                    36 => byte == b':',
+                    37 => matches!(byte, b'1'..=b'9'),
+                    38 => byte.is_ascii_digit(),
+                    _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+                };
+                let owner = owner(&name);
+                assert_eq!(owner.to_bytes(), name);
+                assert_eq!(owner.as_uuid().is_some(), fits, "{owner:?}");
+                assert_eq!(owner == Owner::new(&with(0, b'0')).unwrap(), name == with(0, b'0'), "{owner:?}");
+            }
+        }
+        for name in [
+            format!("{UUID}:"),
+            format!("{UUID}:-1"),
+            format!("{UUID}:+1"),
+            format!("{UUID}:01"),
+            format!("{UUID}: 1"),
+            format!("{UUID}17"),
+            format!("{UUID}:1:1"),
+            // The first thread that has no room, and those that are no number of 64 bits.
+            format!("{UUID}:72057594037927935"),
+            format!("{UUID}:9223372036854775807"),
+            format!("{UUID}:9223372036854775808"),
+            format!("{UUID}:18446744073709551616"),
+            UUID[1..].to_owned(),
+            UUID.to_uppercase(),
+            UUID.replace('-', ""),
+            format!("{{{UUID}}}"),
+        ] {
+            assert_eq!(owner(&name).as_uuid(), None, "{name}");
+            assert_eq!(owner(&name).to_bytes(), name.as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_a_uuid_are_another_owner_than_the_uuid() {
+        let (bytes, _) = owner(UUID).as_uuid().unwrap();
+        assert_ne!(owner(bytes), owner(UUID));
+        assert_eq!(owner(bytes).to_bytes(), &bytes[..]);
+        assert_ne!(owner(UUID), owner(format!("{UUID}:0")));
+    }
+
+    #[test]
+    fn names_that_end_in_zeros_differ() {
+        for len in 1..INLINE + 2 {
+            assert_ne!(owner(vec![0; len]), owner(vec![0; len + 1]));
+        }
+    }
+
     #[test]
     fn only_what_does_not_fit_inside_lies_on_the_heap() {
-        let (mut short, mut long) =
-            (Owner::new(&[7; INLINE]).unwrap(), Owner::new(&[8; INLINE + 1]).unwrap());
+        let (mut short, mut long) = (owner([7; INLINE]), owner([8; INLINE + 1]));
         assert!(short.heap_part().is_none());
+        assert!(owner(UUID).heap_part().is_none());
         assert_eq!(long.heap_size(), INLINE + 1);
         *long.heap_part().unwrap() = Box::new([9; INLINE + 1]);
         assert_eq!(
-            long.as_bytes(),
+            *long.to_bytes(),
             [9; INLINE + 1],
             "what a defragmenter has moved is read from its new place"
         );
@@ -114,14 +283,16 @@ mod tests {
 
     #[test]
     fn an_owner_is_printed_with_what_is_no_text_escaped() {
-        assert_eq!(format!("{:?}", Owner::new(b"A \"b\" \x00").unwrap()), r#""A \"b\" \x00""#);
+        assert_eq!(format!("{:?}", owner(b"A \"b\" \x00")), r#""A \"b\" \x00""#);
+        assert_eq!(format!("{:?}", owner(UUID)), format!("\"{UUID}\""));
     }
 
     #[test]
     fn owners_differ_in_their_hash_and_equal_ones_do_not() {
         use std::hash::{BuildHasher, RandomState};
-        let (state, owner) = (RandomState::new(), |name: &[u8]| Owner::new(name).unwrap());
+        let state = RandomState::new();
         assert_eq!(state.hash_one(owner(b"A")), state.hash_one(owner(b"A")));
         assert_ne!(state.hash_one(owner(b"A")), state.hash_one(owner(b"B")));
+        assert_ne!(state.hash_one(owner(UUID)), state.hash_one(owner(format!("{UUID}:1"))));
     }
 }

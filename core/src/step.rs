@@ -114,7 +114,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                 let in_doubt = !self.is_certain(known);
                 // A replica that missed a re-entry or a release knows the tenure with another count.
                 let told = request.holds.filter(|_| named.is_some() && !self.is_counted(known));
-                let renewed = Holder { deadline, holds: told.unwrap_or(known.holds), ..known.clone() };
+                let renewed = Holder { deadline, holds: told.unwrap_or(known.holds), ..known.cloned() };
                 let change = Change::Put(renewed);
                 let event = event_of(self.lock, &change);
                 self.change(change, event);
@@ -158,8 +158,8 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     pub fn look_again(&mut self) {
         self.settle();
         if let Some(line) = self.line {
-            let waits = |holder: &&Holder| self.room.first_of(line, &holder.owner).is_some();
-            let holders = self.lock.holders().iter().filter(waits).filter(|holder| self.is_certain(holder));
+            let waits = |holder: &Holder<&Owner>| self.room.first_of(line, holder.owner).is_some();
+            let holders = self.lock.holders().filter(waits).filter(|holder| self.is_certain(*holder));
             let owners: Vec<Owner> = holders.map(|holder| holder.owner.clone()).collect();
             owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
         }
@@ -176,11 +176,11 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         self.effects.events.push(event);
     }
 
-    fn end_all(&mut self, ends: impl Fn(&Holder) -> bool, end: End, event: Event) {
-        if !self.lock.holders().iter().any(&ends) {
+    fn end_all(&mut self, ends: impl Fn(Holder<&Owner>) -> bool, end: End, event: Event) {
+        if !self.lock.holders().any(&ends) {
             return;
         }
-        let ended = self.lock.holders().iter().filter(|holder| ends(holder));
+        let ended = self.lock.holders().filter(|holder| ends(*holder));
         let changes: Vec<Change> = ended.map(|holder| Change::End(holder.token, end)).collect();
         self.effects.events.extend(iter::repeat_n(event, changes.len()));
         self.effects.change_all(self.lock, changes, self.now);
@@ -200,14 +200,14 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     /// Whether a tenure is more than remembered from before this quarantine: it began in it, or was renewed in it.
-    fn is_certain(&self, known: &Holder) -> bool {
+    fn is_certain(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
             || !self.quarantine.remembers(known.since)
             || self.seen.and(self.effects.seen()).renewed == Some(known.token)
     }
 
     /// Whether its count of holds is more than remembered: it began in this quarantine, or its owner has named it since.
-    fn is_counted(&self, known: &Holder) -> bool {
+    fn is_counted(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
             || !self.quarantine.remembers(known.since)
             || self.seen.and(self.effects.seen()).counted == Some(known.token)
@@ -273,7 +273,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                 holds,
                 deadline: known.deadline.max(deadline),
                 slots: known.slots.min(request.slots),
-                ..known.clone()
+                ..known.cloned()
             };
             let grant = Grant { token: entered.token, holds, counted: holds > known.holds };
             let event = if grant.counted { Event::Acquired } else { Event::Renewed };
@@ -342,7 +342,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             return Err(Refusal::TokenFarAhead);
         }
         let ended = self.seen.and(self.effects.seen()).ended;
-        let held = self.lock.holders().iter().map(|holder| holder.token).max();
+        let held = self.lock.holders().map(|holder| holder.token).max();
         if ended.max(held) >= Some(token) {
             return Err(Refusal::NotHeld(self.not_held(&request.owner)));
         }
@@ -356,7 +356,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     fn not_held(&self, owner: &Owner) -> NotHeld {
-        match (self.lock.holder(owner), self.lock.holders().iter().map(|holder| holder.token).max()) {
+        match (self.lock.holder(owner), self.lock.holders().map(|holder| holder.token).max()) {
             (Some(own), _) => NotHeld::OtherToken(own.token),
             (None, Some(latest)) => NotHeld::ByAnother(latest),
             (None, None) => NotHeld::Free,

@@ -50,6 +50,12 @@ impl Instant {
         Self(micros)
     }
 
+    /// The same in microseconds after the clock's zero.
+    #[must_use]
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
     /// The instant `span` later.
     #[must_use]
     pub const fn after(self, span: Span) -> Self {

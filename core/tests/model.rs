@@ -708,7 +708,7 @@ impl Both {
             let held = world.held(key);
             let exclusive = held.iter().any(|holder| holder.slots == Slots::EXCLUSIVE);
             prop_assert!(!exclusive || held.len() == 1, "beside an exclusive holder of lock {}", key);
-            let owners: HashSet<&[u8]> = held.iter().map(|holder| holder.owner.as_bytes()).collect();
+            let owners: HashSet<&Owner> = held.iter().map(|holder| &holder.owner).collect();
             prop_assert_eq!(owners.len(), held.len(), "an owner twice");
             prop_assert!(held.iter().all(|holder| holder.holds > 0));
 
@@ -884,8 +884,8 @@ impl World {
     /// The holders whose lease is not over; nobody need have looked at the others yet.
     fn held(&self, key: usize) -> Vec<Holder> {
         let lock = self.stored[key].as_ref().or_else(|| self.shadow(key));
-        let holders = lock.map_or(&[][..], Lock::holders).iter();
-        holders.filter(|holder| !holder.is_over(self.now().mono)).cloned().collect()
+        let holders = lock.into_iter().flat_map(Lock::holders);
+        holders.filter(|holder| !holder.is_over(self.now().mono)).map(Holder::cloned).collect()
     }
 
     fn queue(&self, key: usize) -> Vec<(u32, Instant)> {
@@ -1011,16 +1011,17 @@ impl World {
         prop_assert_eq!(self.heard_of_shadow[key], shadow.is_some(), "the shadow of lock {}", key);
         let here = self.stored[key].as_ref().or(shadow).unwrap_or(&free).holders();
         let there = self.replica[key].holders();
-        let tenure = |holder: &Holder| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
+        let tenure =
+            |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
         prop_assert_eq!(
-            there.iter().map(tenure).collect::<Vec<_>>(),
-            here.iter().map(tenure).collect::<Vec<_>>(),
+            there.clone().map(tenure).collect::<Vec<_>>(),
+            here.clone().map(tenure).collect::<Vec<_>>(),
             "what the replica knows of lock {}",
             key
         );
         // Heard at the same instant, the times differ by what rounding to milliseconds makes.
         let milli = Span::from_millis(1).unwrap();
-        for (here, there) in here.iter().zip(there) {
+        for (here, there) in here.zip(there) {
             let near = |here: Instant, there: Instant| here <= there && there < here.after(milli);
             let over = here.is_over(now.mono) && there.is_over(now.mono);
             prop_assert!(over || near(here.deadline, there.deadline), "{:?} and {:?}", here, there);

@@ -125,7 +125,7 @@ impl Node {
 
     /// The token of the tenure that the server knows.
     pub(crate) fn token(&self) -> Option<FencingToken> {
-        self.lock.holders().first().map(|holder| holder.token)
+        self.lock.holders().next().map(|holder| holder.token)
     }
 
     /// One step on the lock, as the module takes it: decide, store, and say what the replica is to hear. `release` is
@@ -305,7 +305,7 @@ impl Node {
         if !file.is_empty() {
             let now = self.now(tick);
             self.lock = encoding::decode_lock(file, Heard::Loaded, now).expect("a server writes payloads");
-            self.lock.holders().iter().for_each(|holder| self.tokens.observe(holder.token));
+            self.lock.holders().for_each(|holder| self.tokens.observe(holder.token));
         }
         self.quarantine.loaded(self.now(tick).mono);
     }

@@ -351,7 +351,7 @@ impl World {
             }
             return;
         }
-        if live && state.nodes[node].lock.holders().iter().all(|holder| holder.holds != holds) {
+        if live && state.nodes[node].lock.holders().all(|holder| holder.holds != holds) {
             state.note(Happened::HoldsDiffer);
         }
         if live && before.token() != Some(token) {

@@ -157,7 +157,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
         let Some(lock) = (unsafe { lock(value) }) else { return };
         // What primary and replica have in common: not the deadline, which each counts on its own clock.
         for holder in lock.holders() {
-            let owner = holder.owner.as_bytes();
+            let owner = holder.owner.to_bytes();
             let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
             // SAFETY: the server's digest of this very call; the bytes are copied.
             unsafe {
@@ -203,8 +203,8 @@ unsafe extern "C" fn defrag(
                 *value = moved;
             }
             let Some(lock) = (*value).cast::<Lock>().as_mut() else { return 0 };
-            for holder in lock.holders_mut() {
-                let Some(owner) = holder.owner.heap_part() else { continue };
+            for owner in lock.owners_mut() {
+                let Some(owner) = owner.heap_part() else { continue };
                 let moved = api!(RedisModule_DefragAlloc(context, owner.as_mut_ptr().cast()));
                 if !moved.is_null() {
                     let there = Box::from_raw(ptr::slice_from_raw_parts_mut(moved.cast::<u8>(), owner.len()));

@@ -94,7 +94,7 @@ impl<'a> Asked<'a> {
         if slots != Slots::EXCLUSIVE {
             return Err(Error::NotSupportedYet);
         }
-        let minted = owner.as_bytes() == b"*";
+        let minted = Owner::new(b"*").as_ref() == Some(&owner);
         if minted {
             let mut text = Uuid::encode_buffer();
             owner = Owner::new(Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes())

@@ -7,7 +7,7 @@ use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, mono};
 use crate::{state, turn};
 use lockward_core::arguments::{Mistake, once, option};
-use lockward_core::{Holder, Instant, Slots, Waiter};
+use lockward_core::{Holder, Instant, Lock, Slots, Waiter};
 use std::ffi::{CStr, c_int};
 
 pub struct Info;
@@ -66,8 +66,8 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>
 
 /// Who holds the lock now. A lease that is over holds nothing; nobody may have cleared it away yet.
 pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<Vec<Holder>, Error> {
-    let holding = |holders: &[Holder]| -> Vec<Holder> {
-        holders.iter().filter(|holder| !holder.is_over(now)).cloned().collect()
+    let holding = |lock: &Lock| -> Vec<Holder> {
+        lock.holders().filter(|holder| !holder.is_over(now)).map(Holder::cloned).collect()
     };
     let mut open = OpenKey::for_read(context, key);
     match open.content() {
@@ -76,7 +76,7 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
             Err(Error::WrongType)
         }
         Content::Lock(lock) => {
-            let holders = holding(lock.holders());
+            let holders = holding(lock);
             let all = holders.len() == lock.holders().len();
             drop(open);
             if !all {
@@ -86,7 +86,7 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
         }
         Content::Missing => Ok(state::with(|state| {
             let shadow = state.shadows.get(key.db(), key.bytes());
-            shadow.map(|lock| holding(lock.holders())).unwrap_or_default()
+            shadow.map(holding).unwrap_or_default()
         })),
     }
 }
@@ -94,7 +94,7 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
 fn reply_holder(context: Context, holder: &Holder, now: Instant) {
     context.reply_map(6);
     context.reply_bytes(b"owner");
-    context.reply_bytes(holder.owner.as_bytes());
+    context.reply_bytes(&holder.owner.to_bytes());
     context.reply_bytes(b"holds");
     context.reply_integer(u64::from(holder.holds));
     context.reply_bytes(b"token");
@@ -110,7 +110,7 @@ fn reply_waiter(context: Context, waiter: &Waiter<Client>, now: Instant) {
     let ticket = &waiter.ticket;
     context.reply_map(5);
     context.reply_bytes(b"owner");
-    context.reply_bytes(ticket.request.owner.as_bytes());
+    context.reply_bytes(&ticket.request.owner.to_bytes());
     reply_slots(context, ticket.request.slots);
     context.reply_bytes(b"client-id");
     context.reply_integer(ticket.handle.id);

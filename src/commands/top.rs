@@ -59,7 +59,7 @@ impl Command for Top {
             context.reply_integer(u64::try_from(holders.len()).unwrap_or(u64::MAX));
             context.reply_bytes(b"holder");
             match holders.first() {
-                Some(holder) => context.reply_bytes(holder.owner.as_bytes()),
+                Some(holder) => context.reply_bytes(&holder.owner.to_bytes()),
                 None => context.reply_null(),
             }
         }

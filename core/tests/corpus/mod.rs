@@ -2,7 +2,7 @@
 
 use lockward_core::arguments::{Arguments, Mistake, OptionName};
 use lockward_core::encoding::{self, Heard};
-use lockward_core::{Holder, Instant, Lock, Now, WallTime};
+use lockward_core::{Holder, Instant, Lock, Now, Owner, WallTime};
 use std::ops::RangeInclusive;
 
 /// The times at which inputs are read: of our days, before and after the epoch, and at the ends of the clocks.
@@ -49,17 +49,17 @@ fn stored(input: &[u8], heard: Heard, now: Now) {
     let mut stored = Vec::new();
     encoding::append_lock(&mut stored, &lock, now);
     let again = encoding::decode_lock(&stored, heard, now).expect("what was loaded can be stored and loaded");
-    let tenure = |holder: &Holder| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
-    assert!(lock.holders().iter().map(tenure).eq(again.holders().iter().map(tenure)), "{lock:?} {again:?}");
+    let tenure = |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
+    assert!(lock.holders().map(tenure).eq(again.holders().map(tenure)), "{lock:?} {again:?}");
 }
 
 fn assert_sound(lock: &Lock) {
-    let holders = lock.holders();
+    let holders: Vec<Holder<&Owner>> = lock.holders().collect();
     for (number, holder) in holders.iter().enumerate() {
         let slots = holder.slots.number() as usize;
         assert!(slots == 0 || holders.len() <= slots, "too many holders: {lock:?}");
-        assert!(holder.holds > 0 && !holder.owner.as_bytes().is_empty(), "{lock:?}");
-        let twin = |other: &Holder| other.owner == holder.owner || other.token == holder.token;
+        assert!(holder.holds > 0 && !holder.owner.to_bytes().is_empty(), "{lock:?}");
+        let twin = |other: &Holder<&Owner>| other.owner == holder.owner || other.token == holder.token;
         assert!(!holders.iter().take(number).any(twin), "an owner or a token twice: {lock:?}");
     }
 }
@@ -81,7 +81,7 @@ pub fn arguments(input: &[u8]) {
         // What is read is what was given, in its range; what is refused is out of it.
         match usize::from(*read) % READS {
             0 => match arguments.owner() {
-                Ok(owner) => assert_eq!(Some(&owner.as_bytes()), text),
+                Ok(owner) => assert_eq!(Some(&*owner.to_bytes()), text.copied()),
                 Err(_) => assert!(text.is_none_or(|text| text.is_empty() || text.len() > 1_024)),
             },
             1 => match arguments.option() {
