@@ -15,7 +15,7 @@ export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds lint \
-	build install clean deps
+	build bench-builds install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ lint: deps ## Check formatting, lints, and the fences between the layers.
 
 build: deps ## Build the module, target/release/liblockward.so.
 	cargo build --release -p lockward
+
+bench-builds: build
+	cargo build --release -p lockward-bench -p lockward-empty-module
 
 install: ## Install the module where Debian's redis service may load it from.
 	@test -f $(MODULE) || $(MAKE) --no-print-directory build

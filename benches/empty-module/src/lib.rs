@@ -1,0 +1,86 @@
+//! A module that does nothing: what any module costs a server, beside which Lockward is measured.
+//!
+//! Its commands take whatever arguments they are given. EMPTY.REPLY answers 0. EMPTY.BLOCK blocks its client as
+//! LOCK.ACQUIRE does, for good, and keeps nothing.
+
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::ptr;
+
+const OK: c_int = raw::REDISMODULE_OK as c_int;
+const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+
+/// Called by the server to load the module.
+///
+/// # Safety
+/// Only the server may call it, as its module API says.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the server looks it up by this name")]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    context: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    let api_version = raw::REDISMODULE_APIVER_1 as c_int;
+    // SAFETY: the server's context of this very call.
+    let known = unsafe { raw::Export_RedisModule_Init(context, c"empty".as_ptr(), 1, api_version) };
+    let registered = known == OK
+        && register(context, c"empty.reply", c"readonly fast", reply)
+        && register(context, c"empty.block", c"write deny-oom blocking", block);
+    if registered { OK } else { ERR }
+}
+
+type Handler =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+
+fn register(context: *mut raw::RedisModuleCtx, name: &CStr, flags: &CStr, handler: Handler) -> bool {
+    // SAFETY: the context is that of the module's load; the texts are constant and end in NUL. The first argument is
+    // the key, as for the commands of Lockward.
+    let created = unsafe {
+        raw::RedisModule_CreateCommand
+            .map(|create| create(context, name.as_ptr(), Some(handler), flags.as_ptr(), 1, 1, 1))
+    };
+    created == Some(OK)
+}
+
+unsafe extern "C" fn reply(
+    context: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the server's context of this very call.
+    unsafe { raw::RedisModule_ReplyWithLongLong.map_or(ERR, |answer| answer(context, 0)) }
+}
+
+unsafe extern "C" fn block(
+    context: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY:
+    // - the server's context of this very call;
+    // - the client is never unblocked with private data, so that there is none to be freed;
+    // - the handle that the disconnect callback is set on has just been made.
+    unsafe {
+        let (Some(block), Some(when_it_leaves)) =
+            (raw::RedisModule_BlockClient, raw::RedisModule_SetDisconnectCallback)
+        else {
+            return ERR;
+        };
+        let handle = block(context, Some(reply), None, None, 0);
+        if !handle.is_null() {
+            when_it_leaves(handle, Some(release));
+        }
+    }
+    OK
+}
+
+/// The client has left: without this its handle would stay.
+unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) {
+    // SAFETY: the handle is the server's, of a client that nobody else unblocks.
+    unsafe {
+        if let Some(unblock) = raw::RedisModule_UnblockClient {
+            unblock(handle, ptr::null_mut());
+        }
+    }
+}
