@@ -32,15 +32,26 @@ impl Connection {
 
     /// Reads replies of so many lines together.
     pub fn expect(&mut self, lines: usize) {
+        self.expect_where(lines, |bytes| !bytes.contains(&b'-'));
+    }
+
+    /// As [`Connection::expect`], where replies may be null and hold a minus. An error is still none of them.
+    pub fn expect_nulls(&mut self, lines: usize) {
+        self.expect_where(lines, |bytes| {
+            !bytes.starts_with(b"-") && !bytes.windows(2).any(|two| two == b"\n-")
+        });
+    }
+
+    fn expect_where(&mut self, lines: usize, expected: fn(&[u8]) -> bool) {
         let mut seen = 0;
         while seen < lines {
-            seen += self.arrived();
+            seen += self.arrived(expected);
         }
         assert_eq!(seen, lines, "lines of reply");
     }
 
     /// Reads what has arrived, and returns how many lines end in it.
-    fn arrived(&mut self) -> usize {
+    fn arrived(&mut self, expected: fn(&[u8]) -> bool) -> usize {
         let mut chunk = [0; 16 * 1024];
         let bytes = match self.stream.read(&mut chunk) {
             Ok(0) => panic!("the server has closed a connection"),
@@ -48,7 +59,7 @@ impl Connection {
             Err(error) if error.kind() == ErrorKind::Interrupted => &[],
             Err(error) => panic!("no reply: {error}"),
         };
-        assert!(!bytes.contains(&b'-'), "not the expected reply: {}", bytes.escape_ascii());
+        assert!(expected(bytes), "not the expected reply: {}", bytes.escape_ascii());
         bytes.iter().filter(|byte| **byte == b'\n').count()
     }
 

@@ -1,19 +1,43 @@
-//! Instructions of the server for a pair, counted by callgrind: the same numbers on a busy machine.
+//! Instructions of the server, counted by callgrind: the same numbers on a busy machine.
 //!
-//! Counted is the whole process, from start to end, once with many pairs and once with fewer: the difference is the
-//! pairs alone. The processor's own counter (`perf stat -e instructions:u`) would do the same without the wait, but
-//! most virtual machines have none.
+//! Callgrind runs the server and writes what it has counted since the last time whenever the server enters ECHO. So one
+//! process is counted phase by phase, at full depth: between two ECHOs stands the work, less what the ECHO itself costs.
+//!
+//! Three things would make the numbers differ from run to run, and none of them does. How many events the server finds
+//! when it wakes depends on how fast its client is: so nothing is sent before it sleeps. Its cron and the module's timer
+//! go off by the clock: so a round is short, there are many, and the fewest instructions count. Tables that grow do so
+//! in the first rounds.
+//!
+//! The processor's own counter (`perf stat -e instructions:u`) would do without callgrind, but most virtual machines
+//! have none.
 
-use crate::pairs::Pair;
-use crate::pipeline::Pipeline;
-use crate::server::Server;
+use crate::connection::Connection;
+use crate::server::{Loaded, Server};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// Commands on the way on the only connection.
-const DEPTH: usize = 16;
-const FEW: usize = 250;
-const MANY: usize = 2_250;
+/// Rounds that are counted, after the first ones that are not.
+const ROUNDS: usize = 12;
+const WARM_UP: usize = 3;
+
+/// A server whose instructions are counted.
+#[derive(Debug)]
+pub struct CountedServer {
+    server: Server,
+    control: Connection,
+    parts: usize,
+    /// What is counted for the two halves of ECHO, when nothing is done between two of them.
+    echo: u64,
+}
+
+/// What a work has cost the server.
+#[derive(Clone, Debug)]
+pub struct Count {
+    /// Instructions of one unit of the work.
+    pub each: f64,
+    /// What callgrind has written of a round: where they went.
+    pub profile: String,
+}
 
 /// Whether callgrind is there.
 pub fn can_be_counted() -> bool {
@@ -22,22 +46,72 @@ pub fn can_be_counted() -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// Instructions a pair.
-pub fn per_pair(pair: Pair, config: &[&str]) -> f64 {
-    let (few, many) = (total(pair, config, FEW), total(pair, config, MANY));
-    let pairs = (MANY - FEW) * DEPTH / 2;
-    (many - few) / pairs as f64
-}
+impl CountedServer {
+    /// Starts a server with this module and these lines of redis.conf.
+    pub fn start(loaded: Loaded, config: &[&str]) -> Self {
+        let callgrind = [
+            "valgrind",
+            "--quiet",
+            "--tool=callgrind",
+            "--dump-before=echoCommand",
+            "--callgrind-out-file={dir}/counted.%p",
+            "--log-fd=1",
+        ];
+        let config = [&["hz 1", "dynamic-hz no", "enable-debug-command yes"], config].concat();
+        let server = Server::start_under(&callgrind, loaded, &config);
+        let control = server.connect();
+        let mut counted = Self { server, control, parts: 0, echo: 0 };
+        counted.part();
+        counted.echo = counted.fewest(&mut |_| {}).0;
+        counted
+    }
 
-fn total(pair: Pair, config: &[&str], batches: usize) -> f64 {
-    let callgrind =
-        ["valgrind", "--quiet", "--tool=callgrind", "--callgrind-out-file={dir}/counted", "--log-fd=1"];
-    let config: Vec<&str> = config.iter().chain(&["hz 1", "dynamic-hz no"]).copied().collect();
-    let mut server = Server::start_under(&callgrind, &config);
-    let batch = pair.batch(&server, 0, DEPTH);
-    Pipeline::open(&server, 1).run(&[batch], batches);
-    server.end();
-    let counted = fs::read_to_string(server.dir().join("counted")).expect("what callgrind has counted");
-    let totals = counted.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
-    totals.expect("the total of callgrind")
+    /// The server itself.
+    pub const fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Sends requests on a connection, reads replies of so many lines, and waits until the server sleeps.
+    pub fn exchange(&self, connection: &mut Connection, requests: &[u8], lines: usize) {
+        connection.send(requests);
+        connection.expect_nulls(lines);
+        self.settle();
+    }
+
+    /// Waits until the server sleeps.
+    pub fn settle(&self) {
+        let _ = self.server.cpu().settled();
+    }
+
+    /// Counts a round of work, in which so many units are done.
+    pub fn count(&mut self, units: usize, mut work: impl FnMut(&Self)) -> Count {
+        let (instructions, profile) = self.fewest(&mut work);
+        Count { each: (instructions - self.echo) as f64 / units as f64, profile }
+    }
+
+    fn fewest(&mut self, work: &mut dyn FnMut(&Self)) -> (u64, String) {
+        for _ in 0..WARM_UP {
+            work(self);
+        }
+        self.part();
+        let rounds = (0..ROUNDS).map(|_| {
+            work(self);
+            self.part()
+        });
+        rounds.min_by_key(|(instructions, _)| *instructions).expect("a round")
+    }
+
+    /// What was counted since the last time.
+    fn part(&mut self) -> (u64, String) {
+        self.settle();
+        self.control.call(&["ECHO", "part"], 2);
+        self.settle();
+        self.parts += 1;
+        let file = self.server.dir().join(format!("counted.{}.{}", self.server.pid(), self.parts));
+        let profile =
+            fs::read_to_string(&file).expect("what callgrind has counted: does the server show its symbols?");
+        fs::remove_file(&file).expect("a directory of our own");
+        let total = profile.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
+        (total.expect("the total of callgrind"), profile)
+    }
 }

@@ -1,4 +1,4 @@
-//! A server process of one's own, with a copy of the module.
+//! A server process of one's own, with a copy of the module it loads.
 
 use crate::connection::Connection;
 use crate::cpu::CpuClock;
@@ -17,6 +17,17 @@ use std::{env, mem};
 /// How long a server may take for anything at all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What a server loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loaded {
+    /// Lockward.
+    Lockward,
+    /// The module that does nothing: what any module costs.
+    Empty,
+    /// No module.
+    Nothing,
+}
+
 /// A server, killed when it goes out of scope, and with the thread that started it.
 #[derive(Debug)]
 pub struct Server {
@@ -27,20 +38,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with the module, without persistence, and with these lines of redis.conf.
+    /// Starts a server with Lockward, without persistence, and with these lines of redis.conf.
     pub fn start(config: &[&str]) -> Self {
-        Self::start_at(Place::Here, &[], config)
+        Self::start_at(Place::Here, &[], Loaded::Lockward, config)
     }
 
-    /// As [`Server::start`], as an argument of another program. `{dir}` stands for the server's directory.
-    pub fn start_under(wrapper: &[&str], config: &[&str]) -> Self {
-        Self::start_at(Place::Here, wrapper, config)
+    /// As [`Server::start`], with this module, as an argument of another program. `{dir}` stands for the server's
+    /// directory.
+    pub fn start_under(wrapper: &[&str], loaded: Loaded, config: &[&str]) -> Self {
+        Self::start_at(Place::Here, wrapper, loaded, config)
     }
 
-    fn start_at(place: Place, wrapper: &[&str], config: &[&str]) -> Self {
+    fn start_at(place: Place, wrapper: &[&str], loaded: Loaded, config: &[&str]) -> Self {
         let cpus = place.cpus();
         for _ in 0..10 {
-            match Self::try_start(cpus, wrapper, config) {
+            match Self::try_start(cpus, wrapper, loaded, config) {
                 Ok(server) => return server,
                 Err(log) if log.contains("Address already in use") => {}
                 Err(log) => panic!("the server does not start:\n{log}"),
@@ -49,21 +61,14 @@ impl Server {
         panic!("no free port");
     }
 
-    fn try_start(cpus: Cpus, wrapper: &[&str], config: &[&str]) -> Result<Self, String> {
+    fn try_start(cpus: Cpus, wrapper: &[&str], loaded: Loaded, config: &[&str]) -> Result<Self, String> {
         let dir = Directory::new();
-        // A copy, so that a build meanwhile does not change what is measured.
-        let module = dir.path.join("liblockward.so");
-        let built = module_path();
-        if let Err(error) = fs::copy(&built, &module) {
-            panic!("{} cannot be read ({error}): run `make build`", built.display());
-        }
         let port = free_port();
         let file = dir.path.join("server.conf");
         let lines = [
             "bind 127.0.0.1".to_owned(),
             format!("port {port}"),
             format!("dir {}", dir.path.display()),
-            format!("loadmodule {}", module.display()),
             "save \"\"".to_owned(),
             "appendonly no".to_owned(),
             "auto-aof-rewrite-percentage 0".to_owned(),
@@ -71,6 +76,14 @@ impl Server {
             "repl-diskless-sync-delay 0".to_owned(),
         ];
         let mut text = lines.join("\n");
+        if let Some(built) = loaded.path() {
+            // A copy, so that a build meanwhile does not change what is measured.
+            let module = dir.path.join("module.so");
+            if let Err(error) = fs::copy(&built, &module) {
+                panic!("{} cannot be read ({error}): run `make bench-builds`", built.display());
+            }
+            text.push_str(&format!("\nloadmodule {}", module.display()));
+        }
         for line in config {
             text.push('\n');
             text.push_str(line);
@@ -100,7 +113,7 @@ impl Server {
     /// Starts a replica of this server, on another CPU, and waits until it is in sync.
     pub fn start_replica(&self) -> Self {
         let primary = format!("replicaof 127.0.0.1 {}", self.port);
-        let replica = Self::start_at(Place::Aside, &[], &[&primary]);
+        let replica = Self::start_at(Place::Aside, &[], Loaded::Lockward, &[&primary]);
         let mut client = replica.connect();
         wait_for("the link to the primary", || client.info("replication").contains("master_link_status:up"));
         replica
@@ -114,6 +127,11 @@ impl Server {
     /// Its CPU clock.
     pub fn cpu(&self) -> CpuClock {
         CpuClock::of(self.child.id())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Its directory.
@@ -153,10 +171,21 @@ impl Drop for Server {
     }
 }
 
-/// The module as `make build` leaves it, or as `LOCKWARD_MODULE` says.
-pub fn module_path() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
-    env::var_os("LOCKWARD_MODULE").map_or_else(|| root.join("target/release/liblockward.so"), PathBuf::from)
+impl Loaded {
+    /// Where it is: as `make bench-builds` leaves it, or as `LOCKWARD_MODULE` and `LOCKWARD_EMPTY_MODULE` say.
+    pub fn path(self) -> Option<PathBuf> {
+        let (variable, file) = match self {
+            Self::Lockward => ("LOCKWARD_MODULE", "release/liblockward.so"),
+            Self::Empty => ("LOCKWARD_EMPTY_MODULE", "release/libempty_module.so"),
+            Self::Nothing => return None,
+        };
+        Some(env::var_os(variable).map_or_else(|| target_dir().join(file), PathBuf::from))
+    }
+}
+
+/// Where `make` builds.
+pub fn target_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/")).join("target")
 }
 
 /// Reads the log until the server serves; the rest is read by a thread, so that the pipe does not fill. An error is the
@@ -175,7 +204,8 @@ fn until_ready(mut output: BufReader<ChildStdout>) -> Result<JoinHandle<String>,
     }))
 }
 
-fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
+/// Waits until a condition is met.
+pub fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !met() {
         assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");

@@ -8,7 +8,6 @@
 )]
 
 use lockward_bench::handoff::{Costs, Kind, Lines};
-use lockward_bench::instructions;
 use lockward_bench::limits::raise_open_files;
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair, measure};
 use lockward_bench::placement::keep_this_process;
@@ -21,7 +20,6 @@ const USAGE: &str = "\
 What the hot path of Lockward costs the server, beside plain commands. Build the module first: make build
 
   hot-path [pairs] [aof] [replica] [handoff]   CPU time; all of them when none is named
-  hot-path --instructions                      instructions a pair instead, counted by callgrind
 
 LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE the module (target/release/liblockward.so).";
 
@@ -33,7 +31,6 @@ fn main() -> ExitCode {
     let named = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--help" | "-h"] => println!("{USAGE}"),
-        ["--instructions"] => return count_instructions(),
         _ if words.iter().all(|word| ["pairs", "aof", "replica", "handoff"].contains(&word.as_str())) => {
             println!("Server CPU, {}; client and server share a CPU.\n", Server::start(&[]).version());
             if named("pairs") || named("aof") || named("replica") {
@@ -183,20 +180,6 @@ fn print_handoffs() {
             last.list.cpu.median() / first.list.cpu.median(),
         );
     }
-}
-
-fn count_instructions() -> ExitCode {
-    if !instructions::can_be_counted() {
-        eprintln!("Instructions are counted by callgrind: install valgrind.");
-        return ExitCode::FAILURE;
-    }
-    println!("| instructions a pair | lock | SET NX PX + DEL | ratio |\n| --- | --- | --- | --- |");
-    for (condition, config) in [("nobody listens", &[][..]), ("AOF on", AOF)] {
-        let count = |pair| instructions::per_pair(pair, config);
-        let (lock, set) = stage(condition, || (count(Pair::Lock), count(Pair::Set)));
-        println!("| {condition} | {lock:.0} | {set:.0} | {:.2} |", lock / set);
-    }
-    ExitCode::SUCCESS
 }
 
 /// Says on the side what is going on.
