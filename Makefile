@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PORT ?= 6379
 SECONDS ?= 60
 ROUNDS ?= 24
+GUARD ?=
 SERVERS ?=
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
@@ -14,7 +15,7 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds lint \
+.PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds guard lint \
 	build bench-builds install clean deps
 
 help: ## Show this list.
@@ -61,6 +62,10 @@ restore: build ## Let servers forget in ROUNDS (24), and see that holders get th
 broken-builds: deps ## Show that builds broken on purpose are caught, each by its check.
 	@cargo build --quiet --release -p lockward-torture
 	@scripts/broken-builds target/release/torture
+
+guard: bench-builds ## Count the server's instructions for each kind of request, and see that none has got dearer.
+	@scripts/install-deps valgrind
+	@target/release/guard $(GUARD)
 
 lint: deps ## Check formatting, lints, and the fences between the layers.
 	cargo fmt --all --check

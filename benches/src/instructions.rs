@@ -3,18 +3,20 @@
 //! Callgrind runs the server and writes what it has counted since the last time whenever the server enters ECHO. So one
 //! process is counted phase by phase, at full depth: between two ECHOs stands the work, less what the ECHO itself costs.
 //!
-//! Three things would make the numbers differ from run to run, and none of them does. How many events the server finds
+//! Four things would make the numbers differ from run to run, and none of them does. How many events the server finds
 //! when it wakes depends on how fast its client is: so nothing is sent before it sleeps. Its cron and the module's timer
 //! go off by the clock: so a round is short, there are many, and the fewest instructions count. Tables that grow do so
-//! in the first rounds.
+//! in the first rounds. And their seeds are not random here: seed_shim.rs.
 //!
 //! The processor's own counter (`perf stat -e instructions:u`) would do without callgrind, but most virtual machines
 //! have none.
 
 use crate::connection::Connection;
 use crate::server::{Loaded, Server};
-use std::fs;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::sync::OnceLock;
+use std::{env, fs};
 
 /// Rounds that are counted, after the first ones that are not.
 const ROUNDS: usize = 12;
@@ -46,10 +48,31 @@ pub fn can_be_counted() -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
+/// The library that is preloaded, compiled once.
+fn seed_shim() -> &'static Path {
+    static COMPILED: OnceLock<PathBuf> = OnceLock::new();
+    COMPILED.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("seed_shim.rs");
+        let program = env::current_exe().expect("a program");
+        let library = program.with_file_name("libseed_shim.so");
+        let fresh = program.with_file_name(format!("libseed_shim-{}.so", process::id()));
+        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let mut command = Command::new(rustc);
+        command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
+        let done = command.arg(&fresh).arg(&source).status().expect("rustc runs");
+        assert!(done.success(), "{} does not compile", source.display());
+        fs::rename(&fresh, &library).expect("a new name");
+        library
+    })
+}
+
 impl CountedServer {
     /// Starts a server with this module and these lines of redis.conf.
     pub fn start(loaded: Loaded, config: &[&str]) -> Self {
+        let seed = format!("LD_PRELOAD={}", seed_shim().display());
         let callgrind = [
+            "env",
+            &seed,
             "valgrind",
             "--quiet",
             "--tool=callgrind",

@@ -15,17 +15,18 @@ use std::time::Duration;
 /// The most that each may cost, as a multiple of what it is compared with. `make guard GUARD=--record` prints this
 /// table anew, with the room of each kind above what it has counted.
 const LIMITS: &[(&str, f64)] = &[
-    ("acquire + release", 1.691),
-    ("renew", 2.047),
-    ("acquire, refused", 1.286),
+    ("acquire + release", 1.42),
+    ("renew", 1.52),
+    ("acquire, refused", 1.29),
     ("info", 2.845),
-    ("hand-off, wait again", 1.640),
+    ("hand-off, wait again", 1.49),
     ("acquire + release, AOF on", 1.434),
-    ("SET + DEL, no locks", 1.01),
-    ("SET + DEL, 100 locks waited for", 1.01),
+    ("SET + DEL", 1.01),
+    ("SET + DEL, one by one", 1.01),
     ("SET PX, GET when it is over", 1.01),
     ("SET + DEL, keys have expired", 1.01),
-    ("SET + DEL, 100 locks evicted", 1.01),
+    ("SET + DEL, locks were evicted", 1.01),
+    ("SET + DEL, locks waited for", 1.01),
 ];
 
 /// Less than 500 instructions more in a pair of commands.
@@ -91,92 +92,121 @@ fn main() -> ExitCode {
 
 fn count() -> Vec<Row> {
     let mut rows = Vec::new();
-    let mut add = |name, against, ours, theirs, room| {
-        rows.push(Row { name, against, ours, theirs, room });
-    };
+    count_locks(&mut rows);
+    count_others(&mut rows);
+    rows
+}
+
+/// What locks cost, each beside a plain command.
+fn count_locks(rows: &mut Vec<Row>) {
+    let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
     let owner = owner(0);
     let acquire = ["LOCK.ACQUIRE", "lock", &owner, "PX", LEASE];
-    let (set, set_lease) = (["SET", "plain", &owner], ["SET", "plain", &owner, "NX", "PX", LEASE]);
-    let lock_pair = [request(&acquire), request(&["LOCK.RELEASE", "lock", &owner])].concat();
-    let set_pair = [request(&set_lease), request(&["DEL", "plain"])].concat();
-    let plain_pair = [request(&set), request(&["DEL", "plain"])].concat();
+    let set = ["SET", "plain", &owner, "NX", "PX", LEASE];
+    let lock_pair = Load::pair(&acquire, 3, &["LOCK.RELEASE", "lock", &owner]);
+    let set_pair = Load::pair(&set, 1, &["DEL", "plain"]);
 
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     println!("{}, {DEPTH} commands on the way on one connection.\n", server.server().version());
-    let without_locks = repeated(&mut server, &plain_pair, 2, 2);
-    let ours = repeated(&mut server, &lock_pair, 4, 2);
-    let theirs = repeated(&mut server, &set_pair, 2, 2);
-    add("acquire + release", "SET NX PX + DEL", ours, theirs, ROOM);
+    add("acquire + release", "SET NX PX + DEL", lock_pair.count(&mut server), set_pair.count(&mut server));
 
     let mut holder = server.server().connect();
     holder.call(&acquire, 3);
-    holder.call(&set_lease, 1);
-    let ours = repeated(&mut server, &request(&["LOCK.RENEW", "lock", &owner, "PX", LEASE]), 1, 1);
-    let theirs = repeated(&mut server, &request(&["PEXPIRE", "plain", LEASE]), 1, 1);
-    add("renew", "PEXPIRE", ours, theirs, ROOM);
-    let ours = repeated(&mut server, &request(&["LOCK.ACQUIRE", "lock", "another", "PX", LEASE]), 1, 1);
-    let theirs = repeated(&mut server, &request(&set_lease), 1, 1);
-    add("acquire, refused", "SET NX PX, refused", ours, theirs, ROOM);
-    let ours = repeated(&mut server, &request(&["LOCK.INFO", "lock"]), 30, 1);
-    let theirs = repeated(&mut server, &request(&["GET", "plain"]), 2, 1);
-    add("info", "GET", ours, theirs, ROOM);
+    holder.call(&set, 1);
+    let mut add_single = |name, ours: &[&str], lines, against, theirs: &[&str], their_lines| {
+        let ours = Load::single(ours, lines).count(&mut server);
+        add(name, against, ours, Load::single(theirs, their_lines).count(&mut server));
+    };
+    add_single(
+        "renew",
+        &["LOCK.RENEW", "lock", &owner, "PX", LEASE],
+        1,
+        "PEXPIRE",
+        &["PEXPIRE", "plain", LEASE],
+        1,
+    );
+    let refused = ["LOCK.ACQUIRE", "lock", "another", "PX", LEASE];
+    add_single("acquire, refused", &refused, 1, "SET NX PX, refused", &set, 1);
+    add_single("info", &["LOCK.INFO", "lock"], 30, "GET", &["GET", "plain"], 2);
 
-    let wait_for_lock =
-        |member| request(&["LOCK.ACQUIRE", "ring", &format!("{owner}:{member}"), "PX", LEASE, "BLOCK", "0"]);
-    let release = |member| request(&["LOCK.RELEASE", "ring", &format!("{owner}:{member}")]);
-    holder.send(&wait_for_lock(0));
+    let wait = |member: usize| {
+        request(&["LOCK.ACQUIRE", "ring", &format!("{owner}:{member}"), "PX", LEASE, "BLOCK", "0"])
+    };
+    let release = |member: usize| request(&["LOCK.RELEASE", "ring", &format!("{owner}:{member}")]);
+    holder.send(&wait(0));
     holder.expect(3);
-    let ours = passed_round(&mut server, 3, wait_for_lock, release);
-    let wait_for_element = |_| request(&["BLPOP", "list", "0"]);
-    let theirs = passed_round(&mut server, 5, wait_for_element, |_| request(&["LPUSH", "list", "element"]));
-    add("hand-off, wait again", "LPUSH to a BLPOP, BLPOP again", ours, theirs, ROOM);
+    let ours = passed_round(&mut server, 3, wait, release);
+    let pop = |_| request(&["BLPOP", "list", "0"]);
+    let theirs = passed_round(&mut server, 5, pop, |_| request(&["LPUSH", "list", "element"]));
+    add("hand-off, wait again", "LPUSH to a BLPOP, BLPOP again", ours, theirs);
 
     let mut server = CountedServer::start(Loaded::Lockward, &["appendonly yes", "appendfsync no"]);
-    let ours = repeated(&mut server, &lock_pair, 4, 2);
-    let theirs = repeated(&mut server, &set_pair, 2, 2);
-    add("acquire + release, AOF on", "SET NX PX + DEL, AOF on", ours, theirs, ROOM);
+    let (ours, theirs) = (lock_pair.count(&mut server), set_pair.count(&mut server));
+    add("acquire + release, AOF on", "SET NX PX + DEL, AOF on", ours, theirs);
+}
 
-    // Commands that are not ours, beside a server with a module that does nothing.
-    const OTHERS: &str = "with an empty module";
-    let mut empty = CountedServer::start(Loaded::Empty, &[]);
-    let others = repeated(&mut empty, &plain_pair, 2, 2);
-    add("SET + DEL, no locks", OTHERS, without_locks, others.clone(), ROOM_OF_OTHERS);
-    let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let _waiting = wait_for_locks(server.server());
-    add(
-        "SET + DEL, 100 locks waited for",
-        OTHERS,
-        repeated(&mut server, &plain_pair, 2, 2),
-        others.clone(),
-        ROOM_OF_OTHERS,
-    );
-    let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let ours = expiring(&mut server);
-    add("SET PX, GET when it is over", OTHERS, ours, expiring(&mut empty), ROOM_OF_OTHERS);
-    add(
-        "SET + DEL, keys have expired",
-        OTHERS,
-        repeated(&mut server, &plain_pair, 2, 2),
-        others.clone(),
-        ROOM_OF_OTHERS,
-    );
-    drop_early(server.server());
-    add(
-        "SET + DEL, 100 locks evicted",
-        OTHERS,
-        repeated(&mut server, &plain_pair, 2, 2),
-        others.clone(),
-        ROOM_OF_OTHERS,
-    );
+/// What commands that are none of ours cost, beside a server with a module that does nothing.
+fn count_others(rows: &mut Vec<Row>) {
+    let mut add = |name, ours, theirs| {
+        rows.push(Row { name, against: "with an empty module", ours, theirs, room: ROOM_OF_OTHERS });
+    };
+    let start = |loaded| CountedServer::start(loaded, &[]);
+    let pair = Load::pair(&["SET", "plain", "value"], 1, &["DEL", "plain"]);
+    let one_by_one = Load { depth: 1, ..pair.clone() };
 
-    let bare = repeated(&mut CountedServer::start(Loaded::Nothing, &[]), &plain_pair, 2, 2);
+    let (mut ours, mut theirs) = (start(Loaded::Lockward), start(Loaded::Empty));
+    let with_empty = pair.count(&mut theirs);
+    add("SET + DEL", pair.count(&mut ours), with_empty.clone());
+    add("SET + DEL, one by one", one_by_one.count(&mut ours), one_by_one.count(&mut theirs));
+    add("SET PX, GET when it is over", expiring(&mut ours), expiring(&mut theirs));
+    add("SET + DEL, keys have expired", pair.count(&mut ours), pair.count(&mut theirs));
+    drop_early(ours.server());
+    add("SET + DEL, locks were evicted", pair.count(&mut ours), pair.count(&mut theirs));
+
+    let (mut ours, mut theirs) = (start(Loaded::Lockward), start(Loaded::Empty));
+    let _waiting = [
+        wait_for_keys(ours.server(), &["LOCK.ACQUIRE", "", "holder", "PX", LEASE], 3, "LOCK.ACQUIRE"),
+        wait_for_keys(theirs.server(), &["SET", "", "holder", "PX", LEASE], 1, "EMPTY.BLOCK"),
+    ];
+    add("SET + DEL, locks waited for", pair.count(&mut ours), pair.count(&mut theirs));
+
+    let bare = pair.count(&mut start(Loaded::Nothing)).each;
     println!(
-        "SET + DEL without a module: {:.0}; with an empty module: {:.0}, {:.3} times as many.\n",
-        bare.each,
-        others.each,
-        others.each / bare.each
+        "SET + DEL without a module: {bare:.0}; with an empty module: {:.0}, {:.3} times as many.\n",
+        with_empty.each,
+        with_empty.each / bare
     );
-    rows
+}
+
+/// Requests that are sent over and over.
+#[derive(Clone)]
+struct Load {
+    requests: Vec<u8>,
+    /// The lines of the replies to them.
+    lines: usize,
+    /// How many times they are on the way at once.
+    depth: usize,
+}
+
+impl Load {
+    fn single(command: &[&str], lines: usize) -> Self {
+        Self { requests: request(command), lines, depth: DEPTH }
+    }
+
+    /// Two commands, the second with a reply of one line.
+    fn pair(first: &[&str], lines: usize, second: &[&str]) -> Self {
+        Self { requests: [request(first), request(second)].concat(), lines: lines + 1, depth: DEPTH / 2 }
+    }
+
+    fn count(&self, server: &mut CountedServer) -> Count {
+        let mut connection = server.server().connect();
+        let batch = self.requests.repeat(self.depth);
+        server.count(BATCHES * self.depth, |server| {
+            for _ in 0..BATCHES {
+                server.exchange(&mut connection, &batch, self.lines * self.depth);
+            }
+        })
+    }
 }
 
 /// Keys that expire, found so when they are read.
@@ -194,17 +224,17 @@ fn expiring(server: &mut CountedServer) -> Count {
     })
 }
 
-/// Holds locks, and waits for each.
-fn wait_for_locks(server: &Server) -> Vec<Connection> {
+/// Fills keys, with a command that takes one in place of the empty argument, and waits for each with a command of
+/// like arguments.
+fn wait_for_keys(server: &Server, fill: &[&str], lines: usize, wait: &str) -> Vec<Connection> {
     let mut holder = server.connect();
-    let wait = |i: usize, who: &str| {
-        let mut waiter = server.connect();
-        waiter.send(&request(&["LOCK.ACQUIRE", &format!("waited-for:{i}"), who, "PX", LEASE, "BLOCK", "0"]));
-        waiter
-    };
     let waiting = (0..LOCKS).map(|i| {
-        holder.call(&["LOCK.ACQUIRE", &format!("waited-for:{i}"), "holder", "PX", LEASE], 3);
-        wait(i, "waiter")
+        let key = format!("waited-for:{i}");
+        let fill: Vec<&str> = fill.iter().map(|word| if word.is_empty() { &key } else { *word }).collect();
+        holder.call(&fill, lines);
+        let mut waiter = server.connect();
+        waiter.send(&request(&[wait, &key, "waiter", "PX", LEASE, "BLOCK", "0"]));
+        waiter
     });
     let waiting = waiting.collect();
     let blocked = format!("blocked_clients:{LOCKS}\r");
@@ -221,18 +251,6 @@ fn drop_early(server: &Server) {
     client.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", "1"], 1);
     wait_for("the eviction", || client.info("keyspace").trim_end() == "# Keyspace");
     client.call(&["CONFIG", "SET", "maxmemory", "0"], 1);
-}
-
-/// A command, or a pair, sent over and over. `lines` are those of the replies to it, and `commands` how many it has.
-fn repeated(server: &mut CountedServer, requests: &[u8], lines: usize, commands: usize) -> Count {
-    let mut connection = server.server().connect();
-    let times = DEPTH / commands;
-    let batch = requests.repeat(times);
-    server.count(BATCHES * times, |server| {
-        for _ in 0..BATCHES {
-            server.exchange(&mut connection, &batch, lines * times);
-        }
-    })
 }
 
 /// Something passed round a ring of clients: one has it, the others wait; it passes it on and waits again.
