@@ -13,19 +13,20 @@ use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
 /// it is served from what is there then.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = mono();
-    state::with(|state| {
+    let dropped = state::with(|state| {
         if state.follows() {
-            return;
+            return false;
         }
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
         state.note_unlinked(now);
         let held = lock.holders().any(|holder| !holder.is_over(now));
+        let may_be_evicted = held && global_flags().may_evict();
         if held {
             state.unlinked = Some(Unlinked {
                 db: name.db(),
                 key: name.bytes().into(),
                 lock: lock.clone(),
-                commands_done: global_flags().may_evict().then(commands_done).flatten(),
+                commands_done: may_be_evicted.then(commands_done).flatten(),
             });
         } else {
             // As where the module ends a lease: that tenure may come back, nothing older.
@@ -37,7 +38,17 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if held || !line.is_empty() || !state.seen.is_empty() {
             state.look_at(&line, now);
         }
+        may_be_evicted || (held && ttl_has_passed(lock))
     });
+    if dropped {
+        // In time: the server says why when the key is gone.
+        events::see_why_keys_go();
+    }
+}
+
+/// Whether the server may have found that the TTL has passed which the module set.
+fn ttl_has_passed(lock: &Lock) -> bool {
+    latest_wall() >= lock.expires_at()
 }
 
 /// The server has evicted a key: a tenure in it is kept. Where a command unlinked the lock, and what is evicted is something
@@ -76,8 +87,7 @@ pub fn new_key(name: &KeyName<'_>) {
 /// the monotonic clock, then the wall clock has jumped, and the tenure is kept. An earlier TTL was set by hand, and ends
 /// the lock.
 pub fn expired(name: &KeyName<'_>) {
-    let wall = latest_wall();
-    keep(name, Cause::Clock, |gone| wall >= gone.lock.expires_at());
+    keep(name, Cause::Clock, |gone| ttl_has_passed(&gone.lock));
 }
 
 /// How much must be left of a lease for the wall clock to have stepped, and not just to run fast.

@@ -24,29 +24,33 @@ pub fn subscribe(context: Context) -> bool {
         (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
     ];
     let ok = raw::REDISMODULE_OK as c_int;
-    let subscribed = server_events.into_iter().all(|(id, callback)| {
+    server_events.into_iter().all(|(id, callback)| {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
         // SAFETY: the context is that of the module's load.
         unsafe { api!(RedisModule_SubscribeToServerEvent(context.as_ptr(), event, callback)) == ok }
-    });
-    // Only the two classes that say why a lock is gone. The wider ones would cost every other write of the server.
-    let classes = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
-    // SAFETY: the context is that of the module's load.
-    subscribed
-        && unsafe {
-            api!(RedisModule_SubscribeToKeyspaceEvents(context.as_ptr(), classes, Some(on_key_gone))) == ok
-        }
+    })
+}
+
+/// From now on the server tells why it drops keys: expired or evicted. Before a lock is gone of which that must be
+/// known, it would cost every write of the server, and every key that expires, for nothing; and not every server lets a
+/// module unsubscribe.
+pub fn see_why_keys_go() {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    see_keys(&SEEN, raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, Some(on_key_gone));
 }
 
 /// From the first shadow on, the server tells of every key that comes to be where none was: it may take a shadow's place.
-/// Before, that would cost every such command for nothing; and not every server lets a module unsubscribe.
+/// Before, that would cost every such command for nothing.
 pub fn see_new_keys() {
     static SEEN: AtomicBool = AtomicBool::new(false);
-    if !SEEN.swap(true, Ordering::Relaxed) {
-        let class = raw::REDISMODULE_NOTIFY_NEW;
+    see_keys(&SEEN, raw::REDISMODULE_NOTIFY_NEW, Some(on_new_key));
+}
+
+fn see_keys(seen: &AtomicBool, classes: c_int, callback: raw::RedisModuleNotificationFunc) {
+    if !seen.swap(true, Ordering::Relaxed) {
         // SAFETY: the lasting context is valid.
         unsafe {
-            api!(RedisModule_SubscribeToKeyspaceEvents(timer::lasting_context(), class, Some(on_new_key)));
+            api!(RedisModule_SubscribeToKeyspaceEvents(timer::lasting_context(), classes, callback));
         }
     }
 }
