@@ -77,6 +77,9 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         let quarantine = Quarantine::new(clock::read().mono, settings::quarantine().unwrap_or_default());
         let listeners = Listeners::new(server::info::is_known());
         state::with(|state| state.start(global_flags(), quarantine, listeners));
+        if global_flags().replica() {
+            events::see_loads_beside();
+        }
         eviction::warn();
         log(Level::Notice, concat!("Lockward ", env!("CARGO_PKG_VERSION")));
         raw::REDISMODULE_OK as c_int

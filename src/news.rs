@@ -72,10 +72,10 @@ pub fn new_key(name: &KeyName<'_>) {
     if state::acting() {
         return;
     }
-    let now = mono();
     state::with(|state| {
         let (db, key) = (name.db(), name.bytes());
         if !state.follows() && state.shadows.get(db, key).is_some() {
+            let now = mono();
             state.break_shadow(db, key, now);
             let line: Vec<LineId> = state.room.line(db, key).into_iter().collect();
             state.look_at(&line, now);
@@ -131,7 +131,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
         false
     });
     if kept {
-        events::see_new_keys();
+        events::see_what_shadows_need();
     }
     kept
 }
@@ -180,6 +180,7 @@ fn look_again(lines: impl FnOnce(&mut State) -> Vec<LineId>) {
 /// now, one by one, and each has left its line. Valkey 9 leaves some: in cluster mode all, during FAILOVER all until it
 /// has succeeded, and else those clients that can be redirected. They are sent away in the next turn.
 pub fn became_replica() {
+    events::see_loads_beside();
     let now = mono();
     state::with(|state| {
         state.listeners.may_come();

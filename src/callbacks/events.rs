@@ -10,25 +10,34 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Subscribes to everything the module must know. False when the server refuses.
+/// Subscribes to what the module must always know. False when the server refuses.
+///
+/// Twice in each turn of its event loop the server walks through the list of what modules have subscribed to: what is
+/// needed only now and then is subscribed to then.
 pub fn subscribe(context: Context) -> bool {
-    let server_events: [(u64, raw::RedisModuleEventCallback); 9] = [
+    let server_events: [(u64, raw::RedisModuleEventCallback); 7] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
         (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap_db)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
         (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
-        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_snapshot)),
-        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, Some(on_loading_beside)),
         (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
     ];
-    let ok = raw::REDISMODULE_OK as c_int;
-    server_events.into_iter().all(|(id, callback)| {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the context is that of the module's load.
-        unsafe { api!(RedisModule_SubscribeToServerEvent(context.as_ptr(), event, callback)) == ok }
-    })
+    server_events.into_iter().all(|(id, callback)| see_event(context.as_ptr(), id, callback))
+}
+
+fn see_event(context: *mut raw::RedisModuleCtx, id: u64, callback: raw::RedisModuleEventCallback) -> bool {
+    let event = raw::RedisModuleEvent { id, dataver: 1 };
+    // SAFETY: the context is that of the module's load, or the lasting one.
+    let status = unsafe { api!(RedisModule_SubscribeToServerEvent(context, event, callback)) };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+/// A replica may load a data set beside the one it has. To subscribe again changes nothing.
+pub fn see_loads_beside() {
+    let event = raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD;
+    see_event(timer::lasting_context(), event, Some(on_loading_beside));
 }
 
 /// From now on the server tells why it drops keys: expired or evicted. Before a lock is gone of which that must be
@@ -39,10 +48,13 @@ pub fn see_why_keys_go() {
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, Some(on_key_gone));
 }
 
-/// From the first shadow on, the server tells of every key that comes to be where none was: it may take a shadow's place.
-/// Before, that would cost every such command for nothing.
-pub fn see_new_keys() {
+/// From the first shadow on, the server tells when it makes a snapshot, which takes shadows along, and of every key that
+/// comes to be where none was: it may take a shadow's place. Before, that would cost every such command for nothing.
+pub fn see_what_shadows_need() {
     static SEEN: AtomicBool = AtomicBool::new(false);
+    if !SEEN.load(Ordering::Relaxed) {
+        see_event(timer::lasting_context(), raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_snapshot));
+    }
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_NEW, Some(on_new_key));
 }
 
