@@ -3,30 +3,36 @@
 //! Callgrind runs the server and writes what it has counted since the last time whenever the server enters ECHO. So one
 //! process is counted phase by phase, at full depth: between two ECHOs stands the work, less what the ECHO itself costs.
 //!
-//! Four things would make the numbers differ from run to run, and none of them does. How many events the server finds
-//! when it wakes depends on how fast its client is: so nothing is sent before it sleeps. Its cron and the module's timer
-//! go off by the clock: so a round is short, there are many, and the fewest instructions count. Tables that grow do so
-//! in the first rounds. And their seeds are not random here: seed_shim.rs.
+//! The numbers do not differ from run to run, and hardly from machine to machine. How many events the server finds when it
+//! wakes would depend on how fast its client is: so nothing is sent before it sleeps. Its cron and the module's timer go
+//! off by the clock, and its hash tables have random seeds: chance_shim.rs stops the one and leaves out the other. What
+//! grows, grows in the first rounds, and of the others the fewest instructions count.
 //!
 //! The processor's own counter (`perf stat -e instructions:u`) would do without callgrind, but most virtual machines
 //! have none.
 
 use crate::connection::Connection;
 use crate::server::{Loaded, Server};
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::OnceLock;
-use std::{env, fs};
+use std::time::Duration;
+use std::{env, fs, thread};
 
 /// Rounds that are counted, after the first ones that are not.
-const ROUNDS: usize = 12;
-const WARM_UP: usize = 3;
+const ROUNDS: usize = 5;
+const WARM_UP: usize = 2;
 
 /// A server whose instructions are counted.
 #[derive(Debug)]
 pub struct CountedServer {
     server: Server,
     control: Connection,
+    /// How often ten milliseconds have passed while time stands still.
+    passed: Cell<u8>,
     parts: usize,
     /// What is counted for the two halves of ECHO, when nothing is done between two of them.
     echo: u64,
@@ -49,13 +55,13 @@ pub fn can_be_counted() -> bool {
 }
 
 /// The library that is preloaded, compiled once.
-fn seed_shim() -> &'static Path {
+fn chance_shim() -> &'static Path {
     static COMPILED: OnceLock<PathBuf> = OnceLock::new();
     COMPILED.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("seed_shim.rs");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("chance_shim.rs");
         let program = env::current_exe().expect("a program");
-        let library = program.with_file_name("libseed_shim.so");
-        let fresh = program.with_file_name(format!("libseed_shim-{}.so", process::id()));
+        let library = program.with_file_name("libchance_shim.so");
+        let fresh = program.with_file_name(format!("libchance_shim-{}.so", process::id()));
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let mut command = Command::new(rustc);
         command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
@@ -69,10 +75,11 @@ fn seed_shim() -> &'static Path {
 impl CountedServer {
     /// Starts a server with this module and these lines of redis.conf.
     pub fn start(loaded: Loaded, config: &[&str]) -> Self {
-        let seed = format!("LD_PRELOAD={}", seed_shim().display());
+        let preload = format!("LD_PRELOAD={}", chance_shim().display());
         let callgrind = [
             "env",
-            &seed,
+            &preload,
+            "LOCKWARD_STILL={dir}/still",
             "valgrind",
             "--quiet",
             "--tool=callgrind",
@@ -80,11 +87,15 @@ impl CountedServer {
             "--callgrind-out-file={dir}/counted.%p",
             "--log-fd=1",
         ];
-        let config = [&["hz 1", "dynamic-hz no", "enable-debug-command yes"], config].concat();
+        let config = [&["enable-debug-command yes", "jemalloc-bg-thread no"], config].concat();
         let server = Server::start_under(&callgrind, loaded, &config);
         let control = server.connect();
-        let mut counted = Self { server, control, parts: 0, echo: 0 };
+        let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
+        // Long enough for the server's cron to be due, so that it is done with the next command: there the module finds
+        // out whether anybody listens.
+        thread::sleep(Duration::from_millis(110));
         counted.part();
+        counted.stand_still();
         counted.echo = counted.fewest(&mut |_| {}).0;
         counted
     }
@@ -110,6 +121,18 @@ impl CountedServer {
     pub fn count(&mut self, units: usize, mut work: impl FnMut(&Self)) -> Count {
         let (instructions, profile) = self.fewest(&mut work);
         Count { each: (instructions - self.echo) as f64 / units as f64, profile }
+    }
+
+    /// Lets ten milliseconds pass for the server.
+    pub fn pass_time(&self) {
+        self.passed.set(self.passed.get() + 1);
+        self.stand_still();
+    }
+
+    /// Lets time stand still for the server.
+    fn stand_still(&self) {
+        let file = OpenOptions::new().write(true).open(self.server.dir().join("still"));
+        file.and_then(|mut file| file.write_all(&[1, self.passed.get()])).expect("a directory of our own");
     }
 
     fn fewest(&mut self, work: &mut dyn FnMut(&Self)) -> (u64, String) {

@@ -1,0 +1,110 @@
+//! Leaves nothing to chance in a server that is preloaded with it. Not part of the crate: src/instructions.rs compiles
+//! it.
+//!
+//! - Random bytes are zeros. A server seeds its hash tables with them: which names share a place in the table of
+//!   commands, and with it how many instructions a command takes, would differ from process to process.
+//! - Once the first byte of the file named by `LOCKWARD_STILL` is not 0, time stands still, but for a microsecond each time
+//!   somebody asks, and ten milliseconds for each time the second byte counts. No timer goes off meanwhile, and the server
+//!   sleeps until a client wakes it.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+
+unsafe extern "C" {
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn getenv(name: *const c_char) -> *const c_char;
+    fn open(path: *const c_char, flags: c_int, ...) -> c_int;
+    fn ftruncate(file: c_int, length: i64) -> c_int;
+    fn mmap(at: *mut c_void, length: usize, access: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void;
+}
+
+/// The function that this one stands before.
+macro_rules! next {
+    ($name:literal as fn($($argument:ty),*) -> $result:ty) => {{
+        static NEXT: OnceLock<unsafe extern "C" fn($($argument),*) -> $result> = OnceLock::new();
+        *NEXT.get_or_init(|| transmute(dlsym(-1_isize as *mut c_void, $name.as_ptr())))
+    }};
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void {
+    unsafe {
+        let open = next!(c"fopen" as fn(*const c_char, *const c_char) -> *mut c_void);
+        let random = CStr::from_ptr(path) == c"/dev/urandom";
+        open(if random { c"/dev/zero".as_ptr() } else { path }, mode)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut c_void {
+    unsafe { fopen(path, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getrandom(buffer: *mut c_void, length: usize, _flags: c_uint) -> isize {
+    unsafe { buffer.write_bytes(0, length) };
+    length as isize
+}
+
+#[repr(C)]
+struct Time {
+    seconds: i64,
+    rest: i64,
+}
+
+const REALTIME: c_int = 0;
+const MONOTONIC: c_int = 1;
+
+const OPEN_TO_WRITE_OR_MAKE: c_int = 0o102;
+const FOR_US: c_int = 0o600;
+const READ: c_int = 1;
+const SHARED: c_int = 1;
+
+/// How often ten milliseconds have passed while time stands still; `None` while it does not.
+fn still() -> Option<i64> {
+    static FILE: OnceLock<usize> = OnceLock::new();
+    let file = *FILE.get_or_init(|| unsafe {
+        let file = open(getenv(c"LOCKWARD_STILL".as_ptr()), OPEN_TO_WRITE_OR_MAKE, FOR_US);
+        assert_eq!(ftruncate(file, 2), 0);
+        mmap(ptr::null_mut(), 2, READ, SHARED, file, 0) as usize
+    });
+    let [still, passed] = unsafe { &*(file as *const [AtomicU8; 2]) };
+    (still.load(Ordering::Relaxed) != 0).then(|| passed.load(Ordering::Relaxed).into())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
+    /// Where each clock stands, in nanoseconds; 0 while it runs.
+    static STANDS: [AtomicI64; 2] = [AtomicI64::new(0), AtomicI64::new(0)];
+    unsafe {
+        let status = next!(c"clock_gettime" as fn(c_int, *mut Time) -> c_int)(clock, time);
+        if let (REALTIME | MONOTONIC, Some(passed)) = (clock, still()) {
+            let stands = &STANDS[clock as usize];
+            let now = (*time).seconds * 1_000_000_000 + (*time).rest;
+            let _ = stands.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+            let then = stands.fetch_add(1_000, Ordering::Relaxed) + passed * 10_000_000;
+            *time = Time { seconds: then / 1_000_000_000, rest: then % 1_000_000_000 };
+        }
+        status
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gettimeofday(time: *mut Time, _zone: *mut c_void) -> c_int {
+    unsafe {
+        let status = clock_gettime(REALTIME, time);
+        (*time).rest /= 1_000;
+        status
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(file: c_int, events: *mut c_void, most: c_int, limit: c_int) -> c_int {
+    unsafe {
+        let wait = next!(c"epoll_wait" as fn(c_int, *mut c_void, c_int, c_int) -> c_int);
+        wait(file, events, most, if limit > 0 && still().is_some() { -1 } else { limit })
+    }
+}
