@@ -6,8 +6,9 @@ use crate::errors::Error;
 use crate::server::{Context, KeyName, Socket, mono};
 use crate::settings;
 use crate::state::{self, Undelivered};
-use lockward_core::{AcquireRequest, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
-use std::cell::Cell;
+use lockward_core::{AcquireRequest, ById, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 /// A lock by its database and key, kept for later.
@@ -15,16 +16,36 @@ pub type LockName = (Db, Rc<[u8]>);
 
 /// How a wait has ended: what the client is told, and what must happen when it cannot be told.
 pub struct Verdict {
-    wake: Wake<Client>,
-    lock: Option<LockName>,
-    told: Cell<bool>,
+    client: Client,
+    owner: Owner,
+    outcome: Outcome,
+    /// The lock of which it grants a hold, which is passed on when the client has left; none once somebody has claimed it.
+    passed_on: Option<LockName>,
 }
 
-/// The verdicts of this turn of the event loop that grant a hold and have not ended yet.
+/// The verdicts that are on their way to their clients.
 #[derive(Default)]
 pub struct InFlight {
-    granted: Vec<Rc<Verdict>>,
-    ended: usize,
+    verdicts: HashMap<NonZeroUsize, Verdict, ById>,
+    sent: usize,
+}
+
+impl InFlight {
+    fn send(&mut self, verdict: Verdict) -> NonZeroUsize {
+        self.sent = self.sent.wrapping_add(1);
+        let number = NonZeroUsize::new(self.sent).unwrap_or(NonZeroUsize::MIN);
+        self.verdicts.insert(number, verdict);
+        number
+    }
+
+    fn take(&mut self, number: NonZeroUsize) -> Option<Verdict> {
+        const KEPT: usize = 64;
+        let verdict = self.verdicts.remove(&number);
+        if self.verdicts.is_empty() && self.verdicts.capacity() > KEPT * 2 {
+            self.verdicts.shrink_to(KEPT);
+        }
+        verdict
+    }
 }
 
 /// A wait that is about to begin.
@@ -82,69 +103,51 @@ fn socket_of(context: Context, id: u64) -> Option<Socket> {
 
 /// Unblocks a waiter that has left the line, to be told how its wait ended. `lock` is the lock it may have been granted.
 pub fn wake(wake: Wake<Client>, lock: Option<LockName>) {
-    let client = wake.waiter.ticket.handle;
-    let verdict = Rc::new(Verdict { wake, lock, told: Cell::new(false) });
-    if verdict.counted().is_some() {
-        state::with(|state| state.in_flight.granted.push(Rc::clone(&verdict)));
+    let Wake { waiter, outcome } = wake;
+    let Ticket { request, handle: client, .. } = waiter.ticket;
+    let counted = matches!(outcome, Outcome::Granted(grant) if grant.counted);
+    let verdict = Verdict { client, owner: request.owner, outcome, passed_on: lock.filter(|_| counted) };
+    let number = state::with(|state| state.in_flight.send(verdict));
+    blocked::unblock(client, number);
+}
+
+/// Answers the client of a verdict. One that has left, though the server has yet to hear of that, is not told of a hold:
+/// that is passed on. False when there is no such verdict.
+pub fn tell(context: Context, number: NonZeroUsize) -> bool {
+    let Some(verdict) = state::with(|state| state.in_flight.take(number)) else { return false };
+    let Verdict { client, owner, outcome, passed_on } = &verdict;
+    if passed_on.is_some() && client.socket.is_some_and(Socket::is_left) {
+        context.reply_null_array();
+        verdict.pass_on();
+        return true;
     }
-    blocked::unblock(client, verdict);
+    match *outcome {
+        Outcome::Granted(grant) => reply_grant(context, grant, client.minted.then_some(owner)),
+        Outcome::NotAcquired => context.reply_null_array(),
+        Outcome::Refused(refusal) => Error::Refused(refusal).reply(context),
+        Outcome::Superseded => Error::Superseded.reply(context),
+        Outcome::WrongType => Error::WrongType.reply(context),
+        Outcome::NotServed => Error::NotServed.reply(context),
+        Outcome::BecameReplica => Error::BecameReplica.reply(context),
+    }
+    true
+}
+
+/// The client of a verdict cannot be told of it: a hold that it grants is passed on.
+pub fn drop_verdict(number: NonZeroUsize) {
+    if let Some(verdict) = state::with(|state| state.in_flight.take(number)) {
+        verdict.pass_on();
+    }
 }
 
 impl Verdict {
-    /// Answers the client. One that has left, though the server has yet to hear of that, is not told of a grant.
-    pub fn tell(&self, context: Context) {
-        let ticket = &self.wake.waiter.ticket;
-        if self.counted().is_some() && ticket.handle.socket.is_some_and(Socket::is_left) {
-            return context.reply_null_array();
-        }
-        self.told.set(true);
-        match self.wake.outcome {
-            Outcome::Granted(grant) => {
-                let owner = &ticket.request.owner;
-                reply_grant(context, grant, ticket.handle.minted.then_some(owner));
-            }
-            Outcome::NotAcquired => context.reply_null_array(),
-            Outcome::Refused(refusal) => Error::Refused(refusal).reply(context),
-            Outcome::Superseded => Error::Superseded.reply(context),
-            Outcome::WrongType => Error::WrongType.reply(context),
-            Outcome::NotServed => Error::NotServed.reply(context),
-            Outcome::BecameReplica => Error::BecameReplica.reply(context),
-        }
-    }
-
-    /// After the answer, or instead of it when the client had left: a hold that nobody was told of is passed on.
-    pub fn end(&self) {
-        let Some((grant, (db, key))) = self.counted() else { return };
+    fn pass_on(self) {
+        let (Outcome::Granted(grant), Some((db, key))) = (self.outcome, self.passed_on) else { return };
         let now = mono();
         state::with(|state| {
-            state.in_flight.ended += 1;
-            if state.in_flight.ended >= state.in_flight.granted.len() {
-                state.in_flight = InFlight::default();
-            }
-            if !self.told.get() {
-                let (db, key, owner) = (*db, Rc::clone(key), self.owner().clone());
-                state.undelivered.push(Undelivered { db, key, owner, token: grant.token });
-                state.look_at(&[], now);
-            }
+            state.undelivered.push(Undelivered { db, key, owner: self.owner, token: grant.token });
+            state.look_at(&[], now);
         });
-    }
-
-    fn owner(&self) -> &Owner {
-        &self.wake.waiter.ticket.request.owner
-    }
-
-    /// The grant and its lock, when it counts a hold.
-    fn counted(&self) -> Option<(Grant, &LockName)> {
-        match self.wake.outcome {
-            Outcome::Granted(grant) if grant.counted => Some((grant, self.lock.as_ref()?)),
-            Outcome::Granted(_)
-            | Outcome::NotAcquired
-            | Outcome::Refused(_)
-            | Outcome::Superseded
-            | Outcome::WrongType
-            | Outcome::NotServed
-            | Outcome::BecameReplica => None,
-        }
     }
 }
 
@@ -169,9 +172,9 @@ pub fn claim(name: &KeyName<'_>, owner: &Owner) {
     let this = |db: Db, key: &[u8], other: &Owner| db == name.db() && key == name.bytes() && other == owner;
     state::with(|state| {
         state.undelivered.retain(|grant| !this(grant.db, &grant.key, &grant.owner));
-        for verdict in &state.in_flight.granted {
-            if verdict.counted().is_some_and(|(_, (db, key))| this(*db, key, verdict.owner())) {
-                verdict.told.set(true);
+        for verdict in state.in_flight.verdicts.values_mut() {
+            if verdict.passed_on.as_ref().is_some_and(|(db, key)| this(*db, key, &verdict.owner)) {
+                verdict.passed_on = None;
             }
         }
     });

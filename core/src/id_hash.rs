@@ -4,11 +4,11 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// For a map whose keys are such numbers.
-pub(crate) type ById = BuildHasherDefault<IdHasher>;
+pub type ById = BuildHasherDefault<IdHasher>;
 
 /// Multiplies by 2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct IdHasher(u64);
+pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {

@@ -28,6 +28,7 @@ mod units;
 mod waiting;
 
 pub use effects::{Effects, Event, Grant, NotHeld, Outcome, Propagation, Refusal, Wake, event_of};
+pub use id_hash::ById;
 pub use lock::{Change, End, Holder, Lock, Slots, Tenures};
 pub use owner::Owner;
 pub use quarantine::{Quarantine, Seen};

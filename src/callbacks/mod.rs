@@ -29,8 +29,8 @@ pub enum Edge {
     Unblock,
     /// A blocked client has left.
     Disconnect,
-    /// What is left of an answer.
-    FreeReply,
+    /// An answer has failed.
+    Untold,
     /// The module's timer.
     Timer,
     /// The server's cron.

@@ -7,11 +7,10 @@ thread_local! {
     static ARMED: Cell<Option<Edge>> = const { Cell::new(None) };
 }
 
-const EDGES: [(&[u8], Edge); 20] = [
+const EDGES: [(&[u8], Edge); 19] = [
     (b"command", Edge::Command),
     (b"reply", Edge::Reply),
     (b"disconnect", Edge::Disconnect),
-    (b"free-reply", Edge::FreeReply),
     (b"timer", Edge::Timer),
     (b"cron", Edge::Cron),
     (b"unlink", Edge::Unlink),
