@@ -248,7 +248,7 @@ fn send_replicas_waiters_away() {
 }
 
 fn send_away(line: LineId, outcome: Outcome) {
-    while let Some(waiter) = state::with(|state| state.room.pop_front(line)) {
+    while let Some((waiter, _)) = state::with(|state| state.room.pop_front(line)) {
         waiters::wake(Wake { waiter, outcome }, None);
     }
 }

@@ -244,7 +244,7 @@ impl State {
         let of_shadows = !self.follows() && (self.shadows.has_untold() || !self.to_put_back.is_empty());
         let at_once = of_shadows || !self.undelivered.is_empty() || self.unlinked.is_some();
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
-        let patrols = self.room.lines().next().is_some() || !(self.shadows.is_empty() || self.follows());
+        let patrols = self.room.waiters() > 0 || !(self.shadows.is_empty() || self.follows());
         let next = self.room.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();
         self.alarm.rearm(next, patrols, now);
     }

@@ -231,10 +231,10 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             if !self.re_enters(request) && !self.admits(request.slots) {
                 return;
             }
-            if let Some(waiter) = self.room.pop_front(line) {
-                let owner = waiter.ticket.request.owner.clone();
+            if let Some((waiter, waits_again)) = self.room.pop_front(line) {
+                let owner = waits_again.then(|| waiter.ticket.request.owner.clone());
                 self.answer(waiter);
-                self.serve_other_waits_of(&owner);
+                owner.iter().for_each(|owner| self.serve_other_waits_of(owner));
             }
         }
     }

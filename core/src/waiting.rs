@@ -8,13 +8,17 @@
 //! leaves), by its owner (to grant it together with the owner's first wait) and by its limit.
 //!
 //! Invariants: a waiter stands in exactly one line, under its place, under its owner and under its handle, and in
-//! `limits` when it has a limit; a line without waiters does not exist.
+//! `limits` when it has a limit; a line without waiters does not exist. A line that is due stands in `due`, at that time
+//! or before: a lease that is renewed or handed over makes a line due later, and to move it there each time would cost more
+//! than to find, once, that its time has not come.
 
 use crate::effects::{Outcome, Wake};
 use crate::id_hash::ById;
 use crate::owner::Owner;
 use crate::request::AcquireRequest;
 use crate::units::Instant;
+use std::cell::Cell;
+use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
@@ -82,13 +86,72 @@ pub enum Full {
     Total,
 }
 
+/// The hash of an owner, told apart from all others by nobody outside. Owners of one hash stand under it together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct OwnerHash(u64);
+
+/// Where the waits of an owner stand: nearly always there is one, which takes no memory of its own.
+#[derive(Debug)]
+enum Places {
+    One(Place),
+    More(BTreeSet<Place>),
+}
+
+impl Places {
+    fn iter(&self) -> impl Iterator<Item = &Place> {
+        let (one, more) = match self {
+            Self::One(place) => (Some(place), None),
+            Self::More(places) => (None, Some(places)),
+        };
+        one.into_iter().chain(more.into_iter().flatten())
+    }
+
+    fn add(&mut self, place: Place) {
+        match self {
+            Self::One(first) => *self = Self::More(BTreeSet::from([*first, place])),
+            Self::More(places) => {
+                places.insert(place);
+            }
+        }
+    }
+
+    /// Takes a place out. Whether there are others.
+    fn take(&mut self, place: Place) -> bool {
+        match self {
+            Self::One(_) => false,
+            Self::More(places) => {
+                places.remove(&place);
+                !places.is_empty()
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Standing<H> {
+    waiter: Waiter<H>,
+    owner: OwnerHash,
+}
+
 #[derive(Debug)]
 struct Line<H> {
     db: Db,
     key: Rc<[u8]>,
-    waiters: BTreeMap<Place, Waiter<H>>,
-    by_owner: HashMap<Owner, BTreeSet<Place>>,
+    waiters: BTreeMap<Place, Standing<H>>,
+    by_owner: HashMap<OwnerHash, Places, ById>,
     due: Option<Instant>,
+    /// When it stands in the index of due lines.
+    looked_up: Option<Instant>,
+}
+
+impl<H> Line<H> {
+    /// The place of the earliest wait of an owner.
+    fn first_of(&self, owner: &Owner, hash: OwnerHash) -> Option<Place> {
+        let its_own = |place: &&Place| {
+            self.waiters.get(place).is_some_and(|standing| standing.waiter.ticket.request.owner == *owner)
+        };
+        self.by_owner.get(&hash)?.iter().find(its_own).copied()
+    }
 }
 
 /// All lines.
@@ -100,6 +163,9 @@ pub struct WaitingRoom<H> {
     limits: BTreeSet<(Instant, LineId, Place)>,
     due: BTreeSet<(Instant, LineId)>,
     in_turn: BTreeSet<LineId>,
+    owners: RandomState,
+    /// The line that was last asked for by its name: one command asks several times.
+    asked_last: Cell<LineId>,
     next_line: u64,
     next_place: u64,
 }
@@ -121,6 +187,8 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             limits: BTreeSet::new(),
             due: BTreeSet::new(),
             in_turn: BTreeSet::new(),
+            owners: RandomState::new(),
+            asked_last: Cell::new(LineId(0)),
             next_line: 0,
             next_place: 0,
         }
@@ -135,10 +203,14 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// The line of a lock.
     #[must_use]
     pub fn line(&self, db: Db, key: &[u8]) -> Option<LineId> {
-        if self.lines.is_empty() {
-            return None;
+        let asked_last = self.asked_last.get();
+        let is_this = |line: &Line<H>| line.db == db && *line.key == *key;
+        if self.lines.get(&asked_last).is_some_and(is_this) {
+            return Some(asked_last);
         }
-        self.names.get(&db)?.get(key).copied()
+        let line = self.names.get(&db)?.get(key).copied()?;
+        self.asked_last.set(line);
+        Some(line)
     }
 
     /// The database and key of a line.
@@ -159,7 +231,11 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
 
     /// Who waits in a line, next to be served first.
     pub fn queue(&self, line: LineId) -> impl Iterator<Item = &Waiter<H>> {
-        self.lines.get(&line).into_iter().flat_map(|line| line.waiters.values())
+        self.lines
+            .get(&line)
+            .into_iter()
+            .flat_map(|line| line.waiters.values())
+            .map(|standing| &standing.waiter)
     }
 
     /// How many wait in a line.
@@ -194,7 +270,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// place of the owner's earlier wait, which is then told so.
     pub fn join(&mut self, db: Db, key: &[u8], ticket: Ticket<H>, now: Instant) -> Option<Wake<H>> {
         let earlier = self.earlier_wait(db, key, &ticket.request);
-        let superseded = earlier.and_then(|(line, place)| self.remove(line, place));
+        let superseded = earlier.and_then(|(line, place)| self.remove(line, place)).map(|(waiter, _)| waiter);
         let place = earlier.map_or_else(|| self.new_place(), |(_, place)| place);
         let since = superseded.as_ref().map_or(now, |waiter| waiter.since);
         let line = self.open(db, key);
@@ -205,8 +281,12 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     fn earlier_wait(&self, db: Db, key: &[u8], request: &AcquireRequest) -> Option<(LineId, Place)> {
         request.holds?;
         let line = self.line(db, key)?;
-        let place = self.lines.get(&line)?.by_owner.get(&request.owner)?.first()?;
-        Some((line, *place))
+        let place = self.lines.get(&line)?.first_of(&request.owner, self.hash(&request.owner))?;
+        Some((line, place))
+    }
+
+    fn hash(&self, owner: &Owner) -> OwnerHash {
+        OwnerHash(self.owners.hash_one(owner))
     }
 
     fn new_place(&mut self) -> Place {
@@ -217,38 +297,39 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// The next to be served.
     #[must_use]
     pub fn front(&self, line: LineId) -> Option<&Waiter<H>> {
-        self.lines.get(&line)?.waiters.values().next()
+        self.lines.get(&line)?.waiters.first_key_value().map(|(_, standing)| &standing.waiter)
     }
 
-    /// Takes the next to be served out of its line.
-    pub fn pop_front(&mut self, line: LineId) -> Option<Waiter<H>> {
-        let place = *self.lines.get(&line)?.waiters.keys().next()?;
-        self.remove(line, place)
+    /// Takes the next to be served out of its line. False beside it when its owner has no other wait there.
+    pub fn pop_front(&mut self, line: LineId) -> Option<(Waiter<H>, bool)> {
+        let (place, standing) = self.lines.get_mut(&line)?.waiters.pop_first()?;
+        Some(self.removed(line, place, standing))
     }
 
     /// The earliest wait of `owner` in a line.
     #[must_use]
     pub fn first_of(&self, line: LineId, owner: &Owner) -> Option<&Waiter<H>> {
+        let hash = self.hash(owner);
         let line = self.lines.get(&line)?;
-        line.waiters.get(line.by_owner.get(owner)?.first()?)
+        line.waiters.get(&line.first_of(owner, hash)?).map(|standing| &standing.waiter)
     }
 
     /// Takes the earliest wait of `owner` out of a line.
     pub fn pop_owner(&mut self, line: LineId, owner: &Owner) -> Option<Waiter<H>> {
-        let place = *self.lines.get(&line)?.by_owner.get(owner)?.first()?;
-        self.remove(line, place)
+        let place = self.lines.get(&line)?.first_of(owner, self.hash(owner))?;
+        self.remove(line, place).map(|(waiter, _)| waiter)
     }
 
     /// Takes out the waiter with this handle: its client has left.
     pub fn leave(&mut self, handle: H) -> Option<Waiter<H>> {
         let (line, place) = *self.by_handle.get(&handle)?;
-        self.remove(line, place)
+        self.remove(line, place).map(|(waiter, _)| waiter)
     }
 
     /// Takes out one waiter whose limit has been reached.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<Waiter<H>> {
         let (_, line, place) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
-        self.remove(line, place)
+        self.remove(line, place).map(|(waiter, _)| waiter)
     }
 
     /// Sets when the lock of a line must be looked at again: when its first lease ends.
@@ -257,10 +338,14 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         if entry.due == due {
             return;
         }
-        if let Some(before) = entry.due.take() {
+        entry.due = due;
+        if due.is_some() && entry.looked_up.is_some() && entry.looked_up <= due {
+            return;
+        }
+        if let Some(before) = entry.looked_up.take() {
             self.due.remove(&(before, line));
         }
-        entry.due = due;
+        entry.looked_up = due;
         if let Some(due) = due {
             self.due.insert((due, line));
         }
@@ -268,12 +353,20 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
 
     /// Takes one line whose time has come; it is not due any more.
     pub fn pop_due(&mut self, now: Instant) -> Option<LineId> {
-        let (_, line) = *self.due.first().filter(|(due, _)| *due <= now)?;
-        self.set_due(line, None);
-        Some(line)
+        loop {
+            let (_, line) = *self.due.first().filter(|(due, _)| *due <= now)?;
+            self.due.pop_first();
+            let Some(entry) = self.lines.get_mut(&line) else { continue };
+            entry.looked_up = entry.due.filter(|due| *due > now);
+            let Some(due) = entry.looked_up else {
+                entry.due = None;
+                return Some(line);
+            };
+            self.due.insert((due, line));
+        }
     }
 
-    /// The first instant at which a line is due or a limit is reached.
+    /// The first instant at which a line may be due or a limit is reached.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let due = self.due.first().map(|(due, _)| *due);
@@ -301,44 +394,57 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         let id = LineId(self.next_line);
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
-        let (waiters, by_owner) = (BTreeMap::new(), HashMap::new());
-        self.lines.insert(id, Line { db, key, waiters, by_owner, due: None });
+        let (waiters, by_owner) = (BTreeMap::new(), HashMap::default());
+        self.lines.insert(id, Line { db, key, waiters, by_owner, due: None, looked_up: None });
         self.in_turn.insert(id);
         id
     }
 
     fn insert(&mut self, id: LineId, place: Place, waiter: Waiter<H>) {
+        let owner = self.hash(&waiter.ticket.request.owner);
         let Some(line) = self.lines.get_mut(&id) else { return };
         self.by_handle.insert(waiter.ticket.handle, (id, place));
         if let Some(limit) = waiter.ticket.limit {
             self.limits.insert((limit, id, place));
         }
-        line.by_owner.entry(waiter.ticket.request.owner.clone()).or_default().insert(place);
-        line.waiters.insert(place, waiter);
+        line.by_owner.entry(owner).and_modify(|places| places.add(place)).or_insert(Places::One(place));
+        line.waiters.insert(place, Standing { waiter, owner });
     }
 
-    fn remove(&mut self, id: LineId, place: Place) -> Option<Waiter<H>> {
-        let line = self.lines.get_mut(&id)?;
-        let waiter = line.waiters.remove(&place)?;
-        if let Some(places) = line.by_owner.get_mut(&waiter.ticket.request.owner) {
-            places.remove(&place);
-            if places.is_empty() {
-                line.by_owner.remove(&waiter.ticket.request.owner);
-            }
-        }
+    fn remove(&mut self, id: LineId, place: Place) -> Option<(Waiter<H>, bool)> {
+        let standing = self.lines.get_mut(&id)?.waiters.remove(&place)?;
+        Some(self.removed(id, place, standing))
+    }
+
+    /// Takes out of all indexes who has been taken out of the line. Whether others of that owner may wait there.
+    fn removed(&mut self, id: LineId, place: Place, standing: Standing<H>) -> (Waiter<H>, bool) {
+        let Standing { waiter, owner } = standing;
         self.by_handle.remove(&waiter.ticket.handle);
         give_room_back(&mut self.by_handle);
         if let Some(limit) = waiter.ticket.limit {
             self.limits.remove(&(limit, id, place));
         }
-        self.close_if_unused(id);
-        Some(waiter)
+        let mut waits_again = false;
+        if let Some(line) = self.lines.get_mut(&id) {
+            if let Entry::Occupied(mut places) = line.by_owner.entry(owner) {
+                waits_again = places.get_mut().take(place);
+                if !waits_again {
+                    places.remove();
+                }
+            }
+            give_room_back(&mut line.by_owner);
+            if line.waiters.is_empty() {
+                self.close(id);
+            }
+        }
+        (waiter, waits_again)
     }
 
-    fn close_if_unused(&mut self, id: LineId) {
-        let Some(line) = self.lines.get(&id).filter(|line| line.waiters.is_empty()) else { return };
-        if let Some(due) = line.due {
-            self.due.remove(&(due, id));
+    fn close(&mut self, id: LineId) {
+        let Some(line) = self.lines.remove(&id) else { return };
+        give_room_back(&mut self.lines);
+        if let Some(at) = line.looked_up {
+            self.due.remove(&(at, id));
         }
         if let Some(names) = self.names.get_mut(&line.db) {
             names.remove(&line.key);
@@ -347,9 +453,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
                 self.names.remove(&line.db);
             }
         }
-        self.lines.remove(&id);
         self.in_turn.remove(&id);
-        give_room_back(&mut self.lines);
     }
 }
 
