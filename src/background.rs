@@ -29,12 +29,13 @@ pub fn gone_off() {
     state::with(|state| state.alarm.gone_off());
 }
 
-/// The server's cron: reads the wall clock for the steps to come, finds out when nobody listens, and sets the alarm: should
-/// the wall clock have been set back, the server's timers stand still.
+/// The server's cron: reads the wall clock for the steps to come, finds out whether nobody listens, and sets the alarm:
+/// should the wall clock have been set back, the server's timers stand still.
 pub fn tick() {
     clock::read();
-    if state::with(|state| !state.follows() && state.listeners.may_be_none()) && info::nobody_listens() {
-        state::with(|state| state.listeners.have_none());
+    if state::with(|state| !state.follows() && state.listeners.can_be_known()) {
+        let none = info::nobody_listens();
+        state::with(|state| state.listeners.found(none));
     }
     rearm();
 }

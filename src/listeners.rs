@@ -27,8 +27,8 @@ impl Listeners {
     }
 
     /// Whether it is worth asking if there are any.
-    pub const fn may_be_none(self) -> bool {
-        self.can_be_known && !self.none
+    pub const fn can_be_known(self) -> bool {
+        self.can_be_known
     }
 
     /// Whether there are none, for certain.
@@ -41,8 +41,8 @@ impl Listeners {
         self.none = false;
     }
 
-    /// The server's cron has found that there are none.
-    pub const fn have_none(&mut self) {
-        self.none = true;
+    /// What the server's cron has found: whether there are none.
+    pub const fn found(&mut self, none: bool) {
+        self.none = none;
     }
 }

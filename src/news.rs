@@ -220,7 +220,8 @@ pub fn loading_beside_ends(loaded: bool) {
     });
 }
 
-/// The server has forked: the child may make a snapshot for a replica or an AOF, which from now on hears what changes.
+/// The server has forked, begins a snapshot, or has got other settings: from now on a replica or an AOF may hear what
+/// changes.
 pub fn listeners_may_come() {
     state::with(|state| state.listeners.may_come());
 }

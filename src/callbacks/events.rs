@@ -135,7 +135,10 @@ unsafe extern "C" fn on_snapshot(
             raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => {
                 snapshot::ends(context);
             }
-            _ => snapshot::begins(context),
+            _ => {
+                news::listeners_may_come();
+                snapshot::begins(context);
+            }
         }
     });
 }
@@ -147,6 +150,7 @@ unsafe extern "C" fn on_config(
     data: *mut c_void,
 ) {
     guard(Edge::Config, (), || {
+        news::listeners_may_come();
         // SAFETY: with this event comes this structure, valid through the call, with as many names as it says.
         let names = unsafe {
             let Some(changed) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };

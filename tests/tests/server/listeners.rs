@@ -1,6 +1,8 @@
 //! While nobody listens, changes are not told. Whoever begins to listen, in the middle of it all, misses none.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, eventually, rounds};
+use std::fs;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -10,73 +12,141 @@ const OWNERS: u64 = 6;
 /// Locks that they share.
 const LOCKS: i64 = 40;
 
-/// Acquires, renews and releases whatever it meets, until told to stop.
-fn lock_and_unlock(server: &Server, owner: u64, seed: u64, stop: &AtomicBool) {
-    let mut random = Random::from_seed(seed + owner);
-    let mut client = server.client();
-    while !stop.load(Ordering::Relaxed) {
-        client.call_all((0..20).map(|_| {
-            let lock = random.within(0..LOCKS);
-            match random.within(0..5) {
-                0..3 => format!("LOCK.ACQUIRE lock-{lock} {owner} PX 600000"),
-                3 => format!("LOCK.RENEW lock-{lock} {owner} PX {}", random.within(500_000..700_000)),
-                _ => format!("LOCK.RELEASE lock-{lock} {owner}"),
-            }
-        }));
+/// Clients at work, which can be made to stand still.
+#[derive(Default)]
+struct Work {
+    over: AtomicBool,
+    stands: RwLock<()>,
+}
+
+impl Work {
+    /// Does `part` again and again, until told to stop.
+    fn go_on(&self, mut part: impl FnMut()) {
+        while !self.over.load(Ordering::Relaxed) {
+            let _goes_on = self.stands.read();
+            part();
+        }
+    }
+
+    /// Has every client done what it has begun, and runs `look` before any begins something else.
+    fn stand_still<T>(&self, look: impl FnOnce() -> T) -> T {
+        let _stands = self.stands.write();
+        look()
     }
 }
 
-/// Two clients hand a lock to and fro, until told to stop.
-fn hand_over(server: &Server, stop: &AtomicBool) {
+/// Tells the clients at work to stop when it goes out of scope, also by a panic.
+struct Stop<'a>(&'a Work);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Acquires, renews and releases whatever it meets: by itself, in transactions and in scripts.
+fn lock_and_unlock(server: &Server, owner: u64, seed: u64, work: &Work) {
+    let mut random = Random::from_seed(seed + owner);
+    let mut client = server.client();
+    let one = |random: &mut Random| {
+        let lock = random.within(0..LOCKS);
+        match random.within(0..5) {
+            0..3 => format!("LOCK.ACQUIRE lock-{lock} {owner} PX {}", random.within(500_000..700_000)),
+            3 => format!("LOCK.RENEW lock-{lock} {owner} PX {}", random.within(500_000..700_000)),
+            _ => format!("LOCK.RELEASE lock-{lock} {owner}"),
+        }
+    };
+    work.go_on(|| {
+        let mut commands: Vec<Vec<String>> = Vec::new();
+        let words = |command: String| command.split(' ').map(str::to_owned).collect();
+        for _ in 0..12 {
+            commands.push(words(one(&mut random)));
+        }
+        commands.push(words("MULTI".to_owned()));
+        for _ in 0..3 {
+            commands.push(words(one(&mut random)));
+        }
+        commands.push(words("EXEC".to_owned()));
+        let calls: Vec<String> =
+            (0..3).map(|_| format!("redis.pcall('{}')", one(&mut random).replace(' ', "','"))).collect();
+        commands.push(["EVAL", &calls.join(";"), "0"].map(str::to_owned).to_vec());
+        client.call_all(commands);
+    });
+}
+
+/// Two clients hand a lock to and fro.
+fn hand_over(server: &Server, work: &Work) {
     let mut observer = server.client();
     let (mut holder, mut waiter) = ((server.client(), "A"), (server.client(), "B"));
     holder.0.acquire("handed A PX 600000");
-    while !stop.load(Ordering::Relaxed) {
+    work.go_on(|| {
         waiter.0.ask(&format!("handed {} PX 600000 BLOCK 0", waiter.1));
         observer.see_waiters("handed", 1);
         assert_eq!(holder.0.call(format!("LOCK.RELEASE handed {}", holder.1)), Reply::Int(0));
         assert_eq!(waiter.0.reply().grant().holds, 1);
         std::mem::swap(&mut holder, &mut waiter);
-    }
+    });
 }
 
-/// Tells the clients at work to stop when it goes out of scope, also by a panic.
-struct Stop<'a>(&'a AtomicBool);
+/// Runs `test` while clients are at work, and stops them then.
+#[track_caller]
+fn at_work<T>(server: &Server, seed: u64, test: impl FnOnce(&Work) -> T) -> T {
+    let work = Work::default();
+    thread::scope(|scope| {
+        let _end = Stop(&work);
+        for owner in 0..OWNERS {
+            let work = &work;
+            scope.spawn(move || lock_and_unlock(server, owner, seed, work));
+        }
+        scope.spawn(|| hand_over(server, &work));
+        test(&work)
+    })
+}
 
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+/// Waits until clients have done something. By then the server's cron has run many times too.
+#[track_caller]
+fn see_work(server: &Server) {
+    let mut client = server.client();
+    let before = client.stat("stats", "total_commands_processed");
+    eventually("clients at work", || client.stat("stats", "total_commands_processed") > before + 5_000);
 }
 
 /// Lets somebody begin to listen while clients are at work, and stops them when he has heard enough.
 #[track_caller]
 fn while_clients_lock<T>(server: &Server, seed: u64, begin: impl FnOnce() -> T) -> T {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _end = Stop(&stop);
-        for owner in 0..OWNERS {
-            let stop = &stop;
-            scope.spawn(move || lock_and_unlock(server, owner, seed, stop));
-        }
-        scope.spawn(|| hand_over(server, &stop));
-        let mut client = server.client();
-        let mut see_work = || {
-            let before = client.stat("stats", "total_commands_processed");
-            eventually("clients at work", || {
-                client.stat("stats", "total_commands_processed") > before + 5_000
-            });
-        };
-        // By then the server's cron has run many times, and found that nobody listens.
-        see_work();
+    at_work(server, seed, |_| {
+        see_work(server);
         let begun = begin();
-        see_work();
+        see_work(server);
         begun
     })
 }
 
-fn digest(server: &Server) -> Reply {
-    server.client().call("DEBUG DIGEST")
+/// The locks of a server that stands still.
+#[derive(Debug)]
+struct Locks {
+    digest: Reply,
+    leases: Vec<i64>,
+}
+
+impl Locks {
+    fn of(server: &Server) -> Self {
+        let mut client = server.client();
+        let digest = client.call("DEBUG DIGEST");
+        let locks = (0..LOCKS).filter_map(|lock| client.info(&format!("lock-{lock}")));
+        let leases = locks.flat_map(|lock| lock.holders).map(|holder| holder.lease_left).collect();
+        Self { digest, leases }
+    }
+}
+
+impl PartialEq for Locks {
+    /// Leases go on while one server after the other is looked at, but by less than they differ from each other.
+    fn eq(&self, other: &Self) -> bool {
+        let near = |(one, other): (&i64, &i64)| one.abs_diff(*other) < 10_000;
+        self.digest == other.digest
+            && self.leases.len() == other.leases.len()
+            && self.leases.iter().zip(&other.leases).all(near)
+    }
 }
 
 #[test]
@@ -99,7 +169,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
             Setup::new().start_replica_of(&primary)
         });
         replica.see_in_sync_with(&primary);
-        assert_eq!(digest(&replica), digest(&primary), "round {round}: {diskless}, {delay}, {saves}");
+        assert_eq!(Locks::of(&replica), Locks::of(&primary), "round {round}: {diskless}, {delay}, {saves}");
     }
 }
 
@@ -121,11 +191,11 @@ fn an_aof_that_is_switched_on_while_clients_lock_misses_nothing() {
                     && client.server_info("persistence", "aof_last_bgrewrite_status") == "ok"
             });
         });
-        let before = digest(&server);
+        let before = Locks::of(&server);
         server.kill();
         server.change_setup(|setup| setup.config("appendonly yes"));
         server.start_again();
-        assert_eq!(digest(&server), before, "round {round}: {saves}");
+        assert_eq!(Locks::of(&server), before, "round {round}: {saves}");
     }
 }
 
@@ -139,7 +209,7 @@ fn a_replica_that_is_promoted_tells_those_who_come_then() {
     replica.promote();
     let next = while_clients_lock(&replica, random.number(), || Setup::new().start_replica_of(&replica));
     next.see_in_sync_with(&replica);
-    assert_eq!(digest(&next), digest(&replica));
+    assert_eq!(Locks::of(&next), Locks::of(&replica));
 }
 
 #[test]
@@ -153,4 +223,229 @@ fn what_nobody_hears_counts_as_a_change_all_the_same() {
         client.call(format!("LOCK.RENEW lock-{lock} A"));
         assert!(changes(&mut client) >= before + 2);
     }
+}
+
+/// Asks for all that changes, as a replica does, of a primary that is in no hurry to send it a snapshot.
+fn ask_for_a_snapshot(primary: &Server) -> Client {
+    let mut link = primary.client();
+    assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
+    link.send("PSYNC ? -1");
+    let mut observer = primary.client();
+    eventually("a replica without a snapshot", || observer.stat("replication", "connected_slaves") == 1);
+    link
+}
+
+#[test]
+fn a_replica_that_goes_on_from_a_snapshot_saved_by_hand_misses_nothing() {
+    let primary = in_no_hurry();
+    let mut client = see_nobody_listen(&primary);
+    let mut first = primary.client();
+    assert_eq!(first.call("REPLCONF capa eof capa psync2"), Reply::ok());
+    // All three in one turn of the event loop, between two of the cron.
+    primary.freeze();
+    first.send("PSYNC ? -1");
+    primary.see_unread_from(first.port());
+    client.send_all(["SAVE", "LOCK.ACQUIRE lock-1 A PX 600000"]);
+    primary.see_unread_from(client.port());
+    primary.thaw();
+    assert_eq!(client.reply(), Reply::ok());
+    assert_eq!(client.reply().grant().holds, 1);
+    let mut replica = Setup::new().start();
+    replica.kill();
+    fs::copy(primary.dir().join("dump.rdb"), replica.dir().join("dump.rdb")).expect("a copy of the snapshot");
+    replica.change_setup(|setup| setup.config(&format!("replicaof 127.0.0.1 {}", primary.port())));
+    replica.start_again();
+    replica.see_in_sync_with(&primary);
+    assert_eq!(client.stat("stats", "sync_partial_ok"), 1, "it has got a snapshot of its own");
+    assert_eq!(Locks::of(&replica), Locks::of(&primary));
+}
+
+/// A primary that waits long for more replicas before it sends them a snapshot.
+fn in_no_hurry() -> Server {
+    Setup::new()
+        .config("hz 500")
+        .config("repl-diskless-sync yes")
+        .config("repl-diskless-sync-delay 10000")
+        .start()
+}
+
+/// Lets the server's cron run, which finds that nobody listens.
+fn see_nobody_listen(server: &Server) -> Client {
+    let mut client = server.client();
+    let_cron_run(&mut client);
+    client
+}
+
+/// What the server has slept through, it does before the next command.
+fn let_cron_run(client: &mut Client) {
+    for _ in 0..2 {
+        assert_eq!(client.call("DEBUG SLEEP 0.01"), Reply::ok());
+    }
+}
+
+#[test]
+fn who_begins_to_listen_without_a_snapshot_hears_what_changes() {
+    let primary = in_no_hurry();
+    let mut client = see_nobody_listen(&primary);
+    let _waits = ask_for_a_snapshot(&primary);
+    let_cron_run(&mut client);
+    let mut link = primary.client();
+    let id = client.server_info("replication", "master_replid");
+    let next = client.stat("replication", "master_repl_offset") + 1;
+    link.send(format!("PSYNC {id} {next}"));
+    assert_eq!(link.reply(), Reply::Simple("CONTINUE".into()));
+    client.acquire("lock-1 A PX 600000");
+    eventually("what has changed", || {
+        let sent = link.reply();
+        let name = sent.items()[0].text();
+        assert_ne!(name, "LOCK.ACQUIRE");
+        name == "LOCK._APPLY"
+    });
+}
+
+/// Does one of the things after which somebody else may listen, or nobody.
+fn stir(client: &mut Client, random: &mut Random) {
+    let lock = random.within(0..LOCKS);
+    let switch = format!("CONFIG SET appendonly {}", random.one_of(&["yes", "no"]));
+    // Much of it is refused while something else is under way.
+    match random.within(0..8) {
+        0 => drop(client.call(switch)),
+        1 => drop(client.call("BGREWRITEAOF")),
+        2 => drop(client.call("BGSAVE")),
+        3 => drop(client.call("SAVE")),
+        4 => drop(client.call("DEBUG RELOAD")),
+        5 => drop(client.call(format!("CONFIG SET repl-diskless-sync {}", random.one_of(&["yes", "no"])))),
+        6 => drop(client.call(format!("CONFIG SET repl-diskless-sync-delay {}", random.within(0..2)))),
+        _ => {
+            client.send_all(["MULTI".to_owned(), format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), switch]);
+            client.send_all([format!("LOCK.RENEW lock-{lock} C PX 700000"), "BGREWRITEAOF".to_owned()]);
+            client.send_all([format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), "BGSAVE".to_owned()]);
+            client.send_all([format!("LOCK.RELEASE lock-{lock} C"), "EXEC".to_owned()]);
+            (0..9).for_each(|_| drop(client.reply()));
+        }
+    }
+}
+
+/// What comes out of the AOF of a server that stands still; `None` when it has no whole one now.
+fn locks_of_aof(server: &Server) -> Option<Locks> {
+    let mut client = server.client();
+    let mut is_there = |field: &str| client.stat("persistence", field) > 0;
+    let whole =
+        is_there("aof_enabled") && !is_there("aof_rewrite_scheduled") && !is_there("aof_rewrite_in_progress");
+    if !whole {
+        return None;
+    }
+    let mut other = Setup::new().start();
+    other.kill();
+    let to = other.dir().join("appendonlydir");
+    fs::create_dir(&to).expect("a directory for the AOF");
+    for file in fs::read_dir(server.dir().join("appendonlydir")).expect("an AOF") {
+        let from = file.expect("a file").path();
+        fs::copy(&from, to.join(from.file_name().expect("a name"))).expect("a copy of the AOF");
+    }
+    other.change_setup(|setup| setup.config("appendonly yes"));
+    other.start_again();
+    Some(Locks::of(&other))
+}
+
+#[test]
+fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
+    let mut random = Random::new();
+    let primary = Setup::new().config("hz 500").config("repl-backlog-ttl 1").start();
+    let (replica, beyond) = (Server::start(), Server::start());
+    let (mut replicas, mut files) = (0, 0);
+    at_work(&primary, random.number(), |work| {
+        let mut client = primary.client();
+        for round in 0..rounds(8, 150) {
+            if random.once_in(2) {
+                eventually("no backlog", || client.stat("replication", "repl_backlog_active") == 0);
+            }
+            if random.once_in(2) {
+                client.call("CONFIG SET appendonly no");
+            }
+            see_work(&primary);
+            (0..random.within(0..3)).for_each(|_| stir(&mut client, &mut random));
+            let follows = !random.once_in(4);
+            if follows {
+                replica.begin_to_follow(primary.port());
+            }
+            (0..random.within(0..3)).for_each(|_| stir(&mut client, &mut random));
+            if follows && random.once_in(3) {
+                beyond.begin_to_follow(replica.port());
+            }
+            if follows {
+                replica.see_in_sync_with(&primary);
+                see_work(&primary);
+            } else {
+                eventually("no rewrite of the AOF", || {
+                    client.stat("persistence", "aof_rewrite_scheduled") == 0
+                        && client.stat("persistence", "aof_rewrite_in_progress") == 0
+                });
+                see_work(&primary);
+            }
+            work.stand_still(|| {
+                let expected = Locks::of(&primary);
+                if follows {
+                    replica.see_in_sync_with(&primary);
+                    assert_eq!(Locks::of(&replica), expected, "round {round}");
+                    if beyond.client().server_info("replication", "role") == "slave" {
+                        beyond.see_in_sync_with(&replica);
+                        assert_eq!(Locks::of(&beyond), expected, "round {round}");
+                    }
+                    replicas += 1;
+                }
+                if let Some(locks) = locks_of_aof(&primary) {
+                    assert_eq!(locks, expected, "round {round}");
+                    files += 1;
+                }
+            });
+            beyond.promote();
+            replica.promote();
+        }
+    });
+    println!("{replicas} replicas and {files} AOFs were compared");
+}
+
+#[test]
+fn servers_that_take_turns_as_primary_go_on_alike() {
+    let mut random = Random::new();
+    let start = || Setup::new().config("hz 500").config("repl-backlog-ttl 1").start();
+    let (mut primary, mut replica) = (start(), start());
+    let mut failovers = 0;
+    for round in 0..rounds(6, 150) {
+        let work = Work::default();
+        thread::scope(|scope| {
+            let _end = Stop(&work);
+            for owner in 0..OWNERS {
+                let (server, work) = (if owner % 2 == 0 { &primary } else { &replica }, &work);
+                let seed = random.number() >> 1;
+                scope.spawn(move || lock_and_unlock(server, owner, seed, work));
+            }
+            if random.once_in(2) {
+                let mut client = primary.client();
+                eventually("no backlog", || client.stat("replication", "repl_backlog_active") == 0);
+            }
+            see_work(&primary);
+            replica.follow(&primary);
+            see_work(&primary);
+            let switched = random.once_in(2);
+            let (now, then) = if switched { (&replica, &primary) } else { (&primary, &replica) };
+            if switched {
+                assert_eq!(primary.client().call("FAILOVER"), Reply::ok());
+                then.see_in_sync_with(now);
+                see_work(now);
+                failovers += 1;
+            }
+            work.stand_still(|| {
+                then.see_in_sync_with(now);
+                assert_eq!(Locks::of(then), Locks::of(now), "round {round}: {switched}");
+            });
+            // From here on each goes its own way, and the other follows it in the next round.
+            then.promote();
+        });
+        if random.once_in(2) {
+            std::mem::swap(&mut primary, &mut replica);
+        }
+    }
+    println!("{failovers} failovers");
 }
