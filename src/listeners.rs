@@ -1,17 +1,22 @@
 //! Whether anybody may hear what changes: a replica, the backlog for one, or the AOF.
 //!
 //! Telling is the dearest part of a change, and most of it is done before the server finds that nobody listens. So the
-//! module asks beforehand, and not at each change, since asking is dear too. It takes for granted that somebody listens
-//! until the server's cron has asked, and does so again at once when that may have ended:
+//! module asks beforehand, and not at each change, since asking is dear too: at each turn of the server's cron, and until
+//! that has found nobody, somebody listens. Why nothing is missed in between:
 //!
-//! - A replica needs a snapshot before it can hear changes, and so does an AOF that is switched on. A snapshot is made by
-//!   a child process, and the server says when it forks one. What changes before the fork is in the snapshot.
-//! - A replica that goes on without a snapshot finds what it missed in the backlog. Where there is one, somebody listens.
+//! - What the cron finds is what the server itself goes by when it is given something to send. While that stays so, it
+//!   drops all that it is given, of this module as of its own commands.
+//! - It ends when a replica asks for a snapshot, when an AOF is switched on, with another role and with other data. The
+//!   server tells of all but the first, and of each snapshot: of the child that makes it, and of one that is saved in the
+//!   foreground. From then on somebody listens.
+//! - A replica that waits for its snapshot is not sent what changes. The backlog that is made for it is, but under a new
+//!   replication id, which others learn from the snapshot alone, along with where in the backlog to go on: behind all
+//!   that was given before.
 //! - A server that starts makes its backlog and its AOF before its cron runs for the first time.
-//! - A server that becomes primary or replica, or loads data, says so.
+//! - The cron does not run within a transaction or a script, so nobody is found only in between.
 //!
 //! In a cluster a slot that moves may have listeners of its own, so there somebody always listens; and on a server that is
-//! newer than those whose source has been read for all this.
+//! newer than those whose source has been read for all this. docs/design.md names the functions.
 
 /// Whether anybody may hear what changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
