@@ -24,7 +24,7 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
 /// The key is left alone: it is missing here too, or is deleted by what the primary sends next (an eviction is told of
 /// before its DEL), or something else stands in its place.
 fn keep(name: &KeyName<'_>, shadow: Option<Lock>) {
-    events::see_what_shadows_need();
+    events::see_new_keys();
     state::with(|state| match shadow {
         Some(lock) => {
             lock.holders().for_each(|holder| state.tokens.observe(holder.token));

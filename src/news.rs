@@ -131,7 +131,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
         false
     });
     if kept {
-        events::see_what_shadows_need();
+        events::see_new_keys();
     }
     kept
 }

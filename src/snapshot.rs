@@ -62,7 +62,7 @@ pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
     if !global_flags().loading_somehow() {
         return false;
     }
-    events::see_what_shadows_need();
+    events::see_new_keys();
     let locks = all.iter().map(|carried| stored::load(&carried.payload));
     let Some(locks) = locks.collect::<Option<Vec<Lock>>>() else { return false };
     state::with(|state| {

@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Twice in each turn of its event loop the server walks through the list of what modules have subscribed to: what is
 /// needed only now and then is subscribed to then.
 pub fn subscribe(context: Context) -> bool {
-    let server_events: [(u64, raw::RedisModuleEventCallback); 7] = [
+    let server_events: [(u64, raw::RedisModuleEventCallback); 8] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
         (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap_db)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
         (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
+        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_snapshot)),
         (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
     ];
     server_events.into_iter().all(|(id, callback)| see_event(context.as_ptr(), id, callback))
@@ -48,13 +49,10 @@ pub fn see_why_keys_go() {
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, Some(on_key_gone));
 }
 
-/// From the first shadow on, the server tells when it makes a snapshot, which takes shadows along, and of every key that
-/// comes to be where none was: it may take a shadow's place. Before, that would cost every such command for nothing.
-pub fn see_what_shadows_need() {
+/// From the first shadow on, the server tells of every key that comes to be where none was: it may take a shadow's place.
+/// Before, that would cost every such command for nothing.
+pub fn see_new_keys() {
     static SEEN: AtomicBool = AtomicBool::new(false);
-    if !SEEN.load(Ordering::Relaxed) {
-        see_event(timer::lasting_context(), raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_snapshot));
-    }
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_NEW, Some(on_new_key));
 }
 
