@@ -1,7 +1,12 @@
 //! Instructions that the server needs for what Lockward does, each beside those of a plain command of the same shape in
 //! the same run. A count that has grown beyond its limit fails. Nothing here is timed.
 
-#![allow(clippy::panic, clippy::indexing_slicing, reason = "a check that cannot go on ends, and says why")]
+#![allow(
+    clippy::panic,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a check that cannot go on ends, and says why"
+)]
 
 use lockward_bench::connection::Connection;
 use lockward_bench::instructions::{self, Count, CountedServer};
