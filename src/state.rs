@@ -7,10 +7,11 @@ use crate::alarm::Alarm;
 use crate::client::Client;
 use crate::listeners::Listeners;
 use crate::server::{Flags, Shared, Socket};
+use crate::turn::Decided;
 use crate::waiters::InFlight;
 use lockward_core::{
-    Db, Effects, FencingToken, Instant, LineId, Lock, Name, Owner, Quarantine, Seen, Shadows, Span,
-    TokenSource, WaitingRoom,
+    Db, FencingToken, Instant, LineId, Lock, Name, Owner, Quarantine, Seen, Shadows, Span, TokenSource,
+    WaitingRoom,
 };
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -38,8 +39,8 @@ pub struct State {
     pub tokens: TokenSource,
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
-    /// The buffers that steps use in turn.
-    pub effects: Option<Box<Effects<Client>>>,
+    /// What turns leave to be carried out, one after the other.
+    pub decided: Option<Box<Decided>>,
     /// The one timer of the module.
     pub alarm: Alarm,
     /// Grants that are about to be told.
@@ -126,7 +127,7 @@ impl State {
             carriers: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
-            effects: None,
+            decided: None,
             alarm: Alarm::new(),
             in_flight: InFlight::default(),
             undelivered: Vec::new(),
@@ -185,9 +186,13 @@ impl State {
     /// What the server took out of the keyspace last, it did not drop on its own account: it would have said so.
     #[inline]
     pub fn note_unlinked(&mut self, now: Instant) {
-        if self.unlinked.is_some()
-            && let Some(gone) = self.unlinked.take()
-        {
+        if self.unlinked.is_some() {
+            self.note_gone(now);
+        }
+    }
+
+    fn note_gone(&mut self, now: Instant) {
+        if let Some(gone) = self.unlinked.take() {
             self.note_broken(gone.db, &gone.key, &gone.lock, now);
         }
     }

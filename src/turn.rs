@@ -11,13 +11,15 @@ use crate::state::{self, Acting, State};
 use crate::waiters::{self, LockName};
 use lockward_core::{Effects, Instant, LineId, Lock, Now, Propagation, Step, encoding};
 use std::ffi::CStr;
+use std::mem;
 
 /// The internal command that carries changes to replicas and the AOF.
 pub const APPLY: &CStr = c"LOCK._APPLY";
 
-struct Decided<R> {
-    answer: R,
-    effects: Box<Effects<Client>>,
+/// What a step leaves to be carried out. Reused from turn to turn.
+#[derive(Default)]
+pub struct Decided {
+    effects: Effects<Client>,
     waits: Option<Waits>,
 }
 
@@ -40,7 +42,7 @@ pub fn on_lock<R>(
 ) -> Result<R, Foreign> {
     let mut key = OpenKey::for_write(context, name);
     let now = now();
-    let decided = match key.content() {
+    let (answer, decided) = match key.content() {
         Content::Foreign => {
             break_shadow(name, now.mono);
             return Err(Foreign);
@@ -58,28 +60,30 @@ pub fn on_lock<R>(
             decided
         }
         Content::Missing => {
-            let (lock, decided) = state::with(|state| {
+            let mut lock = Lock::new();
+            let decided = state::with(|state| {
                 let shadow = state.shadows.take(name.db(), name.bytes());
                 let shadowed = shadow.is_some();
-                let mut lock = shadow.unwrap_or_default();
-                let mut decided = decide_on(context, state, name, &mut lock, now, decide);
-                if shadowed && !decided.effects.changed() {
-                    state.shadows.put(name.db(), name.bytes(), lock);
-                    return (Lock::new(), decided);
+                if let Some(shadow) = shadow {
+                    lock = shadow;
                 }
-                if shadowed {
+                let (answer, mut decided) = decide_on(context, state, name, &mut lock, now, decide);
+                if shadowed && !decided.effects.changed() {
+                    state.shadows.put(name.db(), name.bytes(), mem::take(&mut lock));
+                } else if shadowed {
                     state.shadows.told(name.db(), name.bytes());
                     decided.effects.make_whole(&lock, now);
                     lock.reckon_expiry(now);
                 }
-                (lock, decided)
+                (answer, decided)
             });
             key.create(lock);
             decided
         }
     };
     drop(key);
-    Ok(carry_out(context, name, decided, now))
+    carry_out(context, name, decided, now);
+    Ok(answer)
 }
 
 /// A read has found a lease that is over: it is cleared away, as the server drops a key whose TTL has passed when it
@@ -147,15 +151,18 @@ fn decide_on<R>(
     lock: &mut Lock,
     now: Now,
     decide: impl FnOnce(&mut Step<'_, Client>) -> R,
-) -> Decided<R> {
+) -> (R, Box<Decided>) {
     state.note_unlinked(now.mono);
-    let mut effects = state.effects.take().unwrap_or_default();
+    let mut decided = state.decided.take().unwrap_or_default();
+    let Decided { effects, waits } = &mut *decided;
     // What is sent instead is the command as it was given, so there must be one.
     if context.is_of_command() && state.listeners.none() {
         effects.nobody_listens();
     }
     let line = state.room.line(name.db(), name.bytes());
-    let waits = line.and_then(|line| Some(Waits { line, lock: state.room.name(line)?, due: None }));
+    if let Some(line) = line {
+        *waits = state.room.name(line).map(|lock| Waits { line, lock, due: None });
+    }
     let mut step = Step {
         lock,
         line,
@@ -163,17 +170,19 @@ fn decide_on<R>(
         room: &mut state.room,
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
-        effects: &mut effects,
+        effects,
         now,
     };
     let answer = decide(&mut step);
-    let waits = waits.map(|waits| Waits { due: step.due(), ..waits });
+    if let Some(waits) = waits {
+        waits.due = step.due();
+    }
     state.note(name.db(), name.bytes(), effects.seen(), now.mono);
-    Decided { answer, effects, waits }
+    (answer, decided)
 }
 
-fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: Now) -> R {
-    let Decided { answer, mut effects, waits } = decided;
+fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, now: Now) {
+    let Decided { effects, waits } = &mut *decided;
     match effects.propagation() {
         Propagation::Nothing => {}
         Propagation::Verbatim => context.replicate_verbatim(),
@@ -186,17 +195,17 @@ fn carry_out<R>(context: Context, name: &KeyName<'_>, decided: Decided<R>, now: 
             context.notify(event, name);
         }
     }
-    if let Some(Waits { lock, .. }) = &waits {
+    if let Some(Waits { lock, .. }) = waits {
         for wake in effects.wakes.drain(..) {
             waiters::wake(wake, Some(lock.clone()));
         }
     }
     effects.clear();
+    let waits = waits.take();
     state::with(|state| {
-        state.effects = Some(effects);
         if let Some(Waits { line, due, .. }) = waits {
             state.set_due(line, due, now.mono);
         }
+        state.decided = Some(decided);
     });
-    answer
 }

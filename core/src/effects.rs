@@ -182,6 +182,7 @@ impl<H> Effects<H> {
     }
 
     /// Records one change of `lock` and carries it out.
+    #[inline]
     pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, now: Now) {
         self.record(&change, now);
         lock.apply(change, now);
@@ -193,6 +194,7 @@ impl<H> Effects<H> {
         lock.apply_all(changes, now);
     }
 
+    #[inline]
     fn record(&mut self, change: &Change, now: Now) {
         if !self.unheard {
             encoding::append(&mut self.payload, change, now);

@@ -272,6 +272,7 @@ impl Lock {
         (fit && count > 0).then(|| Self::pack(Loose { holders: holders.into(), expires_at }))
     }
 
+    #[inline]
     pub(crate) fn held_by_one(holder: Holder, expires_at: WallTime) -> Self {
         Self(match Packed::new(holder, expires_at) {
             Ok(packed) => Rest::One(packed),
@@ -297,6 +298,7 @@ impl Lock {
         Loose { holders, expires_at }
     }
 
+    #[inline(never)]
     fn work(&mut self, work: impl FnOnce(&mut Loose)) {
         let mut loose = mem::take(self).unpack();
         work(&mut loose);
@@ -329,8 +331,14 @@ impl Lock {
 
     /// The tenure of `owner`.
     #[must_use]
+    #[inline]
     pub fn holder(&self, owner: &Owner) -> Option<Holder<&Owner>> {
-        self.holders().find(|holder| holder.owner == owner)
+        match &self.0 {
+            Rest::One(packed) => (packed.owner == *owner).then(|| packed.holder()),
+            Rest::List { holders, .. } => {
+                holders.iter().find(|holder| holder.owner == *owner).map(Holder::as_ref)
+            }
+        }
     }
 
     /// Whether a request that names `slots` fits beside the present holders: counting it, they are no more than the
@@ -386,6 +394,7 @@ impl Lock {
     }
 
     /// Carries out one change: the only way a lock changes, on a primary, on a replica and from a file.
+    #[inline]
     pub fn apply(&mut self, change: Change, now: Now) {
         match (&self.0, change) {
             // What happens to most locks needs no unpacking: somebody takes one that is free, and gives it back.

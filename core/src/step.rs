@@ -171,6 +171,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         self.lock.first_deadline().into_iter().chain(self.quarantine.ends(self.now.mono)).min()
     }
 
+    #[inline]
     fn change(&mut self, change: Change, event: Event) {
         self.effects.change(self.lock, change, self.now);
         self.effects.events.push(event);

@@ -56,6 +56,7 @@ enum Word {
 /// [`Error::Paused`] when a transaction that has paused all writes goes on with one.
 /// [`Error::ReadOnly`] when a client asks a replica to change a lock: the server lets that pass where replicas are not
 /// read-only, but no replica grants or frees a lock by itself.
+#[inline]
 fn word(context: Context) -> Result<Word, Error> {
     if Context::paused() {
         let flags = context.flags();
@@ -79,6 +80,7 @@ fn word(context: Context) -> Result<Word, Error> {
 }
 
 /// As [`word`], for what neither a primary nor a file ever sends.
+#[inline]
 fn only_clients(context: Context) -> Result<(), Error> {
     match word(context)? {
         Word::Client => Ok(()),
