@@ -245,7 +245,11 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     };
     assert_eq!(client.call("DBSIZE"), Reply::Int(0));
     vec![
-        vec![put(1, b"0f8fad5b-d9cb-469f-a165-70867728950e:42")],
+        // A UUID and a thread: in place of a length there is 0, then the bytes, and one more than the thread.
+        vec![Put {
+            owner_length: Some(0),
+            ..put(1, b"\x0f\x8f\xad\x5b\xd9\xcb\x46\x9f\xa1\x65\x70\x86\x77\x28\x95\x0e\x2b")
+        }],
         vec![Put { holds: 70_000, ..put(2, b"A") }],
         vec![put(3, &[0xff; 1_024])],
         vec![Put { slots: 2, ..put(4, b"B") }, Put { slots: 3, ..put(5, b"C") }],
