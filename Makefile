@@ -36,7 +36,7 @@ test-matrix: test-builds ## Run the tests against Redis 7.0 and 8.0, Valkey 8.0,
 	@scripts/test-matrix $(SERVERS)
 
 test-builds: build
-	cargo build --release -p lockward-cli
+	cargo build --release -p lockward-cli -p lockward-empty-module
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
 	scripts/patched-module $(NEXT_MODULE) tests/next-version.patch
 

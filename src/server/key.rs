@@ -75,7 +75,7 @@ impl<'a> OpenKey<'a> {
         // SAFETY:
         // - a value of our type was made by `Box::into_raw` of a `Lock`, in `create` or in the type's load callback;
         // - it lives as long as the key does, and `self` is borrowed while the reference is used;
-        // - all runs on the server's main thread, and the key is open once.
+        // - all runs under the server's lock, and the key is open once.
         match unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)).cast::<Lock>().as_mut() } {
             Some(lock) => Content::Lock(lock),
             None => Content::Foreign,

@@ -67,6 +67,12 @@ impl Setup {
         self.module_at(module_path("LOCKWARD_NEXT_MODULE", "target/next-version/liblockward.so"))
     }
 
+    /// The same with a module beside it that gives commands of ours on a thread of its own: EMPTY.CALL command arguments.
+    pub fn beside_a_caller(self) -> Self {
+        let path = module_path("LOCKWARD_EMPTY_MODULE", "target/release/libempty_module.so");
+        self.config(&format!("loadmodule {}", path.display()))
+    }
+
     /// The same with this version of the module, after it was another.
     pub fn this_version(self) -> Self {
         Self { module: Self::new().module, ..self }

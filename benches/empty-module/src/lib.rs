@@ -1,11 +1,11 @@
 //! A module that does nothing: what any module costs a server, beside which Lockward is measured.
 //!
 //! Its commands take whatever arguments they are given. EMPTY.REPLY answers 0. EMPTY.BLOCK blocks its client as
-//! LOCK.ACQUIRE does, for good, and keeps nothing.
+//! LOCK.ACQUIRE does, for good, and keeps nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
 
 use redis_module::raw;
-use std::ffi::{CStr, c_int};
-use std::ptr;
+use std::ffi::{CStr, CString, c_int};
+use std::{ptr, slice, thread};
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
@@ -26,7 +26,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     let known = unsafe { raw::Export_RedisModule_Init(context, c"empty".as_ptr(), 1, api_version) };
     let registered = known == OK
         && register(context, c"empty.reply", c"readonly fast", reply)
-        && register(context, c"empty.block", c"write deny-oom blocking", block);
+        && register(context, c"empty.block", c"write deny-oom blocking", block)
+        && register(context, c"empty.call", c"write deny-oom blocking", call);
     if registered { OK } else { ERR }
 }
 
@@ -82,5 +83,69 @@ unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut ra
         if let Some(unblock) = raw::RedisModule_UnblockClient {
             unblock(handle, ptr::null_mut());
         }
+    }
+}
+
+/// What a thread needs to give a command for a client that is blocked meanwhile.
+struct Elsewhere {
+    handle: *mut raw::RedisModuleBlockedClient,
+    command: CString,
+    arguments: Vec<Vec<u8>>,
+}
+
+// SAFETY: the handle is used by that thread alone, and the rest are bytes.
+unsafe impl Send for Elsewhere {}
+
+unsafe extern "C" fn call(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let count = usize::try_from(argc).unwrap_or_default();
+    // SAFETY: the server gives `argc` strings, valid until this call returns; their bytes are copied.
+    let given: Vec<Vec<u8>> = unsafe { slice::from_raw_parts(argv, count) }
+        .iter()
+        .map(|text| unsafe {
+            let mut len = 0;
+            let start = raw::RedisModule_StringPtrLen.map_or(ptr::null(), |of| of(*text, &raw mut len));
+            slice::from_raw_parts(start.cast(), len).to_vec()
+        })
+        .collect();
+    let Some((command, arguments)) = given.get(1..).and_then(<[_]>::split_first) else { return ERR };
+    // SAFETY: the server's context of this very call. Whoever is blocked is unblocked by the thread.
+    let handle = unsafe {
+        raw::RedisModule_BlockClient.map_or(ptr::null_mut(), |block| block(context, None, None, None, 0))
+    };
+    let command = CString::new(command.as_slice()).unwrap_or_default();
+    let elsewhere = Elsewhere { handle, command, arguments: arguments.to_vec() };
+    thread::spawn(move || elsewhere.run());
+    OK
+}
+
+impl Elsewhere {
+    fn run(self) -> Option<()> {
+        // SAFETY:
+        // - between lock and unlock this thread may do what a command may;
+        // - strings, reply and context are freed once, after their last use; the client is unblocked once.
+        unsafe {
+            let context = raw::RedisModule_GetThreadSafeContext?(self.handle);
+            raw::RedisModule_ThreadSafeContextLock?(context);
+            let mut strings = Vec::new();
+            for bytes in &self.arguments {
+                strings.push(raw::RedisModule_CreateString?(context, bytes.as_ptr().cast(), bytes.len()));
+            }
+            let (command, format) = (self.command.as_ptr(), c"v".as_ptr());
+            let answer =
+                raw::RedisModule_Call?(context, command, format, strings.as_mut_ptr(), strings.len());
+            raw::RedisModule_ReplyWithCallReply?(context, answer);
+            raw::RedisModule_FreeCallReply?(answer);
+            for string in strings {
+                raw::RedisModule_FreeString?(context, string);
+            }
+            raw::RedisModule_ThreadSafeContextUnlock?(context);
+            raw::RedisModule_FreeThreadSafeContext?(context);
+            raw::RedisModule_UnblockClient?(self.handle, ptr::null_mut());
+        }
+        Some(())
     }
 }

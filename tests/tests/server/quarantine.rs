@@ -378,3 +378,15 @@ fn what_has_ended_is_told_apart_for_so_many_locks_and_no_more() {
     assert_eq!(late(TOLD_APART + 1_500_000), Reply::Int(TOLD_APART as i64 + 1_500_000));
     assert_eq!(server.client().call("LOCK.RENEW lock B"), Reply::Int(1), "what is held goes on");
 }
+
+#[test]
+fn what_another_module_asks_on_a_thread_of_its_own_is_judged_by_the_same_state() {
+    let server = Setup::new().module("quarantine 600000").beside_a_caller().start();
+    let mut a = server.client();
+    assert_eq!(a.call("EMPTY.CALL LOCK.ACQUIRE lock A"), Reply::NullArray);
+    assert_eq!(a.call("EMPTY.CALL LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
+    a.call("CONFIG SET lock.quarantine 0");
+    let mut b = server.waiter("lock B BLOCK 0");
+    assert_eq!(a.call("EMPTY.CALL LOCK.RELEASE lock A"), Reply::Int(0));
+    assert_eq!(b.reply().grant().holds, 1);
+}
