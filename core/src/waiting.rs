@@ -19,7 +19,7 @@ use crate::request::AcquireRequest;
 use crate::units::Instant;
 use std::cell::Cell;
 use std::collections::hash_map::{Entry, RandomState};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
 use std::rc::Rc;
@@ -133,11 +133,86 @@ struct Standing<H> {
     owner: OwnerHash,
 }
 
+/// Who stands in a line, in the order of their places. Most leave from the front. Who leaves from behind it leaves its place
+/// empty until the front gets there, or until more are empty than taken. The first place is never empty.
+#[derive(Debug)]
+struct Queue<H> {
+    places: VecDeque<(Place, Option<Standing<H>>)>,
+    taken: usize,
+}
+
+impl<H> Queue<H> {
+    const fn new() -> Self {
+        Self { places: VecDeque::new(), taken: 0 }
+    }
+
+    fn find(&self, place: Place) -> Result<usize, usize> {
+        match self.places.back() {
+            Some((last, _)) if *last >= place => {
+                self.places.binary_search_by_key(&place, |(place, _)| *place)
+            }
+            _ => Err(self.places.len()),
+        }
+    }
+
+    fn get(&self, place: Place) -> Option<&Standing<H>> {
+        self.places.get(self.find(place).ok()?)?.1.as_ref()
+    }
+
+    fn first(&self) -> Option<&Standing<H>> {
+        self.places.front()?.1.as_ref()
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = &Standing<H>> {
+        self.places.iter().filter_map(|(_, standing)| standing.as_ref())
+    }
+
+    fn insert(&mut self, place: Place, standing: Standing<H>) {
+        match self.find(place) {
+            Err(index) => self.places.insert(index, (place, Some(standing))),
+            Ok(index) => {
+                if let Some(empty) = self.places.get_mut(index) {
+                    empty.1 = Some(standing);
+                }
+            }
+        }
+        self.taken = self.taken.saturating_add(1);
+    }
+
+    fn pop_first(&mut self) -> Option<(Place, Standing<H>)> {
+        let (place, standing) = self.places.pop_front()?;
+        self.close_up();
+        Some((place, standing?))
+    }
+
+    fn remove(&mut self, place: Place) -> Option<Standing<H>> {
+        let index = self.find(place).ok()?;
+        let standing = self.places.get_mut(index)?.1.take()?;
+        self.close_up();
+        Some(standing)
+    }
+
+    /// After one has left.
+    fn close_up(&mut self) {
+        const SPARE: usize = 64;
+        self.taken = self.taken.saturating_sub(1);
+        while let Some((_, None)) = self.places.front() {
+            self.places.pop_front();
+        }
+        if self.places.len() / 2 > self.taken.saturating_add(SPARE) {
+            self.places.retain(|(_, standing)| standing.is_some());
+        }
+        if self.places.capacity() / 8 > self.places.len().saturating_add(SPARE) {
+            self.places.shrink_to(self.places.len().saturating_mul(2));
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Line<H> {
     db: Db,
     key: Rc<[u8]>,
-    waiters: BTreeMap<Place, Standing<H>>,
+    waiters: Queue<H>,
     by_owner: HashMap<OwnerHash, Places, ById>,
     due: Option<Instant>,
     /// When it stands in the index of due lines.
@@ -148,7 +223,7 @@ impl<H> Line<H> {
     /// The place of the earliest wait of an owner.
     fn first_of(&self, owner: &Owner, hash: OwnerHash) -> Option<Place> {
         let its_own = |place: &&Place| {
-            self.waiters.get(place).is_some_and(|standing| standing.waiter.ticket.request.owner == *owner)
+            self.waiters.get(**place).is_some_and(|standing| standing.waiter.ticket.request.owner == *owner)
         };
         self.by_owner.get(&hash)?.iter().find(its_own).copied()
     }
@@ -237,14 +312,14 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.lines
             .get(&line)
             .into_iter()
-            .flat_map(|line| line.waiters.values())
+            .flat_map(|line| line.waiters.in_order())
             .map(|standing| &standing.waiter)
     }
 
     /// How many wait in a line.
     #[must_use]
     pub fn len(&self, line: LineId) -> usize {
-        self.lines.get(&line).map_or(0, |line| line.waiters.len())
+        self.lines.get(&line).map_or(0, |line| line.waiters.taken)
     }
 
     /// Whether nobody waits in a line.
@@ -300,7 +375,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// The next to be served.
     #[must_use]
     pub fn front(&self, line: LineId) -> Option<&Waiter<H>> {
-        self.lines.get(&line)?.waiters.first_key_value().map(|(_, standing)| &standing.waiter)
+        self.lines.get(&line)?.waiters.first().map(|standing| &standing.waiter)
     }
 
     /// Takes the next to be served out of its line. False beside it when its owner has no other wait there.
@@ -314,7 +389,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     pub fn first_of(&self, line: LineId, owner: &Owner) -> Option<&Waiter<H>> {
         let hash = self.hash(owner);
         let line = self.lines.get(&line)?;
-        line.waiters.get(&line.first_of(owner, hash)?).map(|standing| &standing.waiter)
+        line.waiters.get(line.first_of(owner, hash)?).map(|standing| &standing.waiter)
     }
 
     /// Takes the earliest wait of `owner` out of a line.
@@ -397,7 +472,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         let id = LineId(self.next_line);
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
-        let (waiters, by_owner) = (BTreeMap::new(), HashMap::default());
+        let (waiters, by_owner) = (Queue::new(), HashMap::default());
         self.lines.insert(id, Line { db, key, waiters, by_owner, due: None, looked_up: None });
         self.in_turn.insert(id);
         id
@@ -415,7 +490,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     }
 
     fn remove(&mut self, id: LineId, place: Place) -> Option<(Waiter<H>, bool)> {
-        let standing = self.lines.get_mut(&id)?.waiters.remove(&place)?;
+        let standing = self.lines.get_mut(&id)?.waiters.remove(place)?;
         Some(self.removed(id, place, standing))
     }
 
@@ -436,7 +511,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
                 }
             }
             give_room_back(&mut line.by_owner);
-            if line.waiters.is_empty() {
+            if line.waiters.taken == 0 {
                 self.close(id);
             }
         }
