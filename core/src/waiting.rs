@@ -142,8 +142,9 @@ struct Queue<H> {
 }
 
 impl<H> Queue<H> {
-    const fn new() -> Self {
-        Self { places: VecDeque::new(), taken: 0 }
+    /// For one: there are many lines of one waiter.
+    fn new() -> Self {
+        Self { places: VecDeque::with_capacity(1), taken: 0 }
     }
 
     fn find(&self, place: Place) -> Result<usize, usize> {
