@@ -4,8 +4,9 @@ SHELL := /bin/bash
 PORT ?= 6379
 SECONDS ?= 60
 ROUNDS ?= 24
-GUARD ?=
 SERVERS ?=
+STAGES ?=
+GUARD ?=
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
 NEXT_MODULE := target/next-version/liblockward.so
@@ -15,8 +16,8 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds guard lint \
-	build bench-builds install clean deps
+.PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds bench bench-docs \
+	guard lint build bench-builds install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,6 +63,13 @@ restore: build ## Let servers forget in ROUNDS (24), and see that holders get th
 broken-builds: deps ## Show that builds broken on purpose are caught, each by its check.
 	@cargo build --quiet --release -p lockward-torture
 	@scripts/broken-builds target/release/torture
+
+bench: bench-builds ## Measure all that performance is held to, in under ten minutes; on SERVERS; only STAGES.
+	@SERVERS="$(SERVERS)" scripts/bench $(STAGES)
+
+bench-docs: ## Write what the last make bench, with the same SERVERS, has found into docs/performance.md.
+	@cargo build --quiet --release -p lockward-bench --bin bench
+	@target/release/bench --docs docs $(if $(SERVERS),$(SERVERS:%=target/bench/%/results.json),target/bench/results.json)
 
 guard: bench-builds ## Count the server's instructions for each kind of request, and see that none has got dearer.
 	@scripts/install-deps valgrind

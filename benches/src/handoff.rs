@@ -4,15 +4,24 @@
 //! is a chain of them, one after the other, each sent by whom the one before has reached: once with the line growing
 //! shorter, which is the hand-off alone, and once with everybody joining the line again.
 
-use crate::connection::Connection;
+use crate::clients::{Client, Clients};
+use crate::latency::Latencies;
+use crate::limits::raise_open_files;
+use crate::pipeline::Expected;
+use crate::placement::{Place, be_client_of};
+use crate::plot::{Axis, Line, Plot, Scale};
+use crate::report::Report;
 use crate::request::{LEASE, owner, request};
+use crate::results::{Row, Target};
 use crate::rounds::Series;
-use crate::server::Server;
+use crate::server::{Loaded, Server};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 /// Hand-offs in one measurement.
 const HANDOFFS: usize = 400;
+
+/// Waiters, and rounds: fewer of the longer lines, spread over the same time.
+const SIZES: [(usize, usize); 5] = [(2, 36), (10, 18), (100, 18), (1_000, 18), (10_000, 12)];
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +57,21 @@ impl Kind {
         }
     }
 
-    /// The lines of the reply to whom it is passed on.
-    const fn lines_received(self) -> usize {
+    /// The reply to whom it is passed on.
+    const fn received(self) -> Expected {
         match self {
-            Self::Lock => 3,
-            Self::List => 5,
+            Self::Lock => Expected::Grant,
+            Self::List => Expected::Element,
         }
     }
 
-    /// The lines of the reply to who passes it on.
-    const LINES_PASSED: usize = 1;
+    /// The reply to who passes it on.
+    const fn passed(self) -> Expected {
+        match self {
+            Self::Lock => Expected::Number(0),
+            Self::List => Expected::Number(1),
+        }
+    }
 }
 
 /// What a hand-off costs, a number for each round.
@@ -65,25 +79,25 @@ impl Kind {
 pub struct Costs {
     /// The server's CPU for a hand-off, in nanoseconds.
     pub cpu: Series,
-    /// From sending the command to the next one's reply, in nanoseconds: the median of a round.
-    pub latency: Series,
     /// The server's CPU for a hand-off after which the former holder waits again, in nanoseconds.
     pub cpu_with_wait: Series,
+    /// From sending the command to the next one's reply.
+    pub latencies: Latencies,
 }
 
 /// A server with lines of waiters, all of the same length.
 #[derive(Debug)]
 pub struct Lines {
     server: Server,
-    control: Connection,
-    members: Vec<Connection>,
+    control: Client,
+    members: Clients,
     waiters: usize,
     count: usize,
 }
 
 impl Lines {
     /// How many files a process must be able to open for lines of so many `waiters`, at either end.
-    pub const fn open_files(waiters: usize) -> usize {
+    const fn open_files(waiters: usize) -> usize {
         Self::count(waiters) * (waiters + 1) + 100
     }
 
@@ -93,16 +107,12 @@ impl Lines {
     }
 
     /// Starts a server and connects everybody.
-    pub fn start(waiters: usize) -> Self {
+    pub fn start(waiters: usize, place: Place) -> Self {
         let count = Self::count(waiters);
-        let server = Server::start(&[&format!("maxclients {}", Self::open_files(waiters))]);
-        let members = (0..count * (waiters + 1)).map(|_| server.connect()).collect();
-        Self { control: server.connect(), server, members, waiters, count }
-    }
-
-    /// How many wait in each line.
-    pub const fn waiters(&self) -> usize {
-        self.waiters
+        let maxclients = format!("maxclients {}", Self::open_files(waiters));
+        let server = Server::start_with(Loaded::Lockward, place, &[&maxclients]);
+        let members = server.clients(count * (waiters + 1));
+        Self { control: server.client(), server, members, waiters, count }
     }
 
     /// Lets everybody wait, measures, and sends everybody home.
@@ -112,22 +122,21 @@ impl Lines {
         let begin = cpu.settled();
         for (line, members) in lines.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                self.hand_over_and_wait(kind, line, members);
+                let former = self.hand_over(kind, line, members, true, &mut Latencies::default());
+                members.push_back(former);
             }
         }
         self.settle_queue();
         let middle = cpu.settled();
-        let mut latencies = Series::default();
         for (line, members) in lines.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                latencies.push(self.hand_over(kind, line, members).as_nanos() as f64);
+                self.hand_over(kind, line, members, false, &mut costs.latencies);
             }
         }
         let end = cpu.settled();
         let handoffs = (HANDOFFS / self.count * self.count) as f64;
         costs.cpu_with_wait.push((middle - begin).as_nanos() as f64 / handoffs);
         costs.cpu.push((end - middle).as_nanos() as f64 / handoffs);
-        costs.latency.push(latencies.median());
         self.dismiss(kind, lines);
     }
 
@@ -137,13 +146,12 @@ impl Lines {
         let lines = (0..self.count).map(|line| (line * length..(line + 1) * length).collect());
         let lines: Vec<VecDeque<usize>> = lines.collect();
         for (line, members) in lines.iter().enumerate() {
-            let (holder, waiters) = (members[0], members.iter().skip(1));
             if kind == Kind::Lock {
-                self.members[holder].send(&kind.wait(line, holder));
-                self.members[holder].expect(kind.lines_received());
+                self.members.send(members[0], &kind.wait(line, members[0]));
+                kind.received().check(&self.members.reply_to(members[0]));
             }
-            for &waiter in waiters {
-                self.members[waiter].send(&kind.wait(line, waiter));
+            for &waiter in members.iter().skip(1) {
+                self.members.send(waiter, &kind.wait(line, waiter));
                 self.settle_queue(); // so that they wait in this order
             }
         }
@@ -152,41 +160,141 @@ impl Lines {
 
     /// The server has read all that was sent before.
     fn settle_queue(&mut self) {
-        self.control.call(&["PING"], 1);
+        self.control.call(&["PING"]);
     }
 
-    fn hand_over(&mut self, kind: Kind, line: usize, members: &mut VecDeque<usize>) -> Duration {
+    /// Lets the first member pass on to the second, and returns the first, who waits again if that is asked for.
+    fn hand_over(
+        &mut self,
+        kind: Kind,
+        line: usize,
+        members: &mut VecDeque<usize>,
+        wait_again: bool,
+        latencies: &mut Latencies,
+    ) -> usize {
         let from = members.pop_front().expect("a holder");
         let to = *members.front().expect("a waiter");
-        let command = kind.pass_on(line, from);
-        let sent = Instant::now();
-        self.members[from].send(&command);
-        self.members[to].expect(kind.lines_received());
-        let took = sent.elapsed();
-        self.members[from].expect(Kind::LINES_PASSED);
-        took
-    }
-
-    fn hand_over_and_wait(&mut self, kind: Kind, line: usize, members: &mut VecDeque<usize>) {
-        let from = members.pop_front().expect("a holder");
-        let to = *members.front().expect("a waiter");
-        let commands = [kind.pass_on(line, from), kind.wait(line, from)].concat();
-        self.members[from].send(&commands);
-        self.members[to].expect(kind.lines_received());
-        self.members[from].expect(Kind::LINES_PASSED);
-        members.push_back(from);
+        let mut requests = kind.pass_on(line, from);
+        if wait_again {
+            requests.extend(kind.wait(line, from));
+        }
+        let sent = latencies.begin();
+        self.members.send(from, &requests);
+        for _ in [from, to] {
+            let arrival = self.members.arrival();
+            if arrival.who == to {
+                kind.received().check(&arrival.reply);
+                latencies.record(arrival.at - sent);
+            } else {
+                assert_eq!(arrival.who, from, "nobody else is served: {:?}", arrival.reply);
+                kind.passed().check(&arrival.reply);
+            }
+        }
+        from
     }
 
     fn dismiss(&mut self, kind: Kind, mut lines: Vec<VecDeque<usize>>) {
         for (line, members) in lines.iter_mut().enumerate() {
             while members.len() > 1 {
-                self.hand_over(kind, line, members);
+                self.hand_over(kind, line, members, false, &mut Latencies::default());
             }
             if kind == Kind::Lock {
-                let last = members[0];
-                self.members[last].send(&kind.pass_on(line, last));
-                self.members[last].expect(Kind::LINES_PASSED);
+                self.members.send(members[0], &kind.pass_on(line, members[0]));
+                kind.passed().check(&self.members.reply_to(members[0]));
             }
         }
     }
+}
+
+struct Measured {
+    lines: Lines,
+    rounds: usize,
+    lock: Costs,
+    list: Costs,
+}
+
+/// Lock and list, in lines from 2 waiters to 10,000.
+pub fn measure(report: &mut Report) {
+    for place in [Place::Together, Place::Apart] {
+        let all = measure_in(report, place);
+        tell(report, &all, place);
+    }
+}
+
+fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
+    be_client_of(place);
+    let wanted: usize = SIZES.iter().map(|(waiters, _)| Lines::open_files(*waiters)).sum();
+    let open_files = raise_open_files(wanted as u64);
+    assert!(
+        open_files >= wanted as u64,
+        "10,000 waiters need {wanted} open files: raise `ulimit -n` from {open_files}"
+    );
+    let mut all: Vec<Measured> = SIZES
+        .iter()
+        .map(|&(waiters, rounds)| Measured {
+            lines: Lines::start(waiters, place),
+            rounds,
+            lock: Costs::default(),
+            list: Costs::default(),
+        })
+        .collect();
+    let most = SIZES[0].1;
+    for round in 0..most {
+        report.progress(round, most);
+        for measured in all.iter_mut().filter(|measured| (round * measured.rounds) % most < measured.rounds) {
+            let Measured { lines, lock, list, .. } = measured;
+            // Nobody always comes after the same one.
+            let turns = [(Kind::Lock, lock), (Kind::List, list)];
+            let in_turn: Vec<_> =
+                if round % 2 == 0 { turns.into() } else { turns.into_iter().rev().collect() };
+            for (kind, costs) in in_turn {
+                lines.round(kind, costs);
+            }
+        }
+    }
+    all
+}
+
+fn tell(report: &mut Report, all: &[Measured], place: Place) {
+    let (mark, where_) = match place {
+        Place::Together => ("", ""),
+        Place::Apart => ("-apart", ", with a CPU each"),
+    };
+    let judged =
+        |row: Row, limit: f64| if place == Place::Together { row.target(Target::AtMost(limit)) } else { row };
+    for Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
+        let (name, what) =
+            (format!("handoff/{waiters}{mark}"), format!("hand-off, {waiters} waiters{where_}"));
+        let row = Row::ratio(&name, &what, &lock.cpu, "LPUSH waking BLPOP", &list.cpu);
+        report.row(if [2, 1_000, 10_000].contains(waiters) { judged(row, 1.1) } else { row });
+    }
+    let (first, last) = (&all[0], &all[all.len() - 1]);
+    let what = format!("hand-off, {} waiters{where_}", last.lines.waiters);
+    let against = format!("hand-off, {} waiters", first.lines.waiters);
+    let short = first.lock.cpu.thinned(last.rounds);
+    let row = Row::ratio(&format!("handoff/flat{mark}"), &what, &last.lock.cpu, &against, &short);
+    report.row(judged(row, 1.2));
+    for Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
+        let name = format!("handoff/{waiters}-again{mark}");
+        let what = format!("hand-off and waiting again, {waiters} waiters{where_}");
+        report.row(Row::ratio(&name, &what, &lock.cpu_with_wait, "LPUSH + BLPOP", &list.cpu_with_wait));
+    }
+    let line = |name: &str, cost: fn(&Measured) -> &Series| Line {
+        name: name.to_owned(),
+        points: all.iter().map(|one| (one.lines.waiters as f64, cost(one).median() / 1e3)).collect(),
+        marked: true,
+    };
+    report.plot(Plot {
+        name: format!("handoff{mark}"),
+        title: format!("What a hand-off costs, by the length of the line{where_}"),
+        hint: "Lower is better; flat: a long line costs nothing more.".to_owned(),
+        x: Axis { label: "waiters".to_owned(), scale: Scale::Log },
+        y: Axis { label: "server CPU a hand-off, µs".to_owned(), scale: Scale::Linear },
+        lines: vec![
+            line("LOCK.RELEASE to the next grant", |one| &one.lock.cpu),
+            line("LPUSH to the next BLPOP", |one| &one.list.cpu),
+            line("LOCK.RELEASE, and waiting again", |one| &one.lock.cpu_with_wait),
+            line("LPUSH, and waiting again", |one| &one.list.cpu_with_wait),
+        ],
+    });
 }

@@ -12,14 +12,27 @@
     reason = "a benchmark that cannot go on ends, and says why"
 )]
 
+pub mod clients;
 pub mod connection;
 pub mod cpu;
+pub mod docs;
+pub mod expiry;
 pub mod handoff;
 pub mod instructions;
+pub mod latency;
 pub mod limits;
+pub mod load;
+pub mod machine;
+pub mod memory;
+pub mod others;
 pub mod pairs;
 pub mod pipeline;
 pub mod placement;
+pub mod plot;
+pub mod pubsub;
+pub mod report;
 pub mod request;
+pub mod resp;
+pub mod results;
 pub mod rounds;
 pub mod server;

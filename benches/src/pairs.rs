@@ -1,10 +1,13 @@
 //! Pairs of commands that take a lock and give it back, uncontended, and what a pair costs the server.
 
-use crate::connection::Connection;
-use crate::pipeline::{Batch, Pipeline};
+use crate::clients::Client;
+use crate::pipeline::{Batch, Expected, Part, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
 use crate::request::{LEASE, owner, request};
+use crate::results::{Row, Target};
 use crate::rounds::Series;
-use crate::server::Server;
+use crate::server::{Loaded, Server};
 use std::time::Duration;
 
 /// Connections at work.
@@ -12,9 +15,10 @@ pub const CONNECTIONS: usize = 50;
 /// Commands on the way on each connection.
 pub const DEPTH: usize = 16;
 
-/// Waves in a round: 40,000 pairs.
-const WAVES: usize = 100;
-/// Waves before anything is measured.
+const ROUNDS: usize = 31;
+/// Batches of a connection in a round: 40,000 pairs.
+const TIMES: usize = 100;
+/// Batches before anything is measured.
 const WARM_UP: usize = 40;
 
 /// The reentrant hash lock: the owner is a field, its number the holds.
@@ -37,6 +41,8 @@ pub enum Pair {
     Lock,
     /// SET with NX and PX, DEL.
     Set,
+    /// SET without anything, DEL.
+    Plain,
     /// The hash lock: EVALSHA, EVALSHA.
     Hash,
     /// PING, PING: what any two commands cost.
@@ -44,54 +50,132 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// What a connection sends over and over, on a key of its own, with `depth` commands on the way.
+    /// What a connection sends over and over, on a key of its own, with `depth` commands on the way: 1 or an even number.
     pub fn batch(self, server: &Server, connection: usize, depth: usize) -> Batch {
+        let key = format!("hot:{connection:04}");
         let owner = owner(connection);
-        let (first, second, lines) = match self {
-            Self::Lock => {
-                let key = format!("hot:lock:{connection:04}");
-                let acquire = request(&["LOCK.ACQUIRE", &key, &owner, "PX", LEASE]);
-                (acquire, request(&["LOCK.RELEASE", &key, &owner]), 4)
-            }
-            Self::Set => {
-                let key = format!("hot:sets:{connection:04}");
-                let set = request(&["SET", &key, &owner, "NX", "PX", LEASE]);
-                (set, request(&["DEL", &key]), 2)
-            }
+        let (first, second) = match self {
+            Self::Lock => (
+                (request(&["LOCK.ACQUIRE", &key, &owner, "PX", LEASE]), Expected::Grant),
+                (request(&["LOCK.RELEASE", &key, &owner]), Expected::Number(0)),
+            ),
+            Self::Set => (
+                (request(&["SET", &key, &owner, "NX", "PX", LEASE]), Expected::Status),
+                (request(&["DEL", &key]), Expected::Number(1)),
+            ),
+            Self::Plain => (
+                (request(&["SET", &key, &owner]), Expected::Status),
+                (request(&["DEL", &key]), Expected::Number(1)),
+            ),
             Self::Hash => {
-                let key = format!("hot:hash:{connection:04}");
-                let mut client = server.connect();
-                let acquire = load(&mut client, HASH_ACQUIRE);
-                let release = load(&mut client, HASH_RELEASE);
-                let acquire = request(&["EVALSHA", &acquire, "1", &key, &owner, LEASE]);
-                (acquire, request(&["EVALSHA", &release, "1", &key, &owner]), 2)
+                let mut client = server.client();
+                let (acquire, release) = (load(&mut client, HASH_ACQUIRE), load(&mut client, HASH_RELEASE));
+                (
+                    (request(&["EVALSHA", &acquire, "1", &key, &owner, LEASE]), Expected::Number(1)),
+                    (request(&["EVALSHA", &release, "1", &key, &owner]), Expected::Number(1)),
+                )
             }
-            Self::Ping => (request(&["PING"]), request(&["PING"]), 2),
+            Self::Ping => {
+                let ping = (request(&["PING"]), Expected::Status);
+                (ping.clone(), ping)
+            }
         };
-        let pairs = depth / 2;
-        Batch { requests: [first, second].concat().repeat(pairs), lines: lines * pairs }
+        if depth == 1 {
+            let part = |(requests, expected)| Part { requests, expected: vec![expected] };
+            return Batch(vec![part(first), part(second)]);
+        }
+        let requests = [first.0, second.0].concat().repeat(depth / 2);
+        Batch(vec![Part { requests, expected: [first.1, second.1].repeat(depth / 2) }])
+    }
+
+    /// The batches of so many connections.
+    pub fn batches(self, server: &Server, connections: usize, depth: usize) -> Vec<Batch> {
+        (0..connections).map(|connection| self.batch(server, connection, depth)).collect()
     }
 }
 
-fn load(client: &mut Connection, script: &str) -> String {
-    client.bulk(&["SCRIPT", "LOAD", script])
+/// Has a script kept by the server, and returns its name there.
+pub(crate) fn load(client: &mut Client, script: &str) -> String {
+    client.call(&["SCRIPT", "LOAD", script]).text().expect("the hash of a script")
 }
 
 /// What the pairs cost a server, and its replica if it has one: nanoseconds of CPU a pair, a number for each round.
 #[derive(Debug)]
-pub struct Costs {
+struct Costs {
     /// The server's, in the order of the pairs asked for.
-    pub server: Vec<Series>,
+    server: Vec<Series>,
     /// The replica's.
-    pub replica: Option<Vec<Series>>,
+    replica: Option<Vec<Series>>,
 }
 
-/// Measures `pairs` in turn, `rounds` times.
-pub fn measure(server: &Server, replica: Option<&Server>, pairs: &[Pair], rounds: usize) -> Costs {
+/// Lock and others, while nobody listens.
+pub fn plain(report: &mut Report) {
+    let what = &uncontended();
+    let pairs = [Pair::Lock, Pair::Set, Pair::Hash, Pair::Ping];
+    let costs = measure(report, Place::Together, &pairs);
+    let target = Target::AtMost(1.25);
+    report.row(
+        Row::ratio("pairs/set", what, &costs[0], "SET NX PX + DEL", &costs[1]).target(target).stretch(1.15),
+    );
+    let target = Target::AtLeast(3.5);
+    report.row(Row::cheaper("pairs/hash", what, &costs[0], "the hash lock in Lua", &costs[2]).target(target));
+    report.row(Row::ratio("pairs/ping", what, &costs[0], "PING + PING", &costs[3]));
+    let costs = measure(report, Place::Apart, &pairs);
+    let what = &format!("{what}, with a CPU each");
+    report.row(Row::ratio("pairs/set-apart", what, &costs[0], "SET NX PX + DEL", &costs[1]));
+    report.row(Row::cheaper("pairs/hash-apart", what, &costs[0], "the hash lock in Lua", &costs[2]));
+    report.row(Row::ratio("pairs/ping-apart", what, &costs[0], "PING + PING", &costs[3]));
+}
+
+/// With an AOF that is synced every second.
+pub fn aof(report: &mut Report) {
+    be_client_of(Place::Together);
+    let server = started(Place::Together, &["appendonly yes", "appendfsync everysec"]);
+    let costs = measure_on(report, &server, None, &[Pair::Lock, Pair::Set]).server;
+    let what = "the same with an AOF";
+    let row = Row::ratio("aof/set", what, &costs[0], "SET NX PX + DEL with an AOF", &costs[1]);
+    report.row(row.target(Target::AtMost(1.35)));
+}
+
+/// With a replica.
+pub fn replica(report: &mut Report) {
+    be_client_of(Place::Together);
+    let primary = started(Place::Together, &[]);
+    let replica = primary.start_replica();
+    let costs = measure_on(report, &primary, Some(&replica), &[Pair::Lock, Pair::Set]);
+    let (what, against) = ("the same with a replica", "SET NX PX + DEL with a replica");
+    let row = Row::ratio("replica/set", what, &costs.server[0], against, &costs.server[1]);
+    report.row(row.target(Target::AtMost(1.35)));
+    if let Some(applied) = &costs.replica {
+        report.row(Row::ratio(
+            "replica/applied",
+            "the same on that replica",
+            &applied[0],
+            against,
+            &applied[1],
+        ));
+    }
+}
+
+fn started(place: Place, config: &[&str]) -> Server {
+    Server::start_with(Loaded::Lockward, place, config)
+}
+
+/// Measures `pairs` in turn, on a server of their own.
+fn measure(report: &mut Report, place: Place, pairs: &[Pair]) -> Vec<Series> {
+    be_client_of(place);
+    measure_on(report, &started(place, &[]), None, pairs).server
+}
+
+fn uncontended() -> String {
+    format!("acquire + release, {CONNECTIONS} clients, pipeline depth {DEPTH}")
+}
+
+/// Measures `pairs` in turn.
+fn measure_on(report: &mut Report, server: &Server, replica: Option<&Server>, pairs: &[Pair]) -> Costs {
     let mut pipeline = Pipeline::open(server, CONNECTIONS);
-    let batches: Vec<Vec<Batch>> =
-        pairs.iter().map(|pair| (0..CONNECTIONS).map(|i| pair.batch(server, i, DEPTH)).collect()).collect();
-    let mut control = server.connect();
+    let batches: Vec<_> = pairs.iter().map(|pair| pair.batches(server, CONNECTIONS, DEPTH)).collect();
+    let mut control = server.client();
     for batches in &batches {
         pipeline.run(batches, WARM_UP);
     }
@@ -99,16 +183,17 @@ pub fn measure(server: &Server, replica: Option<&Server>, pairs: &[Pair], rounds
     let mut costs = Costs { server: none.clone(), replica: replica.map(|_| none) };
     let clocks = (server.cpu(), replica.map(Server::cpu));
     let read_clocks = || (clocks.0.settled(), clocks.1.map(|clock| clock.settled()));
-    for round in 0..rounds {
+    for round in 0..ROUNDS {
+        report.progress(round, ROUNDS);
         for turn in 0..pairs.len() {
             let which = (round + turn) % pairs.len(); // nobody always comes after the same one
             let before = read_clocks();
-            pipeline.run(&batches[which], WAVES);
+            pipeline.run(&batches[which], TIMES);
             if replica.is_some() {
                 wait_for_replica(&mut control);
             }
             let after = read_clocks();
-            let count = (CONNECTIONS * WAVES * DEPTH / 2) as f64;
+            let count = (CONNECTIONS * TIMES * DEPTH / 2) as f64;
             let cost = |before: Duration, after: Duration| (after - before).as_nanos() as f64 / count;
             costs.server[which].push(cost(before.0, after.0));
             if let (Some(costs), Some(before), Some(after)) = (&mut costs.replica, before.1, after.1) {
@@ -120,7 +205,6 @@ pub fn measure(server: &Server, replica: Option<&Server>, pairs: &[Pair], rounds
 }
 
 /// Waits until the replica has heard all: until it confirms one write more.
-fn wait_for_replica(control: &mut Connection) {
-    control.send(&[request(&["SET", "hot:last", "1"]), request(&["WAIT", "1", "60000"])].concat());
-    control.expect(2);
+fn wait_for_replica(control: &mut Client) {
+    control.pipeline(&[request(&["SET", "hot:last", "1"]), request(&["WAIT", "1", "60000"])]);
 }

@@ -1,41 +1,94 @@
-//! Many connections that each keep one batch of requests on the way.
+//! Many connections that each keep so many requests on the way.
 
-use crate::connection::Connection;
+use crate::clients::Clients;
+use crate::resp::Reply;
 use crate::server::Server;
+use std::collections::VecDeque;
 
-/// A batch that a connection repeats, and how many lines the replies to it have.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// The requests, encoded.
-    pub requests: Vec<u8>,
-    /// The lines of their replies.
-    pub lines: usize,
+/// What a reply must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// A grant: `[token, holds]`.
+    Grant,
+    /// What BLPOP gives: key and element.
+    Element,
+    /// A status.
+    Status,
+    /// This number.
+    Number(i64),
 }
 
-/// Connections that work at the same time, in waves: all send, then all read, those who sent last first.
+impl Expected {
+    /// Ends the benchmark where the reply is another.
+    pub fn check(self, reply: &Reply) {
+        let as_expected = match (self, reply) {
+            (Self::Grant, Reply::Array(items)) => matches!(items[..], [Reply::Number(1..), Reply::Number(1)]),
+            (Self::Element, Reply::Array(items)) => matches!(items[..], [Reply::Bulk(_), Reply::Bulk(_)]),
+            (Self::Status, Reply::Status(_)) => true,
+            (Self::Number(wanted), Reply::Number(number)) => wanted == *number,
+            _ => false,
+        };
+        assert!(as_expected, "{reply:?} is not the expected {self:?}");
+    }
+}
+
+/// Requests that a connection sends together.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The requests, encoded.
+    pub requests: Vec<u8>,
+    /// The replies to them.
+    pub expected: Vec<Expected>,
+}
+
+/// What a connection repeats: one part, the next as soon as all of this one is answered, and so on.
+#[derive(Clone, Debug)]
+pub struct Batch(pub Vec<Part>);
+
+/// Connections that work at the same time.
 ///
-/// A wave wakes this client once. Were every connection to go on as soon as it is answered, then how often either side
-/// goes to sleep would depend on how fast the other is, and sleeping costs as much as a command.
+/// Each goes on as soon as it is answered. Where client and server share a CPU neither interrupts the other (see
+/// [`crate::placement`]): the server does all that has been sent, and sleeps; then everybody sends anew. So a command costs the
+/// same, however fast the other side is.
 #[derive(Debug)]
 pub struct Pipeline {
-    connections: Vec<Connection>,
+    clients: Clients,
 }
 
 impl Pipeline {
     /// Opens connections to a server.
     pub fn open(server: &Server, connections: usize) -> Self {
-        Self { connections: (0..connections).map(|_| server.connect()).collect() }
+        Self { clients: server.clients(connections) }
     }
 
-    /// Lets every connection send its batch, `waves` times.
-    pub fn run(&mut self, batches: &[Batch], waves: usize) {
-        assert_eq!(batches.len(), self.connections.len(), "a batch a connection");
-        for _ in 0..waves {
-            for (connection, batch) in self.connections.iter_mut().zip(batches) {
-                connection.send(&batch.requests);
+    /// Lets every connection do its batch, `times` over.
+    pub fn run(&mut self, batches: &[Batch], times: usize) {
+        assert_eq!(batches.len(), self.clients.count(), "a batch a connection");
+        let mut parts: Vec<_> =
+            batches.iter().map(|Batch(parts)| parts.iter().cycle().take(parts.len() * times)).collect();
+        let mut awaited = vec![VecDeque::new(); batches.len()];
+        let mut working = 0;
+        for who in 0..batches.len() {
+            if let Some(part) = parts[who].next() {
+                awaited[who].extend(&part.expected);
+                self.clients.send(who, &part.requests);
+                working += 1;
             }
-            for (connection, batch) in self.connections.iter_mut().zip(batches).rev() {
-                connection.expect(batch.lines);
+        }
+        while working > 0 {
+            let arrival = self.clients.arrival();
+            let awaited = &mut awaited[arrival.who];
+            let expected: Expected = awaited.pop_front().expect("a reply that was asked for");
+            expected.check(&arrival.reply);
+            if !awaited.is_empty() {
+                continue;
+            }
+            match parts[arrival.who].next() {
+                Some(part) => {
+                    awaited.extend(&part.expected);
+                    self.clients.send(arrival.who, &part.requests);
+                }
+                None => working -= 1,
             }
         }
     }

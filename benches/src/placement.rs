@@ -1,65 +1,107 @@
-//! Which CPU runs what: client and measured server share one, a replica has another.
+//! Which CPU runs what, and who may interrupt whom.
 //!
-//! Left to the scheduler, the two share a CPU for some seconds and then do not. Apart, much of what a command costs the
-//! server is waking the client's CPU, on a virtual machine more than the command itself: the same for every command,
-//! and so it would hide what one costs beside another. Together they never run at the same time, the numbers repeat from
-//! run to run, and the ratios are the strictest there are.
+//! Together ([`Place::Together`]) client and server share a CPU and never run at the same time. So nobody else comes between,
+//! whose data would take the place of the server's in the caches, and nothing hides what one command costs beside another: the ratios are
+//! the strictest there are, and targets are judged so. Apart ([`Place::Apart`]) they have a CPU each, where there are two, as in earnest.
+//! The client stays awake then: to wake a CPU that sleeps costs the server more than many a command, on a virtual machine
+//! several times as much. The scheduler is never left to choose, as it changes its mind.
+//!
+//! Where it is allowed, both go before their neighbours and neither interrupts the other (`SCHED_RR`): so the numbers repeat from
+//! run to run, also on a busy machine.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, mem};
 
-/// Where a process runs.
+/// Where a server runs, as its client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the CPU of this process.
-    Here,
+    /// On the client's CPU.
+    Together,
     /// On another, where there is one.
-    Aside,
+    Apart,
 }
 
-/// The CPUs of one place, as the kernel takes them.
+/// Where and how a process is run, as the kernel takes it.
 #[derive(Clone, Copy)]
-pub(crate) struct Cpus(libc::cpu_set_t);
+pub(crate) struct Confinement {
+    cpus: libc::cpu_set_t,
+    /// How it is scheduled where it may not go before others.
+    policy: libc::c_int,
+}
 
-/// Keeps this process on the first of its CPUs. To be called before a server is started.
-pub fn keep_this_process() {
-    Place::Here.cpus().confine().expect("a CPU of our own");
+static STAYS_AWAKE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is not to sleep while it waits for replies.
+pub(crate) fn stays_awake() -> bool {
+    STAYS_AWAKE.load(Ordering::Relaxed)
+}
+
+/// How many CPUs there are for clients and servers.
+pub fn cpus() -> usize {
+    allowed().len()
+}
+
+/// Makes this process the client of servers in a place. To be called before they are started.
+pub fn be_client_of(place: Place) {
+    let together = Place::Together.confinement();
+    Confinement { policy: place.confinement().policy, ..together }.enter().expect("a CPU of our own");
+    STAYS_AWAKE.store(place == Place::Apart && allowed().len() > 1, Ordering::Relaxed);
 }
 
 impl Place {
-    /// Its CPUs. Which they are is settled at the first call.
-    pub(crate) fn cpus(self) -> Cpus {
-        static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
-        let allowed = ALLOWED.get_or_init(allowed);
-        let cpu = match self {
-            Self::Here => allowed.first(),
-            Self::Aside => allowed.last(),
+    /// Its confinement. Which CPUs there are is settled at the first call.
+    pub(crate) fn confinement(self) -> Confinement {
+        let allowed = allowed();
+        let (cpu, policy) = match self {
+            Self::Together => (allowed.first(), libc::SCHED_BATCH),
+            Self::Apart => (allowed.last(), libc::SCHED_OTHER),
         };
-        let mut set = no_cpus();
+        let mut cpus = no_cpus();
         // SAFETY: a number that the kernel has given.
-        unsafe { libc::CPU_SET(*cpu.expect("a CPU to run on"), &mut set) };
-        Cpus(set)
+        unsafe { libc::CPU_SET(*cpu.expect("a CPU to run on"), &mut cpus) };
+        Confinement { cpus, policy }
     }
 }
 
-impl Cpus {
-    /// Confines the calling process to them. Allocates nothing, so that it may be called after a fork.
-    pub(crate) fn confine(&self) -> io::Result<()> {
+impl Confinement {
+    /// Confines the calling process. Allocates nothing, so that it may be called after a fork.
+    pub(crate) fn enter(&self) -> io::Result<()> {
         // SAFETY: reads a set of the size it says, which outlives the call.
-        let status = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.0) };
-        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let confined =
+            unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.cpus) };
+        if confined == 0 && (schedule(libc::SCHED_RR, 1) || schedule(self.policy, 0)) {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }
 
-/// The CPUs that this process may use.
-fn allowed() -> Vec<usize> {
-    let mut set = no_cpus();
-    // SAFETY: writes a set of the size it says, which outlives the call.
-    let status = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
-    assert_eq!(status, 0, "the CPUs of this process: {}", io::Error::last_os_error());
-    let size = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
-    // SAFETY: numbers within the set.
-    (0..size).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
+    let priority = libc::sched_param { sched_priority: priority };
+    // SAFETY: reads a structure that outlives the call.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const priority) == 0 }
+}
+
+/// Whether this process goes before its neighbours.
+pub fn goes_before_others() -> bool {
+    // SAFETY: has no conditions.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_RR }
+}
+
+/// The CPUs that this process may use, as it was started.
+fn allowed() -> &'static [usize] {
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    ALLOWED.get_or_init(|| {
+        let mut set = no_cpus();
+        // SAFETY: writes a set of the size it says, which outlives the call.
+        let status = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+        assert_eq!(status, 0, "the CPUs of this process: {}", io::Error::last_os_error());
+        let size = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
+        // SAFETY: numbers within the set.
+        (0..size).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+    })
 }
 
 fn no_cpus() -> libc::cpu_set_t {

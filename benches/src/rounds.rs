@@ -1,13 +1,25 @@
 //! Numbers from many rounds, and how two series of them compare.
 
+use serde::{Deserialize, Serialize};
+
 /// The measurements of one thing, a number for each round.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series(Vec<f64>);
 
 impl Series {
+    /// Of one thing that was measured once.
+    pub fn once(number: f64) -> Self {
+        Self(vec![number])
+    }
+
     /// Adds the number of the next round.
     pub fn push(&mut self, number: f64) {
         self.0.push(number);
+    }
+
+    /// How many rounds there were.
+    pub fn rounds(&self) -> usize {
+        self.0.len()
     }
 
     /// The median.
@@ -23,6 +35,23 @@ impl Series {
         let place = part * (sorted.len() - 1) as f64;
         let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
         below + (above - below) * place.fract()
+    }
+
+    /// How far the median may be from what many more rounds would give, 19 times of 20: 1.57 times the width of the middle
+    /// half, divided by the root of the number of rounds (the notch of a box plot).
+    pub fn noise(&self) -> f64 {
+        1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
+    }
+
+    /// So many of its rounds, spread evenly: as many as another series has.
+    pub fn thinned(&self, rounds: usize) -> Self {
+        Self((0..rounds).map(|round| self.0[round * self.0.len() / rounds]).collect())
+    }
+
+    /// Round by round, how much more this one is than the other.
+    pub fn less(&self, other: &Self) -> Self {
+        assert_eq!(self.0.len(), other.0.len(), "as many rounds of one as of the other");
+        Self(self.0.iter().zip(&other.0).map(|(one, other)| one - other).collect())
     }
 
     /// Round by round, how many times the other series this one is.

@@ -1,8 +1,9 @@
-//! A server process of one's own, with a copy of the module it loads.
+//! A server process of one's own, with a copy of the module.
 
+use crate::clients::{Client, Clients};
 use crate::connection::Connection;
 use crate::cpu::CpuClock;
-use crate::placement::{Cpus, Place};
+use crate::placement::{Confinement, Place};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -38,21 +39,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with Lockward, without persistence, and with these lines of redis.conf.
+    /// Starts a server with the module, without persistence, and with these lines of redis.conf.
     pub fn start(config: &[&str]) -> Self {
-        Self::start_at(Place::Here, &[], Loaded::Lockward, config)
+        Self::start_with(Loaded::Lockward, Place::Together, config)
+    }
+
+    /// As [`Server::start`], with another module, or elsewhere.
+    pub fn start_with(loaded: Loaded, place: Place, config: &[&str]) -> Self {
+        Self::start_anyhow(loaded, place, &[], config)
     }
 
     /// As [`Server::start`], with this module, as an argument of another program. `{dir}` stands for the server's
     /// directory.
     pub fn start_under(wrapper: &[&str], loaded: Loaded, config: &[&str]) -> Self {
-        Self::start_at(Place::Here, wrapper, loaded, config)
+        Self::start_anyhow(loaded, Place::Together, wrapper, config)
     }
 
-    fn start_at(place: Place, wrapper: &[&str], loaded: Loaded, config: &[&str]) -> Self {
-        let cpus = place.cpus();
+    fn start_anyhow(loaded: Loaded, place: Place, wrapper: &[&str], config: &[&str]) -> Self {
+        let confinement = place.confinement();
         for _ in 0..10 {
-            match Self::try_start(cpus, wrapper, loaded, config) {
+            match Self::try_start(loaded, confinement, wrapper, config) {
                 Ok(server) => return server,
                 Err(log) if log.contains("Address already in use") => {}
                 Err(log) => panic!("the server does not start:\n{log}"),
@@ -61,7 +67,12 @@ impl Server {
         panic!("no free port");
     }
 
-    fn try_start(cpus: Cpus, wrapper: &[&str], loaded: Loaded, config: &[&str]) -> Result<Self, String> {
+    fn try_start(
+        loaded: Loaded,
+        confinement: Confinement,
+        wrapper: &[&str],
+        config: &[&str],
+    ) -> Result<Self, String> {
         let dir = Directory::new();
         let port = free_port();
         let file = dir.path.join("server.conf");
@@ -76,12 +87,7 @@ impl Server {
             "repl-diskless-sync-delay 0".to_owned(),
         ];
         let mut text = lines.join("\n");
-        if let Some(built) = loaded.path() {
-            // A copy, so that a build meanwhile does not change what is measured.
-            let module = dir.path.join("module.so");
-            if let Err(error) = fs::copy(&built, &module) {
-                panic!("{} cannot be read ({error}): run `make bench-builds`", built.display());
-            }
+        if let Some(module) = loaded.copy_to(&dir.path) {
             text.push_str(&format!("\nloadmodule {}", module.display()));
         }
         for line in config {
@@ -97,7 +103,7 @@ impl Server {
         command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let parent = process::id();
         // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
-        unsafe { command.pre_exec(move || die_with(parent).and_then(|()| cpus.confine())) };
+        unsafe { command.pre_exec(move || die_with(parent).and_then(|()| confinement.enter())) };
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{} does not run: {error}", words[0]));
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         match until_ready(output) {
@@ -110,18 +116,33 @@ impl Server {
         }
     }
 
-    /// Starts a replica of this server, on another CPU, and waits until it is in sync.
+    /// Starts a replica of this server, with a CPU of its own, and waits until it is in sync.
     pub fn start_replica(&self) -> Self {
         let primary = format!("replicaof 127.0.0.1 {}", self.port);
-        let replica = Self::start_at(Place::Aside, &[], Loaded::Lockward, &[&primary]);
-        let mut client = replica.connect();
+        let replica = Self::start_with(Loaded::Lockward, Place::Apart, &[&primary]);
+        let mut client = replica.client();
         wait_for("the link to the primary", || client.info("replication").contains("master_link_status:up"));
         replica
     }
 
-    /// A new connection.
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A connection that counts lines of replies, for requests whose instructions are counted.
     pub fn connect(&self) -> Connection {
         Connection::open(self.port)
+    }
+
+    /// A client of its own.
+    pub fn client(&self) -> Client {
+        Client::open(self.port)
+    }
+
+    /// So many clients.
+    pub fn clients(&self, count: usize) -> Clients {
+        Clients::open(self.port, count)
     }
 
     /// Its CPU clock.
@@ -129,9 +150,13 @@ impl Server {
         CpuClock::of(self.child.id())
     }
 
-    /// Its process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// Its resident memory, in bytes.
+    pub fn resident(&self) -> f64 {
+        let statm =
+            fs::read_to_string(format!("/proc/{}/statm", self.child.id())).expect("a server that runs");
+        let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("its pages");
+        // SAFETY: asks for a number.
+        pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as f64
     }
 
     /// Its directory.
@@ -141,7 +166,7 @@ impl Server {
 
     /// Name and version, as it gives them.
     pub fn version(&self) -> String {
-        let info = self.connect().info("server");
+        let info = self.client().info("server");
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
         match (field("valkey_version:"), field("redis_version:")) {
             (Some(version), _) => format!("Valkey {version}"),
@@ -180,6 +205,26 @@ impl Loaded {
             Self::Nothing => return None,
         };
         Some(env::var_os(variable).map_or_else(|| target_dir().join(file), PathBuf::from))
+    }
+
+    /// A copy, so that a build meanwhile does not change what is measured.
+    fn copy_to(self, dir: &Path) -> Option<PathBuf> {
+        let path = self.path()?;
+        let copy = dir.join(path.file_name()?);
+        if let Err(error) = fs::copy(&path, &copy) {
+            panic!("{} cannot be read ({error}): run `make bench-builds`", path.display());
+        }
+        Some(copy)
+    }
+
+    /// That this module is there, or what to do about it.
+    pub fn is_built(self) -> Result<(), String> {
+        match self.path() {
+            Some(path) if !path.is_file() => {
+                Err(format!("There is no {}: run `make bench-builds`.", path.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

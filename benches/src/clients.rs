@@ -1,0 +1,198 @@
+//! Clients of a server: from one to thousands of connections, driven by events.
+//!
+//! Requests are sent without waiting, and replies are taken in the order in which they arrive, whoever gets them. Every
+//! reply is parsed, and one that is not what was expected ends the benchmark.
+
+use crate::placement::stays_awake;
+use crate::request::request;
+use crate::resp::{Reply, decode};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+/// How long a reply may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much is read at once.
+const CHUNK: usize = 16 * 1024;
+
+/// A reply, or a message, to one of the clients.
+#[derive(Debug)]
+pub struct Arrival {
+    /// To whom.
+    pub who: usize,
+    /// What.
+    pub reply: Reply,
+    /// When it was read.
+    pub at: Instant,
+}
+
+/// Connections to one server, numbered from 0.
+#[derive(Debug)]
+pub struct Clients {
+    poll: Poll,
+    events: Events,
+    connections: Vec<Connection>,
+    arrived: VecDeque<Arrival>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    /// What has been read and is no whole reply yet.
+    input: Vec<u8>,
+    /// What the kernel has not taken yet.
+    output: Vec<u8>,
+}
+
+impl Clients {
+    /// Opens so many connections.
+    pub(crate) fn open(port: u16, count: usize) -> Self {
+        let poll = Poll::new().expect("a selector of events");
+        let connections = (0..count).map(|who| {
+            let stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+            stream.set_nodelay(true).expect("no delay");
+            stream.set_nonblocking(true).expect("no waiting");
+            let mut stream = TcpStream::from_std(stream);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut stream, Token(who), interest).expect("events of a connection");
+            Connection { stream, input: Vec::new(), output: Vec::new() }
+        });
+        let connections = connections.collect();
+        Self { poll, events: Events::with_capacity(1024), connections, arrived: VecDeque::new() }
+    }
+
+    /// How many there are.
+    pub const fn count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Lets one send requests.
+    pub fn send(&mut self, who: usize, requests: &[u8]) {
+        let connection = &mut self.connections[who];
+        connection.output.extend_from_slice(requests);
+        connection.flush();
+    }
+
+    /// The next reply to any of them.
+    pub fn arrival(&mut self) -> Arrival {
+        self.arrival_within(PATIENCE).expect("a reply")
+    }
+
+    /// The next reply to any of them, if it arrives within this time.
+    pub fn arrival_within(&mut self, patience: Duration) -> Option<Arrival> {
+        let deadline = Instant::now() + patience;
+        while self.arrived.is_empty() {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            let asleep = if stays_awake() { Duration::ZERO } else { left };
+            match self.poll.poll(&mut self.events, Some(asleep)) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                result => result.expect("events"),
+            }
+            for event in &self.events {
+                let Token(who) = event.token();
+                let connection = &mut self.connections[who];
+                if event.is_writable() {
+                    connection.flush();
+                }
+                if event.is_readable() {
+                    connection.read(who, &mut self.arrived);
+                }
+            }
+        }
+        self.arrived.pop_front()
+    }
+
+    /// The next reply to this one, which nobody else's precedes.
+    pub fn reply_to(&mut self, who: usize) -> Reply {
+        let arrival = self.arrival();
+        assert_eq!(arrival.who, who, "nobody else awaits a reply: {:?}", arrival.reply);
+        arrival.reply
+    }
+
+    /// Sends one command of one of them, and waits for its reply, which no other precedes. Errors end the benchmark.
+    pub fn call(&mut self, who: usize, arguments: &[&str]) -> Reply {
+        self.send(who, &request(arguments));
+        let reply = self.reply_to(who);
+        assert!(!matches!(reply, Reply::Error(_)), "{arguments:?}: {reply:?}");
+        reply
+    }
+}
+
+impl Connection {
+    /// Writes as much as the kernel takes.
+    fn flush(&mut self) {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(len) => drop(self.output.drain(..len)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("the server takes nothing more: {error}"),
+            }
+        }
+    }
+
+    /// Reads all that is there, and passes on what replies have come to their end.
+    fn read(&mut self, who: usize, arrived: &mut VecDeque<Arrival>) {
+        loop {
+            let mut chunk = [0; CHUNK];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => panic!("the server has closed a connection"),
+                Ok(len) => {
+                    self.input.extend_from_slice(&chunk[..len]);
+                    if len < CHUNK {
+                        break; // there will be an event when more comes
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("no reply: {error}"),
+            }
+        }
+        let at = Instant::now();
+        let mut done = 0;
+        while let Some((reply, len)) = decode(&self.input[done..]).expect("replies") {
+            done += len;
+            arrived.push_back(Arrival { who, reply, at });
+        }
+        self.input.drain(..done);
+    }
+}
+
+/// One connection to a server.
+#[derive(Debug)]
+pub struct Client(Clients);
+
+impl Client {
+    pub(crate) fn open(port: u16) -> Self {
+        Self(Clients::open(port, 1))
+    }
+
+    /// Sends one command and waits for its reply. Errors end the benchmark.
+    pub fn call(&mut self, arguments: &[&str]) -> Reply {
+        self.0.call(0, arguments)
+    }
+
+    /// Sends requests and waits for as many replies, which may be no errors.
+    pub fn pipeline(&mut self, requests: &[Vec<u8>]) {
+        self.0.send(0, &requests.concat());
+        for _ in requests {
+            let reply = self.0.reply_to(0);
+            assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+        }
+    }
+
+    /// A section of INFO.
+    pub fn info(&mut self, section: &str) -> String {
+        self.call(&["INFO", section]).text().expect("text")
+    }
+
+    /// A number in a section of INFO.
+    pub fn info_number(&mut self, section: &str, field: &str) -> f64 {
+        let info = self.info(section);
+        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {info}"))
+    }
+}

@@ -1,0 +1,139 @@
+//! What a held lock takes, and a client that waits for one.
+
+use crate::clients::{Client, Clients};
+use crate::limits::raise_open_files;
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::{LEASE, owner, request};
+use crate::resp::Reply;
+use crate::results::{Row, Target, Unit};
+use crate::rounds::Series;
+use crate::server::{Loaded, Server};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Keys that are counted.
+const KEYS: usize = 100_000;
+/// Clients that wait.
+const WAITERS: usize = 5_000;
+/// Each kind is measured on so many servers.
+const ROUNDS: usize = 2;
+/// Memory that has not fallen for so long is settled: the server shortens buffers after five seconds of rest.
+const SETTLED: Duration = Duration::from_secs(6);
+
+/// Locks and hashes, clients that wait for a lock and for nothing.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    let (mut lock, mut hash, mut lock_usage, mut hash_usage) = Default::default();
+    let mut waiting =
+        [Loaded::Lockward, Loaded::Empty].map(|module| (module, Series::default(), Series::default()));
+    for round in 0..ROUNDS {
+        report.progress(round, ROUNDS);
+        let acquire = |key: &str, owner: &str| vec![request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE])];
+        of_keys(acquire, &mut lock, &mut lock_usage);
+        let count = |key: &str, owner: &str| {
+            vec![request(&["HSET", key, owner, "1"]), request(&["PEXPIRE", key, LEASE])]
+        };
+        of_keys(count, &mut hash, &mut hash_usage);
+        let crowds = waiting.each_ref().map(|(module, ..)| Crowd::start(*module));
+        for (crowd, (_, used, resident)) in crowds.into_iter().zip(&mut waiting) {
+            let (each_used, each_resident) = crowd.settled();
+            used.push(each_used);
+            resident.push(each_resident);
+        }
+    }
+    let what = "memory of a held lock, owner `UUID:thread`";
+    let against = "the hash lock (HSET + PEXPIRE)";
+    let row = Row::ratio("memory/lock", what, &lock, against, &hash).of(Unit::Bytes);
+    report.row(row.target(Target::AtMost(1.05)));
+    let what = "the same by MEMORY USAGE";
+    report.row(Row::ratio("memory/usage", what, &lock_usage, against, &hash_usage).of(Unit::Bytes));
+    let [(_, lock, lock_resident), (_, floor, floor_resident)] = &waiting;
+    let against = "one blocked by an empty module";
+    let more = lock.less(floor);
+    let row = Row::figure(
+        "memory/waiter",
+        "what a waiting client takes more than one blocked by an empty module",
+        Unit::Bytes,
+        &more,
+    );
+    report.row(row.target(Target::AtMost(1024.0)));
+    let what = "memory of a waiting client";
+    report.row(Row::ratio("memory/waiter-used", what, lock, against, floor).of(Unit::Bytes));
+    let what = "the same, resident";
+    report.row(
+        Row::ratio("memory/waiter-resident", what, lock_resident, against, floor_resident).of(Unit::Bytes),
+    );
+}
+
+/// Bytes a key, by the difference that many make and by MEMORY USAGE.
+fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>, used: &mut Series, usage: &mut Series) {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let before = client.info_number("memory", "used_memory");
+    let keys: Vec<usize> = (0..KEYS).collect();
+    for keys in keys.chunks(1_000) {
+        let requests: Vec<_> = keys.iter().flat_map(|key| make(&name(*key), &owner(*key))).collect();
+        client.pipeline(&requests);
+    }
+    drop(client);
+    let mut client = server.client();
+    used.push((client.info_number("memory", "used_memory") - before) / KEYS as f64);
+    let Reply::Number(bytes) = client.call(&["MEMORY", "USAGE", &name(0)]) else {
+        panic!("no number of bytes")
+    };
+    usage.push(bytes as f64);
+}
+
+fn name(key: usize) -> String {
+    format!("lock:{key:07}")
+}
+
+/// A server with clients that wait.
+struct Crowd {
+    server: Server,
+    control: Client,
+    _waiters: Clients,
+    /// Memory before they came, by the server's count and resident.
+    before: (f64, f64),
+}
+
+impl Crowd {
+    fn start(loaded: Loaded) -> Self {
+        raise_open_files(2 * WAITERS as u64 + 200);
+        let config = format!("maxclients {}", WAITERS + 50);
+        let server = Server::start_with(loaded, Place::Together, &[&config]);
+        let mut control = server.client();
+        let command = match loaded {
+            Loaded::Lockward => "LOCK.ACQUIRE",
+            Loaded::Empty | Loaded::Nothing => "EMPTY.BLOCK",
+        };
+        let wait = |owner: &str| request(&[command, "memory:wait", owner, "PX", LEASE, "BLOCK", "0"]);
+        if loaded == Loaded::Lockward {
+            control.pipeline(&[wait("holder")]);
+        }
+        let before = (control.info_number("memory", "used_memory"), server.resident());
+        let mut waiters = server.clients(WAITERS);
+        for who in 0..WAITERS {
+            waiters.send(who, &wait(&owner(who)));
+            control.call(&["PING"]);
+        }
+        assert_eq!(control.info_number("clients", "blocked_clients"), WAITERS as f64, "clients that wait");
+        Self { server, control, _waiters: waiters, before }
+    }
+
+    /// Bytes a waiter, by the server's count and resident, once the server has given back what buffers were too large.
+    fn settled(mut self) -> (f64, f64) {
+        let mut least = (f64::MAX, Instant::now());
+        while least.1.elapsed() < SETTLED {
+            let used = self.control.info_number("memory", "used_memory");
+            if used < least.0 * 0.999 {
+                least = (used, Instant::now());
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        let used = self.control.info_number("memory", "used_memory");
+        let each = |now: f64, before: f64| (now - before) / WAITERS as f64;
+        (each(used, self.before.0), each(self.server.resident(), self.before.1))
+    }
+}

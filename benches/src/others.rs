@@ -1,0 +1,77 @@
+//! What the module costs those who do not use it: SET + DEL of plain keys while locks are waited for.
+//!
+//! Held against a server with a module that does nothing, since any module costs a few per cent: with one, the event loop
+//! takes a lock. Each server is started several times, as two processes of the same program differ by where their memory lies.
+
+use crate::pairs::{CONNECTIONS, DEPTH, Pair};
+use crate::pipeline::{Batch, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::{LEASE, owner, request};
+use crate::results::{Row, Target};
+use crate::rounds::Series;
+use crate::server::{Loaded, Server};
+
+const STARTS: usize = 6;
+const ROUNDS: usize = 10;
+/// Batches of a connection in a round: 40,000 pairs.
+const TIMES: usize = 100;
+/// Locks that are held, and waited for by as many clients.
+const LOCKS: usize = 100;
+
+const MODULES: [Loaded; 3] = [Loaded::Lockward, Loaded::Empty, Loaded::Nothing];
+
+struct Subject {
+    server: Server,
+    pipeline: Pipeline,
+    batches: Vec<Batch>,
+}
+
+/// Lockward, the empty module, none.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    let mut costs = MODULES.map(|_| Series::default());
+    for start in 0..STARTS {
+        let mut subjects = MODULES.map(|module| {
+            let server = Server::start_with(module, Place::Together, &[]);
+            let mut pipeline = Pipeline::open(&server, CONNECTIONS);
+            let batches = Pair::Plain.batches(&server, CONNECTIONS, DEPTH);
+            pipeline.run(&batches, TIMES);
+            Subject { server, pipeline, batches }
+        });
+        // As many more clients everywhere, though only locks are waited for.
+        let _waiting: Vec<_> = subjects
+            .iter()
+            .zip(MODULES)
+            .map(|(subject, module)| {
+                let mut clients = subject.server.clients(LOCKS);
+                let mut control = subject.server.client();
+                for lock in (0..LOCKS).filter(|_| module == Loaded::Lockward) {
+                    let key = format!("other:lock:{lock:04}");
+                    control.call(&["LOCK.ACQUIRE", &key, "holder", "PX", LEASE]);
+                    let wait = ["LOCK.ACQUIRE", &key, &owner(lock), "PX", LEASE, "BLOCK", "0"];
+                    clients.send(lock, &request(&wait));
+                }
+                control.call(&["PING"]);
+                clients
+            })
+            .collect();
+        for round in 0..ROUNDS {
+            report.progress(start * ROUNDS + round, STARTS * ROUNDS);
+            for turn in 0..MODULES.len() {
+                let which = (start + round + turn) % MODULES.len();
+                let Subject { server, pipeline, batches } = &mut subjects[which];
+                let cpu = server.cpu();
+                let begin = cpu.settled();
+                pipeline.run(batches, TIMES);
+                let pairs = (CONNECTIONS * TIMES * DEPTH / 2) as f64;
+                costs[which].push((cpu.settled() - begin).as_nanos() as f64 / pairs);
+            }
+        }
+    }
+    let [lockward, empty, none] = &costs;
+    let what = format!("SET + DEL of plain keys beside {LOCKS} locks that are waited for");
+    let row = Row::ratio("others/empty", &what, lockward, "a server with an empty module", empty);
+    report.row(row.target(Target::AtMost(1.03)));
+    report.row(Row::ratio("others/none", &what, lockward, "a server without any module", none));
+}

@@ -1,0 +1,85 @@
+//! What a run writes down as it goes, and what it says meanwhile.
+
+use crate::plot::Plot;
+use crate::results::Row;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+/// How often progress is shown within a stage.
+const SHOWN_EVERY: Duration = Duration::from_millis(200);
+
+/// The figures and plots so far.
+#[derive(Debug)]
+pub struct Report {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// The plots.
+    pub plots: Vec<Plot>,
+    /// By the name of a row, another limit than its own.
+    limits: BTreeMap<String, f64>,
+    begin: Instant,
+    stage: String,
+    shown: Instant,
+}
+
+impl Report {
+    /// An empty one. `limits` are put in the place of the targets of the rows they name.
+    pub fn new(limits: BTreeMap<String, f64>) -> Self {
+        let now = Instant::now();
+        Self { rows: Vec::new(), plots: Vec::new(), limits, begin: now, stage: String::new(), shown: now }
+    }
+
+    /// How long it has taken so far.
+    pub fn elapsed(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    /// A stage begins.
+    pub fn stage(&mut self, name: &str, about: &str) {
+        name.clone_into(&mut self.stage);
+        self.say(&format!("{} {name}: {about}", self.clock()));
+    }
+
+    /// So much of a stage is done.
+    pub fn progress(&mut self, done: usize, of: usize) {
+        if stderr().is_terminal() && self.shown.elapsed() >= SHOWN_EVERY {
+            self.shown = Instant::now();
+            eprint!("\r{} {}: {:3.0} %", self.clock(), self.stage, 100.0 * done as f64 / of as f64);
+        }
+    }
+
+    /// Something was found.
+    pub fn row(&mut self, mut row: Row) {
+        if let (Some(target), Some(limit)) = (row.target, self.limits.get(&row.name)) {
+            row.target = Some(target.with_limit(*limit));
+        }
+        let target = row
+            .target
+            .map_or_else(String::new, |_| format!(" ({}: {})", row.target_shown(), row.verdict_shown()));
+        self.say(&format!(
+            "        {} {}: {}{}",
+            row.name,
+            row.title(),
+            row.shown(),
+            target.replace("**", "")
+        ));
+        self.rows.push(row);
+    }
+
+    /// A plot was made.
+    pub fn plot(&mut self, plot: Plot) {
+        self.plots.push(plot);
+    }
+
+    fn clock(&self) -> String {
+        let seconds = self.begin.elapsed().as_secs();
+        format!("[{}:{:02}]", seconds / 60, seconds % 60)
+    }
+
+    #[allow(clippy::unused_self, reason = "nothing is said but by a report")]
+    fn say(&self, line: &str) {
+        let wipe = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
+        let _ = writeln!(stderr(), "{wipe}{line}");
+    }
+}

@@ -1,0 +1,367 @@
+//! What a run has found, as it is written to `results.json`, and whether it is what was aimed at.
+
+use crate::plot::Plot;
+use crate::rounds::Series;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// A miss by less than this part of the target may be noise; a miss by more never is, however noisy the run.
+const FORGIVEN: f64 = 0.03;
+
+/// A figure whose noise is more than this part of it says nothing, and meets no target.
+const TOO_NOISY: f64 = 0.10;
+
+/// All of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    /// The server's name and version.
+    pub server: String,
+    /// What it ran on.
+    pub machine: Machine,
+    /// The day, as `YYYY-MM-DD`.
+    pub day: String,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// The plots.
+    pub plots: Vec<Plot>,
+}
+
+/// The machine, without its name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's model.
+    pub processor: String,
+    /// How many CPUs this run could use.
+    pub cpus: usize,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Kernel and its version.
+    pub kernel: String,
+    /// Whether client and server went before all other processes.
+    pub goes_before_others: bool,
+    /// How many processes wanted a CPU, on average over the minute before the run.
+    pub load_before: f64,
+}
+
+/// A figure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The stage that measured it, and its name there: `pairs/set`.
+    pub name: String,
+    /// What was measured.
+    pub what: String,
+    /// What it is held against.
+    pub against: Option<String>,
+    /// What the figure is counted in.
+    pub unit: Unit,
+    /// What `ours` and `theirs` are counted in.
+    pub each: Unit,
+    /// The figure.
+    pub measured: f64,
+    /// How far it may be off: see [`Series::noise`].
+    pub noise: f64,
+    /// The middle half of what the rounds gave, round by round.
+    pub middle_half: [f64; 2],
+    /// What was aimed at.
+    pub target: Option<Target>,
+    /// What is aimed at beyond that.
+    pub stretch: Option<f64>,
+    /// Our side, round by round.
+    pub ours: Series,
+    /// The other side, if there is one.
+    pub theirs: Option<Series>,
+}
+
+/// What a figure is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// How many times ours is theirs.
+    Times,
+    /// How many times theirs is ours.
+    Cheaper,
+    /// Nanoseconds of the server's CPU, in a series.
+    Nanoseconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Bytes.
+    Bytes,
+    /// Parts of a hundred.
+    Percent,
+}
+
+/// What is aimed at.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+}
+
+/// Whether a target was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Met by the figure itself.
+    Met,
+    /// Missed by the figure, but by less than its noise and than 3 % of the target.
+    WithinNoise,
+    /// Missed.
+    Missed,
+    /// The rounds differ so much that the figure says nothing.
+    TooNoisy,
+}
+
+impl Target {
+    /// Its number.
+    pub const fn limit(self) -> f64 {
+        match self {
+            Self::AtMost(limit) | Self::AtLeast(limit) => limit,
+        }
+    }
+
+    /// The same with another number.
+    pub const fn with_limit(self, limit: f64) -> Self {
+        match self {
+            Self::AtMost(_) => Self::AtMost(limit),
+            Self::AtLeast(_) => Self::AtLeast(limit),
+        }
+    }
+
+    fn judge(self, measured: f64, noise: f64) -> Verdict {
+        let missed_by = match self {
+            Self::AtMost(limit) => measured - limit,
+            Self::AtLeast(limit) => limit - measured,
+        };
+        // As a target of 0 bytes may have noise too, what is far within the target is never too noisy.
+        if noise > TOO_NOISY * measured.abs() && missed_by + noise > 0.0 {
+            Verdict::TooNoisy
+        } else if missed_by <= 0.0 {
+            Verdict::Met
+        } else if missed_by <= noise.min(FORGIVEN * self.limit()) {
+            Verdict::WithinNoise
+        } else {
+            Verdict::Missed
+        }
+    }
+}
+
+impl Row {
+    /// How many times `theirs` is `ours`: the medians, with the noise of the ratios round by round.
+    pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
+        let measured = ours.median() / theirs.median();
+        let ratios = ours.ratios(theirs);
+        let sides = (ours, Some((against, theirs)));
+        Self::new(name, what, (Unit::Times, Unit::Nanoseconds), sides, measured, &ratios)
+    }
+
+    /// How many times cheaper `ours` is than `theirs`.
+    pub fn cheaper(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
+        let measured = theirs.median() / ours.median();
+        let ratios = theirs.ratios(ours);
+        let sides = (ours, Some((against, theirs)));
+        Self::new(name, what, (Unit::Cheaper, Unit::Nanoseconds), sides, measured, &ratios)
+    }
+
+    /// A figure on its own.
+    pub fn figure(name: &str, what: &str, unit: Unit, ours: &Series) -> Self {
+        Self::new(name, what, (unit, unit), (ours, None), ours.median(), ours)
+    }
+
+    fn new(
+        name: &str,
+        what: &str,
+        (unit, each): (Unit, Unit),
+        (ours, other): (&Series, Option<(&str, &Series)>),
+        measured: f64,
+        rounds: &Series,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            what: what.to_owned(),
+            against: other.map(|(against, _)| against.to_owned()),
+            unit,
+            each,
+            measured,
+            noise: rounds.noise(),
+            middle_half: [rounds.quantile(0.25), rounds.quantile(0.75)],
+            target: None,
+            stretch: None,
+            ours: ours.clone(),
+            theirs: other.map(|(_, theirs)| theirs.clone()),
+        }
+    }
+
+    /// The same with a target.
+    pub fn target(self, target: Target) -> Self {
+        Self { target: Some(target), ..self }
+    }
+
+    /// The same with a number to reach for beyond the target.
+    pub fn stretch(self, stretch: f64) -> Self {
+        Self { stretch: Some(stretch), ..self }
+    }
+
+    /// The same where the sides are counted in something else than CPU time.
+    pub fn of(self, each: Unit) -> Self {
+        Self { each, ..self }
+    }
+
+    /// Whether its target was met, if it has one.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.target.map(|target| target.judge(self.measured, self.noise))
+    }
+
+    /// What was measured, in words.
+    pub fn title(&self) -> String {
+        self.against
+            .as_ref()
+            .map_or_else(|| self.what.clone(), |against| format!("{}, against {against}", self.what))
+    }
+
+    /// The figure with its unit.
+    pub fn shown(&self) -> String {
+        self.unit.show(self.measured)
+    }
+
+    /// The target in words.
+    pub fn target_shown(&self) -> String {
+        let Some(target) = self.target else { return String::new() };
+        let bound = match target {
+            Target::AtMost(limit) => format!("at most {}", self.unit.show(limit)),
+            Target::AtLeast(limit) => format!("at least {}", self.unit.show(limit)),
+        };
+        self.stretch
+            .map_or_else(|| bound.clone(), |stretch| format!("{bound}, better {}", self.unit.show(stretch)))
+    }
+
+    /// The verdict in words.
+    pub fn verdict_shown(&self) -> &'static str {
+        match self.verdict() {
+            None => "",
+            Some(Verdict::Met) => "yes",
+            Some(Verdict::WithinNoise) => "within noise",
+            Some(Verdict::Missed) => "**no**",
+            Some(Verdict::TooNoisy) => "**too noisy**",
+        }
+    }
+
+    /// Its noise, as a part of it.
+    pub fn noise_shown(&self) -> String {
+        if self.ours.rounds() == 1 {
+            return String::new();
+        }
+        format!("{:.1} %", 100.0 * self.noise / self.measured.abs().max(f64::MIN_POSITIVE))
+    }
+
+    /// Both sides.
+    fn sides_shown(&self) -> String {
+        let ours = self.each.show(self.ours.median());
+        self.theirs
+            .as_ref()
+            .map_or_else(String::new, |theirs| format!("{ours} against {}", self.each.show(theirs.median())))
+    }
+}
+
+impl Unit {
+    /// A number with this unit.
+    pub fn show(self, number: f64) -> String {
+        match self {
+            Self::Times if number < 10.0 => format!("{number:.2}"),
+            Self::Times => format!("{number:.0}"),
+            Self::Cheaper if number < 10.0 => format!("{number:.2} times cheaper"),
+            Self::Cheaper => format!("{number:.0} times cheaper"),
+            Self::Nanoseconds if number >= 1e9 => format!("{:.2} s", number / 1e9),
+            Self::Nanoseconds if number >= 1e6 => format!("{:.2} ms", number / 1e6),
+            Self::Nanoseconds if number >= 10_000.0 => format!("{:.1} µs", number / 1e3),
+            Self::Nanoseconds => format!("{number:.0} ns"),
+            Self::Milliseconds => format!("{number:.2} ms"),
+            Self::Percent => format!("{number:.0} %"),
+            Self::Bytes => format!("{number:.0} bytes"),
+        }
+    }
+}
+
+impl Results {
+    /// Whether every target was met, within noise.
+    pub fn all_met(&self) -> bool {
+        self.missed().is_empty()
+    }
+
+    /// The names of the figures that do not meet their targets.
+    pub fn missed(&self) -> Vec<&str> {
+        let good = [None, Some(Verdict::Met), Some(Verdict::WithinNoise)];
+        let missed = self.rows.iter().filter(|row| !good.contains(&row.verdict()));
+        missed.map(|row| row.name.as_str()).collect()
+    }
+
+    /// A table of one run.
+    pub fn table(&self) -> String {
+        let mut table = String::from(
+            "| what | target | measured | met? | ± noise | middle half of the rounds | the two sides |\n\
+             | --- | --- | --- | --- | --- | --- | --- |\n",
+        );
+        for row in &self.rows {
+            let [low, high] = row.middle_half.map(|end| row.unit.show(end).replace(" times cheaper", ""));
+            let spread =
+                if row.ours.rounds() > 1 { format!("{low} to {high}") } else { "one round".to_owned() };
+            writeln!(
+                table,
+                "| {} | {} | {} | {} | {} | {spread} | {} |",
+                row.title(),
+                row.target_shown(),
+                row.shown(),
+                row.verdict_shown(),
+                row.noise_shown(),
+                row.sides_shown(),
+            )
+            .expect("text takes more text");
+        }
+        table
+    }
+
+    /// The machine and the run, in a sentence.
+    pub fn circumstances(&self) -> String {
+        let Machine { processor, cpus, memory, kernel, goes_before_others, load_before } = &self.machine;
+        let priority = if *goes_before_others { "before all neighbours" } else { "like its neighbours" };
+        format!(
+            "{}, {}, {cpus} CPUs ({processor}), {:.0} GB, {kernel}; scheduled {priority}, load before {load_before:.1}; {:.0} seconds.",
+            self.server,
+            self.day,
+            *memory as f64 / 1e9,
+            self.seconds,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_missed_by_more_than_noise_or_not() {
+        let at_most = |measured, noise| Target::AtMost(1.25).judge(measured, noise);
+        assert_eq!(at_most(1.25, 0.01), Verdict::Met);
+        assert_eq!(at_most(1.26, 0.02), Verdict::WithinNoise);
+        assert_eq!(at_most(1.26, 0.005), Verdict::Missed);
+        assert_eq!(at_most(1.30, 0.06), Verdict::Missed, "noise forgives no more than 3 %");
+        assert_eq!(at_most(1.20, 0.30), Verdict::TooNoisy);
+        assert_eq!(at_most(0.50, 0.30), Verdict::Met, "far within the target");
+        let at_least = |measured, noise| Target::AtLeast(15.0).judge(measured, noise);
+        assert_eq!(at_least(15.0, 0.1), Verdict::Met);
+        assert_eq!(at_least(14.8, 0.3), Verdict::WithinNoise);
+        assert_eq!(at_least(14.8, 0.1), Verdict::Missed);
+    }
+
+    #[test]
+    fn the_noise_of_a_median_comes_from_the_spread_of_the_rounds() {
+        let mut series = Series::default();
+        (0..101).for_each(|round| series.push(f64::from(round)));
+        assert!((series.median() - 50.0).abs() < 1e-9);
+        assert!((series.noise() - 1.57 * 50.0 / 101f64.sqrt()).abs() < 1e-9);
+        assert!(Series::once(3.0).noise() == 0.0);
+    }
+}
