@@ -3,7 +3,6 @@
 //! Requests are sent without waiting, and replies are taken in the order in which they arrive, whoever gets them. Every
 //! reply is parsed, and one that is not what was expected ends the benchmark.
 
-use crate::placement::stays_awake;
 use crate::request::request;
 use crate::resp::{Reply, decode};
 use mio::net::TcpStream;
@@ -86,8 +85,7 @@ impl Clients {
         let deadline = Instant::now() + patience;
         while self.arrived.is_empty() {
             let left = deadline.checked_duration_since(Instant::now())?;
-            let asleep = if stays_awake() { Duration::ZERO } else { left };
-            match self.poll.poll(&mut self.events, Some(asleep)) {
+            match self.poll.poll(&mut self.events, Some(left)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 result => result.expect("events"),
             }

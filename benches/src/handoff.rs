@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 const HANDOFFS: usize = 400;
 
 /// Waiters, and rounds: fewer of the longer lines, spread over the same time.
-const SIZES: [(usize, usize); 5] = [(2, 36), (10, 18), (100, 18), (1_000, 18), (10_000, 12)];
+const SIZES: [(usize, usize); 5] = [(2, 32), (10, 16), (100, 16), (1_000, 16), (10_000, 8)];
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 
 const KEYS: usize = 1_000_000;
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 /// A lease that is not over when the last round is, in milliseconds.
 const LONG_LEASE: &str = "36000000";
 

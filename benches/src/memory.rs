@@ -17,7 +17,7 @@ const KEYS: usize = 100_000;
 /// Clients that wait.
 const WAITERS: usize = 5_000;
 /// Each kind is measured on so many servers.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 1;
 /// Memory that has not fallen for so long is settled: the server shortens buffers after five seconds of rest.
 const SETTLED: Duration = Duration::from_secs(6);
 

@@ -15,7 +15,7 @@ pub const CONNECTIONS: usize = 50;
 /// Commands on the way on each connection.
 pub const DEPTH: usize = 16;
 
-const ROUNDS: usize = 31;
+const ROUNDS: usize = 23;
 /// Batches of a connection in a round: 40,000 pairs.
 const TIMES: usize = 100;
 /// Batches before anything is measured.

@@ -3,14 +3,13 @@
 //! Together ([`Place::Together`]) client and server share a CPU and never run at the same time. So nobody else comes between,
 //! whose data would take the place of the server's in the caches, and nothing hides what one command costs beside another: the ratios are
 //! the strictest there are, and targets are judged so. Apart ([`Place::Apart`]) they have a CPU each, where there are two, as in earnest.
-//! The client stays awake then: to wake a CPU that sleeps costs the server more than many a command, on a virtual machine
-//! several times as much. The scheduler is never left to choose, as it changes its mind.
+//! There a reply wakes another CPU, which costs the server more than many a command, on a virtual machine several times as
+//! much. The scheduler is never left to choose, as it changes its mind.
 //!
 //! Where it is allowed, both go before their neighbours and neither interrupts the other (`SCHED_RR`): so the numbers repeat from
 //! run to run, also on a busy machine.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, mem};
 
 /// Where a server runs, as its client sees it.
@@ -30,13 +29,6 @@ pub(crate) struct Confinement {
     policy: libc::c_int,
 }
 
-static STAYS_AWAKE: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is not to sleep while it waits for replies.
-pub(crate) fn stays_awake() -> bool {
-    STAYS_AWAKE.load(Ordering::Relaxed)
-}
-
 /// How many CPUs there are for clients and servers.
 pub fn cpus() -> usize {
     allowed().len()
@@ -46,7 +38,6 @@ pub fn cpus() -> usize {
 pub fn be_client_of(place: Place) {
     let together = Place::Together.confinement();
     Confinement { policy: place.confinement().policy, ..together }.enter().expect("a CPU of our own");
-    STAYS_AWAKE.store(place == Place::Apart && allowed().len() > 1, Ordering::Relaxed);
 }
 
 impl Place {
