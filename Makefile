@@ -17,7 +17,7 @@ export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds bench bench-docs \
-	guard lint build bench-builds install clean deps
+	bench-peers bench-peers-docs guard lint build bench-builds install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,14 @@ bench: bench-builds ## Measure all that performance is held to, in under ten min
 bench-docs: ## Write what the last make bench, with the same SERVERS, has found into docs/performance.md.
 	@cargo build --quiet --release -p lockward-bench --bin bench
 	@target/release/bench --docs docs $(if $(SERVERS),$(SERVERS:%=target/bench/%/results.json),target/bench/results.json)
+
+bench-peers: build ## Measure Lockward beside other locks, or only beside PEERS, each job for SECONDS (8).
+	@cargo build --quiet --release -p lockward-bench --bin peers --bin peer-lockward
+	@target/release/peers $(PEERS) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
+
+bench-peers-docs: ## Write what the last run of bench-peers has measured into docs/peers.md.
+	@cargo build --quiet --release -p lockward-bench --bin peers
+	@target/release/peers --docs docs
 
 guard: bench-builds ## Count the server's instructions for each kind of request, and see that none has got dearer.
 	@scripts/install-deps valgrind

@@ -14,11 +14,14 @@ pub struct CpuClock {
 impl CpuClock {
     /// The clock of a process.
     pub fn of(pid: u32) -> Self {
+        Self::find(pid).unwrap_or_else(|| panic!("the CPU clock of process {pid}"))
+    }
+
+    fn find(pid: u32) -> Option<Self> {
         let mut clock = 0;
         // SAFETY: writes one clock id.
         let status = unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) };
-        assert_eq!(status, 0, "the CPU clock of process {pid}");
-        Self { pid, clock }
+        (status == 0).then_some(Self { pid, clock })
     }
 
     /// What the clock shows once the process sleeps. While it runs, the kernel brings the counter up to date only now
@@ -33,11 +36,18 @@ impl CpuClock {
     }
 
     fn read(&self) -> Duration {
+        let read = self.try_read();
+        read.unwrap_or_else(|| {
+            panic!("the CPU clock of process {}: {}", self.pid, io::Error::last_os_error())
+        })
+    }
+
+    fn try_read(&self) -> Option<Duration> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes a structure that outlives the call.
         let status = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
-        assert_eq!(status, 0, "the CPU clock of process {}: {}", self.pid, io::Error::last_os_error());
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+        let time = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
+        (status == 0).then_some(time)
     }
 
     fn sleeps(&self) -> bool {
@@ -45,4 +55,39 @@ impl CpuClock {
         // The state follows the name, which stands in parentheses and may hold anything.
         stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
     }
+}
+
+/// What a process and all that descend from it have used, with those that have ended. What has just come or gone may be
+/// missed.
+pub fn of_family(pid: u32) -> Duration {
+    let own = CpuClock::find(pid).and_then(|clock| clock.try_read()).unwrap_or_default();
+    own + of_ended_children(pid) + children(pid).into_iter().map(of_family).sum::<Duration>()
+}
+
+fn of_ended_children(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    // User and kernel time, the 16th and 17th field; the state, where these begin, is the third.
+    ticks(fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
+}
+
+/// Those that its first thread has started: no server and no contestant starts processes from another.
+fn children(pid: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// What the whole machine has used since it was started, on all its CPUs.
+pub fn of_machine() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    // User, nice, system; not idle, not waiting for a disk; in interrupts, in soft ones, and taken by other machines.
+    let times: Vec<u64> = all.take(8).map(|field| field.parse().unwrap_or(0)).collect();
+    ticks(times.iter().enumerate().filter(|(place, _)| ![3, 4].contains(place)).map(|(_, time)| time).sum())
+}
+
+fn ticks(count: u64) -> Duration {
+    // SAFETY: takes a number and gives one.
+    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Duration::from_millis(count * 1_000 / a_second.unsigned_abs().max(1))
 }

@@ -26,6 +26,7 @@ pub mod machine;
 pub mod memory;
 pub mod others;
 pub mod pairs;
+pub mod peers;
 pub mod pipeline;
 pub mod placement;
 pub mod plot;

@@ -6,13 +6,16 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 const SIZE: (u32, u32) = (860, 480);
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x00, 0x9e, 0x73),
     RGBColor(0x88, 0x88, 0x88),
     RGBColor(0xcc, 0x79, 0xa7),
     RGBColor(0x33, 0x33, 0x33),
+    RGBColor(0xe6, 0xab, 0x02),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x8c, 0x56, 0x4b),
 ];
 
 /// A plot.
@@ -193,8 +196,14 @@ impl Plot {
             text(11, RGBColor(0x77, 0x77, 0x77)),
         ))?;
         let points = || self.lines.iter().flat_map(|line| &line.points);
-        let x = Placed { scale: self.x.scale, range: self.x.scale.range(points().map(|(x, _)| *x)) };
+        let mut x = Placed { scale: self.x.scale, range: self.x.scale.range(points().map(|(x, _)| *x)) };
         let y = Placed { scale: self.y.scale, range: self.y.scale.range(points().map(|(_, y)| *y)) };
+        // The names of many lines would cover their beginnings.
+        let many = self.lines.len() > 6;
+        if many {
+            x.range.end += 0.4 * (x.range.end - x.range.start);
+        }
+        let names = if many { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::UpperLeft };
         let area = root.margin(62, 26, 8, 24);
         let mut chart =
             ChartBuilder::on(&area).x_label_area_size(48).y_label_area_size(72).build_cartesian_2d(x, y)?;
@@ -222,7 +231,7 @@ impl Plot {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(names)
             .background_style(WHITE.mix(0.85))
             .border_style(RGBColor(0xcc, 0xcc, 0xcc))
             .label_font(text(13, BLACK))

@@ -258,13 +258,13 @@ pub fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("its address").port()
 }
 
 /// Lets a child be killed when the thread that starts it ends, also when that ends by a kill.
-fn die_with(parent: u32) -> io::Result<()> {
+pub(crate) fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: takes a signal number and touches no memory.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
         return Err(io::Error::last_os_error());
@@ -280,12 +280,12 @@ fn die_with(parent: u32) -> io::Result<()> {
 
 /// A directory of one's own, removed when it goes out of scope.
 #[derive(Debug)]
-struct Directory {
-    path: PathBuf,
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
 }
 
 impl Directory {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("lockward-bench-{}-{number}", process::id()));

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+)
+
+var etcdPeer = peer{
+	modules:  [][2]string{{"etcd/client", "go.etcd.io/etcd/client/v3"}},
+	defaults: "concurrency.Mutex, a session for each client with a lease of 60 s; etcd writes each change to disk",
+	connect:  connectEtcd,
+}
+
+type etcdClient struct {
+	etcd    *clientv3.Client
+	session *concurrency.Session
+	mutex   *concurrency.Mutex
+}
+
+func connectEtcd(ctx context.Context, address string, lock int64) (client, error) {
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{address},
+		DialTimeout: 5 * time.Second,
+		// It would log each wait that the end of the time ends.
+		Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	session, err := concurrency.NewSession(etcd)
+	if err != nil {
+		return nil, err
+	}
+	return &etcdClient{etcd, session, concurrency.NewMutex(session, fmt.Sprintf("/lock/%d", lock))}, nil
+}
+
+func (c *etcdClient) acquire(ctx context.Context) error {
+	return c.mutex.Lock(ctx)
+}
+
+func (c *etcdClient) release(ctx context.Context) error {
+	return c.mutex.Unlock(ctx)
+}
+
+func (c *etcdClient) close() {
+	c.session.Close()
+	c.etcd.Close()
+}

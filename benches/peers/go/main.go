@@ -1,0 +1,121 @@
+// Peers: lock libraries written in Go, as contestants of `make bench-peers`.
+//
+//	peers <peer> <job> <address> --clients N --seconds S
+//
+// The peer is redsync, etcd, mariadb or postgres, and its server listens at the address. In the job `uncontended` each
+// client acquires and releases a lock of its own; in `contended` all want the same lock, and count under it. The outcome
+// is one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+// A client of a peer: what one user of its library has, with a connection of its own.
+type client interface {
+	// Acquire waits for the lock. It returns errGaveUp where the library stops trying by itself.
+	acquire(ctx context.Context) error
+	release(ctx context.Context) error
+	close()
+}
+
+type peer struct {
+	// The modules that it is made of: what their users call them, and their paths.
+	modules [][2]string
+	// What the library does where it is not told otherwise.
+	defaults string
+	// Connects a client, which will use the lock of this number.
+	connect func(ctx context.Context, address string, lock int64) (client, error)
+}
+
+var peers = map[string]peer{
+	"redsync":  redsyncPeer,
+	"etcd":     etcdPeer,
+	"mariadb":  mariadbPeer,
+	"postgres": postgresPeer,
+}
+
+// What the program prints. Times are in microseconds where nothing else is said.
+type outcome struct {
+	Peer       string  `json:"peer"`
+	Version    string  `json:"version"`
+	Job        string  `json:"job"`
+	Clients    int     `json:"clients"`
+	BeganMs    int64   `json:"began_unix_ms"`
+	ElapsedMs  int64   `json:"elapsed_ms"`
+	Operations int64   `json:"operations"`
+	Counter    int64   `json:"counter"`
+	Grants     []int64 `json:"grants"`
+	// Grants of the shared lock to another client than the last: the other grants cost nobody a wait.
+	Handoffs  int64       `json:"handoffs"`
+	GaveUp    int64       `json:"gave_up"`
+	AcquireUs percentiles `json:"acquire_us"`
+	Notes     string      `json:"notes"`
+}
+
+func main() {
+	result, err := run(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(result); err != nil {
+		os.Exit(1)
+	}
+}
+
+func run(arguments []string) (*outcome, error) {
+	if len(arguments) < 3 {
+		return nil, fmt.Errorf("usage: peers <peer> <job> <address> --clients N --seconds S")
+	}
+	name, job, address := arguments[0], arguments[1], arguments[2]
+	flags := flag.NewFlagSet("peers", flag.ExitOnError)
+	clients := flags.Int("clients", 50, "how many clients")
+	seconds := flags.Int("seconds", 10, "how long to count, after the warm-up")
+	if err := flags.Parse(arguments[3:]); err != nil {
+		return nil, err
+	}
+	peer, known := peers[name]
+	if !known {
+		return nil, fmt.Errorf("there is no peer %q", name)
+	}
+	if job != "uncontended" && job != "contended" {
+		return nil, fmt.Errorf("there is no job %q", job)
+	}
+	if *clients < 1 || *seconds < 1 {
+		return nil, fmt.Errorf("--clients and --seconds are at least 1")
+	}
+	contest := &contest{
+		peer:     peer,
+		address:  address,
+		shared:   job == "contended",
+		duration: time.Duration(*seconds) * time.Second,
+	}
+	result, err := contest.run(*clients)
+	if err != nil {
+		return nil, fmt.Errorf("%s at %s: %w", name, address, err)
+	}
+	result.Peer, result.Version, result.Job, result.Notes = name, peer.version(), job, peer.defaults
+	return result, nil
+}
+
+// Version is that of each of its modules: "redsync 4.18.1, go-redis 9.23.0".
+func (p peer) version() string {
+	info, _ := debug.ReadBuildInfo()
+	var versions []string
+	for _, named := range p.modules {
+		for _, module := range info.Deps {
+			if module.Path == named[1] {
+				versions = append(versions, named[0]+" "+strings.TrimPrefix(module.Version, "v"))
+			}
+		}
+	}
+	return strings.Join(versions, ", ")
+}

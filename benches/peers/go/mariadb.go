@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	_ "github.com/go-sql-driver/mysql"
+)
+
+var mariadbPeer = peer{
+	modules:  [][2]string{{"go-sql-driver/mysql", "github.com/go-sql-driver/mysql"}},
+	defaults: "SELECT GET_LOCK(name, 86400), SELECT RELEASE_LOCK(name), a connection for each client, no lease",
+	connect:  connectMariadb,
+}
+
+type mariadbClient struct {
+	database   *sql.DB
+	connection *sql.Conn
+	// The name of the lock stands in the statements: arguments would be two more round trips.
+	acquireStatement, releaseStatement string
+}
+
+func connectMariadb(ctx context.Context, address string, lock int64) (client, error) {
+	database, err := sql.Open("mysql", "root@tcp("+address+")/")
+	if err != nil {
+		return nil, err
+	}
+	connection, err := database.Conn(ctx)
+	return &mariadbClient{
+		database:         database,
+		connection:       connection,
+		acquireStatement: fmt.Sprintf("SELECT GET_LOCK('lock:%d', 86400)", lock),
+		releaseStatement: fmt.Sprintf("SELECT RELEASE_LOCK('lock:%d')", lock),
+	}, err
+}
+
+func (c *mariadbClient) acquire(ctx context.Context) error {
+	return c.ask(ctx, c.acquireStatement)
+}
+
+func (c *mariadbClient) release(ctx context.Context) error {
+	return c.ask(ctx, c.releaseStatement)
+}
+
+// Ask sends a statement whose reply is 1 if all is well.
+func (c *mariadbClient) ask(ctx context.Context, statement string) error {
+	var reply sql.NullInt64
+	if err := c.connection.QueryRowContext(ctx, statement).Scan(&reply); err != nil {
+		return err
+	}
+	if reply.Int64 != 1 {
+		return fmt.Errorf("the reply to %s is %v", statement, reply)
+	}
+	return nil
+}
+
+func (c *mariadbClient) close() {
+	c.connection.Close()
+	c.database.Close()
+}

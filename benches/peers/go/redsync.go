@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+)
+
+var redsyncPeer = peer{
+	modules: [][2]string{
+		{"redsync", "github.com/go-redsync/redsync/v4"},
+		{"go-redis", "github.com/redis/go-redis/v9"},
+	},
+	defaults: "lease 8 s, 32 tries 50 to 250 ms apart, then asked again",
+	connect:  connectRedsync,
+}
+
+type redsyncClient struct {
+	redis *redis.Client
+	mutex *redsync.Mutex
+}
+
+func connectRedsync(ctx context.Context, address string, lock int64) (client, error) {
+	connection := redis.NewClient(&redis.Options{Addr: address})
+	mutex := redsync.New(goredis.NewPool(connection)).NewMutex(fmt.Sprintf("lock:%d", lock))
+	return &redsyncClient{connection, mutex}, connection.Ping(ctx).Err()
+}
+
+func (c *redsyncClient) acquire(ctx context.Context) error {
+	err := c.mutex.LockContext(ctx)
+	var taken *redsync.ErrTaken
+	if errors.As(err, &taken) && ctx.Err() == nil {
+		return errGaveUp
+	}
+	return err
+}
+
+func (c *redsyncClient) release(ctx context.Context) error {
+	released, err := c.mutex.UnlockContext(ctx)
+	if err == nil && !released {
+		return errors.New("somebody else holds it")
+	}
+	return err
+}
+
+func (c *redsyncClient) close() {
+	c.redis.Close()
+}

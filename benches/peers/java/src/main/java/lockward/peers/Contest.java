@@ -1,0 +1,164 @@
+package lockward.peers;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+
+/** Clients of a peer that acquire and release for a while. */
+final class Contest {
+    /** What is slow at first is compiled meanwhile. */
+    private static final long WARM_UP = 4_000_000_000L;
+    /** How long clients that still wait at the end may take to get the lock, then to hear that they need not. */
+    private static final long LAST_GRANTS = 3_000_000_000L;
+    private static final long LAST_WORDS = 5_000_000_000L;
+
+    private final Peer peer;
+    private final boolean contended;
+    private final long seconds;
+    private final List<Client> clients = new ArrayList<>();
+    private final AtomicReference<Throwable> failure = new AtomicReference<>();
+    private long began;
+    private long from;
+    private long to;
+
+    // Written under the lock alone, in two steps. What is counted while warming up is another number.
+    private volatile long counter;
+    private volatile long warmUp;
+    private volatile int last = -1;
+    private volatile long handOffs;
+
+    Contest(Peer peer, boolean contended, long seconds) {
+        this.peer = peer;
+        this.contended = contended;
+        this.seconds = seconds;
+    }
+
+    /** Lets so many clients do their job, and tells the outcome as fields of a JSON object. */
+    String run(int count) throws Exception {
+        // A name that no earlier run has left behind in the server.
+        String name = "lock-" + ProcessHandle.current().pid();
+        for (int index = 0; index < count; index++) {
+            clients.add(new Client(index, peer.lock(contended ? name : name + "-" + index, index)));
+        }
+        from = System.nanoTime() + WARM_UP;
+        began = System.currentTimeMillis() + WARM_UP / 1_000_000;
+        to = from + seconds * 1_000_000_000L;
+        clients.forEach(Thread::start);
+        sleepUntil(to);
+        join(System.nanoTime() + LAST_GRANTS);
+        clients.forEach(Thread::interrupt);
+        join(System.nanoTime() + LAST_WORDS);
+        if (failure.get() != null) {
+            throw new Exception("a client failed: " + failure.get(), failure.get());
+        }
+        return outcome();
+    }
+
+    private void sleepUntil(long instant) throws InterruptedException {
+        for (long left = instant - System.nanoTime(); left > 0 && failure.get() == null; left = instant - System.nanoTime()) {
+            Thread.sleep(Math.max(1, Math.min(left / 1_000_000, 20)));
+        }
+    }
+
+    private void join(long deadline) throws InterruptedException {
+        for (Client client : clients) {
+            client.join(Math.max(1, (deadline - System.nanoTime()) / 1_000_000));
+        }
+    }
+
+    private String outcome() {
+        long operations = clients.stream().mapToLong(client -> client.grants).sum();
+        int[] times = clients.stream().flatMapToInt(Client::times).sorted().toArray();
+        String grants = clients.stream().map(client -> Long.toString(client.grants)).collect(Collectors.joining(",", "[", "]"));
+        return "\"clients\":" + clients.size()
+                + ",\"began_unix_ms\":" + began
+                + ",\"elapsed_ms\":" + seconds * 1_000
+                + ",\"operations\":" + operations
+                + ",\"counter\":" + (contended ? counter : operations)
+                + (contended ? ",\"handoffs\":" + handOffs : "")
+                + ",\"grants\":" + grants
+                + ",\"acquire_us\":{\"p50\":" + part(times, 50) + ",\"p99\":" + part(times, 99)
+                + ",\"max\":" + part(times, 100) + "}";
+    }
+
+    private static int part(int[] sorted, int hundredths) {
+        return sorted.length == 0 ? 0 : sorted[(int) ((sorted.length - 1L) * hundredths / 100)];
+    }
+
+    /** What a client does while it holds the lock that all want. */
+    private void count(int client, boolean counted) {
+        long read = counted ? counter : warmUp;
+        Thread.yield();
+        if (counted) {
+            counter = read + 1;
+            if (last != client) {
+                handOffs = handOffs + 1;
+            }
+        } else {
+            warmUp = read + 1;
+        }
+        last = client;
+    }
+
+    private final class Client extends Thread {
+        private final int index;
+        private final Peer.Lock lock;
+        private volatile long grants;
+        private volatile int[] times = new int[1_024];
+
+        Client(int index, Peer.Lock lock) {
+            super("client-" + index);
+            setDaemon(true);
+            this.index = index;
+            this.lock = lock;
+        }
+
+        @Override
+        public void run() {
+            try {
+                work();
+            } catch (Exception problem) {
+                // Whoever still waits when the time is up is told to stop.
+                if (System.nanoTime() - to < 0) {
+                    failure.compareAndSet(null, problem);
+                }
+            }
+        }
+
+        private void work() throws Exception {
+            while (true) {
+                long asked = System.nanoTime();
+                if (asked - to >= 0 || failure.get() != null) {
+                    return;
+                }
+                lock.acquire();
+                long granted = System.nanoTime();
+                boolean counted = granted - from >= 0 && granted - to < 0;
+                // Whoever still waits at the end gets the lock after it, and does nothing with it.
+                if (contended && granted - to < 0) {
+                    count(index, counted);
+                }
+                if (counted) {
+                    note((int) Math.min((granted - asked) / 1_000, Integer.MAX_VALUE));
+                }
+                lock.release();
+            }
+        }
+
+        private void note(int time) {
+            int place = (int) grants;
+            if (place == times.length) {
+                times = Arrays.copyOf(times, 2 * place);
+            }
+            times[place] = time;
+            grants = place + 1;
+        }
+
+        IntStream times() {
+            return Arrays.stream(times, 0, (int) grants);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+package lockward.peers;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.util.Properties;
+
+/** A contestant: PEER JOB ADDRESS --clients N --seconds S, see ../README.md of this project. */
+public final class Main {
+    private Main() {}
+
+    public static void main(String[] arguments) {
+        int status = 0;
+        try {
+            run(arguments);
+        } catch (Throwable problem) {
+            System.err.println(problem.getMessage() == null ? problem.toString() : problem.getMessage());
+            status = 1;
+        }
+        System.out.flush();
+        // Nothing that a library still wants to do at the end is waited for: its server ends, too.
+        Runtime.getRuntime().halt(status);
+    }
+
+    private static void run(String[] arguments) throws Exception {
+        if (arguments.length != 7 || !arguments[3].equals("--clients") || !arguments[5].equals("--seconds")) {
+            throw new IllegalArgumentException("usage: PEER JOB ADDRESS --clients N --seconds S");
+        }
+        String name = arguments[0];
+        String job = arguments[1];
+        if (!job.equals("contended") && !job.equals("uncontended")) {
+            throw new IllegalArgumentException("there is no job " + job);
+        }
+        int clients = Integer.parseInt(arguments[4]);
+        Peer peer = connect(name, arguments[2], clients);
+        Contest contest = new Contest(peer, job.equals("contended"), Long.parseLong(arguments[6]));
+        String outcome = contest.run(clients);
+        System.out.println("{\"peer\":\"" + name + "\",\"version\":\"" + peer.version() + "\",\"job\":\"" + job + "\","
+                + outcome + ",\"notes\":\"" + peer.notes() + "\"}");
+    }
+
+    private static Peer connect(String name, String address, int clients) throws Exception {
+        return switch (name) {
+            case "redisson-rlock" -> new Redisson(address, false);
+            case "redisson-fair" -> new Redisson(address, true);
+            case "curator" -> new Curator(address, clients);
+            default -> throw new IllegalArgumentException("there is no peer " + name);
+        };
+    }
+
+    /** The version of a library that this was built with. */
+    static String version(String library) {
+        Properties versions = new Properties();
+        try (InputStream file = Main.class.getResourceAsStream("/versions.properties")) {
+            versions.load(file);
+        } catch (IOException problem) {
+            throw new IllegalStateException(problem);
+        }
+        return versions.getProperty(library);
+    }
+}

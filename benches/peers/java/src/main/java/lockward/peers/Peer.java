@@ -1,0 +1,21 @@
+package lockward.peers;
+
+/** A lock library, connected to its server. */
+interface Peer {
+    /** A lock by its name, as a client uses it: all calls come from the client's own thread. */
+    Lock lock(String name, int client);
+
+    /** The version of the library. */
+    String version();
+
+    /** The defaults that matter, and whatever is peculiar. */
+    String notes();
+
+    /** A lock. */
+    interface Lock {
+        /** Waits until it is ours. */
+        void acquire() throws Exception;
+
+        void release() throws Exception;
+    }
+}

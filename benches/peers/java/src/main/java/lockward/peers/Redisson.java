@@ -1,0 +1,51 @@
+package lockward.peers;
+
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/** Redisson's locks: one RedissonClient and a thread a client, since a thread is who owns a lock there. */
+final class Redisson implements Peer {
+    private final RedissonClient redisson;
+    private final boolean fair;
+    private final String notes;
+
+    Redisson(String address, boolean fair) {
+        Config config = new Config();
+        config.useSingleServer().setAddress("redis://" + address);
+        redisson = org.redisson.Redisson.create(config);
+        this.fair = fair;
+        notes = "one RedissonClient, a thread a client; lease "
+                + config.getLockWatchdogTimeout() / 1_000 + " s, renewed by the watchdog; pools of "
+                + config.useSingleServer().getConnectionPoolSize() + " connections and "
+                + config.useSingleServer().getSubscriptionConnectionPoolSize() + " for "
+                + config.useSingleServer().getSubscriptionsPerConnection() + " subscriptions each"
+                + (fair ? ", which do not reach for 500 waiters, each with a channel of its own" : "");
+    }
+
+    @Override
+    public Lock lock(String name, int client) {
+        RLock lock = fair ? redisson.getFairLock(name) : redisson.getLock(name);
+        return new Lock() {
+            @Override
+            public void acquire() throws InterruptedException {
+                lock.lockInterruptibly();
+            }
+
+            @Override
+            public void release() {
+                lock.unlock();
+            }
+        };
+    }
+
+    @Override
+    public String version() {
+        return Main.version("redisson");
+    }
+
+    @Override
+    public String notes() {
+        return notes;
+    }
+}

@@ -1,0 +1,177 @@
+//! Lockward beside other locks, on this machine: see docs/peers.md.
+
+#![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, and says why")]
+
+use clap::Parser;
+use lockward_bench::peers::contest::{self, Job, Request};
+use lockward_bench::peers::interrupts::{self, Stopped};
+use lockward_bench::peers::meter::Meter;
+use lockward_bench::peers::monitor::Monitor;
+use lockward_bench::peers::programs::Program;
+use lockward_bench::peers::report::{Entry, Measured, Report};
+use lockward_bench::peers::roster::{PEERS, Peer};
+use lockward_bench::peers::server::{Server, root};
+use lockward_bench::placement::go_first;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+const RESULTS: &str = "peers.json";
+
+const JOBS: [(Job, usize); 5] = [
+    (Job::Uncontended, 1),
+    (Job::Uncontended, 50),
+    (Job::Contended, 2),
+    (Job::Contended, 50),
+    (Job::Contended, 500),
+];
+
+/// Does the same two jobs with Lockward and with other locks, each on a server of its own, and says what both sides spent.
+///
+/// LOCKWARD_SERVER names the server for Lockward and those that use Redis (redis-server), LOCKWARD_MODULE the module.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The peers; without any, all.
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(PEERS.map(|peer| peer.name)))]
+    peers: Vec<String>,
+    /// For how long each job is counted.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Only jobs with so many clients.
+    #[arg(long, value_delimiter = ',')]
+    clients: Vec<usize>,
+    /// Measures nothing, but writes what the last run has measured into peers.md of this directory.
+    #[arg(long)]
+    docs: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    interrupts::note_signals();
+    let arguments = Arguments::parse();
+    if let Some(docs) = &arguments.docs {
+        return write_docs(docs);
+    }
+    let named =
+        |peer: &&Peer| arguments.peers.is_empty() || arguments.peers.iter().any(|name| name == peer.name);
+    let jobs: Vec<(Job, usize)> = JOBS
+        .into_iter()
+        .filter(|(_, clients)| arguments.clients.is_empty() || arguments.clients.contains(clients))
+        .collect();
+    let mut report = Report::new(arguments.seconds, go_first());
+    let mut programs = BTreeMap::new();
+    let peers: Vec<&Peer> = PEERS.iter().filter(named).collect();
+    for (number, peer) in peers.iter().enumerate() {
+        eprintln!("{} ({} of {})", peer.title, number + 1, peers.len());
+        if compete(peer, &jobs, &mut programs, &mut report).is_err() {
+            eprintln!("Interrupted.");
+            return ExitCode::FAILURE;
+        }
+    }
+    let tables = report.tables();
+    println!("{tables}");
+    write(RESULTS, &serde_json::to_string_pretty(&report).expect("numbers and text"));
+    write("peers.md", &tables);
+    for plot in report.plots() {
+        write(&format!("{}.svg", plot.name), &plot.draw(&report.circumstances));
+    }
+    let wrong =
+        report.results.iter().any(|entry| entry.result.as_ref().is_ok_and(|measured| measured.lost != 0));
+    if wrong {
+        eprintln!("A lock let two in at once: see the last column.");
+    }
+    ExitCode::SUCCESS
+}
+
+/// The driver was asked to end.
+struct Interrupted;
+
+/// Lets a peer do its jobs.
+fn compete(
+    peer: &Peer,
+    jobs: &[(Job, usize)],
+    programs: &mut BTreeMap<Program, Result<Vec<String>, String>>,
+    report: &mut Report,
+) -> Result<(), Interrupted> {
+    let begun = Instant::now();
+    let program = match programs.get(&peer.program) {
+        Some(program) => program.clone(),
+        None => settled(peer.program.build())?,
+    };
+    programs.insert(peer.program, program.clone());
+    eprintln!("  {:<16} {:>3.0} s", "program", begun.elapsed().as_secs_f64());
+    let mut server = None;
+    for &(job, clients) in jobs {
+        let begun = Instant::now();
+        let result = match &program {
+            Err(reason) => Err(reason.clone()),
+            Ok(program) => settled(do_job(peer, program, job, clients, report.seconds, &mut server))?,
+        };
+        if result.is_err() {
+            server = None; // what the contestant has left there is not known
+        }
+        let entry = Entry::new(peer, job, clients, result);
+        eprintln!("  {:<16} {:>3.0} s: {entry}", format!("{job} {clients}"), begun.elapsed().as_secs_f64());
+        report.results.push(entry);
+    }
+    Ok(())
+}
+
+/// A failure is a result, an interruption is not.
+fn settled<T>(result: Result<T, Stopped>) -> Result<Result<T, String>, Interrupted> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Stopped::Failed(reason)) => Ok(Err(reason)),
+        Err(Stopped::Interrupted) => Err(Interrupted),
+    }
+}
+
+fn do_job(
+    peer: &Peer,
+    program: &[String],
+    job: Job,
+    clients: usize,
+    seconds: u64,
+    server: &mut Option<Server>,
+) -> Result<Measured, Stopped> {
+    let server = match server {
+        Some(server) => server,
+        none => none.insert(Server::start(peer.server)?),
+    };
+    let address = format!("127.0.0.1:{}", server.port());
+    let meter = Meter::start(server);
+    let monitor = server.kind().has_monitor().then(|| Monitor::start(server.port()));
+    let outcome =
+        contest::run(&Request { program, peer: peer.name, job, address: &address, clients, seconds });
+    let parts = monitor.map(Monitor::end);
+    let looks = meter.end();
+    let outcome = outcome?;
+    let spent = looks.between(outcome.began_unix_ms, outcome.began_unix_ms + outcome.elapsed_ms);
+    Ok(Measured::new(outcome, server.version(), spent, parts.as_ref()))
+}
+
+fn write_docs(docs: &Path) -> ExitCode {
+    let file = folder().join(RESULTS);
+    let report = fs::read_to_string(&file).and_then(|text| Ok(serde_json::from_str::<Report>(&text)?));
+    match report.and_then(|report| report.write_docs(docs)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{} does not get into {}: {error}", file.display(), docs.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn folder() -> PathBuf {
+    root().join("target/peers")
+}
+
+/// Leaves a file where what is built is.
+fn write(name: &str, text: &str) {
+    let file = folder().join(name);
+    match fs::create_dir_all(folder()).and_then(|()| fs::write(&file, text)) {
+        Ok(()) => eprintln!("{} is written.", file.display()),
+        Err(error) => eprintln!("{} cannot be written: {error}", file.display()),
+    }
+}

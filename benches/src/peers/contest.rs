@@ -1,0 +1,133 @@
+//! What a contestant is asked, and what it answers.
+
+use crate::peers::children::{Group, last_lines};
+use crate::peers::interrupts::Stopped;
+use crate::server::Directory;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long a contestant may take beside what it counts: to start, to warm up, to let its clients come to an end.
+const BESIDE: Duration = Duration::from_secs(60);
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Job {
+    /// Each acquires and releases a lock of its own.
+    Uncontended,
+    /// All count with one number, under one lock.
+    Contended,
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::Uncontended => "uncontended",
+            Self::Contended => "contended",
+        })
+    }
+}
+
+/// What a contestant answers, in one line of JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The name of the peer, as asked.
+    pub peer: String,
+    /// The version of the library.
+    pub version: String,
+    /// What was asked.
+    pub job: Job,
+    /// How many clients.
+    pub clients: usize,
+    /// For how long it was counted, in milliseconds.
+    pub elapsed_ms: f64,
+    /// How often the lock was acquired and released in that time.
+    pub operations: u64,
+    /// The number that was counted with under the lock in that time: each acquisition has added 1.
+    pub counter: u64,
+    /// How often each client has acquired the lock in that time.
+    pub grants: Vec<u64>,
+    /// How long acquiring took.
+    pub acquire_us: Quantiles,
+    /// What was left at its default, and what is peculiar.
+    pub notes: String,
+    /// When the counting began, in milliseconds since 1970.
+    pub began_unix_ms: f64,
+    /// How many of the grants went to another client than the one before.
+    #[serde(default)]
+    pub handoffs: Option<u64>,
+    /// How often the library stopped waiting by itself, without a grant.
+    #[serde(default)]
+    pub gave_up: u64,
+}
+
+/// Some of the times that something took, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: f64,
+    /// What one in a hundred exceeds.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Quantiles {
+    /// Those of some times.
+    pub fn of(mut times: Vec<u32>) -> Self {
+        times.sort_unstable();
+        let part = |hundredths: usize| {
+            times.get(times.len().saturating_sub(1) * hundredths / 100).copied().map_or(0.0, f64::from)
+        };
+        Self { p50: part(50), p99: part(99), max: part(100) }
+    }
+}
+
+/// What a contestant is asked.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The program, with the arguments that come first.
+    pub program: &'a [String],
+    /// The name of the peer.
+    pub peer: &'a str,
+    /// What to do.
+    pub job: Job,
+    /// Where the server listens.
+    pub address: &'a str,
+    /// How many clients.
+    pub clients: usize,
+    /// How many seconds are counted.
+    pub seconds: u64,
+}
+
+/// Runs a contestant.
+///
+/// # Errors
+/// When it fails, in its own words; or the driver is asked to end.
+pub fn run(request: &Request<'_>) -> Result<Outcome, Stopped> {
+    let dir = Directory::new();
+    let (answer, complaints) = (dir.path.join("answer"), dir.path.join("complaints"));
+    let file = |path| File::create(path).expect("a writable directory");
+    let (program, first) = request.program.split_first().expect("a program");
+    let mut command = Command::new(program);
+    command.args(first).args([request.peer, &request.job.to_string(), request.address]);
+    command.args(["--clients", &request.clients.to_string(), "--seconds", &request.seconds.to_string()]);
+    command.stdin(Stdio::null()).stdout(file(&answer)).stderr(file(&complaints));
+    let mut process = Group::start(&mut command)?;
+    let failed = |what| Stopped::failed(format!("{what}: {}", last_lines(&complaints)));
+    let status = process.wait(BESIDE + Duration::from_secs(request.seconds));
+    let status = status.map_err(|stopped| match stopped {
+        Stopped::Failed(reason) => failed(reason),
+        Stopped::Interrupted => Stopped::Interrupted,
+    })?;
+    if !status.success() {
+        return Err(failed(status.to_string()));
+    }
+    let answer = fs::read_to_string(&answer).unwrap_or_default();
+    let line = answer.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).map_err(|error| failed(format!("its answer is not understood, {error}")))
+}

@@ -1,0 +1,40 @@
+//! Signals that ask the driver to end: it then ends what it has started.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Why something was not done.
+#[derive(Clone, Debug)]
+pub enum Stopped {
+    /// It failed, for this reason.
+    Failed(String),
+    /// The driver was asked to end.
+    Interrupted,
+}
+
+impl Stopped {
+    /// A failure.
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self::Failed(reason.into())
+    }
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP are only noted.
+pub fn note_signals() {
+    extern "C" fn note(_: libc::c_int) {
+        ASKED.store(true, Ordering::Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler does nothing but to store into an atomic.
+        unsafe { libc::signal(signal, note as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
+}
+
+/// Whether to go on.
+///
+/// # Errors
+/// When such a signal has come.
+pub fn check() -> Result<(), Stopped> {
+    if ASKED.load(Ordering::Relaxed) { Err(Stopped::Interrupted) } else { Ok(()) }
+}

@@ -1,0 +1,113 @@
+//! What a server spends in a stretch of time that is only known afterwards: it is looked at ten times a second, and what
+//! lies between two looks is taken to have been spent evenly.
+
+use crate::cpu;
+use crate::peers::server::{Kind, Server, commands};
+use std::collections::BTreeMap;
+use std::process;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What a server had spent at a time.
+#[derive(Clone, Debug)]
+struct Look {
+    unix_ms: f64,
+    cpu: Duration,
+    /// What this program and all that it has started have used, so server and contestant too.
+    ours: Duration,
+    machine: Duration,
+    commands: BTreeMap<String, u64>,
+}
+
+/// Looks at a server until it is ended.
+#[derive(Debug)]
+pub struct Meter {
+    /// Dropped at the end.
+    running: Sender<()>,
+    thread: JoinHandle<Vec<Look>>,
+}
+
+/// What was spent.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    /// The CPU time of all processes of the server.
+    pub cpu: Duration,
+    /// The part of the machine's CPU time that was spent on something else than this benchmark, from 0 to 1.
+    pub others: f64,
+    /// How often it was asked what.
+    pub commands: BTreeMap<String, f64>,
+}
+
+impl Meter {
+    /// Begins to look.
+    pub fn start(server: &Server) -> Self {
+        let (running, ended) = mpsc::channel();
+        let (pid, kind, port) = (server.pid(), server.kind(), server.port());
+        let thread = thread::spawn(move || {
+            let mut looks = vec![look(pid, kind, port)];
+            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                looks.push(look(pid, kind, port));
+            }
+            looks.push(look(pid, kind, port)); // so that there is one after whatever is asked for
+            looks
+        });
+        Self { running, thread }
+    }
+
+    /// Ends it.
+    pub fn end(self) -> Looks {
+        drop(self.running);
+        Looks(self.thread.join().expect("a meter that comes to its end"))
+    }
+}
+
+/// All looks at a server.
+#[derive(Clone, Debug)]
+pub struct Looks(Vec<Look>);
+
+impl Looks {
+    /// What was spent between two times, in milliseconds since 1970.
+    pub fn between(&self, from: f64, to: f64) -> Spent {
+        let spent = |value: &dyn Fn(&Look) -> f64| self.at(to, value) - self.at(from, value);
+        let names = self.0.last().map(|last| last.commands.keys()).into_iter().flatten();
+        let commands = names.filter_map(|name| {
+            let count = spent(&|look| look.commands.get(name).map_or(0.0, |count| *count as f64));
+            (count > 0.0).then(|| (name.clone(), count))
+        });
+        let foreign = spent(&|look| look.machine.as_secs_f64() - look.ours.as_secs_f64());
+        let cpus = thread::available_parallelism().map_or(1.0, |cpus| cpus.get() as f64);
+        Spent {
+            commands: commands.collect(),
+            others: (foreign * 1e3 / (to - from) / cpus).clamp(0.0, 1.0),
+            cpu: Duration::from_secs_f64(spent(&|look| look.cpu.as_secs_f64()).max(0.0)),
+        }
+    }
+
+    /// A value at a time between two looks.
+    fn at(&self, unix_ms: f64, value: &dyn Fn(&Look) -> f64) -> f64 {
+        let after = self.0.partition_point(|look| look.unix_ms < unix_ms);
+        let (Some(one), Some(other)) = (self.0.get(after.saturating_sub(1)), self.0.get(after)) else {
+            return self.0.last().map_or(0.0, value);
+        };
+        let part = ((unix_ms - one.unix_ms) / (other.unix_ms - one.unix_ms).max(1e-3)).clamp(0.0, 1.0);
+        value(one) + part * (value(other) - value(one))
+    }
+}
+
+fn look(pid: u32, kind: Kind, port: u16) -> Look {
+    let commands = commands(kind, port);
+    Look {
+        unix_ms: unix_ms(),
+        cpu: cpu::of_family(pid),
+        ours: cpu::of_family(process::id()),
+        machine: cpu::of_machine(),
+        commands,
+    }
+}
+
+fn unix_ms() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1e3)
+}

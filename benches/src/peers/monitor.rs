@@ -1,0 +1,100 @@
+//! What clients of Redis send, told from what scripts do: for INFO commandstats both are commands.
+//!
+//! MONITOR tells, but at a cost. So it is asked while the contestant warms up, and only for which part of the commands of
+//! a name comes from where; that part does not change while a contestant does its job.
+
+use crate::peers::server::connect;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The contestants warm up for longer.
+const LONG_ENOUGH: Duration = Duration::from_millis(900);
+/// Where less happens meanwhile, to watch on costs little.
+const LINES_AT_LEAST: usize = 2_000;
+const LINES_AT_MOST: usize = 20_000;
+/// What clients send to set up connections, before they warm up; and what this program sends.
+const BESIDE: [&str; 8] = ["client", "hello", "ping", "info", "quit", "script", "command", "config"];
+
+/// How often commands of a name were seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    from_clients: u64,
+    in_scripts: u64,
+}
+
+/// Watches a server until it has seen enough.
+#[derive(Debug)]
+pub struct Monitor {
+    enough: Arc<AtomicBool>,
+    thread: JoinHandle<Parts>,
+}
+
+/// Which part of the commands of a name scripts have done.
+#[derive(Clone, Debug, Default)]
+pub struct Parts(BTreeMap<String, Seen>);
+
+impl Parts {
+    /// From 0 to 1. A name that was not seen is one that scripts use now and then, where there are scripts: what clients
+    /// send, they send from the beginning.
+    pub fn in_scripts(&self, name: &str) -> f64 {
+        let Some(seen) = self.0.get(name) else {
+            return f64::from(u8::from(self.0.values().any(|seen| seen.in_scripts > 0)));
+        };
+        seen.in_scripts as f64 / (seen.in_scripts + seen.from_clients).max(1) as f64
+    }
+}
+
+impl Monitor {
+    /// Begins to watch the server at this port.
+    pub fn start(port: u16) -> Self {
+        let enough = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&enough);
+        Self { enough, thread: thread::spawn(move || watch(port, &told).unwrap_or_default()) }
+    }
+
+    /// What it has seen.
+    pub fn end(self) -> Parts {
+        self.enough.store(true, Ordering::Relaxed);
+        self.thread.join().expect("a monitor that comes to its end")
+    }
+}
+
+fn watch(port: u16, enough: &AtomicBool) -> Option<Parts> {
+    let mut stream = connect(port).ok()?;
+    stream.set_read_timeout(Some(Duration::from_millis(100))).ok()?;
+    stream.write_all(b"MONITOR\r\n").ok()?;
+    let mut lines = BufReader::new(stream);
+    let mut parts = Parts::default();
+    let mut line = Vec::new();
+    let mut first = None;
+    let mut count = 0;
+    while !enough.load(Ordering::Relaxed)
+        && count < LINES_AT_MOST
+        && (count < LINES_AT_LEAST || first.is_none_or(|first: Instant| first.elapsed() < LONG_ENOUGH))
+    {
+        // A read that was cut short is gone on with.
+        if lines.read_until(b'\n', &mut line).is_err() || !line.ends_with(b"\n") {
+            continue;
+        }
+        if let Some((name, scripted)) = command(&String::from_utf8_lossy(&line))
+            && !BESIDE.contains(&name.as_str())
+        {
+            first.get_or_insert_with(Instant::now);
+            count += 1;
+            let seen = parts.0.entry(name).or_default();
+            *if scripted { &mut seen.in_scripts } else { &mut seen.from_clients } += 1;
+        }
+        line.clear();
+    }
+    Some(parts)
+}
+
+/// The name of a command, and whether a script did it, of a line like `+1700000000.1 [0 lua] "GET" "key"`.
+fn command(line: &str) -> Option<(String, bool)> {
+    let (source, command) = line.split_once("] \"")?;
+    Some((command.split('"').next()?.to_lowercase(), source.ends_with(" lua")))
+}

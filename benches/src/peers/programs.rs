@@ -1,0 +1,94 @@
+//! The contestants: built when they are needed, each in the language of its libraries.
+
+use crate::peers::children::{Group, last_lines};
+use crate::peers::interrupts::Stopped;
+use crate::peers::server::root;
+use std::env;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long a build may take, with what it downloads.
+const BUILD: Duration = Duration::from_secs(600);
+
+/// A program that does jobs with one or more peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Program {
+    /// src/bin/peer-lockward.rs.
+    Rust,
+    /// benches/peers/java.
+    Java,
+    /// benches/peers/go.
+    Go,
+    /// benches/peers/python.
+    Python,
+}
+
+impl Program {
+    /// Builds it, and returns the program with the arguments that come first.
+    ///
+    /// # Errors
+    /// When it cannot be built, in the words of the tool; or the driver is asked to end.
+    pub fn build(self) -> Result<Vec<String>, Stopped> {
+        let folder = root().join("benches/peers");
+        let built = root().join("target/peers");
+        let path = |path: &str| built.join(path).display().to_string();
+        match self {
+            Self::Rust => {
+                let this = env::current_exe().expect("this program");
+                Ok(vec![this.with_file_name("peer-lockward").display().to_string()])
+            }
+            Self::Java => {
+                need("mvn", &["maven", "default-jdk-headless"])?;
+                let pom = folder.join("java/pom.xml").display().to_string();
+                run("java", &["mvn", "--quiet", "--batch-mode", "--file", &pom, "package"])?;
+                Ok(vec!["java".to_owned(), "-jar".to_owned(), path("java/peers.jar")])
+            }
+            Self::Go => {
+                need("go", &["golang-go"])?;
+                let module = folder.join("go").display().to_string();
+                run("go", &["go", "build", "-C", &module, "-o", &path("go/peers"), "."])?;
+                Ok(vec![path("go/peers")])
+            }
+            Self::Python => {
+                need("python3", &["python3", "python3-venv"])?;
+                let requirements = folder.join("python/requirements.txt").display().to_string();
+                let pip = path("python/bin/pip");
+                run("python", &["python3", "-m", "venv", &path("python")])?;
+                run("python", &[&pip, "install", "--quiet", "--requirement", &requirements])?;
+                Ok(vec![path("python/bin/python"), folder.join("python/peers.py").display().to_string()])
+            }
+        }
+    }
+}
+
+/// Sees that a tool is there: where it is not, these packages of Debian's are installed, if that is allowed.
+fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {
+        return Ok(());
+    }
+    let script = root().join("scripts/install-deps").display().to_string();
+    run(tool, &[&[script.as_str()], packages].concat())
+}
+
+/// Runs a tool to its end.
+fn run(log: &str, command: &[&str]) -> Result<(), Stopped> {
+    let folder = root().join("target/peers");
+    let failed = |error| Stopped::failed(format!("{} cannot be written: {error}", folder.display()));
+    fs::create_dir_all(&folder).map_err(failed)?;
+    let log = folder.join(format!("{log}.log"));
+    let file = File::create(&log).map_err(failed)?;
+    let mut process = Group::start(
+        Command::new(command[0])
+            .args(&command[1..])
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().map_err(failed)?)
+            .stderr(file),
+    )?;
+    let status = process.wait(BUILD)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Stopped::failed(format!("{} fails: {}", command[0], last_lines(&log))))
+}

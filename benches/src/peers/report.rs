@@ -1,0 +1,444 @@
+//! What was measured, as JSON and as tables.
+
+use crate::machine::{machine, today};
+use crate::peers::contest::{Job, Outcome, Quantiles};
+use crate::peers::meter::Spent;
+use crate::peers::monitor::Parts;
+use crate::peers::roster::Peer;
+use crate::plot::{Axis, Line, Plot, Scale};
+use crate::results::Machine;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Write};
+use std::path::Path;
+use std::{fs, io};
+
+const BEGIN: &str = "<!-- measured: written by `make bench-peers-docs` -->";
+const END: &str = "<!-- end of what was measured -->";
+
+/// From which part of the CPUs on, in per cent, others are in the way.
+const BUSY: f64 = 20.0;
+const WARNING: &str = "**The machine was busy with other programs. That makes times longer and rates lower than they are alone, by \
+    chance more for one lock than for another, and can keep a peer from being done in time. Server CPU and commands suffer less.**";
+
+/// What a whole run has measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// When, where and how.
+    pub circumstances: String,
+    /// For how long each job was counted, in seconds.
+    pub seconds: u64,
+    /// The jobs, in the order in which they were done.
+    pub results: Vec<Entry>,
+}
+
+/// What a job has come to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The peer's name.
+    pub peer: String,
+    /// What its users call it.
+    pub title: String,
+    /// The job.
+    pub job: Job,
+    /// How many clients.
+    pub clients: usize,
+    /// What was measured, or why nothing was.
+    pub result: Result<Measured, String>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// The version of the library.
+    pub version: String,
+    /// Name and version of the server.
+    pub server: String,
+    /// How often the lock was acquired and released.
+    pub operations: u64,
+    /// The same, a second.
+    pub a_second: f64,
+    /// How many of these went to another client than the one before, a second, where the contestant tells.
+    pub handoffs_a_second: Option<f64>,
+    /// The number that was counted with.
+    pub counter: u64,
+    /// Acquisitions that the number does not show.
+    pub lost: i64,
+    /// How often the library stopped waiting by itself.
+    pub gave_up: u64,
+    /// The fewest times that a client has acquired the lock.
+    pub fewest: u64,
+    /// The most.
+    pub most: u64,
+    /// How long acquiring took.
+    pub acquire_us: Quantiles,
+    /// The server's CPU time an acquisition with its release, in microseconds.
+    pub server_cpu_us: f64,
+    /// Commands that clients sent, an acquisition with its release; where the server counts them.
+    pub commands: Option<f64>,
+    /// Commands that scripts did, likewise.
+    pub commands_in_scripts: Option<f64>,
+    /// The part of the machine's CPU time that went elsewhere meanwhile, from 0 to 1.
+    pub others: f64,
+    /// How often each command was given in the whole time, those in scripts too.
+    pub commands_by_name: BTreeMap<String, f64>,
+    /// What the contestant notes.
+    pub notes: String,
+}
+
+impl Measured {
+    /// From what the contestant says and what the server spent.
+    pub fn new(outcome: Outcome, server: &str, spent: Spent, parts: Option<&Parts>) -> Self {
+        let a_second = 1e3 / outcome.elapsed_ms;
+        let an_operation = 1.0 / outcome.operations.max(1) as f64;
+        let all: f64 = spent.commands.values().sum();
+        let scripted: Option<f64> = parts
+            .map(|parts| spent.commands.iter().map(|(name, count)| count * parts.in_scripts(name)).sum());
+        let counted = !spent.commands.is_empty();
+        Self {
+            version: outcome.version,
+            server: server.to_owned(),
+            operations: outcome.operations,
+            a_second: outcome.operations as f64 * a_second,
+            handoffs_a_second: outcome.handoffs.map(|handoffs| handoffs as f64 * a_second),
+            counter: outcome.counter,
+            lost: outcome.grants.iter().sum::<u64>().cast_signed() - outcome.counter.cast_signed(),
+            gave_up: outcome.gave_up,
+            fewest: outcome.grants.iter().copied().min().unwrap_or(0),
+            most: outcome.grants.iter().copied().max().unwrap_or(0),
+            acquire_us: outcome.acquire_us,
+            server_cpu_us: spent.cpu.as_secs_f64() * 1e6 * an_operation,
+            commands: counted.then(|| (all - scripted.unwrap_or(0.0)) * an_operation),
+            commands_in_scripts: scripted.filter(|_| counted).map(|scripted| scripted * an_operation),
+            others: spent.others,
+            commands_by_name: spent.commands,
+            notes: outcome.notes,
+        }
+    }
+
+    /// How many times as often as the client that acquired the lock least often, the one that did most often has.
+    fn unfairness(&self) -> String {
+        if self.fewest == 0 {
+            "∞".to_owned()
+        } else {
+            format!("{:.1}", self.most as f64 / self.fewest as f64)
+        }
+    }
+
+    fn counted_right(&self) -> String {
+        let counted =
+            if self.lost == 0 { "right".to_owned() } else { format!("**WRONG: {} lost**", self.lost) };
+        if self.gave_up == 0 {
+            counted
+        } else {
+            format!("{counted}; gave up {} times", whole(self.gave_up as f64))
+        }
+    }
+
+    fn sent(&self) -> String {
+        match (self.commands, self.commands_in_scripts) {
+            (None, _) => "-".to_owned(),
+            (Some(sent), Some(scripted)) if scripted >= 0.05 => format!("{sent:.1} + {scripted:.1}"),
+            (Some(sent), _) => format!("{sent:.1}"),
+        }
+    }
+}
+
+impl Entry {
+    /// What the job of `peer` has come to.
+    pub fn new(peer: &Peer, job: Job, clients: usize, result: Result<Measured, String>) -> Self {
+        Self { peer: peer.name.to_owned(), title: peer.title.to_owned(), job, clients, result }
+    }
+}
+
+/// A line about what a job has come to.
+impl Display for Entry {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.result {
+            Err(reason) => write!(to, "did not run: {reason}"),
+            Ok(measured) => {
+                write!(to, "{} a second, ", whole(measured.a_second))?;
+                write!(to, "server CPU {:.1} µs, commands {}", measured.server_cpu_us, measured.sent())?;
+                if self.job == Job::Contended {
+                    write!(to, ", grants {} to {}", measured.fewest, measured.most)?;
+                    write!(to, ", counted {}", measured.counted_right())?;
+                }
+                write!(to, "; others had {:.0} % of the CPUs", 100.0 * measured.others)
+            }
+        }
+    }
+}
+
+impl Report {
+    /// A report of a run of this day on this machine, with nothing in it yet.
+    pub fn new(seconds: u64, first: bool) -> Self {
+        let Machine { processor, cpus, kernel, .. } = machine();
+        let priority = if first { "before their neighbours" } else { "like their neighbours" };
+        let circumstances = format!(
+            "{}, {cpus} CPUs ({processor}) for server and clients together, scheduled {priority}, {kernel}; each job for {seconds} s",
+            today()
+        );
+        Self { circumstances, seconds, results: Vec::new() }
+    }
+
+    /// Tables in Markdown.
+    pub fn tables(&self) -> String {
+        let mut text = String::new();
+        let mut others: Vec<f64> = self.measured().map(|(_, measured)| 100.0 * measured.others).collect();
+        others.sort_by(f64::total_cmp);
+        let (median, most) = (others.get(others.len() / 2), others.last());
+        let _ = writeln!(
+            text,
+            "{}. Other programs had {:.0} % of the CPUs meanwhile (median; in one job {:.0} %).\n",
+            self.circumstances,
+            median.unwrap_or(&0.0),
+            most.unwrap_or(&0.0),
+        );
+        if median.is_some_and(|median| *median > BUSY) {
+            let _ = writeln!(text, "{WARNING}\n");
+        }
+        self.peers(&mut text);
+        for (job, clients) in self.kinds() {
+            text.push('\n');
+            match job {
+                Job::Uncontended => self.uncontended(&mut text, clients),
+                Job::Contended => self.contended(&mut text, clients),
+            }
+        }
+        self.ahead(&mut text);
+        text
+    }
+
+    /// Names who is ahead of Lockward, and in what.
+    fn ahead(&self, text: &mut String) {
+        type Value = fn(&Measured) -> f64;
+        type Show = fn(f64) -> String;
+        let less: [(&str, Value, Show); 4] = [
+            ("median until acquired", |measured| measured.acquire_us.p50, time),
+            ("99 % acquired", |measured| measured.acquire_us.p99, time),
+            ("server CPU", |measured| measured.server_cpu_us, time),
+            ("acquisitions a second", |measured| -measured.a_second, |number| whole(-number)),
+        ];
+        let mut lines = String::new();
+        for (job, clients) in self.kinds() {
+            let measured =
+                |entry: &Entry| entry.result.clone().ok().filter(|measured| measured.operations > 0);
+            let Some(ours) = self.of(job, clients).find(|entry| entry.peer == "lockward").and_then(measured)
+            else {
+                continue;
+            };
+            for (name, value, show) in less {
+                let theirs =
+                    self.of(job, clients).filter_map(|entry| Some((&entry.title, value(&measured(entry)?))));
+                let better: Vec<String> = theirs
+                    .filter(|(_, theirs)| *theirs < value(&ours))
+                    .map(|(title, theirs)| format!("{title} ({})", show(theirs)))
+                    .collect();
+                if !better.is_empty() {
+                    let (better, ours) = (better.join(", "), show(value(&ours)));
+                    let _ = writeln!(lines, "- {job}, {clients}: {name}: {better}; Lockward {ours}.");
+                }
+            }
+        }
+        if !lines.is_empty() {
+            let _ = write!(text, "\nAhead of Lockward, by job and number of clients:\n\n{lines}");
+        }
+    }
+
+    /// Plots of the contended jobs.
+    pub fn plots(&self) -> Vec<Plot> {
+        let plot =
+            |name: &str, title: &str, hint: &str, label: &str, value: &dyn Fn(&Measured) -> Option<f64>| {
+                Plot {
+                    name: name.to_owned(),
+                    title: title.to_owned(),
+                    hint: hint.to_owned(),
+                    x: Axis { label: "clients that want the lock".to_owned(), scale: Scale::Log },
+                    y: Axis { label: label.to_owned(), scale: Scale::Log },
+                    lines: self.lines(value),
+                }
+            };
+        vec![
+            plot(
+                "server-cpu",
+                "Server CPU to acquire and release a lock that many want",
+                "Less is better. A point is missing where nothing was granted.",
+                "microseconds",
+                &|measured| (measured.operations > 0).then_some(measured.server_cpu_us),
+            ),
+            plot(
+                "handoffs",
+                "Grants to another client than the one before",
+                "More is better.",
+                "a second",
+                &|measured| measured.handoffs_a_second.filter(|handoffs| *handoffs > 0.0),
+            ),
+        ]
+    }
+
+    fn lines(&self, value: &dyn Fn(&Measured) -> Option<f64>) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for (entry, measured) in self.measured().filter(|(entry, _)| entry.job == Job::Contended) {
+            let Some(value) = value(measured) else { continue };
+            if lines.last().is_none_or(|line| line.name != entry.title) {
+                lines.push(Line { name: entry.title.clone(), points: Vec::new(), marked: true });
+            }
+            let last = lines.len() - 1;
+            lines[last].points.push((entry.clients as f64, value));
+        }
+        lines
+    }
+
+    /// Puts the tables between the two marks of `peers.md` in a directory, and the plots into `peers/`.
+    pub fn write_docs(&self, docs: &Path) -> io::Result<()> {
+        let page = docs.join("peers.md");
+        let text = fs::read_to_string(&page)?;
+        let marks = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+        let (before, after) = marks.ok_or_else(|| io::Error::other("no marks where the tables go"))?;
+        let folder = docs.join("peers");
+        fs::create_dir_all(&folder)?;
+        let mut tables = self.tables();
+        for plot in self.plots() {
+            fs::write(folder.join(format!("{}.svg", plot.name)), plot.draw(&self.circumstances))?;
+            let _ = write!(tables, "\n![{}](peers/{}.svg)\n", plot.title, plot.name);
+        }
+        fs::write(page, format!("{before}{BEGIN}\n{tables}{END}{after}"))
+    }
+
+    fn measured(&self) -> impl Iterator<Item = (&Entry, &Measured)> {
+        self.results.iter().filter_map(|entry| Some((entry, entry.result.as_ref().ok()?)))
+    }
+
+    fn kinds(&self) -> Vec<(Job, usize)> {
+        let mut kinds = Vec::new();
+        for entry in &self.results {
+            if !kinds.contains(&(entry.job, entry.clients)) {
+                kinds.push((entry.job, entry.clients));
+            }
+        }
+        kinds
+    }
+
+    fn of(&self, job: Job, clients: usize) -> impl Iterator<Item = &Entry> {
+        self.results.iter().filter(move |entry| entry.job == job && entry.clients == clients)
+    }
+
+    fn peers(&self, text: &mut String) {
+        line(text, ["lock", "version", "server", "as it was used"]);
+        line(text, ["---"; 4]);
+        let mut named = Vec::new();
+        for entry in &self.results {
+            if named.contains(&&entry.peer) {
+                continue;
+            }
+            let of_peer = self.results.iter().filter(|other| other.peer == entry.peer);
+            let measured = of_peer.filter_map(|entry| entry.result.as_ref().ok()).next_back();
+            match (measured, &entry.result) {
+                (Some(measured), _) => {
+                    line(text, [&entry.title, &measured.version, &measured.server, &measured.notes]);
+                }
+                (None, Err(reason)) => line(text, [&entry.title, "", "", &format!("did not run: {reason}")]),
+                (None, Ok(_)) => continue,
+            }
+            named.push(&entry.peer);
+        }
+    }
+
+    fn uncontended(&self, text: &mut String, clients: usize) {
+        let _ = writeln!(text, "Uncontended, {clients} client{}:\n", if clients == 1 { "" } else { "s" });
+        line(text, ["lock", "pairs a second", "acquire p50", "p99", "server CPU a pair", "commands a pair"]);
+        line(text, ["---", "---:", "---:", "---:", "---:", "---:"]);
+        for entry in self.of(Job::Uncontended, clients) {
+            match &entry.result {
+                Err(reason) => {
+                    line(text, [&entry.title, "-", "-", "-", "-", &format!("did not run: {reason}")])
+                }
+                Ok(measured) => line(
+                    text,
+                    [
+                        &entry.title,
+                        &whole(measured.a_second),
+                        &time(measured.acquire_us.p50),
+                        &time(measured.acquire_us.p99),
+                        &time(measured.server_cpu_us),
+                        &measured.sent(),
+                    ],
+                ),
+            }
+        }
+    }
+
+    fn contended(&self, text: &mut String, clients: usize) {
+        let _ = writeln!(text, "Contended, {clients} clients:\n");
+        line(
+            text,
+            [
+                "lock",
+                "grants a second",
+                "to another client",
+                "wait p50",
+                "p99",
+                "longest",
+                "most / fewest grants a client",
+                "server CPU a grant",
+                "commands a grant",
+                "counted",
+            ],
+        );
+        line(text, ["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---"]);
+        for entry in self.of(Job::Contended, clients) {
+            match &entry.result {
+                Err(reason) => {
+                    let reason = format!("did not run: {reason}");
+                    line(text, [&entry.title, "-", "-", "-", "-", "-", "-", "-", "-", &reason]);
+                }
+                Ok(measured) if measured.operations == 0 => {
+                    line(text, [&entry.title, "0", "0", "-", "-", "-", "-", "-", "-", "nothing"]);
+                }
+                Ok(measured) => line(
+                    text,
+                    [
+                        &entry.title,
+                        &whole(measured.a_second),
+                        &measured.handoffs_a_second.map_or("-".to_owned(), whole),
+                        &time(measured.acquire_us.p50),
+                        &time(measured.acquire_us.p99),
+                        &time(measured.acquire_us.max),
+                        &format!("{} ({} / {})", measured.unfairness(), measured.most, measured.fewest),
+                        &time(measured.server_cpu_us),
+                        &measured.sent(),
+                        &measured.counted_right(),
+                    ],
+                ),
+            }
+        }
+    }
+}
+
+fn line<const N: usize>(text: &mut String, cells: [&str; N]) {
+    let cells = cells.map(|cell| cell.replace('|', "\\|"));
+    let _ = writeln!(text, "| {} |", cells.join(" | "));
+}
+
+/// A number without a fraction, in groups of three digits.
+fn whole(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// Microseconds in the unit that suits them, with two or three digits that say something.
+fn time(us: f64) -> String {
+    let (number, unit) = match us {
+        ..1e3 => (us, "µs"),
+        ..1e6 => (us / 1e3, "ms"),
+        _ => (us / 1e6, "s"),
+    };
+    if number < 10.0 { format!("{number:.1} {unit}") } else { format!("{number:.0} {unit}") }
+}

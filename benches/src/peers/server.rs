@@ -1,0 +1,253 @@
+//! The servers that the peers need, each on a free port of 127.0.0.1 and with its data in a temporary directory.
+
+use crate::peers::children::{Group, last_lines};
+use crate::peers::interrupts::{self, Stopped};
+use crate::server::{Directory, Loaded, free_port};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+/// How long a server may take until it serves; to get its packages is counted in.
+const START: Duration = Duration::from_secs(180);
+/// How long it may take for an answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Redis with the module.
+    Lockward,
+    /// Redis without it.
+    Redis,
+    /// etcd.
+    Etcd,
+    /// MariaDB.
+    Mariadb,
+    /// PostgreSQL.
+    Postgres,
+    /// ZooKeeper.
+    Zookeeper,
+}
+
+impl Kind {
+    /// What scripts/peer-server calls it; Redis is started from here.
+    const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Lockward | Self::Redis => None,
+            Self::Etcd => Some("etcd"),
+            Self::Mariadb => Some("mariadb"),
+            Self::Postgres => Some("postgres"),
+            Self::Zookeeper => Some("zookeeper"),
+        }
+    }
+
+    /// Whether what clients send and what scripts do can be told apart.
+    pub const fn has_monitor(self) -> bool {
+        matches!(self, Self::Lockward | Self::Redis)
+    }
+
+    fn command(self, dir: &Path, port: u16) -> Command {
+        let Some(name) = self.name() else {
+            return self.redis(dir, port);
+        };
+        let mut command = Command::new(root().join("scripts/peer-server"));
+        command.arg(name).arg(dir.join("data")).arg(port.to_string());
+        command
+    }
+
+    fn redis(self, dir: &Path, port: u16) -> Command {
+        let program = env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let mut command = Command::new(program);
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(dir);
+        if self == Self::Lockward {
+            command.arg("--loadmodule").args(Loaded::Lockward.path());
+        }
+        command
+    }
+}
+
+/// Where the repository is.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
+/// A server that serves. It ends when this goes out of scope.
+#[derive(Debug)]
+pub struct Server {
+    process: Group,
+    /// Removed after the server has ended.
+    _dir: Directory,
+    kind: Kind,
+    port: u16,
+    version: String,
+}
+
+impl Server {
+    /// Starts one, and waits until it serves.
+    ///
+    /// # Errors
+    /// When it does not, in its own words; or the driver is asked to end.
+    pub fn start(kind: Kind) -> Result<Self, Stopped> {
+        let dir = Directory::new();
+        let port = free_port();
+        let log = dir.path.join("log");
+        let file = File::create(&log).expect("a writable directory");
+        std::fs::create_dir(dir.path.join("data")).expect("a writable directory");
+        let mut command = kind.command(&dir.path, port);
+        command.stdin(Stdio::null()).stderr(file.try_clone().expect("a file")).stdout(file);
+        let mut process = Group::start(&mut command)?;
+        let deadline = Instant::now() + START;
+        loop {
+            if let Some(version) = version(kind, port) {
+                return Ok(Self { process, _dir: dir, kind, port, version });
+            }
+            interrupts::check()?;
+            if let Some(status) = process.ended() {
+                return Err(Stopped::failed(format!(
+                    "its server does not start, {status}: {}",
+                    last_lines(&log)
+                )));
+            }
+            if Instant::now() > deadline {
+                return Err(Stopped::failed(format!("its server does not serve: {}", last_lines(&log))));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Its process, from which all others of it descend.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Which server it is.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its port on 127.0.0.1.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its name and version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+/// Name and version of a server, if it serves.
+fn version(kind: Kind, port: u16) -> Option<String> {
+    let after = |text: &str, before: &str, end: &[char]| {
+        let (_, rest) = text.split_once(before)?;
+        Some(rest.split(end).next()?.to_owned())
+    };
+    match kind {
+        Kind::Lockward | Kind::Redis => {
+            let info = exchange(port, b"INFO server\r\nQUIT\r\n").ok()?;
+            match after(&info, "valkey_version:", &['\r']) {
+                Some(version) => Some(format!("Valkey {version}")),
+                None => Some(format!("Redis {}", after(&info, "redis_version:", &['\r'])?)),
+            }
+        }
+        Kind::Etcd => {
+            get(port, "/health").ok().filter(|health| health.contains("\"true\""))?;
+            Some(format!("etcd {}", after(&get(port, "/version").ok()?, "\"etcdserver\":\"", &['"'])?))
+        }
+        Kind::Zookeeper => {
+            let status = exchange(port, b"srvr").ok()?;
+            Some(format!("ZooKeeper {}", after(&status, "Zookeeper version: ", &['-', ','])?))
+        }
+        // It greets: a length, a number, the protocol, the version up to a NUL (after a prefix for old clients).
+        Kind::Mariadb => {
+            let greeting = first_words(port, &[]).ok()?;
+            let version = greeting.get(5..)?.split('\0').next()?.trim_start_matches("5.5.5-");
+            Some(format!("MariaDB {}", version.split('-').next()?))
+        }
+        Kind::Postgres => {
+            let answer = first_words(port, &postgres_login()).ok()?;
+            Some(format!("PostgreSQL {}", after(&answer, "server_version\0", &['\0', ' '])?))
+        }
+    }
+}
+
+/// The message with which the user postgres opens the database postgres.
+fn postgres_login() -> Vec<u8> {
+    let settings = b"user\0postgres\0database\0postgres\0\0";
+    let length = u32::try_from(settings.len() + 8).unwrap_or(0);
+    let mut message = length.to_be_bytes().to_vec();
+    message.extend_from_slice(&(3_u32 << 16).to_be_bytes()); // the version of the protocol
+    message.extend_from_slice(settings);
+    message
+}
+
+/// How often a server was asked what since it started, by its own counting, as far as it tells.
+pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
+    match kind {
+        Kind::Lockward | Kind::Redis => {
+            let stats = exchange(port, b"INFO commandstats\r\nQUIT\r\n").unwrap_or_default();
+            summed(stats.lines().filter_map(|line| {
+                let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+                let name = name.split('|').next()?;
+                // What this program sends.
+                (!["info", "quit", "monitor"].contains(&name)).then_some((name, numbers.split(',').next()?))
+            }))
+        }
+        Kind::Etcd => summed(get(port, "/metrics").unwrap_or_default().lines().filter_map(|line| {
+            let (labels, count) = line.strip_prefix("grpc_server_msg_received_total{")?.split_once("} ")?;
+            Some((labels.split_once("grpc_method=\"")?.1.split('"').next()?, count))
+        })),
+        Kind::Zookeeper => {
+            let status = exchange(port, b"srvr").unwrap_or_default();
+            let received = status.lines().find_map(|line| line.strip_prefix("Received: "));
+            summed(received.map(|count| ("packet", count)).into_iter())
+        }
+        Kind::Mariadb | Kind::Postgres => BTreeMap::new(),
+    }
+}
+
+fn summed<'a>(counts: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, count) in counts {
+        *sums.entry(name.to_owned()).or_default() +=
+            count.trim().parse::<f64>().map_or(0, |count| count as u64);
+    }
+    sums
+}
+
+/// A connection to a server on this machine.
+///
+/// # Errors
+/// As the socket tells.
+pub fn connect(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    Ok(stream)
+}
+
+/// What a server says to this before it closes the connection.
+fn exchange(port: u16, request: &[u8]) -> io::Result<String> {
+    let mut stream = connect(port)?;
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn get(port: u16, path: &str) -> io::Result<String> {
+    exchange(port, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
+}
+
+/// What a server says first.
+fn first_words(port: u16, request: &[u8]) -> io::Result<String> {
+    let mut stream = connect(port)?;
+    stream.write_all(request)?;
+    let mut chunk = [0; 4096];
+    let len = stream.read(&mut chunk)?;
+    Ok(String::from_utf8_lossy(&chunk[..len]).into_owned())
+}
