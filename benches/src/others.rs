@@ -39,18 +39,27 @@ pub fn measure(report: &mut Report) {
             pipeline.run(&batches, TIMES);
             Subject { server, pipeline, batches }
         });
-        // As many more clients everywhere, though only locks are waited for.
+        // Everywhere there are as many keys with a TTL, which alone makes the server look twice, and as many blocked clients.
         let _waiting: Vec<_> = subjects
             .iter()
             .zip(MODULES)
             .map(|(subject, module)| {
                 let mut clients = subject.server.clients(LOCKS);
                 let mut control = subject.server.client();
-                for lock in (0..LOCKS).filter(|_| module == Loaded::Lockward) {
-                    let key = format!("other:lock:{lock:04}");
-                    control.call(&["LOCK.ACQUIRE", &key, "holder", "PX", LEASE]);
-                    let wait = ["LOCK.ACQUIRE", &key, &owner(lock), "PX", LEASE, "BLOCK", "0"];
-                    clients.send(lock, &request(&wait));
+                for number in 0..LOCKS {
+                    let (key, owner) = (format!("other:lock:{number:04}"), owner(number));
+                    let wait = match module {
+                        Loaded::Lockward => {
+                            control.call(&["LOCK.ACQUIRE", &key, "holder", "PX", LEASE]);
+                            request(&["LOCK.ACQUIRE", &key, &owner, "PX", LEASE, "BLOCK", "0"])
+                        }
+                        Loaded::Empty | Loaded::Nothing => {
+                            control.call(&["SET", &key, "holder", "PX", LEASE]);
+                            let blocks = if module == Loaded::Empty { "EMPTY.BLOCK" } else { "BLPOP" };
+                            request(&[blocks, &format!("other:list:{number:04}"), "0"])
+                        }
+                    };
+                    clients.send(number, &wait);
                 }
                 control.call(&["PING"]);
                 clients

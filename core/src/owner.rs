@@ -6,7 +6,7 @@
 
 use crate::arguments;
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// With it, a lock of one holder is a single small allocation.
 const INLINE: usize = 22;
@@ -15,8 +15,9 @@ const INLINE: usize = 22;
 const UUID: usize = 16;
 const BEHIND: usize = 7;
 
-/// How many characters a UUID is written with.
+/// How many characters a UUID is written with, and at most the number behind it.
 const UUID_TEXT: usize = 36;
+const THREAD_DIGITS: usize = 17;
 
 /// An owner: any binary string of 1 to 1,024 bytes, by convention `UUID:thread`.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -96,21 +97,22 @@ impl Owner {
     }
 
     fn uuid_text(&self) -> Vec<u8> {
+        const DIGITS: [char; 16] =
+            ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+        let digit = |value: u8| DIGITS.get(usize::from(value & 0x0f)).copied().unwrap_or_default();
         let (uuid, behind) = self.as_uuid().unwrap_or_default();
-        let mut text = Vec::with_capacity(UUID_TEXT);
+        let mut text = String::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
         for (at, byte) in uuid.into_iter().enumerate() {
             if matches!(at, 4 | 6 | 8 | 10) {
-                text.push(b'-');
+                text.push('-');
             }
-            text.extend([byte >> 4, byte & 0x0f].map(|digit| match digit {
-                0..10 => b'0' | digit,
-                _ => b'a'.wrapping_sub(10).wrapping_add(digit),
-            }));
+            text.extend([digit(byte >> 4), digit(byte)]);
         }
         if let Some(thread) = behind.checked_sub(1) {
-            text.extend(format!(":{thread}").into_bytes());
+            // Cannot fail: a string grows.
+            let _ = write!(text, ":{thread}");
         }
-        text
+        text.into_bytes()
     }
 
     /// The bytes it takes on the heap, beside its own size.
