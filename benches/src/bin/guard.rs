@@ -28,7 +28,7 @@ const LIMITS: &[(&str, f64)] = &[
     ("SET + DEL, one by one", 1.035),
     ("SET PX, GET when it is over", 1.01),
     ("SET + DEL, keys have expired", 1.01),
-    ("SET + DEL, locks were evicted", 1.22),
+    ("SET + DEL, locks were evicted", 1.24),
     ("SET + DEL, locks waited for", 1.01),
 ];
 
