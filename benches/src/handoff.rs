@@ -260,8 +260,9 @@ fn tell(report: &mut Report, all: &[Measured], place: Place) {
         Place::Together => ("", ""),
         Place::Apart => ("-apart", ", with a CPU each"),
     };
+    // Who gives back and who waits are elsewhere, as a rule.
     let judged =
-        |row: Row, limit: f64| if place == Place::Together { row.target(Target::AtMost(limit)) } else { row };
+        |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
     for Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
         let (name, what) =
             (format!("handoff/{waiters}{mark}"), format!("hand-off, {waiters} waiters{where_}"));
