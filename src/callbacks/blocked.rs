@@ -2,8 +2,10 @@
 //!
 //! A handle is unblocked exactly once, by [`unblock`] with the number of the verdict, or without one after its client has
 //! left; the server frees it then. From then on exactly one callback takes the verdict: the one that replies, or the one
-//! that says that the client is not there any more. Neither the server's time limit nor, before Redis 7.4 and Valkey 8, its timeout callback is
-//! used: where a time limit and an unblock meet in one turn of the event loop, those versions lose the reply or stop.
+//! that says that the client is not there any more.
+//!
+//! Neither the server's time limit nor, before Redis 7.4 and Valkey 8, its timeout callback is used: where a time limit and
+//! an unblock meet in one turn of the event loop, those versions lose the reply or stop.
 
 use super::{Edge, guard};
 use crate::client::Client;

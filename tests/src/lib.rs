@@ -12,8 +12,9 @@
 //!
 //! The environment chooses what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
 //! module (`target/release/liblockward.so`), `LOCKWARD_PANIC_MODULE` the module built with the feature `panic-probe`
-//! (`target/panic-probe/release/liblockward.so`), `LOCKWARD_EMPTY_MODULE` a module that does nothing but give commands (`target/release/libempty_module.so`). `LOCKWARD_CHECKED=1` says that the servers run under a checker of their
-//! memory: they are then asked to end in order, so that it tells of leaks.
+//! (`target/panic-probe/release/liblockward.so`), `LOCKWARD_EMPTY_MODULE` a module that does nothing but give commands
+//! (`target/release/libempty_module.so`). `LOCKWARD_CHECKED=1` says that the servers run under a checker of their memory:
+//! they are then asked to end in order, so that it tells of leaks.
 //!
 //! `LOCKWARD_LONG=1` chooses how much: tests that try their luck many times then take the larger number of [`rounds`].
 //! They claim the same in both forms; the long one is for nights, releases, and the hunt for a rare fault. What they do
