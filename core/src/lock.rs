@@ -4,10 +4,11 @@
 //! does to a lock is told as [`Change`]s, and [`Lock::apply`] carries a change out: on the primary as it decides, on a
 //! replica as it hears, and from the AOF as it loads.
 //!
-//! With one holder, the rule of an exclusive lock, the value is a single allocation of 48 bytes: its numbers are packed,
-//! each in the room that it takes in practice. What does not fit rests in a list, as several holders do.
+//! With one holder, the rule of an exclusive lock, the value is a single allocation of 48 bytes: a [`Packed`] tenure. What
+//! does not fit into that rests in a list, as several holders do.
 
 use crate::owner::Owner;
+use crate::packed::Packed;
 use crate::token::FencingToken;
 use crate::units::{Instant, Now, Span, WallTime};
 use std::cmp::Ordering;
@@ -16,7 +17,7 @@ use std::{iter, mem, slice};
 
 /// How many owners a request allows at once: 1 is exclusive, [`Slots::SHARED`] any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slots(u32);
+pub struct Slots(pub(crate) u32);
 
 impl Slots {
     /// Nobody else.
@@ -89,7 +90,7 @@ impl<O> Holder<O> {
     }
 
     /// The same with another owner, or another way to have it.
-    fn with<P>(self, owner: impl FnOnce(O) -> P) -> Holder<P> {
+    pub(crate) fn with<P>(self, owner: impl FnOnce(O) -> P) -> Holder<P> {
         let Self { owner: known, holds, slots, token, deadline, since } = self;
         Holder { owner: owner(known), holds, slots, token, deadline, since }
     }
@@ -141,91 +142,6 @@ pub struct Lock(Rest);
 enum Rest {
     One(Packed),
     List { holders: Vec<Holder>, expires_at: WallTime },
-}
-
-/// One holder, and when Redis is told to drop the key, in 48 bytes.
-///
-/// Times are told by each other: where no clock has jumped, the TTL is as much later than the token, which is the wall
-/// clock at the grant, as the deadline is later than the grant. What remains of the one without the other is the drift.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Packed {
-    owner: Owner,
-    /// Up to 511 holds, and the token.
-    holds_and_token: Pair<54>,
-    /// The deadline in microseconds, up to the longest lease there is, and up to 127 slots.
-    deadline_and_slots: Pair<8>,
-    /// The microseconds from the grant to the deadline, up to 12 days, and the drift, up to 4 seconds.
-    length_and_drift: Pair<23>,
-}
-
-impl Packed {
-    /// Packs a holder; gives it back when a number does not fit.
-    fn new(holder: Holder, expires_at: WallTime) -> Result<Self, Holder> {
-        let Some((holds_and_token, deadline_and_slots, length_and_drift)) = Self::pairs(&holder, expires_at)
-        else {
-            return Err(holder);
-        };
-        Ok(Self { owner: holder.owner, holds_and_token, deadline_and_slots, length_and_drift })
-    }
-
-    fn pairs(holder: &Holder, expires_at: WallTime) -> Option<(Pair<54>, Pair<8>, Pair<23>)> {
-        let (token, deadline) = (holder.token.get().cast_signed(), holder.deadline.as_micros());
-        let length = deadline.checked_sub(holder.since.as_micros())?;
-        let drift = expires_at.as_micros().checked_sub(token)?.checked_sub(length)?;
-        Some((
-            Pair::new(holder.holds.into(), token)?,
-            Pair::new(deadline, holder.slots.number().into())?,
-            Pair::new(length, drift)?,
-        ))
-    }
-
-    /// The holder. What was packed fits.
-    fn holder(&self) -> Holder<&Owner> {
-        let deadline = self.deadline_and_slots.high();
-        Holder {
-            owner: &self.owner,
-            holds: self.holds_and_token.high() as u32,
-            slots: Slots(self.deadline_and_slots.low() as u32),
-            token: self.token().unwrap_or(FencingToken::MAX),
-            deadline: Instant::from_micros(deadline),
-            since: Instant::from_micros(deadline.saturating_sub(self.length_and_drift.high())),
-        }
-    }
-
-    /// The token; always one that there is.
-    fn token(&self) -> Option<FencingToken> {
-        FencingToken::new(self.holds_and_token.low() as u64)
-    }
-
-    fn unpack(self) -> Holder {
-        self.holder().with(|_| ()).with(|()| self.owner)
-    }
-
-    fn expires_at(&self) -> WallTime {
-        let (length, drift) = (self.length_and_drift.high(), self.length_and_drift.low());
-        WallTime::from_micros(self.holds_and_token.low().saturating_add(length).saturating_add(drift))
-    }
-}
-
-/// Two numbers in one: one in the lower `BITS`, with its sign, and one in the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Pair<const BITS: u32>(i64);
-
-impl<const BITS: u32> Pair<BITS> {
-    /// `None` when one does not fit.
-    fn new(high: i64, low: i64) -> Option<Self> {
-        let pair = Self(high.wrapping_shl(BITS) | (low & (1_i64.wrapping_shl(BITS).wrapping_sub(1))));
-        (pair.high() == high && pair.low() == low).then_some(pair)
-    }
-
-    fn high(self) -> i64 {
-        self.0.wrapping_shr(BITS)
-    }
-
-    fn low(self) -> i64 {
-        let above = i64::BITS.wrapping_sub(BITS);
-        self.0.wrapping_shl(above).wrapping_shr(above)
-    }
 }
 
 /// The holders of a lock in the order of their grants: [`Lock::holders`].
@@ -663,6 +579,36 @@ mod tests {
             together.apply_all(changes.clone(), at);
             changes.iter().for_each(|change| free.apply(change.clone(), at));
             assert_eq!(together, free, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn what_needs_no_unpacking_comes_to_the_same_as_with_it() {
+        let at = Now { mono: Instant::from_micros(50), wall: WallTime::from_micros(1_795_000_000_000_050) };
+        let (usual, _) = of_today(30_000_000);
+        let month = Holder { deadline: Instant::from_micros(30 * 24 * 3_600 * 1_000_000), ..usual.clone() };
+        let locks =
+            [lock(&[]), lock(&[1]), lock(&[0]), lock(&[0, 0]), Lock::held_by_one(usual.clone(), at.wall)];
+        let ends =
+            [End::Released, End::LeaseOver].map(|end| [1, 2, 9, usual.token.get()].map(|token| (token, end)));
+        let ends = ends.into_iter().flatten();
+        let changes = ends.map(|(token, end)| Change::End(FencingToken::new(token).unwrap(), end)).chain([
+            Change::Put(holder("o0", 1, 1)),
+            Change::Put(holder("o0", 0, 9)),
+            Change::Put(holder("new", 0, 9)),
+            Change::Put(usual),
+            Change::Put(month),
+            Change::Count(FencingToken::new(1).unwrap(), 700),
+        ]);
+        for change in changes {
+            for held in &locks {
+                let (mut directly, mut unpacked) = (held.clone(), held.clone());
+                directly.apply(change.clone(), at);
+                unpacked.work(|lock| lock.apply(change.clone(), at));
+                assert!(directly.holders().eq(unpacked.holders()), "{change:?} of {held:?}");
+                // One that nobody holds has no TTL.
+                assert!(directly.is_free() || directly == unpacked, "{change:?} of {held:?}");
+            }
         }
     }
 

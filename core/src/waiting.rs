@@ -15,11 +15,12 @@
 use crate::effects::{Outcome, Wake};
 use crate::id_hash::ById;
 use crate::owner::Owner;
+use crate::queue::{Place, Queue};
 use crate::request::AcquireRequest;
 use crate::units::Instant;
 use std::cell::Cell;
 use std::collections::hash_map::{Entry, RandomState};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
 use std::rc::Rc;
@@ -43,10 +44,6 @@ impl Db {
 /// The name of a line within this process. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(u64);
-
-/// A place in a line: the earlier, the smaller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Place(u64);
 
 /// What a client brings when it joins a line.
 #[derive(Clone, Debug)]
@@ -133,87 +130,11 @@ struct Standing<H> {
     owner: OwnerHash,
 }
 
-/// Who stands in a line, in the order of their places. Most leave from the front. Who leaves from behind it leaves its place
-/// empty until the front gets there, or until more are empty than taken. The first place is never empty.
-#[derive(Debug)]
-struct Queue<H> {
-    places: VecDeque<(Place, Option<Standing<H>>)>,
-    taken: usize,
-}
-
-impl<H> Queue<H> {
-    /// For one: there are many lines of one waiter.
-    fn new() -> Self {
-        Self { places: VecDeque::with_capacity(1), taken: 0 }
-    }
-
-    fn find(&self, place: Place) -> Result<usize, usize> {
-        match self.places.back() {
-            Some((last, _)) if *last >= place => {
-                self.places.binary_search_by_key(&place, |(place, _)| *place)
-            }
-            _ => Err(self.places.len()),
-        }
-    }
-
-    fn get(&self, place: Place) -> Option<&Standing<H>> {
-        self.places.get(self.find(place).ok()?)?.1.as_ref()
-    }
-
-    fn first(&self) -> Option<&Standing<H>> {
-        self.places.front()?.1.as_ref()
-    }
-
-    fn in_order(&self) -> impl Iterator<Item = &Standing<H>> {
-        self.places.iter().filter_map(|(_, standing)| standing.as_ref())
-    }
-
-    fn insert(&mut self, place: Place, standing: Standing<H>) {
-        match self.find(place) {
-            Err(index) => self.places.insert(index, (place, Some(standing))),
-            Ok(index) => {
-                if let Some(empty) = self.places.get_mut(index) {
-                    empty.1 = Some(standing);
-                }
-            }
-        }
-        self.taken = self.taken.saturating_add(1);
-    }
-
-    fn pop_first(&mut self) -> Option<(Place, Standing<H>)> {
-        let (place, standing) = self.places.pop_front()?;
-        self.close_up();
-        Some((place, standing?))
-    }
-
-    fn remove(&mut self, place: Place) -> Option<Standing<H>> {
-        let index = self.find(place).ok()?;
-        let standing = self.places.get_mut(index)?.1.take()?;
-        self.close_up();
-        Some(standing)
-    }
-
-    /// After one has left.
-    fn close_up(&mut self) {
-        const SPARE: usize = 64;
-        self.taken = self.taken.saturating_sub(1);
-        while let Some((_, None)) = self.places.front() {
-            self.places.pop_front();
-        }
-        if self.places.len() / 2 > self.taken.saturating_add(SPARE) {
-            self.places.retain(|(_, standing)| standing.is_some());
-        }
-        if self.places.capacity() / 8 > self.places.len().saturating_add(SPARE) {
-            self.places.shrink_to(self.places.len().saturating_mul(2));
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Line<H> {
     db: Db,
     key: Rc<[u8]>,
-    waiters: Queue<H>,
+    waiters: Queue<Standing<H>>,
     by_owner: HashMap<OwnerHash, Places, ById>,
     due: Option<Instant>,
     /// When it stands in the index of due lines.
@@ -320,7 +241,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// How many wait in a line.
     #[must_use]
     pub fn len(&self, line: LineId) -> usize {
-        self.lines.get(&line).map_or(0, |line| line.waiters.taken)
+        self.lines.get(&line).map_or(0, |line| line.waiters.len())
     }
 
     /// Whether nobody waits in a line.
@@ -512,7 +433,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
                 }
             }
             give_room_back(&mut line.by_owner);
-            if line.waiters.taken == 0 {
+            if line.waiters.len() == 0 {
                 self.close(id);
             }
         }
