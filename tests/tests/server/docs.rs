@@ -40,7 +40,9 @@ fn the_sessions_shown_are_what_happens() {
             pages_with_sessions.insert(page.name.clone());
         }
     }
-    for page in ["README.md", "docs/commands.md"] {
+    let expected =
+        ["README.md", "docs/commands/README.md", "docs/errors.md", "docs/events.md", "docs/keys.md"];
+    for page in expected {
         assert!(pages_with_sessions.contains(page), "no session in {page}");
     }
     assert!(wrong.is_empty(), "{} of {played} sessions:\n\n{}", wrong.len(), wrong.join("\n\n"));
@@ -82,8 +84,7 @@ fn a_session_that_is_wrong_fails() {
 }
 
 #[test]
-fn every_command_has_its_entry() {
-    let text = read(&root().join("docs/commands.md"));
+fn every_command_has_its_page() {
     let server = Server::start();
     let mut client = server.client();
     let names = client.call("COMMAND LIST FILTERBY MODULE lock");
@@ -91,22 +92,22 @@ fn every_command_has_its_entry() {
         names.items().iter().map(Reply::text).filter(|name| !name.starts_with("lock._")).collect();
     assert_eq!(public.len(), 5, "{public:?}");
     for name in public {
-        let heading = format!("\n## {}\n", name.to_uppercase());
-        let (_, entry) = text.split_once(&heading).unwrap_or_else(|| panic!("no entry for {name}"));
-        let entry = entry.split("\n## ").next().unwrap_or_default();
+        let page = read(&root().join(format!("docs/commands/{name}.md")));
+        let title = format!("# {}\n", name.to_uppercase());
+        assert!(page.starts_with(&title), "{name} is not the title of its page");
         let described = client.call(["COMMAND", "DOCS", &name]);
         for field in ["complexity", "since"] {
             let told = described.field(&name).field(field).text();
             let told = told.trim_end_matches('.');
-            assert!(entry.contains(told), "{name} does not say {field}: {told}");
+            assert!(page.contains(told), "{name} does not say {field}: {told}");
         }
-        assert!(entry.contains("```redis\n"), "{name} shows no session");
+        assert!(page.contains("```redis\n"), "{name} shows no session");
     }
 }
 
 #[test]
 fn every_setting_is_told_with_its_default() {
-    let texts = ["README.md", "docs/commands.md"].map(|name| read(&root().join(name)));
+    let texts = ["README.md", "docs/settings.md"].map(|name| read(&root().join(name)));
     let server = Server::start();
     let settings = server.client().call("CONFIG GET lock.*");
     for name in settings.field_names() {
@@ -168,13 +169,20 @@ fn read(path: &Path) -> String {
 
 fn pages() -> Vec<Page> {
     let root = root();
-    let docs = fs::read_dir(root.join("docs")).expect("docs/");
-    let mut files: Vec<PathBuf> = docs.map(|entry| entry.expect("an entry").path()).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let mut files = pages_below(&root.join("docs"));
     files.extend([root.join("README.md"), root.join("CHANGELOG.md")]);
     files.sort();
     let name = |file: &Path| file.strip_prefix(&root).expect("a file of ours").display().to_string();
     files.iter().map(|file| Page { name: name(file), text: read(file) }).collect()
+}
+
+fn pages_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let (folders, mut pages): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
+    pages.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    pages.extend(folders.iter().flat_map(|folder| pages_below(folder)));
+    pages
 }
 
 fn sessions(page: &Page) -> Vec<Session> {
