@@ -194,7 +194,14 @@ fn sessions(page: &Page) -> Vec<Session> {
             None if text == "```redis" => {
                 open = Some(Session { place: format!("{}:{line}", page.name), steps: Vec::new() });
             }
-            None => {}
+            None => {
+                let mistaken = text.contains("```redis");
+                assert!(
+                    !mistaken,
+                    "{}:{line}: a session stands at the margin, under \"redis\" alone",
+                    page.name
+                );
+            }
             Some(_) if text == "```" => sessions.extend(open.take()),
             Some(session) => match (prompt(text), session.steps.last_mut()) {
                 (Some((who, command)), _) => {
