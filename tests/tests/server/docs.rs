@@ -120,6 +120,28 @@ fn every_setting_is_told_with_its_default() {
 }
 
 #[test]
+fn every_error_is_told() {
+    let source = read(&root().join("src/errors.rs"));
+    let page = read(&root().join("docs/errors.md"));
+    // What no client is told.
+    let internal = [
+        "ERR malformed changes, or those of a later version of the module",
+        "ERR invalid expire time, too long",
+    ];
+    let is_error = |text: &&str| {
+        text.split_once(' ').is_some_and(|(word, _)| word.bytes().all(|b| b.is_ascii_uppercase()))
+    };
+    let told = source.split('"').skip(1).step_by(2).filter(is_error).filter(|text| !internal.contains(text));
+    let mut errors = 0;
+    for error in told {
+        errors += 1;
+        let begin = error.split('{').next().unwrap_or_default();
+        assert!(page.contains(&format!("`{begin}")), "no row for {error}");
+    }
+    assert!(errors > 25, "{errors} errors");
+}
+
+#[test]
 fn links_lead_to_a_file_and_its_headings() {
     let mut broken = Vec::new();
     for page in pages() {
