@@ -107,16 +107,37 @@ fn every_command_has_its_page() {
 
 #[test]
 fn every_setting_is_told_with_its_default() {
-    let texts = ["README.md", "docs/settings.md"].map(|name| read(&root().join(name)));
+    let page = read(&root().join("docs/settings.md"));
     let server = Server::start();
     let settings = server.client().call("CONFIG GET lock.*");
     for name in settings.field_names() {
         let default = settings.field(&name).text();
-        for text in &texts {
-            let row = format!("| `{name}` | {default} |");
-            assert!(text.contains(&row), "no row {row}");
+        let row = format!("| `{name}` | {default} |");
+        assert!(page.contains(&row), "no row {row}");
+    }
+}
+
+#[test]
+fn every_page_can_be_found() {
+    let pages: BTreeMap<String, String> = pages().into_iter().map(|page| (page.name, page.text)).collect();
+    let first = "docs/README.md".to_owned();
+    let mut found = BTreeSet::from([first.clone()]);
+    let mut next = vec![first];
+    while let Some(name) = next.pop() {
+        let folder = Path::new(&name).parent().expect("a folder");
+        // An index alone leads to pages: that one page mentions another is not enough to find it.
+        let is_index = name.ends_with("/README.md");
+        for target in links(&pages[&name]).filter(|_| is_index) {
+            let there = folder.join(target.split('#').next().unwrap_or_default()).display().to_string();
+            if pages.contains_key(&there) && !found.contains(&there) {
+                next.push(there.clone());
+                found.insert(there);
+            }
         }
     }
+    let lost: Vec<&String> =
+        pages.keys().filter(|name| name.starts_with("docs/") && !found.contains(*name)).collect();
+    assert!(lost.is_empty(), "not to be found from docs/README.md: {lost:?}");
 }
 
 #[test]
@@ -146,7 +167,7 @@ fn links_lead_to_a_file_and_its_headings() {
     let mut broken = Vec::new();
     for page in pages() {
         let here = root().join(&page.name);
-        for target in page.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        for target in links(&page.text) {
             if target.contains("://") {
                 continue;
             }
@@ -205,6 +226,11 @@ fn pages_below(folder: &Path) -> Vec<PathBuf> {
     pages.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
     pages.extend(folders.iter().flat_map(|folder| pages_below(folder)));
     pages
+}
+
+/// Where a page's links lead to, as they stand there.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
 fn sessions(page: &Page) -> Vec<Session> {
