@@ -63,15 +63,18 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             return raw::REDISMODULE_ERR as c_int;
         }
         context.set_options();
-        timer::prepare(context);
         let registered = data_type::register(context)
             && carrier::register(context)
             && statistics::register(context)
             && commands::register_all(context)
-            && events::subscribe(context)
             // SAFETY: the server's arguments of this very call.
             && unsafe { config::register(context, argv, argc) };
         if !registered {
+            return raw::REDISMODULE_ERR as c_int;
+        }
+        // Not before all that can fail has not: Redis 7.0 forgets a module that fails to load, but not its subscriptions.
+        timer::prepare(context);
+        if !events::subscribe(context) {
             return raw::REDISMODULE_ERR as c_int;
         }
         let quarantine = Quarantine::new(clock::read().mono, settings::quarantine().unwrap_or_default());

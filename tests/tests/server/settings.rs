@@ -1,6 +1,6 @@
 //! Settings: module arguments, redis.conf, CONFIG SET and GET.
 
-use lockward_tests::{Client, Reply, Server, Setup};
+use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
 
 const DEFAULTS: [(&str, &str); 5] = [
@@ -129,6 +129,44 @@ fn a_rewritten_redis_conf_keeps_them() {
     assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
     let written = fs::read_to_string(server.dir().join("server.conf")).unwrap();
     assert!(written.contains("lock.default-lease 4321"), "{written}");
+}
+
+/// A server without the module, into which it can be loaded, whose housekeeping is seen by its clients.
+#[track_caller]
+fn start_empty() -> (Server, Client, String) {
+    let setup = Setup::without_module().config("enable-module-command yes").config("hz 100");
+    let server = setup.start();
+    let client = server.client();
+    (server, client, Setup::new().module_path())
+}
+
+#[test]
+fn a_server_goes_on_when_a_load_is_refused() {
+    for wrong in [
+        &["ARGS", "no-such-setting", "1"][..],
+        &["ARGS", "quarantine", "-1"],
+        &["ARGS", "quarantine"],
+        &["CONFIG", "lock.quarantine", "5000", "CONFIG", "lock.default-lease", "0"],
+    ] {
+        let (server, mut client, path) = start_empty();
+        let load: Vec<&str> = ["MODULE", "LOADEX", &path].into_iter().chain(wrong.iter().copied()).collect();
+        assert_eq!(client.call(load).error_word(), "ERR", "{wrong:?}");
+        assert!(client.call("CONFIG GET lock.*").field_names().is_empty(), "{wrong:?}");
+        assert!(client.call("LOCK.INFO lock").error().contains("unknown command"), "{wrong:?}");
+        // What the server would tell the module of: its housekeeping, a change of a setting, a flush, a snapshot.
+        let clock = client.stat("server", "lru_clock");
+        client.call("SET key value");
+        for command in ["CONFIG SET maxmemory-policy allkeys-lru", "FLUSHALL", "SWAPDB 0 1", "SAVE"] {
+            assert_eq!(client.call(command), Reply::ok(), "{command}");
+        }
+        eventually("housekeeping", || client.stat("server", "lru_clock") != clock);
+        assert_eq!(client.call("CONFIG SET maxmemory-policy noeviction"), Reply::ok());
+        assert_eq!(client.call(["MODULE", "LOAD", &path, "quarantine", "0"]), Reply::ok(), "{wrong:?}");
+        client.acquire("lock A PX 600000");
+        let mut b = server.waiter("lock B BLOCK 0");
+        client.call("LOCK.RELEASE lock A");
+        assert_eq!(b.reply().grant().holds, 1, "{wrong:?}");
+    }
 }
 
 #[test]
