@@ -57,6 +57,12 @@ pub fn default_lease() -> Span {
     quarantine().map_or(lease, |quarantine| lease.min(quarantine))
 }
 
+/// The default lease as it is set and as it is, in milliseconds, where another setting makes it shorter.
+pub fn shortened_default_lease() -> Option<(u64, u64)> {
+    let (set, is) = (DEFAULT_LEASE.span(), default_lease());
+    (is < set).then(|| (set.as_millis(), is.as_millis()))
+}
+
 /// The longest lease a request may name.
 pub fn max_lease() -> Span {
     MAX_LEASE.span()

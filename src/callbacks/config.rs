@@ -3,12 +3,13 @@
 use super::{Edge, guard};
 use crate::news;
 use crate::server::{Context, Level, api, log, string_bytes};
-use crate::settings::{ALL, Setting, quarantine};
+use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
 use crate::state;
 use lockward_core::arguments::integer;
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_longlong, c_void};
-use std::slice;
+use std::sync::Mutex;
+use std::{mem, slice};
 
 /// Registers every setting, with the number that the module's arguments give as the one that stands when the
 /// configuration names none. False, and a line in the log, when an argument is wrong.
@@ -25,7 +26,28 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     let registered =
         ALL.iter().zip(defaults).all(|(setting, default)| register_one(context, setting, default));
     // SAFETY: the context is that of the module's load.
-    registered && unsafe { api!(RedisModule_LoadConfigs(context.as_ptr())) == raw::REDISMODULE_OK as c_int }
+    let loaded = registered
+        && unsafe { api!(RedisModule_LoadConfigs(context.as_ptr())) == raw::REDISMODULE_OK as c_int };
+    if loaded {
+        tell_contradiction();
+    }
+    loaded
+}
+
+/// The settings may contradict each other, as they are set one by one; the log tells, once, what then holds.
+fn tell_contradiction() {
+    static TOLD: Mutex<Option<(u64, u64)>> = Mutex::new(None);
+    let shortened = shortened_default_lease();
+    let Ok(told) = TOLD.lock().map(|mut told| mem::replace(&mut *told, shortened)) else { return };
+    if let Some((set, is)) = shortened.filter(|_| shortened != told) {
+        log(
+            Level::Warning,
+            &format!(
+                "lock.default-lease is {set}, but lock.max-lease or lock.quarantine allows no lease above {is}: \
+                 that is the default now"
+            ),
+        );
+    }
 }
 
 fn register_one(context: Context, setting: &'static Setting, default: i64) -> bool {
@@ -40,7 +62,7 @@ fn register_one(context: Context, setting: &'static Setting, default: i64) -> bo
             setting.most,
             Some(get),
             Some(set),
-            None,
+            Some(apply),
             std::ptr::from_ref(setting).cast_mut().cast(),
         ))
     };
@@ -49,7 +71,7 @@ fn register_one(context: Context, setting: &'static Setting, default: i64) -> bo
 
 /// The numbers of all settings as the module's arguments (`name number ...`) have them.
 fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
-    let mut numbers: Vec<i64> = ALL.iter().map(|setting| setting.default).collect();
+    let mut numbers = [None; ALL.len()];
     for pair in arguments.chunks(2) {
         let [name, value] = pair else {
             let name = pair.concat();
@@ -64,9 +86,11 @@ fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
             let name = setting.name.to_string_lossy();
             return wrong(&format!("{name} must be a number from {} to {}", setting.least, setting.most));
         };
-        *number = given;
+        if number.replace(given).is_some() {
+            return wrong(&format!("module argument '{}' is given twice", name.escape_ascii()));
+        }
     }
-    Some(numbers)
+    Some(ALL.iter().zip(numbers).map(|(setting, number)| number.unwrap_or(setting.default)).collect())
 }
 
 fn wrong<T>(text: &str) -> Option<T> {
@@ -99,4 +123,14 @@ unsafe extern "C" fn set(
         }
         raw::REDISMODULE_OK as c_int
     })
+}
+
+/// All settings that a CONFIG SET names are set.
+unsafe extern "C" fn apply(
+    _context: *mut raw::RedisModuleCtx,
+    _setting: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    guard(Edge::Config, (), tell_contradiction);
+    raw::REDISMODULE_OK as c_int
 }

@@ -2,6 +2,8 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
 
 const DEFAULTS: [(&str, &str); 5] = [
     ("lock.default-lease", "30000"),
@@ -67,11 +69,20 @@ fn a_module_argument_that_cannot_be_is_refused_at_the_start() {
         "max-lease 0",
         "max-waiters -1",
         "lock.quarantine 5",
+        "quarantine 10s",
+        "quarantine 1e3",
+        "quarantine 0x10",
+        "quarantine +5",
+        "quarantine 007",
+        "quarantine 9223372036854775808",
+        "max-waiters 5 MAX-WAITERS 5",
     ] {
         let log = Setup::new().module(arguments).start_refused();
         let name = arguments.split(' ').next().unwrap();
-        assert!(log.contains(name), "{arguments}:\n{log}");
+        assert!(log.to_lowercase().contains(name), "{arguments}:\n{log}");
     }
+    let log = Setup::new().module("quarantine 5 quarantine 6").start_refused();
+    assert!(log.contains("module argument 'quarantine' is given twice"), "{log}");
 }
 
 #[test]
@@ -84,7 +95,22 @@ fn a_module_argument_without_its_value_is_refused_at_the_start() {
 fn config_set_refuses_what_cannot_be_and_changes_nothing() {
     let server = Server::start();
     let mut client = server.client();
-    for value in ["-1", "abc", "", "1.5", "99999999999999999999"] {
+    for value in [
+        "-1",
+        "abc",
+        "",
+        "1.5",
+        "10s",
+        "1e3",
+        "1k",
+        "1mb",
+        "0x10",
+        "+5",
+        "007",
+        " 5",
+        "5 ",
+        "9223372036854775808",
+    ] {
         for (name, default) in DEFAULTS {
             let reply = client.call(["CONFIG", "SET", name, value]);
             assert_eq!(reply.error_word(), "ERR", "{name} {value:?}");
@@ -131,6 +157,173 @@ fn a_rewritten_redis_conf_keeps_them() {
     assert!(written.contains("lock.default-lease 4321"), "{written}");
 }
 
+/// The lines of the server's own configuration file that are about the module.
+fn written(server: &Server) -> Vec<String> {
+    let file = fs::read_to_string(server.dir().join("server.conf")).unwrap();
+    let ours = |line: &&str| line.starts_with("lock.") || line.starts_with("loadmodule ");
+    file.lines().filter(ours).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_server_starts_with_what_config_rewrite_has_written() {
+    for beside in ["", "quarantine 0 default-lease 70000 max-waiters 9"] {
+        let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
+        let mut client = server.client();
+        // One of them back to what is set where nothing is, which the argument would be taken for.
+        let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
+        assert_eq!(client.call(set), Reply::ok());
+        assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
+        let before = client.call("CONFIG GET lock.*");
+        let lines = written(&server);
+        let mut setup = Setup::without_module();
+        for line in &lines {
+            setup = setup.config(line);
+        }
+        let again = setup.start();
+        for (name, _) in DEFAULTS {
+            let there = setting(&mut again.client(), name);
+            assert_eq!(there, before.field(name).text(), "{name}, beside {beside:?}: {lines:?}");
+        }
+        assert_eq!(setting(&mut again.client(), "lock.quarantine"), "1234");
+        assert_eq!(setting(&mut again.client(), "lock.max-waiters"), "8");
+    }
+}
+
+#[test]
+fn redis_conf_wins_over_a_module_argument() {
+    let server = Setup::new().module("max-waiters 5 max-lease 6000").config("lock.max-waiters 7").start();
+    assert_eq!(setting(&mut server.client(), "lock.max-waiters"), "7");
+    assert_eq!(setting(&mut server.client(), "lock.max-lease"), "6000");
+}
+
+#[test]
+fn a_name_is_taken_in_any_case() {
+    let server = Server::start_with("Max-Waiters 5");
+    let mut client = server.client();
+    assert_eq!(setting(&mut client, "lock.max-waiters"), "5");
+    assert_eq!(client.call("CONFIG SET LOCK.Max-Waiters 6"), Reply::ok());
+    assert_eq!(setting(&mut client, "lock.max-waiters"), "6");
+}
+
+#[test]
+fn several_are_set_together_or_none_is() {
+    let server = Server::start();
+    let mut client = server.client();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("lock.max-waiters 3 port {}", taken.local_addr().unwrap().port());
+    for wrong in [
+        "lock.max-waiters 3 lock.default-lease 0",
+        "lock.default-lease 0 lock.max-waiters 3",
+        "lock.max-waiters 3 lock.no-such-setting 1",
+        "lock.max-waiters 3 default-lease 1",
+        "lock.max-waiters 3 lock.max-waiters 4",
+        // Found wrong only when all have been set.
+        &taken,
+    ] {
+        let reply = client.call(format!("CONFIG SET {wrong}"));
+        assert_eq!(reply.error_word(), "ERR", "{wrong}");
+        assert_eq!(setting(&mut client, "lock.max-waiters"), "10000", "{wrong}");
+    }
+    assert_eq!(client.call("CONFIG SET lock.max-waiters 3 lock.quarantine 5 hz 20"), Reply::ok());
+    assert_eq!(setting(&mut client, "lock.max-waiters"), "3");
+    assert_eq!(setting(&mut client, "lock.quarantine"), "5");
+}
+
+#[test]
+fn a_quarantine_that_is_taken_back_with_the_rest_has_let_nobody_in() {
+    let server = Server::start_with("quarantine 600000");
+    let mut a = server.client();
+    let mut b = server.client();
+    b.ask("lock B BLOCK 0");
+    a.see_blocked(1);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    for _ in 0..10 {
+        let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
+        assert_eq!(reply.error_word(), "ERR");
+    }
+    // Its turn would have come with a lock that is looked at later.
+    a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
+    let mut c = server.client();
+    c.ask("other C BLOCK 300");
+    assert!(c.reply().is_null());
+    assert!(b.has_no_reply());
+    assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
+    assert_eq!(b.reply().grant().holds, 1);
+}
+
+#[test]
+fn config_resetstat_leaves_them() {
+    let server = Server::start_with("max-waiters 7");
+    let mut client = server.client();
+    client.call("CONFIG SET lock.quarantine 5");
+    assert_eq!(client.call("CONFIG RESETSTAT"), Reply::ok());
+    assert_eq!(setting(&mut client, "lock.max-waiters"), "7");
+    assert_eq!(setting(&mut client, "lock.quarantine"), "5");
+}
+
+#[test]
+fn each_server_has_its_own() {
+    let server = Server::start_with("max-waiters 7");
+    let replica = Server::start_replica_of(&server);
+    assert_eq!(server.client().call("CONFIG SET lock.max-lease 5000"), Reply::ok());
+    replica.see_in_sync_with(&server);
+    for (name, default) in DEFAULTS {
+        assert_eq!(setting(&mut replica.client(), name), default, "{name}");
+    }
+    assert_eq!(replica.client().call("CONFIG SET lock.max-lease 6000"), Reply::ok());
+    assert_eq!(setting(&mut replica.client(), "lock.max-lease"), "6000");
+}
+
+#[test]
+fn a_default_lease_longer_than_a_lease_may_be_is_shortened_and_the_log_says_so() {
+    let server = Server::start_with("default-lease 600000 quarantine 500000");
+    server.see_log("lock.default-lease is 600000, but");
+    let mut a = server.client();
+    a.call("LOCK.RENEW lock A TOKEN 1").int();
+    assert!(a.holder("lock").lease_left <= 500_000);
+    assert_eq!(a.call("CONFIG SET lock.quarantine 0 lock.max-lease 400000"), Reply::ok());
+    server.see_log("allows no lease above 400000");
+    a.call("LOCK.RENEW lock A").int();
+    assert!(a.holder("lock").lease_left <= 400_000);
+    // It is kept as it was set.
+    assert_eq!(setting(&mut a, "lock.default-lease"), "600000");
+    assert_eq!(a.call("CONFIG SET lock.max-lease 900000"), Reply::ok());
+    a.call("LOCK.RENEW lock A").int();
+    assert!(a.holder("lock").lease_left > 500_000);
+    // Once for each that comes to be, however many settings are set.
+    let together = "CONFIG SET lock.max-lease 3000 lock.default-lease 5000 lock.quarantine 4000";
+    assert_eq!(a.call(together), Reply::ok());
+    assert_eq!(a.call("CONFIG SET lock.max-waiters 5"), Reply::ok());
+    assert_eq!(server.log().matches("lock.default-lease is 5000, but").count(), 1, "{}", server.log());
+}
+
+#[test]
+fn the_page_tells_each_as_the_server_has_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = fs::read_to_string(root.join("docs/settings.md")).unwrap();
+    let server = Server::start();
+    let mut client = server.client();
+    let mut told = Vec::new();
+    for row in page.lines().filter(|line| line.starts_with("| `lock.")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, name, default, range, ..] = cells[..] else { panic!("{row}") };
+        let (name, (least, most)) = (name.trim_matches('`'), range.split_once(" to ").expect(row));
+        assert_eq!(setting(&mut client, name), default, "{row}");
+        let (least, most): (i64, i64) = (least.parse().unwrap(), most.parse().unwrap());
+        for (number, fits) in [(least - 1, false), (least, true), (most, true), (most + 1, false)] {
+            let reply = client.call(["CONFIG", "SET", name, &number.to_string()]);
+            assert_eq!(reply == Reply::ok(), fits, "{name} {number}: {reply:?}");
+            assert!(fits || reply.error().contains(&format!("between {least} and {most}")), "{reply:?}");
+        }
+        told.push(name.to_owned());
+    }
+    let mut there = client.call("CONFIG GET lock.*").field_names();
+    there.sort();
+    told.sort();
+    assert_eq!(told, there);
+}
+
 /// A server without the module, into which it can be loaded, whose housekeeping is seen by its clients.
 #[track_caller]
 fn start_empty() -> (Server, Client, String) {
@@ -145,6 +338,7 @@ fn a_server_goes_on_when_a_load_is_refused() {
     for wrong in [
         &["ARGS", "no-such-setting", "1"][..],
         &["ARGS", "quarantine", "-1"],
+        &["ARGS", "quarantine", "5", "quarantine", "6"],
         &["ARGS", "quarantine"],
         &["CONFIG", "lock.quarantine", "5000", "CONFIG", "lock.default-lease", "0"],
     ] {
@@ -167,6 +361,32 @@ fn a_server_goes_on_when_a_load_is_refused() {
         client.call("LOCK.RELEASE lock A");
         assert_eq!(b.reply().grant().holds, 1, "{wrong:?}");
     }
+}
+
+#[test]
+fn loadex_sets_them_by_name_and_by_argument() {
+    let (server, mut client, path) = start_empty();
+    let load = [
+        "MODULE",
+        "LOADEX",
+        &path,
+        "CONFIG",
+        "lock.max-waiters",
+        "5",
+        "CONFIG",
+        "lock.max-lease",
+        "60000",
+        "ARGS",
+        "max-waiters",
+        "6",
+        "max-waiters-total",
+        "7",
+    ];
+    assert_eq!(client.call(load), Reply::ok());
+    assert_eq!(setting(&mut client, "lock.max-waiters"), "5");
+    assert_eq!(setting(&mut client, "lock.max-waiters-total"), "7");
+    assert_eq!(setting(&mut client, "lock.max-lease"), "60000");
+    drop(server);
 }
 
 #[test]
