@@ -5,7 +5,7 @@ use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Context, Level, api, log};
 use redis_module::raw;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::{mem, ptr, slice};
 
 /// One command: what the server is told of it, and what it does.
@@ -20,8 +20,10 @@ pub trait Command {
     const KEY: Option<KeyUse>;
     /// Its arguments, as COMMAND DOCS and the hints of redis-cli show them.
     const ARGUMENTS: &'static [Argument];
-    /// Its ACL categories, on servers that let a module say so.
-    const CATEGORIES: &'static CStr;
+    /// Its ACL categories, on servers that let a module say so. [`OWN_CATEGORY`] is left out where there is none.
+    const CATEGORIES: &'static [&'static str];
+    /// What clients and proxies should know of it, as COMMAND INFO names it; words between spaces.
+    const TIPS: &'static CStr = c"";
     /// What it does, in one sentence.
     const SUMMARY: &'static CStr;
     /// What it costs.
@@ -33,6 +35,9 @@ pub trait Command {
     /// What the client is told.
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error>;
 }
+
+/// The ACL category of all that clients are meant to call.
+pub const OWN_CATEGORY: &str = "lock";
 
 /// One argument of a command, as it is documented.
 #[derive(Clone, Copy, Debug)]
@@ -127,8 +132,10 @@ fn raw_list(
 pub enum KeyUse {
     /// Reads it.
     Read,
-    /// Reads it, and may make, change or delete it.
+    /// Tells what is in it, and may make, change or delete it.
     Write,
+    /// The same, and tells nothing of it.
+    WriteUnseen,
 }
 
 impl KeyUse {
@@ -140,12 +147,26 @@ impl KeyUse {
                     | raw::REDISMODULE_CMD_KEY_ACCESS
                     | raw::REDISMODULE_CMD_KEY_UPDATE
             }
+            Self::WriteUnseen => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
         }
     }
 }
 
+/// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. Elsewhere the module goes without.
+pub fn add_category(context: Context) -> bool {
+    // SAFETY: reads a function pointer that the server set when the module was loaded.
+    let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else { return false };
+    let Ok(name) = CString::new(OWN_CATEGORY) else { return false };
+    // SAFETY: the context is that of the module's load; the name is copied.
+    let added = unsafe { add(context.as_ptr(), name.as_ptr()) } == raw::REDISMODULE_OK as c_int;
+    if !added {
+        log(Level::Warning, "there is an ACL category @lock already: the module goes without");
+    }
+    added
+}
+
 /// Registers a command. False when the server refuses it.
-pub fn register<C: Command>(context: Context) -> bool {
+pub fn register<C: Command>(context: Context, own_category: bool) -> bool {
     let key = c_int::from(C::KEY.is_some());
     let (context, name) = (context.as_ptr(), C::NAME.as_ptr());
     // SAFETY: the context is that of the module's load; all texts are constant and end in NUL.
@@ -158,7 +179,7 @@ pub fn register<C: Command>(context: Context) -> bool {
     }
     // SAFETY: the command has just been made under this name.
     let command = unsafe { api!(RedisModule_GetCommand(context, name)) };
-    !command.is_null() && describe::<C>(command) && categorise::<C>(command)
+    !command.is_null() && describe::<C>(command) && categorise::<C>(command, own_category)
 }
 
 fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
@@ -187,7 +208,7 @@ fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
         complexity: C::COMPLEXITY.as_ptr(),
         since: c"0.1.0".as_ptr(),
         history: ptr::null_mut(),
-        tips: ptr::null(),
+        tips: if C::TIPS.is_empty() { ptr::null() } else { C::TIPS.as_ptr() },
         arity: C::ARITY,
         key_specs: if C::KEY.is_some() { specs.as_mut_ptr() } else { ptr::null_mut() },
         args: if C::ARGUMENTS.is_empty() { ptr::null_mut() } else { arguments.as_mut_ptr() },
@@ -197,13 +218,16 @@ fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
     status == raw::REDISMODULE_OK as c_int
 }
 
-fn categorise<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
+fn categorise<C: Command>(command: *mut raw::RedisModuleCommand, own_category: bool) -> bool {
     // SAFETY: reads a function pointer that the server set when the module was loaded.
     let Some(categorise) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else {
         return true; // Redis before 7.2
     };
-    // SAFETY: the command exists; the text is constant.
-    let status = unsafe { categorise(command, C::CATEGORIES.as_ptr()) };
+    let known = |name: &&&str| own_category || **name != OWN_CATEGORY;
+    let names: Vec<&str> = C::CATEGORIES.iter().filter(known).copied().collect();
+    let Ok(names) = CString::new(names.join(" ")) else { return false };
+    // SAFETY: the command exists; the text is read within the call.
+    let status = unsafe { categorise(command, names.as_ptr()) };
     status == raw::REDISMODULE_OK as c_int
 }
 

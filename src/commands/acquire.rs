@@ -2,7 +2,7 @@
 
 use super::{LEASE, only_clients};
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::waiters::{self, Wait};
@@ -25,18 +25,16 @@ impl Command for Acquire {
         Argument::KEY,
         Argument::text(c"owner"),
         LEASE,
-        Argument::number(c"wait-limit", c"BLOCK"),
-        Argument::number(c"holds", c"HOLDS"),
-        Argument::one_of(
-            c"slots",
-            &[Argument::word(c"shared", c"SHARED"), Argument::number(c"owners", c"SLOTS")],
-        ),
+        Argument::number(c"milliseconds", c"BLOCK"),
+        Argument::number(c"n", c"HOLDS"),
+        Argument::one_of(c"slots", &[Argument::word(c"shared", c"SHARED"), Argument::number(c"n", c"SLOTS")]),
     ];
-    const CATEGORIES: &'static CStr = c"write slow blocking";
+    const CATEGORIES: &'static [&'static str] = &["write", "slow", "blocking", OWN_CATEGORY];
+    const TIPS: &'static CStr = c"nondeterministic_output";
     const SUMMARY: &'static CStr =
         c"Acquires a lock, or one hold more of a lock the owner holds. Waits for it when asked to.";
     const COMPLEXITY: &'static CStr =
-        c"O(1) when the lock is free, held by the owner, or nobody waits; O(log(N)) to join a queue of N waiters.";
+        c"O(1) when the lock is free, held by the owner, or nobody waits; O(log(N)) to join a queue of N waiters";
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let asked = Asked::parse(arguments)?;

@@ -17,11 +17,11 @@ impl Command for Apply {
     const NAME: &'static CStr = c"lock._apply";
     const FLAGS: &'static CStr = c"write";
     const ARITY: c_int = 3;
-    const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const KEY: Option<KeyUse> = Some(KeyUse::WriteUnseen);
     const ARGUMENTS: &'static [Argument] = &[Argument::KEY, Argument::text(c"changes")];
-    const CATEGORIES: &'static CStr = c"write dangerous";
+    const CATEGORIES: &'static [&'static str] = &["write", "dangerous"];
     const SUMMARY: &'static CStr = c"Internal: carries changes of a lock to replicas and the AOF.";
-    const COMPLEXITY: &'static CStr = c"O(N) in the changes.";
+    const COMPLEXITY: &'static CStr = c"O(N) in the changes";
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let key = arguments.key()?;

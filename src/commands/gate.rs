@@ -15,9 +15,9 @@ impl Command for Gate {
     const NAME: &'static CStr = c"lock._gate";
     const FLAGS: &'static CStr = c"write fast no-monitor no-slowlog";
     const ARITY: c_int = 2;
-    const KEY: Option<KeyUse> = Some(KeyUse::Write);
+    const KEY: Option<KeyUse> = Some(KeyUse::WriteUnseen);
     const ARGUMENTS: &'static [Argument] = &[Argument::KEY];
-    const CATEGORIES: &'static CStr = c"write dangerous";
+    const CATEGORIES: &'static [&'static str] = &["write", "dangerous"];
     const SUMMARY: &'static CStr = c"Internal: a write that does nothing.";
     const COMPLEXITY: &'static CStr = c"O(1)";
 

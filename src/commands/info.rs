@@ -1,7 +1,7 @@
 //! LOCK.INFO key [WAITERS n]
 
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::client::Client;
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, mono};
@@ -17,10 +17,11 @@ impl Command for Info {
     const FLAGS: &'static CStr = c"readonly";
     const ARITY: c_int = -2;
     const KEY: Option<KeyUse> = Some(KeyUse::Read);
-    const ARGUMENTS: &'static [Argument] = &[Argument::KEY, Argument::number(c"shown", c"WAITERS")];
-    const CATEGORIES: &'static CStr = c"read slow";
+    const ARGUMENTS: &'static [Argument] = &[Argument::KEY, Argument::number(c"n", c"WAITERS")];
+    const CATEGORIES: &'static [&'static str] = &["read", "slow", OWN_CATEGORY];
+    const TIPS: &'static CStr = c"nondeterministic_output";
     const SUMMARY: &'static CStr = c"Tells who holds a lock and who waits for it.";
-    const COMPLEXITY: &'static CStr = c"O(N) in the waiters that are shown.";
+    const COMPLEXITY: &'static CStr = c"O(N) in the waiters that are shown";
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, shown) = parse(arguments)?;

@@ -10,7 +10,7 @@ mod release;
 mod renew;
 mod top;
 
-use crate::callbacks::command::{Argument, Command, register};
+use crate::callbacks::command::{Argument, Command, add_category, register};
 use crate::errors::Error;
 use crate::server::Context;
 use crate::state;
@@ -21,15 +21,16 @@ pub const GATE: &CStr = gate::Gate::NAME;
 
 /// Registers all commands. False when the server refuses one.
 pub fn register_all(context: Context) -> bool {
-    let registered = register::<acquire::Acquire>(context)
-        && register::<release::Release>(context)
-        && register::<renew::Renew>(context)
-        && register::<info::Info>(context)
-        && register::<top::Top>(context)
-        && register::<apply::Apply>(context)
-        && register::<gate::Gate>(context);
+    let own_category = add_category(context);
+    let registered = register::<acquire::Acquire>(context, own_category)
+        && register::<release::Release>(context, own_category)
+        && register::<renew::Renew>(context, own_category)
+        && register::<info::Info>(context, own_category)
+        && register::<top::Top>(context, own_category)
+        && register::<apply::Apply>(context, own_category)
+        && register::<gate::Gate>(context, own_category);
     #[cfg(feature = "panic-probe")]
-    let registered = registered && register::<panic::Panic>(context);
+    let registered = registered && register::<panic::Panic>(context, own_category);
     registered
 }
 

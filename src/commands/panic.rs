@@ -18,7 +18,7 @@ impl Command for Panic {
     const ARITY: c_int = 2;
     const KEY: Option<KeyUse> = None;
     const ARGUMENTS: &'static [Argument] = &[Argument::text(c"callback")];
-    const CATEGORIES: &'static CStr = c"admin dangerous";
+    const CATEGORIES: &'static [&'static str] = &["admin", "dangerous"];
     const SUMMARY: &'static CStr = c"For the test suite alone: makes the next callback of a kind panic.";
     const COMPLEXITY: &'static CStr = c"O(1)";
 

@@ -2,7 +2,7 @@
 
 use super::{Word, word};
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::{turn, waiters};
@@ -20,14 +20,14 @@ impl Command for Release {
     const ARGUMENTS: &'static [Argument] = &[
         Argument::KEY,
         Argument::text(c"owner"),
-        Argument::one_of(c"left", &[Argument::number(c"holds", c"HOLDS"), Argument::word(c"all", c"ALL")]),
+        Argument::one_of(c"left", &[Argument::number(c"n", c"HOLDS"), Argument::word(c"all", c"ALL")]),
         Argument::number(c"token", c"TOKEN"),
     ];
-    const CATEGORIES: &'static CStr = c"write fast";
+    const CATEGORIES: &'static [&'static str] = &["write", "fast", OWN_CATEGORY];
     const SUMMARY: &'static CStr =
         c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.";
     const COMPLEXITY: &'static CStr =
-        c"O(1) when nobody waits; O(log(N)) to hand over to the first of N waiters.";
+        c"O(1) when nobody waits; O(log(N)) to hand over to the first of N waiters";
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;

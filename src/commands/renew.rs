@@ -2,7 +2,7 @@
 
 use super::{LEASE, only_clients};
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::{settings, turn, waiters};
@@ -24,9 +24,9 @@ impl Command for Renew {
         Argument::text(c"owner"),
         LEASE,
         Argument::number(c"token", c"TOKEN"),
-        Argument::number(c"holds", c"HOLDS"),
+        Argument::number(c"n", c"HOLDS"),
     ];
-    const CATEGORIES: &'static CStr = c"write fast";
+    const CATEGORIES: &'static [&'static str] = &["write", "fast", OWN_CATEGORY];
     const SUMMARY: &'static CStr =
         c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.";
     const COMPLEXITY: &'static CStr = c"O(1)";

@@ -2,7 +2,7 @@
 
 use super::info::holders_of;
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse};
+use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, OwnedName, mono};
 use crate::state;
@@ -21,11 +21,12 @@ impl Command for Top {
     const FLAGS: &'static CStr = c"readonly admin";
     const ARITY: c_int = -1;
     const KEY: Option<KeyUse> = None;
-    const ARGUMENTS: &'static [Argument] = &[Argument::number(c"shown", c"COUNT")];
-    const CATEGORIES: &'static CStr = c"read slow admin dangerous";
+    const ARGUMENTS: &'static [Argument] = &[Argument::number(c"n", c"COUNT")];
+    const CATEGORIES: &'static [&'static str] = &["read", "slow", "admin", "dangerous", OWN_CATEGORY];
+    const TIPS: &'static CStr = c"nondeterministic_output request_policy:all_shards";
     const SUMMARY: &'static CStr = c"Tells which locks of the selected database most clients wait for.";
     const COMPLEXITY: &'static CStr =
-        c"O(N) in the locks that are waited for, O(M*log(M)) in those that are shown.";
+        c"O(N) in the locks that are waited for, O(M*log(M)) in those that are shown";
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let mut count = None;

@@ -1,6 +1,9 @@
 //! What the server knows about the commands: keys, flags, access control, documentation.
 
-use lockward_tests::{Reply, Server};
+use lockward_tests::{Client, Reply, Server};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 const NAMES: [&str; 5] = ["lock.acquire", "lock.release", "lock.renew", "lock.info", "lock.top"];
 
@@ -57,6 +60,144 @@ fn each_command_is_documented() {
             assert!(!docs.field(field).bytes().is_empty(), "{name}: {docs:?}");
         }
     }
+}
+
+/// The page of a command: its syntax behind the name, and what its table says.
+struct Page {
+    syntax: String,
+    since: String,
+    complexity: String,
+    categories: Vec<String>,
+}
+
+#[track_caller]
+fn page(name: &str) -> Page {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let text = fs::read_to_string(root.join(format!("docs/commands/{name}.md"))).unwrap();
+    let begin = format!("{} ", name.to_uppercase());
+    let syntax = text.lines().find_map(|line| line.strip_prefix(&begin)).expect(name).to_owned();
+    let row = |title: &str| {
+        let begin = format!("| {title} | ");
+        let row = text.lines().find_map(|line| line.strip_prefix(&begin)?.strip_suffix(" |"));
+        row.unwrap_or_else(|| panic!("no row {title} on the page of {name}")).to_owned()
+    };
+    let categories =
+        row("ACL categories").split('`').filter(|word| word.starts_with('@')).map(str::to_owned).collect();
+    Page { syntax, since: row("Available since"), complexity: row("Time complexity"), categories }
+}
+
+/// What the server's documentation of a command makes of its syntax.
+fn syntax_of(arguments: &[Reply]) -> String {
+    let one = |argument: &Reply| {
+        let has = |flag: &str| {
+            argument.find("flags").is_some_and(|flags| flags.items().iter().any(|other| other.text() == flag))
+        };
+        let option = argument.find("token").map(Reply::text);
+        let text = match &*argument.field("type").text() {
+            "oneof" => {
+                let choices = argument.field("arguments").items();
+                choices.iter().map(|choice| syntax_of(&[choice.clone()])).collect::<Vec<_>>().join(" | ")
+            }
+            "pure-token" => option.unwrap(),
+            _ => option.into_iter().chain([argument.field("name").text()]).collect::<Vec<_>>().join(" "),
+        };
+        if has("optional") { format!("[{text}]") } else { text }
+    };
+    arguments.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// What COMMAND INFO tells of a command.
+#[track_caller]
+fn info(client: &mut Client, name: &str) -> Vec<Reply> {
+    client.call(["COMMAND", "INFO", name]).items()[0].items().to_vec()
+}
+
+fn texts(reply: &Reply) -> Vec<String> {
+    reply.items().iter().map(Reply::text).collect()
+}
+
+#[test]
+fn each_page_tells_what_the_server_is_told() {
+    let server = Server::start();
+    let mut client = server.client();
+    for name in NAMES {
+        let page = page(name);
+        let docs = client.call(["COMMAND", "DOCS", name]).field(name).clone();
+        assert_eq!(page.syntax, syntax_of(docs.field("arguments").items()), "{name}");
+        assert_eq!(page.since, docs.field("since").text(), "{name}");
+        assert_eq!(page.complexity, docs.field("complexity").text(), "{name}");
+        assert_eq!(docs.field("group").text(), "module", "{name}");
+        assert_eq!(docs.field("module").text(), "lock", "{name}");
+        // Key and owner, where they are named, are what must be given.
+        let info = info(&mut client, name);
+        let required = page.syntax.split(' ').take_while(|word| !word.starts_with('[')).count();
+        assert_eq!(info[1], Reply::Int(-1 - i64::try_from(required).unwrap()), "{name}");
+        let mut expected = page.categories;
+        if !server.has_redis(7, 4) {
+            expected.retain(|category| category != "@lock");
+        }
+        if !server.has_redis(7, 2) {
+            expected.clear();
+        }
+        let mut categories = texts(&info[6]);
+        expected.sort();
+        categories.sort();
+        assert_eq!(categories, expected, "{name}");
+    }
+}
+
+#[test]
+fn redis_cli_shows_the_syntax_of_the_page() {
+    let server = Server::start();
+    let port = server.port().to_string();
+    for name in NAMES {
+        let help = Command::new("redis-cli").args(["-p", &port, "help", name]).output().unwrap();
+        let help = String::from_utf8_lossy(&help.stdout);
+        assert!(help.contains(&page(name).syntax.replace(" | ", "|")), "{name}: {help}");
+    }
+}
+
+#[test]
+fn each_command_tells_what_it_does_to_its_key() {
+    let server = Server::start();
+    let mut client = server.client();
+    let facts = [
+        ("LOCK.ACQUIRE lock A", &["RW", "access", "update"][..]),
+        ("LOCK.RELEASE lock A", &["RW", "access", "update"]),
+        ("LOCK.RENEW lock A", &["RW", "access", "update"]),
+        ("LOCK.INFO lock", &["RO", "access"]),
+        ("LOCK._APPLY lock changes", &["RW", "update"]),
+        ("LOCK._GATE lock", &["RW", "update"]),
+    ];
+    for (command, flags) in facts {
+        let keys = client.call(format!("COMMAND GETKEYSANDFLAGS {command}"));
+        let [key] = keys.items() else { panic!("{command}: {keys:?}") };
+        assert_eq!(key.items()[0], Reply::bulk("lock"), "{command}");
+        assert_eq!(texts(&key.items()[1]), flags, "{command}");
+    }
+}
+
+#[test]
+fn clients_and_proxies_are_told_what_to_expect() {
+    let server = Server::start();
+    let mut client = server.client();
+    let facts = [
+        ("lock.acquire", &["nondeterministic_output"][..]),
+        ("lock.release", &[]),
+        ("lock.renew", &[]),
+        ("lock.info", &["nondeterministic_output"]),
+        ("lock.top", &["nondeterministic_output", "request_policy:all_shards"]),
+        ("lock._apply", &[]),
+        ("lock._gate", &[]),
+    ];
+    for (name, tips) in facts {
+        assert_eq!(texts(&info(&mut client, name)[7]), tips, "{name}");
+    }
+    let listed = client.call("COMMAND LIST FILTERBY MODULE lock");
+    let (mut listed, mut all) = (texts(&listed), facts.map(|(name, _)| name));
+    listed.sort();
+    all.sort();
+    assert_eq!(listed, all);
 }
 
 #[test]

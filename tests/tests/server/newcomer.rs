@@ -73,25 +73,6 @@ fn the_installed_module_is_one_that_the_server_loads() {
 }
 
 #[test]
-fn redis_cli_helps_with_the_syntax() {
-    let server = Server::start();
-    let port = port_of(&server).to_string();
-    for (command, syntax) in [
-        (
-            "LOCK.ACQUIRE",
-            "key owner [PX milliseconds|EX seconds] [BLOCK wait-limit] [HOLDS holds] [SHARED|SLOTS owners]",
-        ),
-        ("LOCK.RELEASE", "key owner [HOLDS holds|ALL] [TOKEN token]"),
-        ("LOCK.RENEW", "key owner [PX milliseconds|EX seconds] [TOKEN token] [HOLDS holds]"),
-        ("LOCK.INFO", "key [WAITERS shown]"),
-        ("LOCK.TOP", "[COUNT shown]"),
-    ] {
-        let help = Command::new("redis-cli").args(["-p", &port, "help", command]).output().unwrap();
-        assert!(text(&help).contains(syntax), "{}", text(&help));
-    }
-}
-
-#[test]
 fn make_help_tells_every_target_of_the_readme() {
     let help = Command::new("make").current_dir(root()).arg("help").output().unwrap();
     for target in ["run", "test", "demo", "lint", "install", "help", "build"] {
