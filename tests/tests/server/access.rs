@@ -1,6 +1,8 @@
 //! Who may do what: users, the module's internal commands, renamed commands, and clients in odd modes.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
+use std::fs;
+use std::path::Path;
 
 /// A connection of a new user `name` with `rules`.
 #[track_caller]
@@ -10,6 +12,153 @@ fn user(server: &Server, name: &str, rules: &str) -> Client {
     let mut client = server.client();
     assert_eq!(client.call(format!("AUTH {name} secret")), Reply::ok());
     client
+}
+
+fn is_noperm(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("NOPERM"))
+}
+
+#[test]
+fn each_recipe_of_the_page_allows_what_it_says_and_nothing_that_it_excludes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = fs::read_to_string(root.join("docs/access.md")).unwrap();
+    let table = page.split("## ").find(|section| section.starts_with("Recipes")).unwrap();
+    let coded = |cell: &str| -> Vec<String> {
+        cell.split('`').skip(1).step_by(2).map(|code| code.replace('\u{1}', "|")).collect()
+    };
+    let mut recipes = 0;
+    for row in table.lines().filter(|line| line.starts_with("| **")) {
+        let row = row.replace("\\|", "\u{1}");
+        let cells: Vec<&str> = row.split('|').collect();
+        let [_, _, rule, may, may_not, _] = cells[..] else { panic!("{row}") };
+        let rule = coded(rule).concat();
+        for (commands, allowed) in [(coded(may), true), (coded(may_not), false)] {
+            assert!(!commands.is_empty(), "{row}");
+            for command in commands {
+                let server = Server::start();
+                let mut admin = server.client();
+                admin.acquire("lock:1 w PX 600000");
+                let digest = admin.call("DEBUG DIGEST");
+                let mut client = user(&server, "user", &rule);
+                let tried = admin.call(format!("ACL DRYRUN user {command}"));
+                assert_eq!(tried == Reply::ok(), allowed, "{rule}: {command}: {tried:?}");
+                let reply = client.call(&*command);
+                assert_eq!(!is_noperm(&reply), allowed, "{rule}: {command}: {reply:?}");
+                assert!(allowed || admin.call("DEBUG DIGEST") == digest, "{rule}: {command}");
+            }
+        }
+        recipes += 1;
+    }
+    assert!(recipes >= 5, "{table}");
+}
+
+#[test]
+fn the_top_names_locks_that_the_user_could_not_touch() {
+    let (server, _a, _b) = Server::start_contended();
+    let mut operator = user(&server, "operator", "~other:* +lock.top +lock.info");
+    let top = operator.call("LOCK.TOP");
+    assert_eq!(top.items()[0].field("key"), &Reply::bulk("lock"));
+    assert_eq!(top.items()[0].field("holder"), &Reply::bulk("A"));
+    assert!(is_noperm(&operator.call("LOCK.INFO lock")));
+}
+
+#[test]
+fn the_modules_own_category_is_all_that_clients_are_to_call() {
+    let server = Server::start();
+    let mut admin = server.client();
+    let rule = "ACL SETUSER user reset on >secret ~* +@lock";
+    if !server.has_redis(7, 4) {
+        assert!(admin.call(rule).error().contains("Unknown command or category"));
+        return;
+    }
+    let mut client = user(&server, "user", "~* +@lock");
+    client.acquire("lock A");
+    for command in ["LOCK.RENEW lock A", "LOCK.INFO lock", "LOCK.TOP", "LOCK.RELEASE lock A"] {
+        assert!(!matches!(client.call(command), Reply::Error(_)), "{command}");
+    }
+    for command in ["LOCK._APPLY lock x", "LOCK._GATE lock", "GET lock"] {
+        assert!(is_noperm(&client.call(command)), "{command}");
+    }
+    let mut client = user(&server, "user", "~* +@lock -@dangerous");
+    client.acquire("lock A");
+    assert!(is_noperm(&client.call("LOCK.TOP")));
+    let mut client = user(&server, "user", "~* +@all -@lock");
+    for command in
+        ["LOCK.ACQUIRE lock A", "LOCK.RELEASE lock A", "LOCK.RENEW lock A", "LOCK.INFO lock", "LOCK.TOP"]
+    {
+        assert!(is_noperm(&client.call(command)), "{command}");
+    }
+}
+
+#[test]
+fn a_server_starts_with_users_whose_rules_name_the_commands_and_the_category() {
+    let setup = Setup::new()
+        .config("user worker on nopass ~lock:* +lock.acquire +lock.release")
+        .config("user other on nopass ~lock:* -@all +lock.info");
+    let setup = if Server::start().has_redis(7, 4) {
+        setup.config("user third on nopass ~lock:* +@lock -lock.top")
+    } else {
+        setup
+    };
+    let server = setup.start();
+    let mut client = server.client();
+    client.call("AUTH worker any");
+    client.acquire("lock:1 w");
+    assert!(is_noperm(&client.call("LOCK.INFO lock:1")));
+    if server.has_redis(7, 4) {
+        client.call("AUTH third any");
+        assert!(client.info("lock:1").is_some());
+        assert!(is_noperm(&client.call("LOCK.TOP")));
+    }
+}
+
+#[test]
+fn without_the_right_to_block_nobody_acquires_where_modules_can_say_so() {
+    let server = Server::start();
+    let mut client = user(&server, "user", "~* +@all -@blocking");
+    assert_eq!(is_noperm(&client.call("LOCK.ACQUIRE lock A")), server.has_redis(7, 2));
+}
+
+#[test]
+fn what_is_refused_is_in_the_log_of_refusals_and_tells_no_owner() {
+    let server = Server::start();
+    let mut admin = server.client();
+    let mut worker = user(&server, "worker", "~lock:* +lock.acquire");
+    worker.acquire("lock:1 secret-owner");
+    let cases = [
+        ("LOCK.ACQUIRE data:1 secret-owner", "key", "data:1"),
+        ("LOCK.RELEASE lock:1 secret-owner", "command", "lock.release"),
+        ("LOCK.TOP", "command", "lock.top"),
+    ];
+    for (command, reason, object) in cases {
+        assert!(is_noperm(&worker.call(command)), "{command}");
+        let log = admin.call("ACL LOG 1");
+        let entry = &log.items()[0];
+        for (field, text) in [("reason", reason), ("object", object), ("username", "worker")] {
+            assert_eq!(entry.field(field).text(), text, "{command}");
+        }
+        assert!(!format!("{log:?}").contains("secret-owner"), "{log:?}");
+    }
+    let clients = admin.call("CLIENT LIST").text();
+    assert!(clients.contains("cmd=lock.top user=worker"), "{clients}");
+    assert!(!clients.contains("secret-owner"), "{clients}");
+    assert!(!server.log().contains("secret-owner"), "{}", server.log());
+}
+
+#[test]
+fn a_user_that_is_switched_off_and_cut_off_leaves_the_queue() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut worker = user(&server, "worker", "~* +lock.acquire");
+    worker.acquire("other W PX 600000");
+    worker.ask("lock W BLOCK 0");
+    a.see_waiters("lock", 2);
+    assert_eq!(a.call("ACL SETUSER worker off"), Reply::ok());
+    assert_eq!(a.call("CLIENT KILL USER worker"), Reply::Int(1));
+    assert!(worker.is_closed());
+    eventually("its place is gone", || a.queue("lock") == ["B"]);
+    assert_eq!(a.holder("other").owner, "W");
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(b.reply().grant().holds, 1);
 }
 
 const NO_FOLLOWER: &str = "ERR this command is for replicas and the AOF alone";
