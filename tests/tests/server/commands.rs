@@ -96,7 +96,11 @@ fn syntax_of(arguments: &[Reply]) -> String {
         let text = match &*argument.field("type").text() {
             "oneof" => {
                 let choices = argument.field("arguments").items();
-                choices.iter().map(|choice| syntax_of(&[choice.clone()])).collect::<Vec<_>>().join(" | ")
+                choices
+                    .iter()
+                    .map(|choice| syntax_of(std::slice::from_ref(choice)))
+                    .collect::<Vec<_>>()
+                    .join(" | ")
             }
             "pure-token" => option.unwrap(),
             _ => option.into_iter().chain([argument.field("name").text()]).collect::<Vec<_>>().join(" "),
