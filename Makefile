@@ -16,8 +16,8 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-matrix test-builds sanitize mutants demo torture restore broken-builds bench bench-docs \
-	bench-peers bench-peers-docs guard lint build bench-builds install clean deps
+.PHONY: help run test test-long test-matrix test-packages test-builds sanitize mutants demo torture restore broken-builds bench bench-docs \
+	bench-peers bench-peers-docs guard lint build bench-builds deb dist install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test-long: test-builds ## Run the tests against real servers in their long form:
 
 test-matrix: test-builds ## Run the tests against Redis 7.0 and 8.0, Valkey 8.0, 8.1 and 9: those of Debian, or only SERVERS.
 	@scripts/test-matrix $(SERVERS)
+
+test-packages: deb dist ## Install the packages on clean Debians as docs/installing.md says, and try them.
+	@scripts/test-packages
 
 test-builds: build
 	cargo build --release -p lockward-cli -p lockward-empty-module
@@ -100,6 +103,12 @@ install: ## Install the module where Debian's redis service may load it from.
 	install -D -m 0755 $(MODULE) $(DESTDIR)$(INSTALL_DIR)/liblockward.so
 	@echo "Add this line to /etc/redis/redis.conf and restart the server:"
 	@echo "  loadmodule $(INSTALL_DIR)/liblockward.so"
+
+deb: build ## Make a Debian package, target/debian/lockward_VERSION_ARCH.deb.
+	@scripts/deb
+
+dist: build ## Make a tarball with checksums, target/dist/lockward-VERSION-linux-ARCH.tar.gz.
+	@scripts/dist
 
 clean: ## Remove what was built.
 	cargo clean
