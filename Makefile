@@ -16,8 +16,8 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-matrix test-packages test-builds sanitize mutants demo torture restore broken-builds bench bench-docs \
-	bench-peers bench-peers-docs guard lint build bench-builds deb dist install clean deps
+.PHONY: help run test test-docs test-long test-matrix test-packages test-builds sanitize mutants demo torture restore \
+	broken-builds bench bench-docs bench-peers bench-peers-docs guard lint build bench-builds deb dist install clean deps
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ run: ## Start redis-server with the module in the foreground, on PORT (6379).
 
 test: test-builds ## Run all tests, those against real servers too.
 	cargo test --workspace --no-fail-fast
+
+test-docs: build ## Run every program that README.md and docs/ show, on real servers.
+	@scripts/run-docs
 
 test-long: test-builds ## Run the tests against real servers in their long form: crashes, damage, races, lost replies.
 	LOCKWARD_LONG=1 cargo test -p lockward-tests -- --nocapture
