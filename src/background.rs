@@ -7,6 +7,7 @@
 use crate::commands::GATE;
 use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, clock, info, mono};
 use crate::state::{self, Undelivered};
+use crate::statistics::{self, count};
 use crate::{turn, waiters};
 use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake};
 
@@ -30,9 +31,10 @@ pub fn gone_off() {
 }
 
 /// The server's cron: reads the wall clock for the steps to come, finds out whether nobody listens, and sets the alarm:
-/// should the wall clock have been set back, the server's timers stand still.
+/// should the wall clock have been set back, the server's timers stand still. And sees whether the statistics begin anew.
 pub fn tick() {
     clock::read();
+    statistics::see_reset();
     if state::with(|state| !state.follows() && state.listeners.can_be_known()) {
         let none = info::nobody_listens();
         state::with(|state| state.listeners.found(none));
@@ -88,6 +90,7 @@ pub fn work(context: Context) {
 
 fn end_waits(now: Instant) {
     while let Some(waiter) = state::with(|state| state.room.pop_limit_reached(now)) {
+        state::with(|state| count(&mut state.statistics.wait_limits_reached));
         waiters::wake(Wake { waiter, outcome: Outcome::NotAcquired }, None);
     }
 }

@@ -2,6 +2,7 @@
 //! text holds anything that a client sent.
 
 use crate::server::{Context, Foreign};
+use crate::statistics;
 use lockward_core::arguments::Mistake;
 use lockward_core::{Full, NotHeld, Refusal};
 use std::fmt;
@@ -68,6 +69,7 @@ impl From<Refusal> for Error {
 impl Error {
     /// Tells the client.
     pub fn reply(&self, context: Context) {
+        statistics::count_error();
         if matches!(self, Self::Mistaken(Mistake::WrongArity)) {
             context.reply_wrong_arity();
         } else {

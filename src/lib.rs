@@ -18,11 +18,12 @@ mod server;
 mod settings;
 mod snapshot;
 mod state;
+mod statistics;
 mod stored;
 mod turn;
 mod waiters;
 
-use callbacks::{Edge, carrier, config, data_type, events, guard, statistics, timer};
+use callbacks::{Edge, carrier, config, data_type, events, guard, timer};
 use listeners::Listeners;
 use lockward_core::Quarantine;
 use redis_module::alloc::RedisAlloc;
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         context.set_options();
         let registered = data_type::register(context)
             && carrier::register(context)
-            && statistics::register(context)
+            && callbacks::statistics::register(context)
             && commands::register_all(context)
             // SAFETY: the server's arguments of this very call.
             && unsafe { config::register(context, argv, argc) };

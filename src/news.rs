@@ -4,8 +4,9 @@
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
 use crate::callbacks::events;
-use crate::server::{Context, KeyName, global_flags, info, latest_wall, mono};
+use crate::server::{Context, KeyName, global_flags, info, latest_wall, mono, values};
 use crate::state::{self, Loading, State, Unlinked};
+use crate::statistics::count;
 use crate::turn;
 use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
 
@@ -26,9 +27,11 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
                 db: name.db(),
                 key: name.bytes().into(),
                 lock: lock.clone(),
+                freed: values::freed(),
                 commands_done: may_be_evicted.then(commands_done).flatten(),
             });
         } else {
+            state.statistics.leases_ended(lock);
             // As where the module ends a lease: that tenure may come back, nothing older.
             let token = lock.holders().map(|holder| holder.token).max();
             let ended = token.and_then(FencingToken::before);
@@ -116,12 +119,12 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
             match cause {
                 Cause::Eviction => {
                     state.shadows.told(gone.db, &gone.key);
-                    state.dropped.by_eviction = state.dropped.by_eviction.saturating_add(1);
+                    count(&mut state.statistics.kept_from_eviction);
                 }
                 // A clock that runs a little fast is a few milliseconds ahead when a lease ends.
                 Cause::Clock if left < STEP => {}
                 Cause::Clock => {
-                    state.dropped.by_clock = state.dropped.by_clock.saturating_add(1);
+                    count(&mut state.statistics.kept_from_clock_steps);
                     state.to_put_back.push((gone.db, gone.key));
                 }
             }

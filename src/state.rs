@@ -6,7 +6,8 @@
 use crate::alarm::Alarm;
 use crate::client::Client;
 use crate::listeners::Listeners;
-use crate::server::{Flags, Shared, Socket};
+use crate::server::{Flags, Shared, Socket, values};
+use crate::statistics::Statistics;
 use crate::turn::Decided;
 use crate::waiters::InFlight;
 use lockward_core::{
@@ -29,8 +30,8 @@ pub struct State {
     pub shadows: Shadows,
     /// Those of them that go back into the keyspace at once: their memory was not needed.
     pub to_put_back: Vec<Name>,
-    /// How many there have been.
-    pub dropped: Dropped,
+    /// What INFO counts.
+    pub statistics: Statistics,
     /// The shadows of a data set that is loaded beside the old one.
     pub loaded_beside: Option<Shadows>,
     /// The keys that carry shadows through a snapshot now.
@@ -82,15 +83,6 @@ pub enum Loading {
     Primary,
 }
 
-/// How many held locks the server has dropped early, and were kept, since the module was loaded.
-#[derive(Clone, Copy, Debug)]
-pub struct Dropped {
-    /// Because it needed their memory.
-    pub by_eviction: u64,
-    /// Because its wall clock had jumped.
-    pub by_clock: u64,
-}
-
 /// A grant whose client left before it could be told.
 #[derive(Clone)]
 pub struct Undelivered {
@@ -112,6 +104,8 @@ pub struct Unlinked {
     pub key: Box<[u8]>,
     /// The lock as it was.
     pub lock: Lock,
+    /// How many locks the server had freed by then.
+    pub freed: u64,
     /// How many commands the server had done by then, where it evicts keys at all.
     pub commands_done: Option<Vec<u8>>,
 }
@@ -122,7 +116,7 @@ impl State {
             room: WaitingRoom::new(),
             shadows: Shadows::new(),
             to_put_back: Vec::new(),
-            dropped: Dropped { by_eviction: 0, by_clock: 0 },
+            statistics: Statistics::default(),
             loaded_beside: None,
             carriers: Vec::new(),
             tokens: TokenSource::new(),
@@ -193,6 +187,10 @@ impl State {
 
     fn note_gone(&mut self, now: Instant) {
         if let Some(gone) = self.unlinked.take() {
+            // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another.
+            if values::freed() != gone.freed {
+                self.statistics.broken(&gone.lock, now);
+            }
             self.note_broken(gone.db, &gone.key, &gone.lock, now);
         }
     }
@@ -206,6 +204,7 @@ impl State {
     #[inline]
     pub fn break_shadow(&mut self, db: Db, key: &[u8], now: Instant) {
         if let Some(lock) = self.shadows.forget(db, key) {
+            self.statistics.broken(&lock, now);
             self.note_broken(db, key, &lock, now);
             self.look_at(&[], now);
         }

@@ -171,6 +171,7 @@ fn decide_on<R>(
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
         effects,
+        tally: &mut state.statistics.tally,
         now,
     };
     let answer = decide(&mut step);

@@ -6,6 +6,7 @@ use crate::errors::Error;
 use crate::server::{Context, KeyName, Socket, mono};
 use crate::settings;
 use crate::state::{self, Undelivered};
+use crate::statistics::count;
 use lockward_core::{AcquireRequest, ById, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -80,6 +81,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         superseded
     });
     if let Some(superseded) = superseded {
+        state::with(|state| count(&mut state.statistics.superseded));
         wake(superseded, None);
     }
     Ok(())
@@ -161,9 +163,27 @@ pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     }
 }
 
-/// The client has left or was sent away by the server: it leaves the line too. Whether it stood in one.
-pub fn leave(client: Client) -> bool {
-    state::with(|state| state.room.leave(client)).is_some()
+/// Why a client leaves its line without having been told anything by us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// It has disconnected, or was sent away by the server.
+    Disconnected,
+    /// CLIENT UNBLOCK ends its wait as the limit would.
+    Unblocked,
+}
+
+/// The client leaves its line. Whether it stood in one.
+pub fn leave(client: Client, leaving: Leaving) -> bool {
+    state::with(|state| {
+        let left = state.room.leave(client).is_some();
+        if left {
+            count(match leaving {
+                Leaving::Disconnected => &mut state.statistics.disconnected,
+                Leaving::Unblocked => &mut state.statistics.wait_limits_reached,
+            });
+        }
+        left
+    })
 }
 
 /// An owner has repeated its request, and been told that it holds the lock: should the client that asked before have

@@ -7,6 +7,7 @@
 //! - [`Lock`] is the stored value: its holders, changed only by [`Lock::apply`].
 //! - [`WaitingRoom`] keeps the wait queues, one line a lock.
 //! - [`Step`] is one step on one lock: acquire, release, renew, settle. The only place where a grant is decided.
+//! - [`Tally`] counts what steps have come to.
 //! - [`arguments`] reads what a client asks for.
 //! - [`encoding`] is what RDB files, replicas and the AOF are sent.
 
@@ -16,6 +17,7 @@
 pub mod arguments;
 mod effects;
 pub mod encoding;
+mod histogram;
 mod id_hash;
 mod lock;
 mod owner;
@@ -25,11 +27,13 @@ mod queue;
 mod request;
 mod shadows;
 mod step;
+mod tally;
 mod token;
 mod units;
 mod waiting;
 
 pub use effects::{Effects, Event, Grant, NotHeld, Outcome, Propagation, Refusal, Wake, event_of};
+pub use histogram::Histogram;
 pub use id_hash::ById;
 pub use lock::{Change, End, Holder, Lock, Slots, Tenures};
 pub use owner::Owner;
@@ -37,6 +41,7 @@ pub use quarantine::{Quarantine, Seen};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
 pub use shadows::{Name, Shadows};
 pub use step::{Acquired, Step};
+pub use tally::Tally;
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
 pub use waiting::{Caps, Db, Full, LineId, Ticket, Waiter, WaitingRoom};

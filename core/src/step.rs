@@ -20,6 +20,7 @@ use crate::lock::{Change, End, Holder, Lock, Slots};
 use crate::owner::Owner;
 use crate::quarantine::{Quarantine, Seen};
 use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
+use crate::tally::Tally;
 use crate::token::{FencingToken, TokenSource};
 use crate::units::{Instant, Now};
 use crate::waiting::{LineId, Waiter, WaitingRoom};
@@ -52,6 +53,8 @@ pub struct Step<'a, H> {
     pub seen: Seen,
     /// What the step leaves to be done.
     pub effects: &'a mut Effects<H>,
+    /// Where it is counted what the step comes to, unless it only follows.
+    pub tally: &'a mut Tally,
     /// The time of the step.
     pub now: Now,
 }
@@ -82,10 +85,11 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
         self.settle();
         let before = self.effects.changed();
-        let left = self.give_back(request)?;
+        let (left, ended) = self.give_back(request)?;
         if !before {
             self.effects.command_says_it_all();
         }
+        self.count_release(ended);
         self.serve();
         Ok(left)
     }
@@ -95,7 +99,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// # Errors
     /// As [`Step::release`].
     pub fn follow_release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
-        let left = self.give_back(request)?;
+        let (left, _) = self.give_back(request)?;
         self.effects.command_says_it_all();
         Ok(left)
     }
@@ -125,6 +129,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                     self.effects.see_renewed(token);
                     self.serve_other_waits_of(&request.owner);
                 }
+                self.tally.renewed = self.tally.renewed.wrapping_add(1);
                 Ok(token)
             }
             (_, Some(token)) if self.quarantine.in_force(self.now) => {
@@ -148,7 +153,8 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
         self.settle();
         // Refused when the tenure has ended in between: then there is nothing to pass on.
-        if self.give_back(&undelivered).is_ok() {
+        if let Ok((_, ended)) = self.give_back(&undelivered) {
+            self.count_release(ended);
             self.serve();
         }
     }
@@ -182,6 +188,12 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             return;
         }
         let ended = self.lock.holders().filter(|holder| ends(*holder));
+        for holder in ended.clone() {
+            match end {
+                End::LeaseOver => self.tally.lease_ended(holder.since, holder.deadline),
+                End::Released => self.tally.end(holder.since, self.now.mono),
+            }
+        }
         let changes: Vec<Change> = ended.map(|holder| Change::End(holder.token, end)).collect();
         self.effects.events.extend(iter::repeat_n(event, changes.len()));
         self.effects.change_all(self.lock, changes, self.now);
@@ -257,7 +269,15 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     fn answer(&mut self, waiter: Waiter<H>) {
-        let outcome = self.admit(&waiter.ticket.request).map_or_else(Outcome::Refused, Outcome::Granted);
+        let outcome = match self.admit(&waiter.ticket.request) {
+            Ok(grant) => {
+                let is_new = grant.counted && grant.holds == 1;
+                self.tally.handed_off = self.tally.handed_off.wrapping_add(is_new.into());
+                self.tally.waits.record(self.now.mono.micros_since(waiter.since));
+                Outcome::Granted(grant)
+            }
+            Err(refusal) => Outcome::Refused(refusal),
+        };
         self.effects.wakes.push(Wake { waiter, outcome });
     }
 
@@ -277,6 +297,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                 ..known.cloned()
             };
             let grant = Grant { token: entered.token, holds, counted: holds > known.holds };
+            self.tally.re_entered = self.tally.re_entered.wrapping_add(grant.counted.into());
             let event = if grant.counted { Event::Acquired } else { Event::Renewed };
             if request.holds.is_some() && !self.is_counted(known) {
                 self.effects.see_counted(grant.token);
@@ -296,14 +317,22 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let (slots, since) = (request.slots, self.now.mono);
         let tenure = Holder { owner, holds: 1, slots, token, deadline, since };
         self.change(Change::Put(tenure), Event::Acquired);
+        self.tally.acquired = self.tally.acquired.wrapping_add(1);
         Ok(Grant { token, holds: 1, counted: true })
     }
 
-    fn give_back(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
+    fn count_release(&mut self, ended: Option<Instant>) {
+        if let Some(since) = ended {
+            self.tally.release(since, self.now.mono);
+        }
+    }
+
+    /// The holds left and, when the tenure has ended with this, since when it had lasted.
+    fn give_back(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
         let Some(known) = self.lock.holder(&request.owner) else {
             // A repeat of the release that ended the tenure: none are left, as it named.
             return match request.left {
-                HoldsLeft::Exactly(0) => Ok(0),
+                HoldsLeft::Exactly(0) => Ok((0, None)),
                 HoldsLeft::Exactly(_) | HoldsLeft::OneLess | HoldsLeft::None => {
                     Err(Refusal::NotHeld(self.not_held(&request.owner)))
                 }
@@ -319,17 +348,17 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
             HoldsLeft::Exactly(named) if named == one_less || named == known.holds => named,
             HoldsLeft::Exactly(_) => return Err(Refusal::Holds { has: known.holds }),
         };
-        let token = known.token;
+        let (token, since) = (known.token, known.since);
         let unchanged = left == known.holds;
         if matches!(request.left, HoldsLeft::Exactly(_)) && !self.is_counted(known) {
             self.effects.see_counted(token);
         }
         if unchanged {
-            return Ok(left);
+            return Ok((left, None));
         }
         let change = if left == 0 { Change::End(token, End::Released) } else { Change::Count(token, left) };
         self.change(change, Event::Released);
-        Ok(left)
+        Ok((left, (left == 0).then_some(since)))
     }
 
     /// Restores a tenure that this server has forgotten. Of two claims the larger token wins: it was given later.
@@ -352,6 +381,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let (owner, holds, since) = (request.owner.clone(), request.holds.unwrap_or(1), self.now.mono);
         let restored = Holder { owner, holds, slots: Slots::EXCLUSIVE, token, deadline, since };
         self.change(Change::Put(restored), Event::Acquired);
+        self.tally.restored = self.tally.restored.wrapping_add(1);
         self.serve_other_waits_of(&request.owner);
         Ok(())
     }

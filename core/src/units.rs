@@ -74,6 +74,12 @@ impl Instant {
         Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
     }
 
+    /// The microseconds since `earlier`; zero when it has not come.
+    #[must_use]
+    pub fn micros_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0).max(0).unsigned_abs()
+    }
+
     /// How long since `earlier`, rounded down; zero when it has not come.
     #[must_use]
     pub fn since(self, earlier: Self) -> Span {

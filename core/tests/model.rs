@@ -17,7 +17,7 @@ use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
     AcquireRequest, Acquired, Caps, Db, Effects, FencingToken, Full, Grant, Holder, HoldsLeft, Instant, Lock,
     NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen,
-    Shadows, Slots, Span, Step, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
+    Shadows, Slots, Span, Step, Tally, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -831,6 +831,7 @@ struct World {
     quarantine: Quarantine,
     seen: [Seen; KEYS],
     effects: Effects<u32>,
+    tally: Tally,
     caps: Caps,
     mono: Instant,
     wall: WallTime,
@@ -858,6 +859,7 @@ impl World {
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
             seen: [Seen::default(); KEYS],
             effects: Effects::default(),
+            tally: Tally::default(),
             caps: Caps { per_lock: setting.caps.0, total: setting.caps.1 },
             mono: instant(began),
             wall: WallTime::from_micros(setting.wall),
@@ -909,6 +911,7 @@ impl World {
         let shadowed = shadow.is_some();
         prop_assert!(!shadowed || self.stored[key].is_none());
         let mut lock = self.stored[key].take().or(shadow).unwrap_or_default();
+        let (tenures, counted) = (tokens(&lock), self.tally.clone());
         self.effects.clear();
         let mut step = Step {
             lock: &mut lock,
@@ -918,10 +921,12 @@ impl World {
             quarantine: self.quarantine,
             seen: self.seen[key],
             effects: &mut self.effects,
+            tally: &mut self.tally,
             now,
         };
         let done = act(&mut step);
         let due = step.due();
+        self.see_counted(&tenures, &tokens(&lock), &counted)?;
         self.seen[key] = self.seen[key].and(self.effects.seen());
         if shadowed && !self.effects.changed() {
             self.shadows.put(db, bytes, lock);
@@ -944,6 +949,26 @@ impl World {
         Ok(done)
     }
 
+    /// What has been counted is what the step has come to.
+    fn see_counted(
+        &self,
+        before: &HashSet<FencingToken>,
+        after: &HashSet<FencingToken>,
+        counted: &Tally,
+    ) -> Result<(), TestCaseError> {
+        let tally = &self.tally;
+        let begun = tally.acquired + tally.restored - counted.acquired - counted.restored;
+        let ended = tally.holds.len() - counted.holds.len();
+        // A tenure may begin and end within one step: its token is in neither.
+        let gone = before.difference(after).count() as u64;
+        let come = after.difference(before).count() as u64;
+        prop_assert!(begun >= come && ended >= gone && begun + gone == ended + come, "{:?}", tally);
+        let granted = |wake: &&Wake<u32>| matches!(wake.outcome, Outcome::Granted(_));
+        let told = self.effects.wakes.iter().filter(granted).count() as u64;
+        prop_assert_eq!(tally.waits.len() - counted.waits.len(), told);
+        Ok(())
+    }
+
     /// The replica hears what is sent, and then knows the same tenures.
     fn replicate(
         &mut self,
@@ -959,6 +984,7 @@ impl World {
             Propagation::Verbatim => {
                 let release = release.ok_or_else(|| TestCaseError::fail("no command to send verbatim"))?;
                 let mut effects: Effects<u32> = Effects::default();
+                let counted = self.tally.clone();
                 let followed = Step {
                     lock: replica,
                     line: None,
@@ -967,10 +993,16 @@ impl World {
                     quarantine: Quarantine::new(now.mono, Span::default()),
                     seen: Seen::default(),
                     effects: &mut effects,
+                    tally: &mut self.tally,
                     now,
                 }
                 .follow_release(release);
                 prop_assert!(followed.is_ok(), "the replica answers {:?}", followed);
+                prop_assert_eq!(
+                    &counted,
+                    &self.tally,
+                    "what a replica carries out is counted where it was decided"
+                );
                 events = effects.events;
             }
             Propagation::Changes(payload) => match encoding::hear(payload, Heard::Live, now) {
@@ -1206,4 +1238,8 @@ impl World {
         self.untold = self.untold.iter().map(|key| 1 - key).collect();
         self.look_at_all()
     }
+}
+
+fn tokens(lock: &Lock) -> HashSet<FencingToken> {
+    lock.holders().map(|holder| holder.token).collect()
 }

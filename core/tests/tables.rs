@@ -20,9 +20,65 @@ use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
     AcquireRequest, Acquired, Caps, Change, Db, Effects, End, Event, FencingToken, Full, Holder, HoldsLeft,
     Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest,
-    RenewRequest, Seen, Slots, Span, Step, Ticket, TokenSource, Waiter, WaitingRoom, Wake, WallTime,
+    RenewRequest, Seen, Slots, Span, Step, Tally, Ticket, TokenSource, Waiter, WaitingRoom, Wake, WallTime,
     event_of,
 };
+
+// What is counted.
+
+#[test]
+fn a_tenure_is_counted_when_it_begins_and_when_it_ends() {
+    table(
+        "at(0)   A acquires           -> granted 1 hold, token 1
+         at(0)   the tally is         -> acquired 1
+         at(10)  A acquires           -> granted 2 holds, token 1
+         at(20)  A acquires holds 2   -> granted 2 holds, token 1
+         at(20)  A renews             -> token 1
+         at(20)  A releases           -> 1 left
+         at(20)  the tally is         -> acquired 1, re-entered 1, renewed 1
+         at(30)  A releases           -> 0 left
+         at(30)  A releases holds 0   -> 0 left
+         at(30)  the tally is         -> acquired 1, re-entered 1, released 1, renewed 1, held for 30 ms",
+    );
+}
+
+#[test]
+fn a_hand_off_is_counted_with_the_wait_before_it() {
+    table(
+        "at(0)  A acquires            -> granted 1 hold, token 1
+         at(10) B waits as 7          -> waits
+         at(30) A releases            -> 0 left; 7 gets 1 hold, token 2
+         at(30) the tally is          -> acquired 2, handed off 1, released 1, waited 20 ms, held for 30 ms",
+    );
+}
+
+#[test]
+fn a_tenure_whose_lease_is_over_lasted_as_long_as_its_lease() {
+    table(
+        "at(0)   A acquires           -> granted 1 hold, token 1
+         at(500) B acquires           -> granted 1 hold, token 2
+         at(500) the tally is         -> acquired 2, leases ended 1, held for 100 ms",
+    );
+}
+
+#[test]
+fn what_a_replica_follows_is_not_counted() {
+    table(
+        "at(0)  A acquires            -> granted 1 hold, token 1
+         at(10) A released            -> 0 left
+         at(10) the tally is          -> acquired 1",
+    );
+}
+
+#[test]
+fn a_restored_tenure_is_counted_and_the_one_it_ends_is_not_released() {
+    table(
+        "at(0)  A acquires               -> granted 1 hold, token 1
+         at(10) quarantine lasts 1000
+         at(20) B renews token 7 lease 50 -> token 7
+         at(20) the tally is             -> acquired 1, restored 1, held for 20 ms",
+    );
+}
 
 // The state table, row by row.
 
@@ -1361,6 +1417,7 @@ struct World {
     tokens: TokenSource,
     quarantine: Quarantine,
     effects: Effects<u32>,
+    tally: Tally,
     mono: Instant,
     wall: WallTime,
     seen: Seen,
@@ -1374,6 +1431,7 @@ impl World {
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(0), Span::default()),
             effects: Effects::default(),
+            tally: Tally::default(),
             mono: instant(0),
             wall: WallTime::EPOCH,
             seen: Seen::default(),
@@ -1421,6 +1479,7 @@ impl World {
                 self.step(|step| step.look_again());
                 return None;
             }
+            ("the", "tally") if rest == ["is"] => return Some(counted(&self.tally)),
             ("the", "lock") if rest == ["is", "due"] => return Some(when(self.step(|step| step.due()))),
             ("the", "room") if rest == ["wakes"] => return Some(when(self.room.next_due())),
             ("the", "timer") if rest == ["fires"] => {
@@ -1534,6 +1593,7 @@ impl World {
             quarantine: self.quarantine,
             seen: self.seen,
             effects: &mut self.effects,
+            tally: &mut self.tally,
             now,
         };
         let done = act(&mut step);
@@ -1688,4 +1748,24 @@ fn event(event: &Event) -> &'static str {
         Event::Renewed => "renewed",
         Event::LeaseOver => "lease-over",
     }
+}
+
+/// What has been counted, but zeros; of durations the longest.
+fn counted(tally: &Tally) -> String {
+    let counts = [
+        ("acquired", tally.acquired),
+        ("re-entered", tally.re_entered),
+        ("handed off", tally.handed_off),
+        ("released", tally.released),
+        ("renewed", tally.renewed),
+        ("leases ended", tally.leases_ended),
+        ("restored", tally.restored),
+    ];
+    let counts = counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+    let durations = [("waited", &tally.waits), ("held for", &tally.holds)];
+    let durations = durations.iter().filter(|(_, known)| !known.is_empty());
+    counts
+        .chain(durations.map(|(name, known)| format!("{name} {} ms", known.max() / 1_000)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -7,7 +7,7 @@ use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
     AcquireRequest, Acquired, Change, Db, Effects, FencingToken, Grant, HoldsLeft, Instant, Lock, Now,
     Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen, Slots, Span, Step,
-    Ticket, TokenSource, WaitingRoom, WallTime,
+    Tally, Ticket, TokenSource, WaitingRoom, WallTime,
 };
 use std::mem;
 
@@ -159,6 +159,7 @@ impl Node {
             quarantine: self.quarantine,
             seen: self.seen,
             effects: &mut effects,
+            tally: &mut Tally::default(),
             now,
         };
         let answer = decide(&mut step);

@@ -10,7 +10,7 @@
 use super::{Edge, guard};
 use crate::client::Client;
 use crate::server::{Context, api, version};
-use crate::waiters;
+use crate::waiters::{self, Leaving};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::num::NonZeroUsize;
@@ -51,10 +51,10 @@ fn verdict(context: Context) -> Option<NonZeroUsize> {
 }
 
 /// The client has left, or has been told by the server itself that it waits no more.
-fn forget(context: Context, handle: NonNull<raw::RedisModuleBlockedClient>) {
+fn forget(context: Context, handle: NonNull<raw::RedisModuleBlockedClient>, leaving: Leaving) {
     if let Some(number) = verdict(context) {
         waiters::drop_verdict(number);
-    } else if waiters::leave(Client::behind(handle)) {
+    } else if waiters::leave(Client::behind(handle), leaving) {
         // SAFETY: as in `unblock`: whoever takes the waiter out of its line unblocks it.
         unsafe { api!(RedisModule_UnblockClient(handle.as_ptr(), ptr::null_mut())) };
     }
@@ -84,7 +84,7 @@ unsafe extern "C" fn on_disconnect(
     let context = unsafe { Context::new(context) };
     guard(Edge::Disconnect, (), || {
         if let Some(handle) = NonNull::new(handle) {
-            forget(context, handle);
+            forget(context, handle, Leaving::Disconnected);
         }
     });
 }
@@ -100,7 +100,7 @@ unsafe extern "C" fn on_unblock(
         // SAFETY: within a callback of a blocked client the handle is at hand.
         let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
         if let Some(handle) = NonNull::new(handle) {
-            forget(context, handle);
+            forget(context, handle, Leaving::Unblocked);
         }
     });
     context.reply_null_array();

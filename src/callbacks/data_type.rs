@@ -1,7 +1,7 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
 use super::{Edge, guard};
-use crate::server::{Context, KeyName, api, clock, set_lock_type};
+use crate::server::{Context, KeyName, api, clock, set_lock_type, values};
 use crate::{news, state, stored, turn};
 use lockward_core::{Db, Lock, encoding};
 use redis_module::raw;
@@ -92,7 +92,10 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         let loaded = stored::load(unsafe { slice::from_raw_parts(buffer.cast(), len) });
         // SAFETY: allocated by the server in the call above, freed once.
         unsafe { api!(RedisModule_Free(buffer.cast())) };
-        loaded.map_or(ptr::null_mut(), |lock| Box::into_raw(Box::new(lock)).cast())
+        loaded.map_or(ptr::null_mut(), |lock| {
+            values::given();
+            Box::into_raw(Box::new(lock)).cast()
+        })
     })
 }
 
@@ -132,8 +135,9 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // May run on a thread of the server's own: touches nothing but the value.
+    // May run on a thread of the server's own: touches nothing but the value, and a count that any thread may.
     guard(Edge::Free, (), || {
+        values::free();
         // SAFETY: a boxed lock that the server gives back once.
         drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
     });

@@ -5,8 +5,9 @@ use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
+use crate::statistics::count;
 use crate::waiters::{self, Wait};
-use crate::{settings, turn};
+use crate::{settings, state, turn};
 use lockward_core::arguments::{Mistake, once, option};
 use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
 use std::ffi::{CStr, c_int};
@@ -57,7 +58,10 @@ impl Command for Acquire {
                     let wait = Wait { request: asked.request, limit, minted: asked.minted };
                     waiters::park(context, &asked.key, wait, due)?;
                 }
-                Some(_) | None => context.reply_null_array(),
+                Some(_) | None => {
+                    state::with(|state| count(&mut state.statistics.busy));
+                    context.reply_null_array();
+                }
             },
         }
         Ok(())

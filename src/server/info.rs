@@ -43,6 +43,27 @@ pub fn nobody_listens() -> bool {
     })
 }
 
+/// Counts of the server that only grow, until CONFIG RESETSTAT sets all of them back. One might have grown beyond where
+/// it was before anybody looks, but hardly all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Growing([u64; 3]);
+
+impl Growing {
+    const FIELDS: [&CStr; 3] =
+        [c"total_connections_received", c"total_commands_processed", c"total_net_input_bytes"];
+
+    /// What they are now.
+    pub fn read() -> Self {
+        let section = Section::new(c"stats");
+        Self(Self::FIELDS.map(|field| section.number(field).unwrap_or_default()))
+    }
+
+    /// Whether one is smaller than it was.
+    pub fn is_set_back_from(&self, before: &Self) -> bool {
+        self.0.iter().zip(&before.0).any(|(now, before)| now < before)
+    }
+}
+
 /// A field of a section; `None` when the server has no such field.
 pub fn text(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
     let section = Section::new(section);

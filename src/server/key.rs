@@ -97,6 +97,7 @@ impl<'a> OpenKey<'a> {
             drop(unsafe { Box::from_raw(value) });
             return;
         }
+        super::values::given();
         self.expire_at(expires_at);
     }
 

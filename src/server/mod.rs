@@ -24,6 +24,7 @@ mod log;
 mod name;
 mod shared;
 mod socket;
+pub mod values;
 
 pub use clock::{latest_wall, mono, now};
 pub use context::{Context, Flags, Gate, global_flags, string_bytes};

@@ -1,0 +1,161 @@
+//! How long things took, in a fixed 2 KB.
+//!
+//! The buckets are those of HdrHistogram (Gil Tene), which Redis keeps its latencies in too: each power of two is divided
+//! into equal parts, here eight, so that a bucket is as wide as an eighth of its least value at most. To record is a
+//! shift and an increment.
+
+/// The parts of a power of two, as a power of two.
+const PARTS: u32 = 3;
+const BUCKETS: usize = 256;
+
+/// The least duration that is not told from longer ones, in microseconds: 4 h 46 min.
+const END: u64 = least_in(BUCKETS);
+
+/// Durations in microseconds.
+///
+/// One that is told is at most an eighth longer than the one that was recorded, and never shorter. Below 16 µs it is
+/// exact. What took 4 h 46 min or longer is told as the longest of all, and that is exact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; BUCKETS],
+    max: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Histogram {
+    /// With nothing recorded.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { counts: [0; BUCKETS], max: 0 }
+    }
+
+    /// Records a duration.
+    #[inline]
+    pub fn record(&mut self, micros: u64) {
+        if let Some(count) = self.counts.get_mut(bucket(micros)) {
+            *count = count.wrapping_add(1);
+        }
+        self.max = self.max.max(micros);
+    }
+
+    /// How many have been recorded.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+
+    /// Whether nothing has been recorded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The longest; 0 when there is none.
+    #[must_use]
+    pub const fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// What so many of a thousand did not exceed; 0 when nothing has been recorded.
+    #[must_use]
+    pub fn per_mille(&self, part: u32) -> u64 {
+        let rank = u128::from(self.len()).saturating_mul(part.into()).div_ceil(1_000);
+        let mut seen: u128 = 0;
+        for (index, count) in self.counts.iter().enumerate() {
+            seen = seen.saturating_add((*count).into());
+            if seen >= rank.max(1) {
+                let most = least_in(index.saturating_add(1)).saturating_sub(1);
+                return if index.saturating_add(1) == BUCKETS { self.max } else { most.min(self.max) };
+            }
+        }
+        0
+    }
+}
+
+/// The bucket of a duration.
+#[inline]
+fn bucket(micros: u64) -> usize {
+    let micros = micros.min(END.saturating_sub(1));
+    // Of those below two powers of parts, each has a bucket of its own.
+    let shift = (micros | 1).ilog2().saturating_sub(PARTS);
+    (micros.wrapping_shr(shift) as usize).wrapping_add(shift.wrapping_shl(PARTS) as usize)
+}
+
+/// The least duration in a bucket.
+const fn least_in(bucket: usize) -> u64 {
+    let parts = 1_usize.wrapping_shl(PARTS);
+    if bucket < parts.wrapping_mul(2) {
+        return bucket as u64;
+    }
+    let shift = (bucket.wrapping_shr(PARTS) as u32).wrapping_sub(1);
+    let part = bucket.wrapping_sub((shift as usize).wrapping_shl(PARTS));
+    (part as u64).wrapping_shl(shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(durations: impl IntoIterator<Item = u64>) -> Histogram {
+        let mut histogram = Histogram::new();
+        durations.into_iter().for_each(|micros| histogram.record(micros));
+        histogram
+    }
+
+    #[test]
+    fn it_takes_two_kilobytes() {
+        assert_eq!(size_of::<Histogram>(), 2_048 + 8);
+        assert_eq!(END, (4 * 60 + 46) * 60_000_000 + 19_869_184, "17,179.869184 s");
+    }
+
+    #[test]
+    fn buckets_follow_each_other_without_a_gap() {
+        for index in 0..BUCKETS {
+            let (least, next) = (least_in(index), least_in(index + 1));
+            assert!(least < next, "{index}");
+            assert_eq!((bucket(least), bucket(next - 1)), (index, index));
+        }
+        assert_eq!((bucket(END), bucket(u64::MAX)), (BUCKETS - 1, BUCKETS - 1));
+    }
+
+    #[test]
+    fn what_is_told_is_at_most_an_eighth_too_long_and_never_too_short() {
+        let mut micros = 0;
+        while micros < END - END / 8 {
+            let told = of([micros, END * 2]).per_mille(500);
+            assert!(told >= micros && told - micros <= micros / 8, "{micros} is told as {told}");
+            assert!(micros >= 16 || told == micros);
+            micros += 1 + micros / 97;
+        }
+    }
+
+    #[test]
+    fn nothing_recorded_is_told_as_zeros() {
+        let none = Histogram::new();
+        assert!(none.is_empty());
+        assert_eq!((none.len(), none.max(), none.per_mille(500), none.per_mille(1_000)), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn percentiles_are_what_so_many_did_not_exceed() {
+        let hundred = of(1..=1_000);
+        for (part, exact) in [(0, 1), (1, 1), (500, 500), (990, 990), (999, 999), (1_000, 1_000)] {
+            let told = hundred.per_mille(part);
+            assert!(told >= exact && told - exact <= exact / 8, "{part}: {told}");
+        }
+        assert_eq!((hundred.len(), hundred.max()), (1_000, 1_000));
+        assert_eq!(of([7]).per_mille(1), 7);
+        assert_eq!(of([1, 1, 900]).per_mille(999), 900, "not above the longest there was");
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_told_apart_is_told_as_the_longest() {
+        let long = of([1, END - 1, END, u64::MAX]);
+        assert_eq!((long.per_mille(250), long.per_mille(500), long.max()), (1, u64::MAX, u64::MAX));
+    }
+}

@@ -1,0 +1,74 @@
+//! What INFO lock counts: what this server has decided since it was started, or since CONFIG RESETSTAT.
+//!
+//! A replica counts nothing of what its primary decides. What steps come to is counted where that is decided, in
+//! [`Tally`]; here is what never gets so far, or is no step.
+//!
+//! The server tells no module of CONFIG RESETSTAT. It sets counts of its own back, and that is looked for when INFO
+//! is asked for, and ten times a second: what is counted until it is seen goes with the rest.
+
+use crate::server::info::Growing;
+use crate::state;
+use lockward_core::{Instant, Lock, Tally};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// All counts but the errors.
+#[derive(Default)]
+pub struct Statistics {
+    /// What steps have come to.
+    pub tally: Tally,
+    /// Acquisitions that were answered with null at once.
+    pub busy: u64,
+    /// Waits that ended with null: at their limit, or by CLIENT UNBLOCK.
+    pub wait_limits_reached: u64,
+    /// Waits of clients that left, or that the server sent away.
+    pub disconnected: u64,
+    /// Waits whose place a later request of the same owner took over.
+    pub superseded: u64,
+    /// Held locks that were evicted, and kept.
+    pub kept_from_eviction: u64,
+    /// Held locks that the server dropped because its wall clock had jumped, and that were kept.
+    pub kept_from_clock_steps: u64,
+    server: Growing,
+}
+
+/// How many errors were replied: counted apart, as that is done whatever else goes on.
+static ERRORS: AtomicU64 = AtomicU64::new(0);
+
+/// An error is replied.
+pub fn count_error() {
+    ERRORS.store(errors().wrapping_add(1), Ordering::Relaxed);
+}
+
+/// How many errors were replied.
+pub fn errors() -> u64 {
+    ERRORS.load(Ordering::Relaxed)
+}
+
+/// Begins anew if CONFIG RESETSTAT has been given.
+pub fn see_reset() {
+    let server = Growing::read();
+    state::with(|state| {
+        if server.is_set_back_from(&state.statistics.server) {
+            state.statistics = Statistics::default();
+            ERRORS.store(0, Ordering::Relaxed);
+        }
+        state.statistics.server = server;
+    });
+}
+
+/// One more.
+pub const fn count(count: &mut u64) {
+    *count = count.wrapping_add(1);
+}
+
+impl Statistics {
+    /// A lock has been broken: its tenures have ended.
+    pub fn broken(&mut self, lock: &Lock, now: Instant) {
+        lock.holders().for_each(|holder| self.tally.end(holder.since, now));
+    }
+
+    /// The server has dropped a lock whose leases were over.
+    pub fn leases_ended(&mut self, lock: &Lock) {
+        lock.holders().for_each(|holder| self.tally.lease_ended(holder.since, holder.deadline));
+    }
+}
