@@ -47,6 +47,7 @@ mod server {
     mod silence;
     mod slot_migration;
     mod stale;
+    mod statistics;
     mod steps;
     mod tokens;
     mod transactions;

@@ -1,0 +1,498 @@
+//! INFO lock: what is held, what is counted, and how long it took.
+
+use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Counts, in the order of INFO lock.
+const COUNTS: [&str; 14] = [
+    "acquired",
+    "re_entered",
+    "handed_off",
+    "busy",
+    "wait_limits_reached",
+    "disconnected_while_waiting",
+    "superseded",
+    "released",
+    "renewed",
+    "leases_ended",
+    "tenures_kept_from_eviction",
+    "tenures_kept_from_clock_steps",
+    "restored_in_quarantine",
+    "errors",
+];
+
+fn read(client: &mut Client, field: &str) -> i64 {
+    client.stat("lock", &format!("lock_{field}"))
+}
+
+/// The counts that are not zero.
+fn counted(client: &mut Client) -> BTreeMap<&'static str, i64> {
+    let counts = COUNTS.map(|field| (field, read(client, field)));
+    counts.into_iter().filter(|(_, count)| *count != 0).collect()
+}
+
+/// p50, p99, p99.9 and max of a field of durations.
+fn durations(client: &mut Client, field: &str) -> [i64; 4] {
+    let text = client.server_info("lock", &format!("lock_{field}"));
+    let parts: Vec<(&str, &str)> = text.split(',').filter_map(|part| part.split_once('=')).collect();
+    let [p50, p99, p999, max] = parts[..] else { panic!("no percentiles: {text}") };
+    assert_eq!([p50.0, p99.0, p999.0, max.0], ["p50", "p99", "p99.9", "max"], "{text}");
+    [p50, p99, p999, max].map(|(_, number)| number.parse().unwrap())
+}
+
+#[track_caller]
+fn assert_counted<const N: usize>(client: &mut Client, counts: [(&'static str, i64); N]) {
+    assert_eq!(counted(client), BTreeMap::from(counts));
+}
+
+// What is told.
+
+#[test]
+fn the_fields_are_those_of_the_docs_and_each_is_a_number_or_numbers() {
+    let (_server, mut a, _b) = Server::start_contended();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let page = fs::read_to_string(page).expect("docs/metrics.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `lock_")?.split_once('`'));
+    let documented: Vec<String> = rows.map(|(field, _)| format!("lock_{field}")).collect();
+    let text = a.call("INFO lock").text();
+    let (title, fields) = text.trim_start().split_once("\r\n").expect("a title");
+    assert_eq!(title, "# lock");
+    let fields: Vec<(&str, &str)> = fields.lines().filter_map(|line| line.split_once(':')).collect();
+    let told: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
+    assert_eq!(told, documented, "the fields and the rows of docs/metrics.md, in their order");
+    for (field, value) in fields {
+        for number in value.split(',').map(|part| part.rsplit('=').next().unwrap_or(part)) {
+            assert!(number.parse::<u64>().is_ok(), "{field}:{value}");
+        }
+    }
+}
+
+#[test]
+fn the_section_is_told_where_modules_are_asked_for_and_nowhere_else() {
+    let server = Server::start();
+    let mut a = server.client();
+    for section in ["lock", "everything", "modules", "server lock"] {
+        assert!(a.call(format!("INFO {section}")).text().contains("\r\nlock_held:0\r\n"), "{section}");
+    }
+    for section in ["", "default", "all", "stats", "lockward"] {
+        assert!(!a.call(format!("INFO {section}")).text().contains("lock_held"), "{section}");
+    }
+}
+
+#[test]
+fn nothing_done_is_told_as_zeros() {
+    let server = Server::start();
+    let mut a = server.client();
+    assert_counted(&mut a, []);
+    assert_eq!([read(&mut a, "held"), read(&mut a, "waiting"), read(&mut a, "tenures_kept")], [0; 3]);
+    assert_eq!([durations(&mut a, "wait_usec"), durations(&mut a, "hold_usec")], [[0; 4]; 2]);
+}
+
+#[test]
+fn a_script_reads_the_section() {
+    let server = Server::start();
+    let text = server.client().call(["EVAL", "return redis.call('INFO', 'lock')", "0"]).text();
+    assert!(text.contains("lock_held:0"));
+}
+
+// What is held.
+
+/// Two locks are held, one by A on two counts; after each of these so many are.
+#[test]
+fn what_is_held_is_what_is_there_however_locks_come_and_go() {
+    for (commands, held) in [
+        ("LOCK.ACQUIRE third A", 3),
+        ("LOCK.ACQUIRE lock A", 2),
+        ("LOCK.RELEASE lock A", 2),
+        ("LOCK.RELEASE lock A ALL", 1),
+        ("LOCK.ACQUIRE lock B", 2),
+        ("DEL lock", 1),
+        ("UNLINK lock other", 0),
+        ("SET lock value", 1),
+        ("PEXPIRE lock 0", 1),
+        ("PERSIST lock", 2),
+        ("RENAME lock third", 2),
+        ("RENAME lock other", 1),
+        ("RENAMENX lock other", 2),
+        ("MOVE lock 1", 2),
+        ("SWAPDB 0 1", 2),
+        ("SELECT 1 | FLUSHDB", 2),
+        ("FLUSHDB SYNC", 0),
+        ("FLUSHALL SYNC", 0),
+        ("SWAPDB 0 1 | FLUSHDB SYNC", 2),
+        ("DEBUG RELOAD", 2),
+        ("DEBUG RELOAD | DEL lock", 1),
+        ("MULTI | DEL lock | LOCK.ACQUIRE lock B | EXEC", 2),
+        ("EVAL return{redis.call('DEL','lock'),redis.call('LOCK.ACQUIRE','third','B')} 2 lock third", 2),
+    ] {
+        let server = Server::start();
+        let mut a = server.client();
+        a.acquire("lock A PX 600000");
+        a.acquire("lock A PX 600000");
+        a.acquire("other A PX 600000");
+        assert_eq!(read(&mut a, "held"), 2);
+        for command in commands.split(" | ") {
+            a.call(command);
+        }
+        assert_eq!(read(&mut a, "held"), held, "{commands}");
+    }
+}
+
+#[test]
+fn what_is_flushed_in_the_background_is_held_no_more_once_it_is_freed() {
+    let server = Server::start();
+    let mut a = server.client();
+    for command in ["FLUSHALL ASYNC", "FLUSHDB ASYNC"] {
+        for number in 0..500 {
+            a.acquire(&format!("lock-{number} A"));
+        }
+        assert_eq!(read(&mut a, "held"), 500);
+        a.call(command);
+        eventually("all are freed", || read(&mut a, "held") == 0);
+        a.acquire("lock A");
+        assert_eq!(read(&mut a, "held"), 1);
+        a.call("LOCK.RELEASE lock A");
+    }
+}
+
+#[test]
+fn a_lock_whose_lease_is_over_is_held_until_its_key_goes() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 1");
+    eventually("the server drops it", || read(&mut a, "held") == 0);
+    assert_counted(&mut a, [("acquired", 1), ("leases_ended", 1)]);
+}
+
+#[test]
+fn a_restored_payload_is_held_and_a_refused_one_is_not() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let payload = a.call("DUMP lock").bytes().to_vec();
+    let restore =
+        |key: &'static [u8], ttl: &'static [u8]| [b"RESTORE", key, ttl, &payload[..]].map(<[u8]>::to_vec);
+    assert_eq!(a.call(restore(b"copy", b"0")), Reply::ok());
+    assert_eq!(read(&mut a, "held"), 2);
+    assert_eq!(a.call(restore(b"copy", b"0")).error_word(), "BUSYKEY");
+    assert_eq!(read(&mut a, "held"), 2);
+    a.call([b"RESTORE".as_slice(), b"past", b"1000", &payload, b"ABSTTL"]);
+    assert_eq!(read(&mut a, "held"), 2);
+}
+
+#[test]
+fn an_evicted_lock_stays_held_and_is_counted_as_kept() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    a.evict("lock");
+    assert_eq!([read(&mut a, "held"), read(&mut a, "tenures_kept")], [1, 1]);
+    assert_counted(&mut a, [("acquired", 1), ("tenures_kept_from_eviction", 1)]);
+    a.call("LOCK.RENEW lock A");
+    assert_eq!([read(&mut a, "held"), read(&mut a, "tenures_kept")], [1, 0]);
+    a.evict("lock");
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!([read(&mut a, "held"), read(&mut a, "tenures_kept")], [0, 0]);
+    assert_eq!([read(&mut a, "released"), read(&mut a, "tenures_kept_from_eviction")], [1, 2]);
+}
+
+#[test]
+fn a_lock_that_a_step_of_the_clock_drops_stays_held() {
+    let mut clock = WallClock::new();
+    let server = Setup::new().clock(&clock).start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    clock.forward(Duration::from_secs(3_600));
+    eventually("it was dropped and is back", || {
+        read(&mut a, "tenures_kept_from_clock_steps") == 1 && read(&mut a, "tenures_kept") == 0
+    });
+    assert_eq!(read(&mut a, "held"), 1);
+    assert_eq!(durations(&mut a, "hold_usec"), [0; 4], "the tenure goes on");
+}
+
+#[test]
+fn what_is_loaded_is_held_and_not_counted() {
+    for config in ["save 3600 1000", "appendonly yes"] {
+        let mut server = Setup::new().config(config).start();
+        let mut a = server.client();
+        a.acquire("lock A PX 600000");
+        a.acquire("lock A PX 600000");
+        a.acquire("other A PX 600000");
+        a.call("LOCK.RELEASE other A");
+        drop(a);
+        server.terminate();
+        server.start_again();
+        let mut a = server.client();
+        assert_eq!(read(&mut a, "held"), 1, "{config}");
+        assert_counted(&mut a, []);
+    }
+}
+
+#[test]
+fn a_replica_holds_what_its_primary_does_and_counts_nothing_of_it() {
+    let primary = Server::start();
+    let replica = Server::start();
+    let (mut a, mut there) = (primary.client(), replica.client());
+    for key in ["its", "own", "locks"] {
+        there.acquire(&format!("{key} A PX 600000"));
+    }
+    assert_counted(&mut there, [("acquired", 3)]);
+    there.call("CONFIG RESETSTAT");
+    assert_counted(&mut there, []);
+    a.acquire("lock A PX 600000");
+    replica.follow(&primary);
+    assert_eq!(read(&mut there, "held"), 1, "after a full resync");
+    let mut b = primary.waiter("lock B BLOCK 0");
+    a.call("LOCK.RENEW lock A");
+    a.call("LOCK.RELEASE lock A");
+    b.reply().grant();
+    a.acquire("other A PX 600000");
+    replica.see_in_sync_with(&primary);
+    assert_eq!([read(&mut there, "held"), read(&mut there, "waiting")], [2, 0]);
+    a.call("LOCK.RELEASE other A");
+    a.call("DEL lock");
+    replica.see_in_sync_with(&primary);
+    assert_eq!(read(&mut there, "held"), 0);
+    assert_counted(&mut there, []);
+    assert_eq!([durations(&mut there, "wait_usec"), durations(&mut there, "hold_usec")], [[0; 4]; 2]);
+    let mut there = replica.promote();
+    there.acquire("lock A");
+    assert_counted(&mut there, [("acquired", 1)]);
+}
+
+// What is counted.
+
+#[test]
+fn a_tenure_is_acquired_re_entered_renewed_and_released() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    assert_counted(&mut a, [("acquired", 1)]);
+    a.acquire("lock A");
+    a.acquire("lock A HOLDS 2");
+    assert_counted(&mut a, [("acquired", 1), ("re_entered", 1)]);
+    a.call("LOCK.RENEW lock A");
+    a.call("LOCK.RELEASE lock A");
+    assert_counted(&mut a, [("acquired", 1), ("re_entered", 1), ("renewed", 1)]);
+    a.call("LOCK.RELEASE lock A HOLDS 0");
+    a.call("LOCK.RELEASE lock A HOLDS 0");
+    assert_counted(&mut a, [("acquired", 1), ("re_entered", 1), ("renewed", 1), ("released", 1)]);
+}
+
+#[test]
+fn null_at_once_is_busy() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    assert!(a.call("LOCK.ACQUIRE lock B").is_null());
+    a.transact(["LOCK.ACQUIRE lock B BLOCK 0"]);
+    assert_counted(&mut a, [("acquired", 1), ("busy", 2)]);
+}
+
+#[test]
+fn a_hand_off_is_counted_and_its_wait_is_measured() {
+    let (_server, mut a, mut b) = Server::start_contended();
+    assert_eq!(read(&mut a, "waiting"), 1);
+    eventually("B has waited", || {
+        let queue = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap();
+        queue[0].waited >= 20
+    });
+    a.call("LOCK.RELEASE lock A");
+    b.reply().grant();
+    assert_counted(&mut a, [("acquired", 2), ("handed_off", 1), ("released", 1)]);
+    assert_eq!(read(&mut a, "waiting"), 0);
+    for field in ["wait_usec", "hold_usec"] {
+        let [p50, p99, p999, max] = durations(&mut a, field);
+        assert!(max >= 20_000, "{field}: {max} µs");
+        assert_eq!([p50, p99, p999], [max; 3], "of one, all are the longest");
+    }
+}
+
+#[test]
+fn an_owners_other_wait_that_is_granted_with_it_re_enters() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut again = server.waiter("lock B BLOCK 0");
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!([b.reply().grant().holds, again.reply().grant().holds], [1, 2]);
+    assert_counted(&mut a, [("acquired", 2), ("re_entered", 1), ("handed_off", 1), ("released", 1)]);
+}
+
+#[test]
+fn a_wait_that_reaches_its_limit_is_counted() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    assert!(a.call("LOCK.ACQUIRE lock B BLOCK 1").is_null());
+    assert_counted(&mut a, [("acquired", 1), ("wait_limits_reached", 1)]);
+    assert_eq!(durations(&mut a, "wait_usec"), [0; 4], "it was granted nothing");
+}
+
+#[test]
+fn a_wait_that_is_ended_by_hand_is_counted_like_one_at_its_limit() {
+    let (_server, mut a, mut b) = Server::start_contended();
+    let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+    if a.call(format!("CLIENT UNBLOCK {id}")) == Reply::Int(1) {
+        assert!(b.reply().is_null());
+        assert_counted(&mut a, [("acquired", 1), ("wait_limits_reached", 1)]);
+    } else {
+        assert_counted(&mut a, [("acquired", 1)]);
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_is_counted() {
+    let (_server, mut a, b) = Server::start_contended();
+    drop(b);
+    eventually("B has left", || read(&mut a, "waiting") == 0);
+    assert_counted(&mut a, [("acquired", 1), ("disconnected_while_waiting", 1)]);
+}
+
+#[test]
+fn a_wait_that_is_taken_over_is_superseded_and_answered_with_an_error() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    let mut first = server.waiter("lock B HOLDS 1 BLOCK 0");
+    let mut second = server.client();
+    second.ask("lock B HOLDS 1 BLOCK 0");
+    assert_eq!(first.reply().error_word(), "SUPERSEDED");
+    assert_counted(&mut a, [("acquired", 1), ("superseded", 1), ("errors", 1)]);
+}
+
+#[test]
+fn every_error_that_the_module_replies_is_counted() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("SET text value");
+    for command in [
+        "LOCK.RELEASE lock A",
+        "LOCK.RENEW lock A",
+        "LOCK.ACQUIRE lock A PX 0",
+        "LOCK.ACQUIRE lock A HOLDS 5",
+        "LOCK.ACQUIRE text A",
+        "LOCK.INFO text",
+        "LOCK.TOP COUNT none",
+        "LOCK._APPLY lock x",
+    ] {
+        a.call(command).error();
+    }
+    assert_counted(&mut a, [("errors", 8)]);
+    a.call("LOCK.ACQUIRE lock").error();
+    a.call("LOCK.NONE lock").error();
+    assert_counted(&mut a, [("errors", 8)]);
+}
+
+#[test]
+fn a_lease_that_ends_is_counted_whoever_finds_it() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    a.acquire("waited-for A PX 1");
+    a.call("LOCK.ACQUIRE waited-for B PX 600000 BLOCK 0").grant();
+    assert_eq!(read(&mut a, "leases_ended"), 1);
+    a.acquire("asked-for A PX 1");
+    eventually("somebody takes it", || !a.call("LOCK.ACQUIRE asked-for B PX 600000").is_null());
+    assert_eq!(read(&mut a, "leases_ended"), 2);
+    a.acquire("read A PX 1");
+    eventually("somebody reads it", || a.call("EXISTS read") == Reply::Int(0));
+    assert_eq!(read(&mut a, "leases_ended"), 3);
+    let longest = durations(&mut a, "hold_usec")[3];
+    assert_eq!(longest, 1_000, "a tenure lasts no longer than its lease");
+}
+
+#[test]
+fn a_tenure_restored_in_quarantine_is_counted() {
+    let server = Server::start_with("quarantine 600000");
+    let mut a = server.client();
+    assert_eq!(a.call("LOCK.RENEW lock A PX 60000 TOKEN 5"), Reply::Int(5));
+    assert_counted(&mut a, [("restored_in_quarantine", 1)]);
+    assert_eq!(read(&mut a, "held"), 1);
+}
+
+#[test]
+fn a_broken_tenure_has_lasted_and_a_renamed_one_goes_on() {
+    for (command, over) in [
+        ("DEL lock", true),
+        ("UNLINK lock", true),
+        ("SET lock value", true),
+        ("RENAME lock moved", false),
+        ("MOVE lock 1", false),
+    ] {
+        let server = Server::start();
+        let mut a = server.client();
+        a.acquire("lock A PX 600000");
+        a.call(command);
+        // Whatever follows finds out.
+        a.acquire("other A PX 600000");
+        assert_eq!(durations(&mut a, "hold_usec")[3] > 0, over, "{command}");
+        assert_counted(&mut a, [("acquired", 2)]);
+    }
+}
+
+#[test]
+fn a_grant_that_could_not_be_told_has_begun_and_ended() {
+    let (_server, mut a, b) = Server::start_contended();
+    let kill = format!("CLIENT KILL ID {}", b_id(&mut a));
+    a.transact(["LOCK.RELEASE lock A", &kill]);
+    drop(b);
+    eventually("it is passed on", || read(&mut a, "held") == 0);
+    let counted = counted(&mut a);
+    assert_eq!(counted["acquired"], counted["released"], "{counted:?}");
+}
+
+fn b_id(client: &mut Client) -> i64 {
+    client.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id
+}
+
+// CONFIG RESETSTAT.
+
+#[test]
+fn a_reset_begins_counts_and_durations_anew_and_leaves_what_is() {
+    let (_server, mut a, _b) = Server::start_contended();
+    a.call("LOCK.ACQUIRE lock C");
+    a.call("LOCK.RELEASE lock C").error();
+    a.acquire("other A");
+    a.call("LOCK.RELEASE other A");
+    assert!(counted(&mut a).len() >= 4 && durations(&mut a, "hold_usec")[3] > 0);
+    assert_eq!(a.call("CONFIG RESETSTAT"), Reply::ok());
+    assert_counted(&mut a, []);
+    assert_eq!([durations(&mut a, "wait_usec"), durations(&mut a, "hold_usec")], [[0; 4]; 2]);
+    assert_eq!([read(&mut a, "held"), read(&mut a, "waiting")], [1, 1]);
+    a.acquire("other A");
+    assert_counted(&mut a, [("acquired", 1)]);
+}
+
+#[test]
+fn a_reset_is_seen_though_nobody_asks_until_much_more_has_happened() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    assert_counted(&mut a, [("acquired", 1)]);
+    assert_eq!(a.call("CONFIG RESETSTAT"), Reply::ok());
+    // Ten times a second at least.
+    let time = |a: &mut Client| a.stat("server", "server_time_usec");
+    let begin = time(&mut a);
+    eventually("the cron has run", || time(&mut a) > begin + 1_000_000);
+    for _ in 0..5 {
+        let mut client = server.client();
+        client.call_all(std::iter::repeat_n("PING", 500));
+    }
+    a.acquire("other A");
+    assert_counted(&mut a, [("acquired", 1)]);
+}
+
+#[test]
+fn nothing_but_a_reset_begins_anew() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    for command in
+        ["CONFIG SET maxmemory 0", "FLUSHALL SYNC", "SLOWLOG RESET", "LATENCY RESET", "DEBUG RELOAD"]
+    {
+        a.call(command);
+        assert_eq!(read(&mut a, "acquired"), 1, "{command}");
+    }
+}
