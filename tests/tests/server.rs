@@ -50,6 +50,7 @@ mod server {
     mod statistics;
     mod steps;
     mod tokens;
+    mod tools;
     mod transactions;
     mod waiting;
     mod writes;

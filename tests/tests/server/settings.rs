@@ -148,6 +148,24 @@ fn a_lease_longer_than_the_longest_is_an_error() {
 }
 
 #[test]
+fn leases_and_waits_that_have_begun_keep_what_they_have() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut c = server.waiter("lock C PX 500000 BLOCK 0");
+    assert_eq!(
+        a.call("CONFIG SET lock.max-lease 5000 lock.max-waiters 0 lock.max-waiters-total 0"),
+        Reply::ok()
+    );
+    assert!(a.holder("lock").lease_left > 100_000);
+    assert_eq!(a.queue("lock"), ["B", "C"]);
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(b.reply().grant().holds, 1);
+    a.call("LOCK.RELEASE lock B");
+    assert_eq!(c.reply().grant().holds, 1);
+    assert!(a.holder("lock").lease_left > 100_000);
+    assert_eq!(a.call("LOCK.ACQUIRE lock A BLOCK 0").error_word(), "MAXWAITERS");
+}
+
+#[test]
 fn a_rewritten_redis_conf_keeps_them() {
     let server = Server::start();
     let mut client = server.client();
@@ -305,7 +323,8 @@ fn the_page_tells_each_as_the_server_has_it() {
     let server = Server::start();
     let mut client = server.client();
     let mut told = Vec::new();
-    for row in page.lines().filter(|line| line.starts_with("| `lock.")) {
+    let table = page.lines().skip_while(|line| !line.starts_with("| setting | default | range |"));
+    for row in table.skip(2).take_while(|line| line.starts_with('|')) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let [_, name, default, range, ..] = cells[..] else { panic!("{row}") };
         let (name, (least, most)) = (name.trim_matches('`'), range.split_once(" to ").expect(row));
