@@ -16,8 +16,7 @@ INSTALL_DIR ?= /usr/lib/redis/modules
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-docs test-long test-matrix test-packages test-builds sanitize mutants demo torture restore \
-	broken-builds bench bench-docs bench-peers bench-peers-docs guard lint build bench-builds deb dist install clean deps
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST))) # nothing here is a file
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,6 +56,9 @@ mutants: ## Break core/ in every small way, and see that its tests notice 95 % o
 demo: build ## Show 50 clients counting to 5,000 with and without a lock.
 	@cargo build --quiet --release -p lockward-cli
 	@scripts/demo $(MODULE)
+
+examples: build ## Run the programs in examples/ against Redis and PostgreSQL, and compare them with the docs.
+	@scripts/examples $(MODULE)
 
 torture: build ## Run 32 clients with faults meanwhile, for SECONDS (60), and judge what was seen.
 	@cargo build --quiet --release -p lockward-torture

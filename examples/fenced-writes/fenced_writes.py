@@ -1,0 +1,46 @@
+"""Ten pairs of shoes, two clerks: Alice is stopped with the lock in her hand, and Bob sells meanwhile.
+
+Once with stores that believe everybody who writes, and once with stores that check the fencing token.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from stores import open_store
+
+CLERK = [sys.executable, str(Path(__file__).with_name("clerk.py"))]
+
+
+def play(title, store):
+    print(title, flush=True)
+    shelf = open_store(store)
+    shelf.reset(10)
+    alice = subprocess.Popen([*CLERK, "alice", "1", store, "stopped"])
+    # Returns when Alice's process has been stopped.
+    _, status = os.waitpid(alice.pid, os.WUNTRACED)
+    if not os.WIFSTOPPED(status):
+        sys.exit("alice has ended before she was stopped")
+    try:
+        # Bob waits. When Alice's lease ends, the server hands the lock to him.
+        subprocess.run([*CLERK, "bob", "3", store], check=True)
+    finally:
+        os.kill(alice.pid, signal.SIGCONT)
+    if alice.wait() != 0:
+        sys.exit("alice has failed")
+    left = shelf.read(2**53 - 1)
+    right = "as it should be" if left == 6 else "but 4 of 10 were sold: Bob's sale is lost"
+    print(f"  In stock: {left} pairs, {right}.\n", flush=True)
+    return left
+
+
+if __name__ == "__main__":
+    stock = [
+        play("Redis, no check", "redis-unchecked"),
+        play("Redis, the token is checked", "redis"),
+        play("PostgreSQL, no check", "postgres-unchecked"),
+        play("PostgreSQL, the token is checked", "postgres"),
+    ]
+    sys.exit(0 if stock == [9, 6, 9, 6] else f"it went another way: {stock}")

@@ -1,0 +1,9 @@
+CREATE TABLE IF NOT EXISTS stock (
+    item  text PRIMARY KEY,
+    pairs integer NOT NULL,
+    fence bigint NOT NULL DEFAULT 0   -- the largest token that has read or written this row
+);
+CREATE TABLE IF NOT EXISTS fence (    -- for transactions that write many rows: one row a lock
+    lock  text PRIMARY KEY,
+    token bigint NOT NULL
+);

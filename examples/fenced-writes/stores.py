@@ -1,0 +1,255 @@
+"""Stores that keep how many pairs of shoes there are, each with another way to check a fencing token.
+
+All work alike. `read(token)` returns the number of pairs, and from then on the store refuses every smaller token: who reads
+with a new token shuts out those before it, *before* it reckons with what it read. `write(token, pairs)` writes, unless
+a larger token has been seen. Refused raises `Refused`.
+
+In each, the check and the write are one step of the store. A check by itself, before the write, is worth nothing: the
+pause it is to guard against can strike between the two.
+"""
+
+import os
+from pathlib import Path
+
+import psycopg
+import redis
+
+HERE = Path(__file__).parent
+ITEM = "shoes"
+
+
+class Refused(Exception):
+    """The store has seen a larger token: the lock was lost, and somebody else has had it since."""
+
+
+def script(server, name):
+    return server.register_script((HERE / name).read_text())
+
+
+class RedisUnchecked:
+    """Believes everybody who writes."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def reset(self, pairs):
+        self.server.set("stock:shoes", pairs)
+
+    def read(self, token):
+        return int(self.server.get("stock:shoes"))
+
+    def write(self, token, pairs):
+        self.server.set("stock:shoes", pairs)
+
+
+class RedisHash:
+    """A hash for each record, with the fence in it. The form to take unless something speaks against it."""
+
+    def __init__(self, server):
+        self.server = server
+        self.step = script(server, "record.lua")
+
+    def reset(self, pairs):
+        self.server.delete("stock:shoes")
+        self.server.hset("stock:shoes", "pairs", pairs)
+
+    def read(self, token):
+        return int(self.run(token))
+
+    def write(self, token, pairs):
+        self.run(token, pairs)
+
+    def run(self, *arguments):
+        try:
+            return self.step(keys=["stock:shoes"], args=arguments)
+        except redis.ResponseError as error:
+            if str(error).startswith("FENCED"):
+                raise Refused(str(error).removeprefix("FENCED ")) from None
+            raise
+
+
+class RedisFunction(RedisHash):
+    """The same as a function, which the server keeps."""
+
+    def __init__(self, server):
+        self.server = server
+        server.function_load((HERE / "function.lua").read_text(), replace=True)
+
+    def run(self, *arguments):
+        self.step = lambda keys, args: self.server.fcall("stock_write", len(keys), *keys, *args)
+        return super().run(*arguments)
+
+
+class RedisTwoKeys(RedisHash):
+    """A plain string, with the fence in a key beside it."""
+
+    KEYS = ["{stock:shoes}", "{stock:shoes}:fence"]
+
+    def __init__(self, server):
+        self.server = server
+        two_keys = script(server, "two_keys.lua")
+        self.step = lambda keys, args: two_keys(keys=self.KEYS, args=args)
+
+    def reset(self, pairs):
+        self.server.delete(*self.KEYS)
+        self.server.set(self.KEYS[0], pairs)
+
+
+class RedisWatch(RedisHash):
+    """Where scripts are not allowed: WATCH makes EXEC fail if the record has changed since it was looked at."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def run(self, token, pairs=None):
+        while True:
+            try:
+                with self.server.pipeline() as step:
+                    step.watch("stock:shoes")
+                    fence = int(step.hget("stock:shoes", "fence") or 0)
+                    if token < fence:
+                        raise Refused(f"the record has seen token {fence}")
+                    step.multi()
+                    step.hset("stock:shoes", "fence", token)
+                    if pairs is not None:
+                        step.hset("stock:shoes", "pairs", pairs)
+                    step.hget("stock:shoes", "pairs")
+                    return step.execute()[-1]
+            except redis.WatchError:
+                pass  # somebody has written meanwhile: look again
+
+
+class RedisBesideLock:
+    """Where record and lock are on the same server."""
+
+    LEASE = 30_000  # milliseconds
+
+    def __init__(self, server, lock, owner):
+        self.server, self.lock, self.owner = server, lock, owner
+        self.step = script(server, "beside_lock.lua")
+
+    def reset(self, pairs):
+        self.server.set("stock:shoes", pairs)
+
+    def read(self, token):
+        return int(self.run(token))
+
+    def write(self, token, pairs):
+        self.run(token, pairs)
+
+    def run(self, token, *pairs):
+        try:
+            return self.step(keys=[self.lock, "stock:shoes"], args=[self.owner, token, self.LEASE, *pairs])
+        except redis.ResponseError as error:
+            if str(error).startswith("NOTHELD"):
+                raise Refused(str(error).removeprefix("NOTHELD ")) from None
+            raise
+
+
+class PostgresUnchecked:
+    """Believes everybody who writes."""
+
+    def __init__(self, db):
+        self.db = db
+        db.execute((HERE / "schema.sql").read_text())
+
+    def reset(self, pairs):
+        self.db.execute("TRUNCATE stock, fence")
+        self.db.execute("INSERT INTO stock (item, pairs) VALUES (%s, %s)", [ITEM, pairs])
+
+    def read(self, token):
+        return self.one("SELECT pairs FROM stock WHERE item = %s", [ITEM])
+
+    def write(self, token, pairs):
+        self.db.execute("UPDATE stock SET pairs = %s WHERE item = %s", [pairs, ITEM])
+
+    def one(self, statement, values):
+        """The number that the statement returns, from its only row. No row: refused."""
+        row = self.db.execute(statement, values).fetchone()
+        if row is None:
+            raise Refused(self.seen())
+        return row[0]
+
+    def seen(self):
+        return f"the row has seen token {self.db.execute('SELECT max(fence) FROM stock').fetchone()[0]}"
+
+
+class PostgresRow(PostgresUnchecked):
+    """The fence is a column of the row. The form to take unless something speaks against it."""
+
+    READ = """
+        UPDATE stock SET fence = %(token)s
+         WHERE item = %(item)s AND fence <= %(token)s
+        RETURNING pairs
+    """
+    WRITE = """
+        UPDATE stock SET pairs = %(pairs)s, fence = %(token)s
+         WHERE item = %(item)s AND fence <= %(token)s
+        RETURNING pairs
+    """
+
+    def read(self, token):
+        return self.one(self.READ, {"item": ITEM, "token": token})
+
+    def write(self, token, pairs):
+        self.one(self.WRITE, {"item": ITEM, "token": token, "pairs": pairs})
+
+
+class PostgresUpsert(PostgresRow):
+    """Where the row may not be there yet."""
+
+    READ = """
+        INSERT INTO stock (item, pairs, fence) VALUES (%(item)s, 0, %(token)s)
+            ON CONFLICT (item) DO UPDATE SET fence = excluded.fence
+         WHERE stock.fence <= excluded.fence
+        RETURNING pairs
+    """
+    WRITE = """
+        INSERT INTO stock (item, pairs, fence) VALUES (%(item)s, %(pairs)s, %(token)s)
+            ON CONFLICT (item) DO UPDATE SET pairs = excluded.pairs, fence = excluded.fence
+         WHERE stock.fence <= excluded.fence
+        RETURNING pairs
+    """
+
+
+class PostgresTransaction(PostgresUnchecked):
+    """Where one lock stands for many rows: a row for the lock, taken first in every transaction. It stays locked until the
+    transaction is over, so nobody with another token comes between the check and what follows."""
+
+    FENCE = """
+        INSERT INTO fence (lock, token) VALUES (%(lock)s, %(token)s)
+            ON CONFLICT (lock) DO UPDATE SET token = excluded.token
+         WHERE fence.token <= excluded.token
+        RETURNING token
+    """
+
+    def read(self, token):
+        with self.db.transaction():
+            self.one(self.FENCE, {"lock": "lock:shoes", "token": token})
+            return super().read(token)
+
+    def write(self, token, pairs):
+        with self.db.transaction():
+            self.one(self.FENCE, {"lock": "lock:shoes", "token": token})
+            super().write(token, pairs)  # and whatever else belongs to it
+
+    def seen(self):
+        return f"the lock's row has seen token {self.db.execute('SELECT max(token) FROM fence').fetchone()[0]}"
+
+
+def connect_redis():
+    return redis.Redis(unix_socket_path=os.environ["REDIS_SOCKET"], decode_responses=True)
+
+
+def connect_postgres():
+    """As PGHOST, PGUSER and the like say."""
+    return psycopg.connect(autocommit=True)
+
+
+def open_store(name):
+    return {
+        "redis-unchecked": lambda: RedisUnchecked(connect_redis()),
+        "redis": lambda: RedisHash(connect_redis()),
+        "postgres-unchecked": lambda: PostgresUnchecked(connect_postgres()),
+        "postgres": lambda: PostgresRow(connect_postgres()),
+    }[name]()

@@ -1,0 +1,12 @@
+-- A value that is a plain string, and its fence in a key beside it. In a cluster both need one slot: {stock:shoes} and
+-- {stock:shoes}:fence. Neither may expire before the other.
+-- KEYS[1]: the value. KEYS[2]: the fence. ARGV[1]: the token. ARGV[2]: the value to write, or none to read only.
+local fence = redis.call('GET', KEYS[2]) or '0'
+if tonumber(ARGV[1]) < tonumber(fence) then
+    return redis.error_reply('FENCED the record has seen token ' .. fence)
+end
+redis.call('SET', KEYS[2], ARGV[1])
+if ARGV[2] then
+    redis.call('SET', KEYS[1], ARGV[2])
+end
+return redis.call('GET', KEYS[1])
