@@ -175,6 +175,11 @@ impl Client {
         }
     }
 
+    /// The next push of RESP3 that has come before a reply and has not been looked at.
+    pub fn unread_push(&mut self) -> Option<Reply> {
+        self.pushes.pop_front()
+    }
+
     /// Whether no reply has arrived yet. Says something only once the server is known to have done its work.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {

@@ -51,6 +51,7 @@ mod server {
     mod steps;
     mod tokens;
     mod tools;
+    mod told;
     mod transactions;
     mod waiting;
     mod writes;

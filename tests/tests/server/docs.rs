@@ -10,7 +10,7 @@
 //! (waits)                                    the client is blocked
 //! alice> LOCK.RELEASE order:42 alice
 //! (integer) 0
-//! bob:                                       the next reply on that connection
+//! bob:                                       the next reply on that connection, or after `-> ` the next push
 //! 1) (integer) 1795255081422190
 //! 2) (integer) 1
 //! ```
@@ -27,6 +27,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const WAITS: &str = "(waits)\n";
+
+/// How redis-cli begins a line with what the server has sent unasked.
+const PUSHED: &str = "-> ";
 
 #[test]
 fn the_sessions_shown_are_what_happens() {
@@ -74,6 +77,15 @@ fn a_session_that_is_wrong_fails() {
             "a reply that is not shown",
             "> LOCK.ACQUIRE lock a PX 20\n1) (integer) 1795255079187823\n2) (integer) 1\n\
              b> LOCK.ACQUIRE lock b BLOCK 0\n(waits)\n> BLPOP none 0.5\n(nil)\n",
+        ),
+        (
+            "a push of another key",
+            "a> HELLO 3\n...\na> CLIENT TRACKING ON\nOK\na> LOCK.INFO lock\n(nil)\n\
+             b> SET lock value\nOK\na:\n-> invalidate: 'other'\n",
+        ),
+        (
+            "a push that is not shown",
+            "> HELLO 3\n...\n> CLIENT TRACKING ON\nOK\n> LOCK.INFO lock\n(nil)\nb> SET lock value\nOK\n",
         ),
     ];
     for (what, text) in wrong {
@@ -297,6 +309,13 @@ fn play(session: &Session) -> Result<(), String> {
             }
             continue;
         }
+        if step.output.starts_with(PUSHED) {
+            let real = pushed(&client.push());
+            if step.output != real {
+                return wrong(format!("shown\n{}but it is\n{real}", step.output));
+            }
+            continue;
+        }
         match client.reply_within(DEADLINE) {
             Ok(reply) => {
                 let real = shown(&reply);
@@ -310,6 +329,9 @@ fn play(session: &Session) -> Result<(), String> {
     for (who, (client, _)) in &mut clients {
         if let Ok(reply) = client.reply_within(Duration::from_millis(1)) {
             return Err(format!("{}: not shown at {who}\n{}", session.place, shown(&reply)));
+        }
+        if let Some(push) = client.unread_push() {
+            return Err(format!("{}: not shown at {who}\n{}", session.place, pushed(&push)));
         }
     }
     if meanings.keep_order() {
@@ -344,6 +366,13 @@ fn words(command: &str) -> Vec<String> {
         }
     }
     words
+}
+
+/// A message of client-side caching as redis-cli shows it.
+fn pushed(push: &Reply) -> String {
+    let [kind, Reply::Array(keys)] = push.items() else { panic!("no session shows such a push: {push:?}") };
+    let keys: Vec<String> = keys.iter().map(|key| format!("'{}'", key.text())).collect();
+    format!("{PUSHED}{}: {}\n", kind.text(), keys.join(", "))
 }
 
 /// A reply as redis-cli shows it.

@@ -1,0 +1,519 @@
+//! The table of docs/events.md, row by row: what happens to a lock, which events are published, and whether clients that
+//! track it are told.
+
+use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// What is told of one thing that happens: as a row of the table says it.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    events: String,
+    invalidated: String,
+}
+
+/// Somebody who hears all events, and somebody who tracks `lock`, which he has read.
+struct Audience {
+    events: Client,
+    tracker: Client,
+    other: Client,
+}
+
+impl Audience {
+    #[track_caller]
+    fn of(server: &Server) -> Self {
+        let (mut events, mut tracker, mut other) = (server.client(), server.client3(), server.client());
+        assert_eq!(tracker.call("CLIENT TRACKING ON"), Reply::ok());
+        tracker.call("LOCK.INFO lock");
+        tracker.call("GET the-end");
+        assert_eq!(other.call("CONFIG SET notify-keyspace-events EA"), Reply::ok());
+        events.call("PSUBSCRIBE __keyevent@*__:*");
+        Self { events, tracker, other }
+    }
+
+    /// All that they have been told.
+    #[track_caller]
+    fn told(mut self) -> Told {
+        assert_eq!(self.other.call("SET the-end reached"), Reply::ok());
+        Told { events: self.heard(), invalidated: self.invalidated() }
+    }
+
+    #[track_caller]
+    fn heard(&mut self) -> String {
+        let mut events = Vec::new();
+        loop {
+            let message = self.events.reply();
+            let (channel, key) = (message.items()[2].text(), message.items()[3].text());
+            let (_, event) = channel.split_once("__:").expect("the channel of an event");
+            match key.as_str() {
+                "the-end" => break,
+                "filler" => {}
+                "lock" => events.push(format!("`{event}`")),
+                _ => events.push(format!("`{event}` of `{key}`")),
+            }
+        }
+        // The wall clock, by which the server ends a TTL, may run a little ahead: see below.
+        events.dedup_by(|again, event| again == event && event == "`expired`");
+        if events.is_empty() { "none".to_owned() } else { events.join(", ") }
+    }
+
+    #[track_caller]
+    fn invalidated(&mut self) -> String {
+        let mut answer = "no";
+        loop {
+            match &self.tracker.push().items()[1] {
+                Reply::Array(keys) if keys[..] == [Reply::bulk("lock")] => answer = "yes",
+                // After it the tracker is told of nothing that it does not read again.
+                Reply::Null => return "yes, of all keys".to_owned(),
+                _ => return answer.to_owned(),
+            }
+        }
+    }
+}
+
+/// What is told on `server` while `act` is done.
+#[track_caller]
+fn told_on(server: &Server, act: impl FnOnce(&mut Client)) -> Told {
+    let audience = Audience::of(server);
+    act(&mut server.client());
+    audience.told()
+}
+
+/// What is told while `act` is done, after `before`.
+#[track_caller]
+fn told(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> Told {
+    let server = Server::start();
+    before(&mut server.client());
+    told_on(&server, act)
+}
+
+/// What is told while `act` is done to a lock that A holds and B waits for, until B has it.
+#[track_caller]
+fn told_until_granted(act: impl FnOnce(&mut Client)) -> Told {
+    let (server, _a, mut b) = Server::start_contended();
+    told_on(&server, |client| {
+        act(client);
+        assert_eq!(b.reply().grant().holds, 1);
+    })
+}
+
+fn held(client: &mut Client) {
+    client.acquire("lock A PX 600000");
+}
+
+/// For long enough that somebody can begin to listen.
+fn held_briefly(client: &mut Client) {
+    client.acquire("lock A PX 2000");
+}
+
+fn held_twice(client: &mut Client) {
+    held(client);
+    held(client);
+}
+
+/// Waits until the server has dropped the key by itself. To look for the key would make it do so.
+#[track_caller]
+fn see_dropped(client: &mut Client) {
+    eventually("the key is gone", || client.call("DBSIZE") == Reply::Int(0));
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+type Case = (&'static str, fn() -> Told);
+
+const CASES: &[Case] = &[
+    ("A free lock is acquired.", || told(|_| {}, held)),
+    ("Its owner acquires it again.", || told(held, held)),
+    ("A repeated LOCK.ACQUIRE extends the lease.", || {
+        told(
+            |client| _ = client.acquire("lock A PX 1000 HOLDS 1"),
+            |client| {
+                client.acquire("lock A PX 600000 HOLDS 1");
+            },
+        )
+    }),
+    ("A repeated LOCK.ACQUIRE does not.", || {
+        told(held, |client| _ = client.acquire("lock A PX 1000 HOLDS 1"))
+    }),
+    ("LOCK.RENEW.", || told(held, |client| _ = client.call("LOCK.RENEW lock A").int())),
+    ("One hold of several is released.", || {
+        told(held_twice, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(1)))
+    }),
+    ("The last hold is released.", || {
+        told(held, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(0)))
+    }),
+    ("All holds are released with `ALL`.", || {
+        told(held_twice, |client| assert_eq!(client.call("LOCK.RELEASE lock A ALL"), Reply::Int(0)))
+    }),
+    ("A request is refused.", || {
+        told(held, |client| {
+            client.call("LOCK.ACQUIRE lock B");
+            client.call("LOCK.RENEW lock B");
+            client.call("LOCK.RELEASE lock B");
+            client.call("LOCK.RELEASE lock A HOLDS 7");
+        })
+    }),
+    ("Somebody begins to wait, and ceases to.", || {
+        told(held, |client| _ = client.call("LOCK.ACQUIRE lock B BLOCK 20"))
+    }),
+    ("Hand-off: the last hold is released, and somebody waits.", || {
+        told_until_granted(|client| _ = client.call("LOCK.RELEASE lock A").int())
+    }),
+    ("Hand-off to an owner that waits on two connections.", || {
+        let (server, mut a, mut b) = Server::start_contended();
+        let mut again = server.waiter("lock B BLOCK 0");
+        told_on(&server, |_| {
+            a.call("LOCK.RELEASE lock A").int();
+            assert_eq!((b.reply().grant().holds, again.reply().grant().holds), (1, 2));
+        })
+    }),
+    ("Hand-off to a client that has just left, and passes it on.", || {
+        let (server, mut a, b) = Server::start_contended();
+        let mut c = server.waiter("lock C BLOCK 0");
+        told_on(&server, |_| {
+            server.freeze();
+            a.send("LOCK.RELEASE lock A");
+            server.see_unread_from(a.port());
+            let port = b.port();
+            drop(b);
+            server.see_left(port);
+            server.thaw();
+            assert_eq!(c.reply().grant().holds, 1);
+        })
+    }),
+    ("The lease ends.", || told(held_briefly, see_dropped)),
+    ("The lease ends, and somebody waits.", || {
+        let server = Server::start();
+        held_briefly(&mut server.client());
+        let mut b = server.waiter("lock B BLOCK 0");
+        told_on(&server, |_| assert_eq!(b.reply().grant().holds, 1))
+    }),
+    ("The lease ends, and a command finds it first.", || {
+        let server = Server::start();
+        let mut a = server.client();
+        held_briefly(&mut a);
+        // Without a TTL only the module knows.
+        a.call("PERSIST lock");
+        told_on(&server, |client| {
+            eventually("the lease is over", || !client.call("LOCK.ACQUIRE lock B").is_null());
+        })
+    }),
+    ("DEL, UNLINK.", || told(held, |client| assert_eq!(client.call("UNLINK lock"), Reply::Int(1)))),
+    ("DEL, UNLINK, and somebody waits.", || told_until_granted(|client| _ = client.call("DEL lock"))),
+    ("SET over it.", || {
+        let (server, _a, mut b) = Server::start_contended();
+        told_on(&server, |client| {
+            client.call("SET lock value");
+            assert_eq!(b.reply().error_word(), "WRONGTYPE");
+        })
+    }),
+    ("RENAME to `other`.", || told(held, |client| _ = client.call("RENAME lock other"))),
+    ("RENAME to `other`, and somebody waits.", || {
+        told_until_granted(|client| _ = client.call("RENAME lock other"))
+    }),
+    ("RENAME of the lock `other` to this.", || {
+        told(
+            |client| {
+                held(client);
+                client.acquire("other C");
+            },
+            |client| _ = client.call("RENAME other lock"),
+        )
+    }),
+    ("MOVE to another database.", || told(held, |client| _ = client.call("MOVE lock 1"))),
+    ("FLUSHDB, FLUSHALL.", || told(held, |client| _ = client.call("FLUSHDB"))),
+    ("FLUSHDB, FLUSHALL, and somebody waits.", || told_until_granted(|client| _ = client.call("FLUSHALL"))),
+    ("SWAPDB with an empty database.", || told(held, |client| _ = client.call("SWAPDB 0 1"))),
+    ("SWAPDB with an empty database, and somebody waits.", || {
+        told_until_granted(|client| _ = client.call("SWAPDB 0 1"))
+    }),
+    ("RESTORE.", || {
+        let server = Server::start();
+        let mut a = server.client();
+        held(&mut a);
+        let payload = a.call("DUMP lock");
+        a.call("DEL lock");
+        told_on(&server, |client| {
+            assert_eq!(client.call([b"RESTORE", b"lock".as_slice(), b"0", payload.bytes()]), Reply::ok());
+        })
+    }),
+    ("EXPIRE by hand, and then that time.", || {
+        told(held, |client| {
+            client.call("PEXPIRE lock 20");
+            see_dropped(client);
+        })
+    }),
+    ("EXPIRE by hand, and somebody waits.", || {
+        told_until_granted(|client| _ = client.call("PEXPIRE lock 20"))
+    }),
+    ("Eviction: the tenure is kept.", || told(held, |client| client.evict("lock"))),
+    ("Its owner's next command puts it back.", || {
+        let server = Server::start();
+        let mut a = server.client();
+        held(&mut a);
+        a.evict("lock");
+        told_on(&server, |client| _ = client.call("LOCK.RENEW lock A").int())
+    }),
+    ("Its lease ends before that.", || {
+        let server = Server::start();
+        let mut a = server.client();
+        held_briefly(&mut a);
+        a.evict("lock");
+        told_on(&server, |client| {
+            eventually("nothing is kept", || client.stat("lock", "lock_tenures_kept") == 0);
+        })
+    }),
+    ("The wall clock leaps past the lease: the tenure is kept, and put back.", || {
+        let mut clock = WallClock::new();
+        let server = Setup::new().clock(&clock).start();
+        held(&mut server.client());
+        told_on(&server, |client| {
+            clock.forward(HOUR);
+            eventually("it was kept", || client.stat("lock", "lock_tenures_kept_from_clock_steps") == 1);
+            eventually("it is back", || client.call("EXISTS lock") == Reply::Int(1));
+        })
+    }),
+    ("Quarantine: LOCK.RENEW restores a tenure.", || {
+        let server = Server::start_with("quarantine 600000");
+        told_on(&server, |client| _ = client.call("LOCK.RENEW lock A TOKEN 4711").int())
+    }),
+    ("Quarantine: a larger token takes the place of a restored tenure.", || {
+        let server = Server::start_with("quarantine 600000");
+        server.client().call("LOCK.RENEW lock A TOKEN 4711").int();
+        told_on(&server, |client| _ = client.call("LOCK.RENEW lock B TOKEN 4712").int())
+    }),
+    ("The quarantine ends, and somebody waits.", || {
+        let server = Server::start_with("quarantine 600000");
+        let (mut b, mut observer) = (server.client(), server.client());
+        b.ask("lock B BLOCK 0");
+        observer.see_blocked(1);
+        told_on(&server, |client| {
+            client.call("CONFIG SET lock.quarantine 0");
+            assert_eq!(b.reply().grant().holds, 1);
+        })
+    }),
+];
+
+#[test]
+fn what_happens_is_told_as_the_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md");
+    let page = fs::read_to_string(path).expect("docs/events.md");
+    let rows = page.lines().skip_while(|line| !line.starts_with("| what happens |")).skip(2);
+    let mut rows: BTreeMap<String, Told> = rows
+        .map_while(|line| {
+            let [what, events, invalidated] =
+                line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect::<Vec<_>>()[..]
+            else {
+                panic!("no row of three: {line}");
+            };
+            let told = Told { events: events.to_owned(), invalidated: invalidated.to_owned() };
+            Some((what.to_owned(), told))
+        })
+        .collect();
+    let mut wrong = Vec::new();
+    for (what, case) in CASES {
+        let told = case();
+        let row = rows.remove(*what);
+        if row.as_ref() != Some(&told) {
+            wrong.push(format!("| {what} | {} | {} |", told.events, told.invalidated));
+        }
+    }
+    assert!(wrong.is_empty(), "so it is, but the table says otherwise:\n{}", wrong.join("\n"));
+    assert!(rows.is_empty(), "nothing is tested of {rows:#?}");
+}
+
+#[test]
+fn a_replica_tells_of_the_end_of_a_lease_that_the_module_found_as_its_primary_does() {
+    let primary = Server::start();
+    held_briefly(&mut primary.client());
+    let mut b = primary.waiter("lock B BLOCK 0");
+    // With a TTL the server finds it in the moment in which the module looks.
+    primary.client().call("PERSIST lock");
+    let replica = Server::start_replica_of(&primary);
+    let mut audience = Audience::of(&replica);
+    b.reply().grant();
+    replica.see_in_sync_with(&primary);
+    primary.client().call("SET the-end reached");
+    assert_eq!(audience.heard(), "`expired`, `lock.acquired`");
+    assert_eq!(audience.invalidated(), "yes");
+}
+
+#[test]
+fn a_replica_tells_of_the_end_of_a_lease_that_the_server_found_as_a_deletion() {
+    let primary = Server::start();
+    held_briefly(&mut primary.client());
+    let replica = Server::start_replica_of(&primary);
+    let mut audience = Audience::of(&replica);
+    see_dropped(&mut primary.client());
+    primary.client().call("SET the-end reached");
+    assert_eq!(audience.heard(), "`del`");
+    assert_eq!(audience.invalidated(), "yes");
+}
+
+#[test]
+fn a_full_resync_and_a_promotion_have_no_events() {
+    let (primary, other) = (Server::start(), Server::start());
+    held(&mut primary.client());
+    other.client().acquire("lock B PX 600000");
+    let mut audience = Audience::of(&other);
+    other.follow(&primary);
+    assert_eq!(audience.other.owner("lock").as_deref(), Some("A"));
+    other.promote();
+    audience.other.call("SET the-end reached");
+    assert_eq!(audience.heard(), "none");
+}
+
+#[test]
+fn where_the_wall_clock_is_ahead_an_end_is_told_when_the_server_finds_it_and_when_it_comes() {
+    let mut clock = WallClock::new();
+    let server = Setup::new().clock(&clock).start();
+    held_briefly(&mut server.client());
+    let mut audience = Audience::of(&server);
+    clock.forward(Duration::from_millis(900));
+    assert_eq!(audience.events.reply().items()[2].text(), "__keyevent@0__:expired");
+    assert_told_of(&mut audience.tracker, "lock");
+    assert_eq!(audience.tracker.call("LOCK.INFO lock").info().holders[0].owner, "A");
+    assert_eq!(audience.events.reply().items()[2].text(), "__keyevent@0__:expired");
+    assert_told_of(&mut audience.tracker, "lock");
+    assert_eq!(audience.tracker.call("LOCK.INFO lock"), Reply::Null);
+}
+
+/// A connection that tracks as told, and A's, which has the lock.
+#[track_caller]
+fn tracker_of_a_held_lock(how: &str) -> (Server, Client, Client) {
+    let server = Server::start();
+    let (mut tracker, mut a) = (server.client3(), server.client());
+    held(&mut a);
+    assert_eq!(tracker.call(format!("CLIENT TRACKING ON {how}")), Reply::ok());
+    (server, tracker, a)
+}
+
+/// Asserts that the next that a tracker is told of is `key`.
+#[track_caller]
+fn assert_told_of(tracker: &mut Client, key: &str) {
+    let expected = [Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk(key)])];
+    assert_eq!(tracker.push().items(), expected);
+}
+
+#[test]
+fn a_tracker_is_told_once_until_it_reads_again() {
+    let (_server, mut tracker, mut a) = tracker_of_a_held_lock("");
+    tracker.call("LOCK.INFO lock");
+    tracker.call("LOCK.INFO mark");
+    a.call("LOCK.RENEW lock A");
+    a.call("LOCK.RELEASE lock A");
+    a.acquire("mark A");
+    assert_told_of(&mut tracker, "lock");
+    assert_told_of(&mut tracker, "mark");
+}
+
+#[test]
+fn a_tracker_is_told_of_a_lock_that_was_free_when_it_read_it() {
+    let (_server, mut tracker, mut a) = tracker_of_a_held_lock("");
+    assert_eq!(tracker.call("LOCK.INFO free"), Reply::Null);
+    a.acquire("free A");
+    assert_told_of(&mut tracker, "free");
+}
+
+#[test]
+fn a_tracker_of_a_prefix_is_told_again_and_again_and_need_not_read() {
+    let (server, mut tracker, mut a) = tracker_of_a_held_lock("BCAST PREFIX lo PREFIX other");
+    let mut b = server.waiter("lock B PX 600000 BLOCK 0");
+    for _ in 0..2 {
+        a.call("LOCK.RENEW lock A PX 600000");
+        assert_told_of(&mut tracker, "lock");
+    }
+    a.acquire("unasked-for A");
+    a.call("LOCK.RELEASE lock A");
+    b.reply().grant();
+    assert_told_of(&mut tracker, "lock");
+    a.acquire("other A PX 20");
+    assert_told_of(&mut tracker, "other");
+    assert_told_of(&mut tracker, "other");
+}
+
+#[test]
+fn a_tracker_of_a_prefix_with_noloop_is_told_of_what_others_do_only() {
+    let (_server, mut tracker, mut a) = tracker_of_a_held_lock("BCAST PREFIX lock NOLOOP");
+    tracker.call("LOCK.RENEW lock A PX 600000").int();
+    a.acquire("lock-mark A");
+    assert_told_of(&mut tracker, "lock-mark");
+    a.call("DEL lock");
+    assert_told_of(&mut tracker, "lock");
+}
+
+/// What is its own change takes the place of the message, and the server forgets that it has read the lock.
+#[test]
+fn a_tracker_with_noloop_reads_again_after_its_own_renewal_or_is_told_nothing_more() {
+    let (_server, mut tracker, mut a) = tracker_of_a_held_lock("NOLOOP");
+    tracker.call("LOCK.INFO lock");
+    tracker.call("LOCK.RENEW lock A PX 600000").int();
+    tracker.call("LOCK.INFO mark");
+    a.call("LOCK.RENEW lock A PX 600000").int();
+    a.acquire("mark A");
+    assert_told_of(&mut tracker, "mark");
+    tracker.call("LOCK.INFO lock");
+    a.call("DEL lock");
+    assert_told_of(&mut tracker, "lock");
+}
+
+#[test]
+fn a_tracker_with_optin_is_told_of_what_it_opted_for() {
+    let (_server, mut tracker, mut a) = tracker_of_a_held_lock("OPTIN");
+    tracker.call("LOCK.INFO lock");
+    assert_eq!(tracker.call("CLIENT CACHING YES"), Reply::ok());
+    tracker.call("LOCK.INFO mark");
+    a.call("DEL lock");
+    a.acquire("mark A");
+    assert_told_of(&mut tracker, "mark");
+}
+
+#[test]
+fn a_tracker_that_speaks_resp2_has_another_connection_told() {
+    let server = Server::start();
+    let (mut told, mut tracker, mut a) = (server.client(), server.client(), server.client());
+    held(&mut a);
+    let id = told.id();
+    told.call("SUBSCRIBE __redis__:invalidate");
+    assert_eq!(tracker.call(format!("CLIENT TRACKING ON REDIRECT {id}")), Reply::ok());
+    tracker.call("LOCK.INFO lock");
+    a.call("LOCK.RELEASE lock A");
+    let message = told.reply();
+    let expected = ["message", "__redis__:invalidate"].map(Reply::bulk);
+    assert_eq!(message.items()[..2], expected);
+    assert_eq!(message.items()[2], Reply::Array(vec![Reply::bulk("lock")]));
+}
+
+#[test]
+fn a_tracker_that_waits_for_a_lock_is_told_meanwhile() {
+    let (server, mut tracker, mut a) = tracker_of_a_held_lock("");
+    tracker.call("LOCK.INFO lock");
+    a.acquire("other A");
+    tracker.ask("other B BLOCK 0");
+    server.client().see_waiters("other", 1);
+    a.call("DEL lock");
+    assert_told_of(&mut tracker, "lock");
+    a.call("LOCK.RELEASE other A");
+    tracker.reply().grant();
+}
+
+#[test]
+fn a_user_who_may_only_watch_can() {
+    let server = Server::start();
+    let (mut a, mut told, mut tracker) = (server.client(), server.client(), server.client());
+    held(&mut a);
+    let may = "+lock.info ~lock +client|tracking +client|id +ping +subscribe &__redis__:invalidate";
+    assert_eq!(a.call(format!("ACL SETUSER watcher on nopass {may}")), Reply::ok());
+    for client in [&mut told, &mut tracker] {
+        assert_eq!(client.call("AUTH watcher any"), Reply::ok());
+    }
+    let id = told.id();
+    assert_eq!(told.call("SUBSCRIBE __redis__:invalidate").items()[2], Reply::Int(1));
+    assert_eq!(tracker.call(format!("CLIENT TRACKING ON REDIRECT {id}")), Reply::ok());
+    assert_eq!(tracker.call("LOCK.INFO lock").info().holders[0].owner, "A");
+    assert_eq!(tracker.call("DEL lock").error_word(), "NOPERM");
+    a.call("DEL lock");
+    assert_eq!(told.reply().items()[2], Reply::Array(vec![Reply::bulk("lock")]));
+}
