@@ -1,0 +1,339 @@
+//! Acquiring a lock.
+
+use crate::client::{Client, Shared};
+use crate::error::Error;
+use crate::guard::Guard;
+use crate::keeper::{Abandoned, Errand};
+use crate::request::{Block, Claim, Grant, grant, millis};
+use crate::servers::{Attempts, Lane, Line};
+use crate::tenure::{FAR, Lease, Tenure};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::{Mutex, OwnedMutexGuard, SemaphorePermit};
+use tokio::time::timeout_at;
+
+/// The lease where none is named.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A wait without limit bears an outage as long as the client's patience. An attempt that has lasted longer than so many response
+/// limits was in the queue, and an outage begins when it ends.
+const A_WAIT: u32 = 3;
+
+/// A lock that may be acquired, and how.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn example(client: lockward_client::Client) -> Result<(), lockward_client::Error> {
+/// let guard = client.lock("order:42").lease(Duration::from_secs(10)).wait(Duration::from_secs(60)).acquire().await?;
+/// # guard.release().await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a lock is not acquired until `acquire` is called"]
+pub struct Lock {
+    client: Client,
+    key: Vec<u8>,
+    owner: Option<Vec<u8>>,
+    lease: Duration,
+    is_renewed: bool,
+    hold_limit: Option<Duration>,
+    wait: Option<Duration>,
+    replicas: Option<(usize, Duration)>,
+}
+
+impl Lock {
+    pub(crate) const fn new(client: Client, key: Vec<u8>) -> Self {
+        Self {
+            client,
+            key,
+            owner: None,
+            lease: LEASE,
+            is_renewed: true,
+            hold_limit: None,
+            wait: None,
+            replicas: None,
+        }
+    }
+
+    /// How long the lock stays held when this process is not heard of any more: 30 seconds, at least 1 millisecond. While it
+    /// is, the lease is renewed each time a third of it has passed. The server may have a longest lease, see `lock.max-lease` and
+    /// `lock.quarantine`.
+    pub fn lease(self, lease: Duration) -> Self {
+        Self { lease, ..self }
+    }
+
+    /// Does not renew the lease: the lock is lost when it is over.
+    pub fn without_renewal(self) -> Self {
+        Self { is_renewed: false, ..self }
+    }
+
+    /// Renews the lease no further than so long after the lock was acquired. A holder that is stuck does not keep the lock for ever.
+    pub fn hold_limit(self, limit: Duration) -> Self {
+        Self { hold_limit: Some(limit), ..self }
+    }
+
+    /// How long [`acquire`](Self::acquire) waits for the lock: without limit, unless this is called.
+    pub fn wait(self, limit: Duration) -> Self {
+        Self { wait: Some(limit), ..self }
+    }
+
+    /// The owner to acquire it as: any 1 to 1,024 bytes. Whoever names the same owner, anywhere, *is* the same owner, and has the lock when
+    /// that has it; within one client, acquiring it again enters again, and each guard is one hold. Without this, each
+    /// acquisition is an owner of its own.
+    pub fn owner(self, owner: impl AsRef<[u8]>) -> Self {
+        Self { owner: Some(owner.as_ref().to_vec()), ..self }
+    }
+
+    /// Acquires it only if so many replicas have heard of it within a time; else it is given back, and the error is
+    /// [`Error::Unreplicated`]. A promoted replica that had heard of a grant has it.
+    pub fn replicas(self, count: usize, within: Duration) -> Self {
+        Self { replicas: Some((count, within)), ..self }
+    }
+
+    /// Acquires the lock if it is free.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is not. Otherwise as [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Guard, Error> {
+        self.wait(Duration::ZERO).acquire().await
+    }
+
+    /// Acquires the lock, and waits for it in the server's queue if it is held: first come, first served.
+    ///
+    /// It may be repeated, and is, as often as a reply is lost: nothing is counted twice, and a place in the queue is kept. If the server dies, hands over to
+    /// another one or sends the request elsewhere meanwhile, it is sent there, and waits on at the end of that queue.
+    ///
+    /// **If the future is dropped**, the place in the queue is given up, and so is what may have been granted meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the wait limit is reached, [`Error::Unreachable`] when no server has answered for longer than the wait limit and the
+    /// client's patience, [`Error::Server`] with what the server says, such as `MAXWAITERS` or `OOM`.
+    pub async fn acquire(self) -> Result<Guard, Error> {
+        self.check()?;
+        let limit = self.wait.map(|wait| Instant::now() + wait.min(FAR));
+        let Some(owner) = &self.owner else {
+            let claim = Claim { key: self.key.clone(), owner: self.client.shared.fresh_owner() };
+            return self.take(claim, limit, None).await.map(|tenure| self.guard(tenure));
+        };
+        let claim = Claim { key: self.key.clone(), owner: owner.clone() };
+        let turns = self.client.shared.turns(&self.key, owner);
+        let turn = turns.lock_owned();
+        let mut turn = match limit {
+            Some(limit) => timeout_at(limit.into(), turn).await.map_err(|_| Error::Busy)?,
+            None => turn.await,
+        };
+        if let Some(tenure) = turn.upgrade() {
+            match tenure.enter(&self.client.shared.servers).await {
+                Ok(()) => return Ok(Guard::new(self.client.shared, tenure)),
+                // It has ended: this is the next one.
+                Err(Error::Lost(_)) => {}
+                Err(error) => {
+                    self.client.shared.leave(Errand::Settle(tenure));
+                    return Err(error);
+                }
+            }
+            *turn = Weak::new();
+        }
+        let tenure = self.take(claim, limit, Some(turn)).await?;
+        Ok(self.guard(tenure))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if millis(self.lease) == 0 {
+            return Err(Error::Invalid("a lease lasts a millisecond at least"));
+        }
+        if self.owner.as_ref().is_some_and(|owner| owner.is_empty() || owner.len() > 1_024) {
+            return Err(Error::Invalid("an owner is 1 to 1,024 bytes"));
+        }
+        if self.owner.as_ref().is_some_and(|owner| owner == b"*") {
+            return Err(Error::Invalid("the owner * stands for one that the server makes up"));
+        }
+        if self.hold_limit.is_some_and(|limit| millis(limit) == 0) {
+            return Err(Error::Invalid("a hold limit lasts a millisecond at least"));
+        }
+        Ok(())
+    }
+
+    fn guard(self, tenure: Arc<Tenure>) -> Guard {
+        if tenure.lease.is_renewed {
+            self.client.shared.leave(Errand::Keep(Arc::clone(&tenure)));
+        }
+        Guard::new(self.client.shared, tenure)
+    }
+
+    /// Acquires it as an owner that does not hold it, as far as this process knows.
+    async fn take(
+        &self,
+        claim: Claim,
+        limit: Option<Instant>,
+        turn: Option<OwnedMutexGuard<Weak<Tenure>>>,
+    ) -> Result<Arc<Tenure>, Error> {
+        let shared = &self.client.shared;
+        let servers = &shared.servers;
+        let abandoned = Abandoned { claim: claim.clone(), waited: false, lease: self.lease, turn };
+        let mut stake = Stake { shared, abandoned: Some(abandoned) };
+        let patience = Instant::now() + servers.settings.patience;
+        let mut attempts = servers.attempts(&claim.key, limit.unwrap_or(patience).max(patience));
+        let mut line: Option<Line> = None;
+        let mut permit: Option<SemaphorePermit<'_>> = None;
+        loop {
+            let asked = Instant::now();
+            let wait = limit.map(|limit| limit.saturating_duration_since(asked));
+            // The first time it is only tried: whoever finds the lock free needs no connection of its own.
+            let waits = permit.is_some();
+            let block = match wait {
+                _ if !waits => Block::No,
+                Some(wait) => Block::For(wait),
+                None => Block::WithoutLimit,
+            };
+            let cmd = claim.acquire(self.millis(), 1, block);
+            let response = servers.settings.response_limit;
+            if waits {
+                stake.waits(true);
+            }
+            let sent = if waits {
+                let within = wait.map(|wait| wait.saturating_add(response));
+                attempts.send(&mut Lane::Own(&mut line), &cmd, within).await
+            } else {
+                attempts.send(&mut Lane::Shared, &cmd, Some(response)).await
+            };
+            let granted = match sent {
+                Ok(reply) => grant(reply)?,
+                Err(setback) => {
+                    if limit.is_none() && asked.elapsed() > response * A_WAIT {
+                        attempts.until = Instant::now() + servers.settings.patience;
+                    }
+                    if let Err(error) = attempts.after(setback).await {
+                        // The server's own word that nothing is granted, and no other request under way.
+                        if matches!(error, Error::Server { .. }) && !attempts.is_uncertain {
+                            stake.lost();
+                        }
+                        return Err(error);
+                    }
+                    continue;
+                }
+            };
+            match granted {
+                Some(grant) => {
+                    stake.waits(false);
+                    if self.replicas.is_some() && permit.is_none() {
+                        permit = shared.waiting.acquire().await.ok();
+                    }
+                    let Some(until) = self.confirm(&mut attempts, &claim, grant, asked, &mut line).await?
+                    else {
+                        // It was lost again before this process has heard of it.
+                        continue;
+                    };
+                    if let Some(line) = line {
+                        servers.put_back(line);
+                    }
+                    let last = self.hold_limit.map(|limit| Instant::now() + limit.min(FAR));
+                    let lease = Lease { millis: self.millis(), is_renewed: self.is_renewed, last };
+                    return Ok(stake.won(|turns| Tenure::new(claim, grant, lease, until, turns)));
+                }
+                None if wait.is_some_and(|wait| wait.is_zero()) || waits => {
+                    if let Some(line) = line {
+                        servers.put_back(line);
+                    }
+                    stake.lost();
+                    return Err(Error::Busy);
+                }
+                None => {
+                    let standing_by = shared.waiting.acquire();
+                    let found = match limit {
+                        Some(limit) => timeout_at(limit.into(), standing_by).await,
+                        None => Ok(standing_by.await),
+                    };
+                    let Ok(Ok(found)) = found else {
+                        stake.lost();
+                        return Err(Error::Busy);
+                    };
+                    permit = Some(found);
+                }
+            }
+        }
+    }
+    /// Makes certain of a grant: when its lease ends, by this process's clock, or `None` where it has ended.
+    async fn confirm(
+        &self,
+        attempts: &mut Attempts<'_>,
+        claim: &Claim,
+        grant: Grant,
+        asked: Instant,
+        line: &mut Option<Line>,
+    ) -> Result<Option<Instant>, Error> {
+        let lease = self.millis();
+        // After a short wait it is near enough to count from before it was asked for. After a long one, nobody knows when
+        // the server began to count.
+        if self.replicas.is_none() && asked.elapsed() < Duration::from_millis(lease / 3) {
+            return Ok(Some(Lease::end(lease, asked)));
+        }
+        loop {
+            let asked = Instant::now();
+            let cmd = claim.renew(lease, grant.token, grant.holds);
+            let response = attempts.settings().response_limit;
+            let sent = match self.replicas {
+                // WAIT asks for what was written before the last command on the same connection.
+                Some(_) => attempts.send(&mut Lane::Own(line), &cmd, Some(response)).await,
+                None => attempts.send(&mut Lane::Shared, &cmd, Some(response)).await,
+            };
+            let setback = match (sent, self.replicas, line.as_mut()) {
+                (Ok(_), Some((wanted, within)), Some(line)) => {
+                    match line.wait(wanted, within, response).await {
+                        Ok(reached) if reached >= wanted => return Ok(Some(Lease::end(lease, asked))),
+                        Ok(reached) => return Err(Error::Unreplicated { reached, wanted }),
+                        Err(error) => return Err(error),
+                    }
+                }
+                (Ok(_), ..) => return Ok(Some(Lease::end(lease, asked))),
+                (Err(setback), ..) => setback,
+            };
+            match attempts.after(setback).await {
+                Ok(()) => {}
+                Err(Error::Lost(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn millis(&self) -> u64 {
+        millis(self.hold_limit.map_or(self.lease, |limit| limit.min(self.lease)))
+    }
+}
+
+/// What an acquisition may leave behind at the server, unless it is won or lost: if its caller goes, this gives it back.
+struct Stake<'a> {
+    shared: &'a Shared,
+    abandoned: Option<Abandoned>,
+}
+
+impl Stake<'_> {
+    fn won(mut self, tenure: impl FnOnce(Option<Arc<Mutex<Weak<Tenure>>>>) -> Tenure) -> Arc<Tenure> {
+        let turn = self.abandoned.take().and_then(|abandoned| abandoned.turn);
+        let turns = turn.as_ref().map(|turn| Arc::clone(OwnedMutexGuard::mutex(turn)));
+        let tenure = Arc::new(tenure(turns));
+        if let Some(mut turn) = turn {
+            *turn = Arc::downgrade(&tenure);
+        }
+        tenure
+    }
+
+    fn lost(&mut self) {
+        self.abandoned = None;
+    }
+
+    /// Whether it may stand in the server's queue.
+    fn waits(&mut self, waits: bool) {
+        if let Some(abandoned) = &mut self.abandoned {
+            abandoned.waited = waits;
+        }
+    }
+}
+
+impl Drop for Stake<'_> {
+    fn drop(&mut self) {
+        if let Some(abandoned) = self.abandoned.take() {
+            self.shared.leave(Errand::GiveBack(abandoned));
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Which server serves a key, and the connections to it.
+//!
+//! Each node has one connection that all short requests share, and some that stand by for whoever waits: a connection
+//! that waits can do nothing else. An attempt goes to where the key is believed to be. What it learns there (the slot has
+//! moved, the server is no primary any more, the connection is broken) is kept for the next one.
+
+use crate::address::{Address, Place, elsewhere};
+use crate::error::Error;
+use crate::settings::Settings;
+use futures_util::future::select_ok;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo,
+    PushKind, RedisError, Value,
+};
+use socket2::TcpKeepalive;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// How many connections stand by at each node for those who wait next.
+const SPARE: usize = 16;
+
+/// A connection on which nothing comes is probed after so long, and then four times as often: nobody waits for ever on one
+/// that is dead.
+const PROBED_AFTER: Duration = Duration::from_secs(12);
+
+/// Pauses before a repeat: the first, and the longest. Each is twice the one before, and up to half of it more.
+const PAUSES: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(400)];
+
+/// How often in a row a request is sent on without a pause.
+const LEAPS: u32 = 4;
+
+pub(crate) struct Servers {
+    place: Place,
+    pub(crate) settings: Settings,
+    nodes: Mutex<HashMap<String, Arc<Node>>>,
+    /// By slot; slot 0 stands for all where there is no cluster.
+    homes: Mutex<HashMap<u16, Arc<Node>>>,
+    turn: AtomicUsize,
+    on_break: Arc<dyn Fn() + Send + Sync>,
+}
+
+struct Node {
+    info: ConnectionInfo,
+    shared: tokio::sync::Mutex<Option<Shared>>,
+    spare: Mutex<Vec<MultiplexedConnection>>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    id: u64,
+    connection: MultiplexedConnection,
+}
+
+/// A connection of one's own. It closes when it is dropped, which takes whoever waits on it out of the queue.
+pub(crate) struct Line {
+    node: Arc<Node>,
+    connection: MultiplexedConnection,
+}
+
+/// What a request is sent on.
+pub(crate) enum Lane<'a> {
+    Shared,
+    /// A line that is already there is used again, if it leads to where the key is.
+    Own(&'a mut Option<Line>),
+}
+
+/// Why an attempt has brought no reply.
+pub(crate) struct Setback {
+    error: Error,
+    again: Again,
+}
+
+enum Again {
+    Never,
+    AtOnce,
+    Later,
+}
+
+/// The attempts at one request.
+pub(crate) struct Attempts<'a> {
+    servers: &'a Servers,
+    key: &'a [u8],
+    /// Where ASK has sent the next attempt.
+    ask: Option<Arc<Node>>,
+    /// When the last one begins at the latest.
+    pub(crate) until: Instant,
+    pause: Duration,
+    leaps: u32,
+    /// Whether a request may have been carried out whose reply nobody has seen.
+    pub(crate) is_uncertain: bool,
+}
+
+impl Servers {
+    pub(crate) fn new(
+        Address(place): Address,
+        settings: Settings,
+        on_break: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let some = match &place {
+            Place::Server(_) => true,
+            Place::Sentinels { sentinels, .. } => !sentinels.is_empty(),
+            Place::Cluster(nodes) => !nodes.is_empty(),
+        };
+        if !some {
+            return Err(Error::Invalid("the address names no server"));
+        }
+        Ok(Self {
+            place,
+            settings,
+            nodes: Mutex::default(),
+            homes: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            on_break: Arc::new(on_break),
+        })
+    }
+
+    /// The attempts at a request about `key`. The last one begins before `until`.
+    pub(crate) fn attempts<'a>(&'a self, key: &'a [u8], until: Instant) -> Attempts<'a> {
+        let [pause, _] = PAUSES;
+        Attempts { servers: self, key, ask: None, until, pause, leaps: 0, is_uncertain: false }
+    }
+
+    /// Keeps a line for whoever waits next. Nothing may be under way on it.
+    pub(crate) fn put_back(&self, line: Line) {
+        let mut spare = locked(&line.node.spare);
+        if spare.len() < SPARE {
+            spare.push(line.connection);
+        }
+    }
+
+    /// Sees that there is a server that answers.
+    pub(crate) async fn reach(&self) -> Result<(), Error> {
+        let mut attempts = self.attempts(b"", Instant::now() + self.settings.patience);
+        let limit = Some(self.settings.response_limit);
+        while let Err(setback) = attempts.send(&mut Lane::Shared, &redis::cmd("PING"), limit).await {
+            attempts.after(setback).await?;
+        }
+        Ok(())
+    }
+
+    /// Where `key` is believed to be.
+    async fn home(&self, key: &[u8]) -> Result<Arc<Node>, Error> {
+        let slot = self.slot(key);
+        let known = locked(&self.homes).get(&slot).cloned();
+        if let Some(node) = known {
+            return Ok(node);
+        }
+        match &self.place {
+            Place::Server(info) => {
+                let node = self.node(info.clone());
+                locked(&self.homes).insert(slot, Arc::clone(&node));
+                Ok(node)
+            }
+            Place::Sentinels { sentinels, name, server } => {
+                let asked = sentinels.iter().map(|sentinel| Box::pin(self.primary(sentinel, name, server)));
+                let (node, _) = select_ok(asked).await?;
+                locked(&self.homes).insert(slot, Arc::clone(&node));
+                Ok(node)
+            }
+            // Any node knows. They are asked in turn, as some may be down.
+            Place::Cluster(seeds) => {
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                let known = locked(&self.nodes);
+                let all = seeds.iter().chain(known.values().map(|node| &node.info));
+                let info = all.cycle().nth(turn % (seeds.len() + known.len())).cloned();
+                drop(known);
+                info.map(|info| self.node(info)).ok_or(Error::Invalid("a cluster without nodes"))
+            }
+        }
+    }
+
+    /// The server that one Sentinel takes for the primary, if that takes itself for one too.
+    async fn primary(
+        &self,
+        sentinel: &ConnectionInfo,
+        name: &str,
+        server: &ConnectionInfo,
+    ) -> Result<Arc<Node>, Error> {
+        let mut asked = self.connect(sentinel.clone(), None).await?;
+        let question = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
+        let told: Option<(String, u16)> = question.query_async(&mut asked).await.map_err(Error::silence)?;
+        let (host, port) = told.ok_or(Error::Invalid("the Sentinel knows no primary by that name"))?;
+        let node = self.node(elsewhere(server, &host, port));
+        let mut shared = self.shared(&node).await?;
+        let role: Result<Value, RedisError> = redis::cmd("ROLE").query_async(&mut shared.connection).await;
+        match role {
+            Ok(Value::Array(parts)) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
+                Ok(node)
+            }
+            Ok(_) => Err(Error::Unreachable(io::Error::other("the server is not the primary yet").into())),
+            Err(error) => {
+                node.forget(shared.id).await;
+                Err(Error::silence(error))
+            }
+        }
+    }
+
+    fn node(&self, info: ConnectionInfo) -> Arc<Node> {
+        let name = info.addr().to_string();
+        let fresh =
+            || Arc::new(Node { info, shared: tokio::sync::Mutex::default(), spare: Mutex::default() });
+        Arc::clone(locked(&self.nodes).entry(name).or_insert_with(fresh))
+    }
+
+    fn slot(&self, key: &[u8]) -> u16 {
+        match &self.place {
+            Place::Cluster(_) => slot_of(key),
+            Place::Server(_) | Place::Sentinels { .. } => 0,
+        }
+    }
+
+    async fn shared(&self, node: &Node) -> Result<Shared, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mut shared = node.shared.lock().await;
+        if let Some(shared) = &*shared {
+            return Ok(shared.clone());
+        }
+        let connection = self.connect(node.info.clone(), Some(Arc::clone(&self.on_break))).await?;
+        let fresh = Shared { id: NEXT.fetch_add(1, Ordering::Relaxed), connection };
+        Ok(shared.insert(fresh).clone())
+    }
+
+    async fn line(&self, node: &Arc<Node>) -> Result<Line, Error> {
+        let spare = locked(&node.spare).pop();
+        let connection = match spare {
+            Some(connection) => connection,
+            None => self.connect(node.info.clone(), None).await?,
+        };
+        Ok(Line { node: Arc::clone(node), connection })
+    }
+
+    /// Connects, and lets `on_break` know when the connection breaks.
+    async fn connect(
+        &self,
+        info: ConnectionInfo,
+        on_break: Option<Arc<dyn Fn() + Send + Sync>>,
+    ) -> Result<MultiplexedConnection, Error> {
+        // By RESP3 the connection tells of its own end.
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let redis = redis.set_lib_name("lockward-client", env!("CARGO_PKG_VERSION"));
+        let probes = TcpKeepalive::new().with_time(PROBED_AFTER).with_interval(PROBED_AFTER / 4);
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(probes);
+        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
+        let limit = self.settings.response_limit;
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
+        let config = match on_break {
+            Some(on_break) => config.set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    on_break();
+                }
+                Ok::<(), redis::aio::SendError>(())
+            }),
+            None => config,
+        };
+        let connecting =
+            async { Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await };
+        timeout(limit, connecting).await.unwrap_or_else(|_| Err(late())).map_err(Error::silence)
+    }
+
+    /// Believes no longer that `node` serves anything.
+    fn leave(&self, node: &Arc<Node>) {
+        locked(&node.spare).clear();
+        locked(&self.homes).retain(|_, home| !Arc::ptr_eq(home, node));
+    }
+}
+
+impl Node {
+    /// Lets the shared connection go, unless it is another one by now.
+    async fn forget(&self, id: u64) {
+        let mut shared = self.shared.lock().await;
+        if shared.as_ref().is_some_and(|shared| shared.id == id) {
+            *shared = None;
+        }
+    }
+}
+
+impl Line {
+    /// How many replicas have heard within a time of all that was written before the last command on this line.
+    pub(crate) async fn wait(
+        &mut self,
+        count: usize,
+        within: Duration,
+        response: Duration,
+    ) -> Result<usize, Error> {
+        // 0 would wait without limit.
+        let limit = crate::request::millis(within).max(1);
+        let wait = redis::cmd("WAIT").arg(count).arg(limit).to_owned();
+        let reply =
+            timeout(within.saturating_add(response), self.connection.send_packed_command(&wait)).await;
+        match reply.unwrap_or_else(|_| Err(late())).map_err(Error::silence)? {
+            Value::ServerError(said) => Err(Error::said(&said)),
+            reply => crate::request::read(reply),
+        }
+    }
+}
+
+impl Attempts<'_> {
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.servers.settings
+    }
+
+    /// Sends a request and waits for its reply, for `limit` at most, or without limit.
+    pub(crate) async fn send(
+        &mut self,
+        lane: &mut Lane<'_>,
+        cmd: &Cmd,
+        limit: Option<Duration>,
+    ) -> Result<Value, Setback> {
+        let asking = self.ask.is_some();
+        let finding = async {
+            match self.ask.take() {
+                Some(node) => Ok(node),
+                None => self.servers.home(self.key).await,
+            }
+        };
+        let found = timeout(self.servers.settings.response_limit, finding).await;
+        let node = match found.unwrap_or_else(|_| Err(Error::silence(late()))) {
+            Ok(node) => node,
+            Err(error) => return Err(self.setback(None, error)),
+        };
+        let mut id = None;
+        let connection = match lane {
+            Lane::Shared => self.servers.shared(&node).await.map(|shared| {
+                id = Some(shared.id);
+                shared.connection
+            }),
+            Lane::Own(line) => {
+                if line.as_ref().is_none_or(|line| !Arc::ptr_eq(&line.node, &node)) {
+                    **line = None;
+                }
+                match line {
+                    Some(line) => Ok(line.connection.clone()),
+                    None => self.servers.line(&node).await.map(|fresh| line.insert(fresh).connection.clone()),
+                }
+            }
+        };
+        let mut connection = match connection {
+            Ok(connection) => connection,
+            Err(error) => return Err(self.setback(Some(&node), error)),
+        };
+        let sending = async {
+            if !asking {
+                return connection.send_packed_command(cmd).await;
+            }
+            let mut both = Pipeline::new();
+            both.cmd("ASKING").add_command(cmd.clone());
+            let replies = connection.send_packed_commands(&both, 0, 2).await?;
+            replies.into_iter().nth(1).ok_or_else(late)
+        };
+        let reply = match limit {
+            Some(limit) => timeout(limit, sending).await.unwrap_or_else(|_| Err(late())),
+            None => sending.await,
+        };
+        let error = match reply {
+            Ok(Value::ServerError(said)) => Error::said(&said),
+            Ok(reply) => {
+                self.is_uncertain = false;
+                return Ok(reply);
+            }
+            Err(error) => Error::silence(error),
+        };
+        if matches!(error, Error::Unreachable(_)) {
+            self.is_uncertain = true;
+            if let Lane::Own(line) = lane {
+                **line = None;
+            }
+            if let Some(id) = id {
+                node.forget(id).await;
+            }
+        }
+        Err(self.setback(Some(&node), error))
+    }
+
+    /// What to make of an error, and what it says of where the key is.
+    fn setback(&mut self, node: Option<&Arc<Node>>, error: Error) -> Setback {
+        let again = match &error {
+            Error::Unreachable(_) => Again::Later,
+            Error::Server { code, message } => match code.as_str() {
+                "MOVED" | "ASK" => Again::AtOnce,
+                // It hears of a request that has overtaken it. What it asked for is still to be had.
+                "SUPERSEDED" => Again::Later,
+                "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" | "NOREPLICAS" => Again::Later,
+                "READONLY" | "UNBLOCKED" => Again::Later,
+                _ => Again::Never,
+            }
+            .redirected(self, node, code, message),
+            _ => Again::Never,
+        };
+        if let (Again::Later, Some(node)) = (&again, node)
+            && matches!(error.code(), None | Some("READONLY" | "UNBLOCKED"))
+        {
+            self.servers.leave(node);
+        }
+        Setback { error, again }
+    }
+
+    /// Waits until the request may be sent again.
+    ///
+    /// # Errors
+    /// What has set it back, where another attempt would not help or there is no time for one.
+    pub(crate) async fn after(&mut self, setback: Setback) -> Result<(), Error> {
+        let Setback { error, again } = setback;
+        self.leaps += 1;
+        match again {
+            Again::Never => Err(error),
+            Again::AtOnce if self.leaps <= LEAPS => Ok(()),
+            Again::AtOnce | Again::Later => {
+                self.leaps = 0;
+                let [_, longest] = PAUSES;
+                let pause = self.pause.mul_f64(1.0 + fastrand::f64() / 2.0);
+                self.pause = (self.pause * 2).min(longest);
+                if Instant::now() + pause >= self.until {
+                    return Err(error);
+                }
+                tokio::time::sleep(pause).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Again {
+    /// Notes where a redirection leads.
+    fn redirected(self, attempts: &mut Attempts<'_>, from: Option<&Arc<Node>>, code: &str, to: &str) -> Self {
+        if !matches!(code, "MOVED" | "ASK") {
+            return self;
+        }
+        let target = to.split_once(' ').and_then(|(slot, address)| {
+            let (host, port) = address.rsplit_once(':')?;
+            Some((slot.parse::<u16>().ok()?, host, port.parse::<u16>().ok()?))
+        });
+        let (Some((slot, host, port)), Some(from)) = (target, from) else { return Self::Never };
+        let host = match (host, from.info.addr()) {
+            // A node that does not know its own name means the one it was reached by.
+            ("", ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => host,
+            (host, _) => host,
+        };
+        let node = attempts.servers.node(elsewhere(&from.info, host, port));
+        if code == "ASK" {
+            attempts.ask = Some(node);
+        } else {
+            locked(&attempts.servers.homes).insert(slot, node);
+        }
+        self
+    }
+}
+
+/// The slot of a key in a cluster: that of what stands between the first `{` and the next `}`, if anything does.
+fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = key.get(open + 1..)?;
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        rest.get(..close).filter(|tag| !tag.is_empty())
+    });
+    crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key)) % 16_384
+}
+
+fn late() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+/// What is kept under these locks is whole at any time.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
