@@ -34,7 +34,7 @@ pub fn gone_off() {
 /// should the wall clock have been set back, the server's timers stand still. And sees whether the statistics begin anew.
 pub fn tick() {
     clock::read();
-    statistics::see_reset();
+    statistics::see_reset_now_and_then();
     if state::with(|state| !state.follows() && state.listeners.can_be_known()) {
         let none = info::nobody_listens();
         state::with(|state| state.listeners.found(none));

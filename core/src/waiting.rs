@@ -229,6 +229,14 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.names.get(&db).into_iter().flat_map(HashMap::values).copied()
     }
 
+    /// The locks of one database that are waited for: the key, how many wait, and since when the first of them does.
+    pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
+        self.names.get(&db).into_iter().flatten().filter_map(|(key, line)| {
+            let waiters = &self.lines.get(line)?.waiters;
+            Some((key, waiters.len(), waiters.first()?.waiter.since))
+        })
+    }
+
     /// Who waits in a line, next to be served first.
     pub fn queue(&self, line: LineId) -> impl Iterator<Item = &Waiter<H>> {
         self.lines

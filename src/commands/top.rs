@@ -77,13 +77,8 @@ struct Contended {
 /// The locks of `db` that most wait for, most first, then those waited for longest.
 fn most_contended(db: Db, count: usize) -> Vec<Contended> {
     let mut all: Vec<Contended> = state::with(|state| {
-        let room = &state.room;
-        let contended = |line| {
-            let first_since = room.front(line)?.since;
-            let (_, key) = room.name(line)?;
-            Some(Contended { key, waiters: room.len(line), first_since })
-        };
-        room.lines_of(db).filter_map(contended).collect()
+        let contended = |(key, waiters, first_since)| Contended { key: Rc::clone(key), waiters, first_since };
+        state.room.contended(db).map(contended).collect()
     });
     let order = |contended: &Contended| (Reverse(contended.waiters), contended.first_since);
     if count < all.len() {

@@ -13,6 +13,7 @@ use lockward_bench::instructions::{self, Count, CountedServer};
 use lockward_bench::request::{LEASE, owner, request};
 use lockward_bench::server::{Loaded, Server, target_dir, wait_for};
 use std::fs;
+use std::ops::Range;
 use std::process::ExitCode;
 
 /// The most that each may cost, as a multiple of what it is compared with. `make guard GUARD=--record` prints this
@@ -24,6 +25,8 @@ const LIMITS: &[(&str, f64)] = &[
     ("info", 3.050),
     ("hand-off, wait again", 1.251),
     ("acquire + release, AOF on", 1.349),
+    ("top, twice as many waited for", 1.237),
+    ("top, 1,000 more locks held", 1.005),
     ("SET + DEL", 1.01),
     ("SET + DEL, one by one", 1.035),
     ("SET PX, GET when it is over", 1.01),
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
 fn count() -> Vec<Row> {
     let mut rows = Vec::new();
     count_locks(&mut rows);
+    count_top(&mut rows);
     count_others(&mut rows);
     rows
 }
@@ -148,6 +152,28 @@ fn count_locks(rows: &mut Vec<Row>) {
     add("acquire + release, AOF on", "SET NX PX + DEL, AOF on", ours, theirs);
 }
 
+/// What it costs to tell the locks that are waited for: as much as there are of them, whatever else is held.
+fn count_top(rows: &mut Vec<Row>) {
+    const LINES: usize = 1 + 10 * 18;
+    let mut add = |name, against, ours, theirs| {
+        rows.push(Row { name, against, ours, theirs, room: ROOM_OF_OTHERS });
+    };
+    let mut server = CountedServer::start(Loaded::Lockward, &[]);
+    let acquire = ["LOCK.ACQUIRE", "", "holder", "PX", LEASE];
+    let top = Load::single(&["LOCK.TOP"], LINES);
+    let mut waiting = wait_for_keys(server.server(), 0..LOCKS, &acquire, 3, "LOCK.ACQUIRE");
+    let few = top.count(&mut server);
+    waiting.extend(wait_for_keys(server.server(), LOCKS..2 * LOCKS, &acquire, 3, "LOCK.ACQUIRE"));
+    let many = top.count(&mut server);
+    add("top, twice as many waited for", "top", many.clone(), few);
+    let mut holder = server.server().connect();
+    for i in 0..10 * LOCKS {
+        holder.call(&["LOCK.ACQUIRE", &format!("held:{i}"), "holder", "PX", LEASE], 3);
+    }
+    let beside = top.count(&mut server);
+    add("top, 1,000 more locks held", "top", beside, many);
+}
+
 /// What commands that are none of ours cost, beside a server with a module that does nothing.
 fn count_others(rows: &mut Vec<Row>) {
     let mut add = |name, ours, theirs| {
@@ -168,8 +194,14 @@ fn count_others(rows: &mut Vec<Row>) {
 
     let (mut ours, mut theirs) = (start(Loaded::Lockward), start(Loaded::Empty));
     let _waiting = [
-        wait_for_keys(ours.server(), &["LOCK.ACQUIRE", "", "holder", "PX", LEASE], 3, "LOCK.ACQUIRE"),
-        wait_for_keys(theirs.server(), &["SET", "", "holder", "PX", LEASE], 1, "EMPTY.BLOCK"),
+        wait_for_keys(
+            ours.server(),
+            0..LOCKS,
+            &["LOCK.ACQUIRE", "", "holder", "PX", LEASE],
+            3,
+            "LOCK.ACQUIRE",
+        ),
+        wait_for_keys(theirs.server(), 0..LOCKS, &["SET", "", "holder", "PX", LEASE], 1, "EMPTY.BLOCK"),
     ];
     add("SET + DEL, locks waited for", pair.count(&mut ours), pair.count(&mut theirs));
 
@@ -229,9 +261,16 @@ fn expiring(server: &mut CountedServer) -> Count {
 
 /// Fills keys, with a command that takes one in place of the empty argument, and waits for each with a command of
 /// like arguments.
-fn wait_for_keys(server: &Server, fill: &[&str], lines: usize, wait: &str) -> Vec<Connection> {
+fn wait_for_keys(
+    server: &Server,
+    numbers: Range<usize>,
+    fill: &[&str],
+    lines: usize,
+    wait: &str,
+) -> Vec<Connection> {
     let mut holder = server.connect();
-    let waiting = (0..LOCKS).map(|i| {
+    let blocked = format!("blocked_clients:{}\r", numbers.end);
+    let waiting = numbers.map(|i| {
         let key = format!("waited-for:{i}");
         let fill: Vec<&str> = fill.iter().map(|word| if word.is_empty() { &key } else { *word }).collect();
         holder.call(&fill, lines);
@@ -240,7 +279,6 @@ fn wait_for_keys(server: &Server, fill: &[&str], lines: usize, wait: &str) -> Ve
         waiter
     });
     let waiting = waiting.collect();
-    let blocked = format!("blocked_clients:{LOCKS}\r");
     wait_for("the waiters", || holder.info("clients").contains(&blocked));
     waiting
 }
