@@ -321,6 +321,17 @@ fn it_ends_when_it_is_set_to_nothing() {
 }
 
 #[test]
+fn it_begins_again_when_it_is_set_to_more_than_has_passed() {
+    let server = long();
+    let mut a = server.client();
+    assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
+    let token = a.acquire("lock A PX 600000").token;
+    assert_eq!(a.call("CONFIG SET lock.quarantine 600000"), Reply::ok());
+    assert_eq!(a.call("LOCK.ACQUIRE other B"), Reply::NullArray);
+    assert_eq!(a.call("LOCK.RENEW lock A PX 600000"), Reply::Int(token));
+}
+
+#[test]
 fn a_restored_tenure_reaches_replicas_and_the_aof() {
     let mut primary = Setup::new().module(LONG).config("appendonly yes").config("appendfsync always").start();
     let replica = Server::start_replica_of(&primary);

@@ -383,6 +383,23 @@ fn a_server_goes_on_when_a_load_is_refused() {
 }
 
 #[test]
+fn a_name_that_loadex_cannot_place_is_the_servers_affair() {
+    let (mut server, mut client, path) = start_empty();
+    let has_lock = |client: &mut Client| client.call("INFO modules").text().contains("name=lock,");
+    match client.try_call(["MODULE", "LOADEX", &path, "CONFIG", "lock.default-leese", "10000"]) {
+        Ok(reply) => {
+            assert_eq!(reply.error_word(), "ERR");
+            assert_eq!(has_lock(&mut client), !server.has_redis(7, 2));
+        }
+        // As with every module that has a data type.
+        Err(_) => {
+            let log = server.see_crash();
+            assert!(log.contains("Loadex configurations were not applied"), "{log}");
+        }
+    }
+}
+
+#[test]
 fn loadex_sets_them_by_name_and_by_argument() {
     let (server, mut client, path) = start_empty();
     let load = [

@@ -141,3 +141,18 @@ fn redis_cli_scans_a_keyspace_with_locks_in_it() {
     }
     assert_eq!(a.holder("lock:1").owner, "A");
 }
+
+#[test]
+fn a_client_that_waits_is_not_idle() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let mut idle = server.client();
+    let mut c = server.waiter("lock C BLOCK 0");
+    assert_eq!(a.call("CONFIG SET timeout 1"), Reply::ok());
+    assert!(idle.is_closed());
+    let mut a = server.client();
+    assert_eq!(a.queue("lock"), ["B", "C"]);
+    a.call("DEL lock");
+    assert_eq!(b.reply().grant().holds, 1);
+    a.call("DEL lock");
+    assert_eq!(c.reply().grant().holds, 1);
+}
