@@ -40,6 +40,7 @@ test-matrix: test-builds ## Run the tests against Redis 7.0 and 8.0, Valkey 8.0,
 
 test-packages: deb dist ## Install the packages on clean Debians as docs/installing.md says, and try them.
 	@scripts/test-packages
+	@scripts/check-dockerfile
 
 test-builds: build
 	cargo build --release -p lockward-cli -p lockward-empty-module
