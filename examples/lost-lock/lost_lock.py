@@ -101,15 +101,21 @@ class Holder:
             reading.execute_command("CLIENT", "TRACKING", "ON", "REDIRECT", number)
             # Only now: what happens from here on is told.
             self.look(reading)
+            is_silent = False
             while not self.over.is_set() and not self.lost.is_set():
                 message = told.get_message(timeout=WATCH_EVERY)
-                if message is None:
-                    # Silence may be a dead connection.
+                if message is not None:
+                    is_silent = False
+                    if message["type"] == "message":
+                        # Told once for each time it is read: it must be read again, also after our own renewals.
+                        self.look(reading)
+                elif is_silent:
+                    raise redis.ConnectionError("no answer to PING")
+                else:
+                    # Nothing has happened, or the connection is dead.
                     told.ping()
                     reading.ping()
-                elif message["type"] == "message":
-                    # Told once for each time it is read: it must be read again, also after our own renewals.
-                    self.look(reading)
+                    is_silent = True
 
     def look(self, reading):
         info = reading.execute_command("LOCK.INFO", self.key)

@@ -24,14 +24,15 @@ def connect(path=SOCKET):
 
 
 class Link:
-    """A socket that leads to the server until it is cut: then nothing comes through, and nobody is told."""
+    """A socket that leads to the server. What is sent on a connection that is cut is lost, and nobody is told."""
 
     def __init__(self):
         self.path = f"{SOCKET}.{id(self)}"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen()
-        self.is_cut = threading.Event()
+        self.accepted = 0
+        self.cut = set()
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -39,12 +40,13 @@ class Link:
             here, _ = self.listener.accept()
             there = socket.socket(socket.AF_UNIX)
             there.connect(SOCKET)
+            self.accepted += 1
             for source, sink in [(here, there), (there, here)]:
-                threading.Thread(target=self.pass_on, args=[source, sink], daemon=True).start()
+                threading.Thread(target=self.pass_on, args=[source, sink, self.accepted], daemon=True).start()
 
-    def pass_on(self, source, sink):
+    def pass_on(self, source, sink, number):
         while data := source.recv(4096):
-            if not self.is_cut.is_set():
+            if number not in self.cut:
                 sink.sendall(data)
         sink.close()
 
@@ -55,8 +57,8 @@ class LostLock(unittest.TestCase):
         self.addCleanup(self.server.close)
         self.server.flushall()
 
-    def assert_told(self, lose, lease=LONG):
-        with Holder(connect, KEY, lease) as holder:
+    def assert_told(self, lose, connect=connect):
+        with Holder(connect, KEY, LONG) as holder:
             self.see_watched(holder)
             self.assertFalse(holder.is_lost())
             lose(holder)
@@ -108,16 +110,26 @@ class LostLock(unittest.TestCase):
 
         self.assertEqual(self.assert_told(lose), "the lock is free")
 
+    def test_a_loss_whose_message_was_lost_is_told(self):
+        link = Link()
+
+        def lose(_):
+            link.cut.add(2)  # after the one that renews, the one that is told
+            self.server.delete(KEY)
+
+        self.assertEqual(self.assert_told(lose, lambda: connect(link.path)), "the lock is free")
+
     def test_who_is_cut_off_knows_by_its_own_clock(self):
         link = Link()
         with Holder(lambda: connect(link.path), KEY, lease=2.0) as holder:
             begun = time.monotonic()
-            link.is_cut.set()
+            link.cut.update(range(1, 1_000))
             while not holder.is_lost():
                 self.assertLess(time.monotonic(), begun + SOON)
         self.assertEqual(holder.why, "the lease is over by this machine's clock")
 
     def test_who_loses_nothing_is_told_nothing(self):
+        self.server.config_resetstat()
         with Holder(connect, KEY, lease=1.5) as holder:
             token = holder.token
             deadline = time.monotonic() + SOON
