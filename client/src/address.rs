@@ -104,7 +104,7 @@ pub(crate) fn elsewhere(like: &ConnectionInfo, host: &str, port: u16) -> Connect
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
         }
-        _ => ConnectionAddr::Tcp(host, port),
+        ConnectionAddr::Tcp(..) | ConnectionAddr::Unix(_) | _ => ConnectionAddr::Tcp(host, port),
     };
     like.clone().set_addr(addr)
 }

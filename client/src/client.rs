@@ -4,9 +4,10 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::keeper::{self, Errand};
 use crate::lock::Lock;
+use crate::request::Claim;
 use crate::servers::{Servers, locked};
 use crate::settings::Settings;
-use crate::tenure::Tenure;
+use crate::tenure::Turns;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -28,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) waiting: Semaphore,
     errands: mpsc::UnboundedSender<Errand>,
     /// Owners that the caller names, and their tenures. Whoever asks in an owner's name has its turn first.
-    owners: Mutex<HashMap<(Vec<u8>, Vec<u8>), Weak<tokio::sync::Mutex<Weak<Tenure>>>>>,
+    owners: Mutex<HashMap<Claim, Weak<Turns>>>,
     name: Uuid,
     count: AtomicU64,
 }
@@ -90,16 +91,15 @@ impl Shared {
         format!("{}:{}", self.name, self.count.fetch_add(1, Ordering::Relaxed)).into_bytes()
     }
 
-    /// Where owners of this name take turns.
-    pub(crate) fn turns(&self, key: &[u8], owner: &[u8]) -> Arc<tokio::sync::Mutex<Weak<Tenure>>> {
+    /// Where owners of this name take turns at this lock.
+    pub(crate) fn turns(&self, claim: &Claim) -> Arc<Turns> {
         let mut owners = locked(&self.owners);
-        let name = (key.to_vec(), owner.to_vec());
-        if let Some(turns) = owners.get(&name).and_then(Weak::upgrade) {
+        if let Some(turns) = owners.get(claim).and_then(Weak::upgrade) {
             return turns;
         }
         owners.retain(|_, turns| turns.strong_count() > 0);
         let turns = Arc::default();
-        owners.insert(name, Arc::downgrade(&turns));
+        owners.insert(claim.clone(), Arc::downgrade(&turns));
         turns
     }
 }

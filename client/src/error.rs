@@ -85,16 +85,20 @@ impl Error {
 
     /// What has kept a request or its reply from arriving.
     pub(crate) fn silence(error: RedisError) -> Self {
-        match error.kind() {
+        let is_told = matches!(
+            error.kind(),
             ErrorKind::AuthenticationFailed
-            | ErrorKind::InvalidClientConfig
-            | ErrorKind::RESP3NotSupported
-            | ErrorKind::Server(_)
-            | ErrorKind::Extension => match error.clone().into_server_errors().as_deref() {
-                Some([(_, said), ..]) => Self::said(said),
-                _ => Self::Connection(error),
-            },
-            _ => Self::Unreachable(error),
+                | ErrorKind::InvalidClientConfig
+                | ErrorKind::RESP3NotSupported
+                | ErrorKind::Server(_)
+                | ErrorKind::Extension
+        );
+        if !is_told {
+            return Self::Unreachable(error);
+        }
+        match error.clone().into_server_errors().as_deref() {
+            Some([(_, said), ..]) => Self::said(said),
+            _ => Self::Connection(error),
         }
     }
 }

@@ -28,6 +28,14 @@ impl Guard {
         Self { shared, tenure, is_left: false }
     }
 
+    /// One guard more of a tenure.
+    pub(crate) async fn enter(shared: &Arc<Shared>, tenure: &Arc<Tenure>) -> Result<Self, Error> {
+        let entering = Settling::new(shared, tenure);
+        tenure.enter(&shared.servers).await?;
+        entering.done();
+        Ok(Self::new(Arc::clone(shared), Arc::clone(tenure)))
+    }
+
     /// The name of the lock.
     pub fn key(&self) -> &[u8] {
         &self.tenure.claim.key
@@ -100,10 +108,7 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] and [`Error::Server`] as for
     /// [`Lock::acquire`](crate::Lock::acquire), and this guard is as it was.
     pub async fn re_enter(&self) -> Result<Self, Error> {
-        let entering = Settling::new(&self.shared, &self.tenure);
-        self.tenure.enter(&self.shared.servers).await?;
-        entering.done();
-        Ok(Self::new(Arc::clone(&self.shared), Arc::clone(&self.tenure)))
+        Self::enter(&self.shared, &self.tenure).await
     }
 
     /// Renews the lease now. Who renews just before the work is made public knows that the lock was held up to then. (A guard is renewed

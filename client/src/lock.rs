@@ -6,10 +6,10 @@ use crate::guard::Guard;
 use crate::keeper::{Abandoned, Errand};
 use crate::request::{Block, Claim, Grant, grant, millis};
 use crate::servers::{Attempts, Lane, Line};
-use crate::tenure::{FAR, Lease, Tenure};
+use crate::tenure::{FAR, Lease, Tenure, Turns};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Mutex, OwnedMutexGuard, SemaphorePermit};
+use tokio::sync::{OwnedMutexGuard, SemaphorePermit};
 use tokio::time::timeout_at;
 
 /// The lease where none is named.
@@ -116,23 +116,18 @@ impl Lock {
             return self.take(claim, limit, None).await.map(|tenure| self.guard(tenure));
         };
         let claim = Claim { key: self.key.clone(), owner: owner.clone() };
-        let turns = self.client.shared.turns(&self.key, owner);
+        let turns = self.client.shared.turns(&claim);
         let turn = turns.lock_owned();
         let mut turn = match limit {
             Some(limit) => timeout_at(limit.into(), turn).await.map_err(|_| Error::Busy)?,
             None => turn.await,
         };
         if let Some(tenure) = turn.upgrade() {
-            match tenure.enter(&self.client.shared.servers).await {
-                Ok(()) => return Ok(Guard::new(self.client.shared, tenure)),
+            match Guard::enter(&self.client.shared, &tenure).await {
                 // It has ended: this is the next one.
-                Err(Error::Lost(_)) => {}
-                Err(error) => {
-                    self.client.shared.leave(Errand::Settle(tenure));
-                    return Err(error);
-                }
+                Err(Error::Lost(_)) => *turn = Weak::new(),
+                entered => return entered,
             }
-            *turn = Weak::new();
         }
         let tenure = self.take(claim, limit, Some(turn)).await?;
         Ok(self.guard(tenure))
@@ -216,9 +211,6 @@ impl Lock {
             match granted {
                 Some(grant) => {
                     stake.waits(false);
-                    if self.replicas.is_some() && permit.is_none() {
-                        permit = shared.waiting.acquire().await.ok();
-                    }
                     let Some(until) = self.confirm(&mut attempts, &claim, grant, asked, &mut line).await?
                     else {
                         // It was lost again before this process has heard of it.
@@ -308,7 +300,7 @@ struct Stake<'a> {
 }
 
 impl Stake<'_> {
-    fn won(mut self, tenure: impl FnOnce(Option<Arc<Mutex<Weak<Tenure>>>>) -> Tenure) -> Arc<Tenure> {
+    fn won(mut self, tenure: impl FnOnce(Option<Arc<Turns>>) -> Tenure) -> Arc<Tenure> {
         let turn = self.abandoned.take().and_then(|abandoned| abandoned.turn);
         let turns = turn.as_ref().map(|turn| Arc::clone(OwnedMutexGuard::mutex(turn)));
         let tenure = Arc::new(tenure(turns));

@@ -6,6 +6,7 @@
 
 use crate::address::{Address, Place, elsewhere};
 use crate::error::Error;
+use crate::request::{millis, read};
 use crate::settings::Settings;
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
@@ -188,8 +189,10 @@ impl Servers {
         let (host, port) = told.ok_or(Error::Invalid("the Sentinel knows no primary by that name"))?;
         let node = self.node(elsewhere(server, &host, port));
         let mut shared = self.shared(&node).await?;
-        let role: Result<Value, RedisError> = redis::cmd("ROLE").query_async(&mut shared.connection).await;
-        match role {
+        let role = redis::cmd("ROLE");
+        let role = role.query_async(&mut shared.connection);
+        // All of this is given one response limit, and a connection that is found dead has to be told of within that.
+        match timeout(self.settings.response_limit / 2, role).await.unwrap_or_else(|_| Err(late())) {
             Ok(Value::Array(parts)) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
                 Ok(node)
             }
@@ -290,14 +293,15 @@ impl Line {
         response: Duration,
     ) -> Result<usize, Error> {
         // 0 would wait without limit.
-        let limit = crate::request::millis(within).max(1);
+        let limit = millis(within).max(1);
         let wait = redis::cmd("WAIT").arg(count).arg(limit).to_owned();
         let reply =
             timeout(within.saturating_add(response), self.connection.send_packed_command(&wait)).await;
-        match reply.unwrap_or_else(|_| Err(late())).map_err(Error::silence)? {
-            Value::ServerError(said) => Err(Error::said(&said)),
-            reply => crate::request::read(reply),
+        let reply = reply.unwrap_or_else(|_| Err(late())).map_err(Error::silence)?;
+        if let Value::ServerError(said) = &reply {
+            return Err(Error::said(said));
         }
+        read(reply)
     }
 }
 
@@ -326,22 +330,26 @@ impl Attempts<'_> {
             Err(error) => return Err(self.setback(None, error)),
         };
         let mut id = None;
-        let connection = match lane {
-            Lane::Shared => self.servers.shared(&node).await.map(|shared| {
-                id = Some(shared.id);
-                shared.connection
-            }),
-            Lane::Own(line) => {
-                if line.as_ref().is_none_or(|line| !Arc::ptr_eq(&line.node, &node)) {
-                    **line = None;
+        let connecting = async {
+            match lane {
+                Lane::Shared => {
+                    let shared = self.servers.shared(&node).await?;
+                    id = Some(shared.id);
+                    Ok(shared.connection)
                 }
-                match line {
-                    Some(line) => Ok(line.connection.clone()),
-                    None => self.servers.line(&node).await.map(|fresh| line.insert(fresh).connection.clone()),
+                Lane::Own(line) => {
+                    let there = line.take().filter(|line| Arc::ptr_eq(&line.node, &node));
+                    let there = match there {
+                        Some(there) => there,
+                        None => self.servers.line(&node).await?,
+                    };
+                    Ok(line.insert(there).connection.clone())
                 }
             }
         };
-        let mut connection = match connection {
+        // Others may be connecting, and who waits for them waits no longer than they do.
+        let connected = timeout(self.servers.settings.response_limit, connecting).await;
+        let mut connection = match connected.unwrap_or_else(|_| Err(Error::silence(late()))) {
             Ok(connection) => connection,
             Err(error) => return Err(self.setback(Some(&node), error)),
         };
@@ -380,25 +388,45 @@ impl Attempts<'_> {
 
     /// What to make of an error, and what it says of where the key is.
     fn setback(&mut self, node: Option<&Arc<Node>>, error: Error) -> Setback {
-        let again = match &error {
-            Error::Unreachable(_) => Again::Later,
-            Error::Server { code, message } => match code.as_str() {
-                "MOVED" | "ASK" => Again::AtOnce,
-                // It hears of a request that has overtaken it. What it asked for is still to be had.
-                "SUPERSEDED" => Again::Later,
-                "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" | "NOREPLICAS" => Again::Later,
-                "READONLY" | "UNBLOCKED" => Again::Later,
-                _ => Again::Never,
+        let is_silent = matches!(error, Error::Unreachable(_));
+        let again = match error.code() {
+            None if is_silent => Again::Later,
+            None => Again::Never,
+            Some("MOVED" | "ASK") => self.redirect(node, &error),
+            Some("READONLY" | "UNBLOCKED") => Again::Later,
+            Some("TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" | "NOREPLICAS") => {
+                Again::Later
             }
-            .redirected(self, node, code, message),
-            _ => Again::Never,
+            // A request of this very caller has overtaken it. What was asked for is still to be had.
+            Some("SUPERSEDED") => Again::Later,
+            Some(_) => Again::Never,
         };
-        if let (Again::Later, Some(node)) = (&again, node)
-            && matches!(error.code(), None | Some("READONLY" | "UNBLOCKED"))
-        {
-            self.servers.leave(node);
+        if is_silent || matches!(error.code(), Some("READONLY" | "UNBLOCKED")) {
+            node.inspect(|node| self.servers.leave(node));
         }
         Setback { error, again }
+    }
+
+    /// Notes where a redirection leads: `3999 127.0.0.1:6381`.
+    fn redirect(&mut self, from: Option<&Arc<Node>>, error: &Error) -> Again {
+        let (Error::Server { code, message }, Some(from)) = (error, from) else { return Again::Never };
+        let target = message.split_once(' ').and_then(|(slot, address)| {
+            let (host, port) = address.rsplit_once(':')?;
+            Some((slot.parse::<u16>().ok()?, host, port.parse::<u16>().ok()?))
+        });
+        let Some((slot, host, port)) = target else { return Again::Never };
+        let host = match (host, from.info.addr()) {
+            // A node that does not know its own name means the one it was reached by.
+            ("", ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => host,
+            (host, _) => host,
+        };
+        let node = self.servers.node(elsewhere(&from.info, host, port));
+        if code == "ASK" {
+            self.ask = Some(node);
+        } else {
+            locked(&self.servers.homes).insert(slot, node);
+        }
+        Again::AtOnce
     }
 
     /// Waits until the request may be sent again.
@@ -423,32 +451,6 @@ impl Attempts<'_> {
                 Ok(())
             }
         }
-    }
-}
-
-impl Again {
-    /// Notes where a redirection leads.
-    fn redirected(self, attempts: &mut Attempts<'_>, from: Option<&Arc<Node>>, code: &str, to: &str) -> Self {
-        if !matches!(code, "MOVED" | "ASK") {
-            return self;
-        }
-        let target = to.split_once(' ').and_then(|(slot, address)| {
-            let (host, port) = address.rsplit_once(':')?;
-            Some((slot.parse::<u16>().ok()?, host, port.parse::<u16>().ok()?))
-        });
-        let (Some((slot, host, port)), Some(from)) = (target, from) else { return Self::Never };
-        let host = match (host, from.info.addr()) {
-            // A node that does not know its own name means the one it was reached by.
-            ("", ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => host,
-            (host, _) => host,
-        };
-        let node = attempts.servers.node(elsewhere(&from.info, host, port));
-        if code == "ASK" {
-            attempts.ask = Some(node);
-        } else {
-            locked(&attempts.servers.homes).insert(slot, node);
-        }
-        self
     }
 }
 

@@ -40,8 +40,7 @@ impl Settings {
     }
 
     /// How many connections may wait for locks at a time: 100, at least 1. More callers that wait stand in line before
-    /// these, in the process, within their wait limits; a grant that has to reach replicas takes such a connection, too. Whoever finds
-    /// the lock free needs none.
+    /// these, in the process, within their wait limits. Whoever finds the lock free needs none.
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting: count.max(1), ..self }

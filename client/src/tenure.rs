@@ -15,6 +15,9 @@ use tokio::sync::{Mutex, watch};
 /// Longer than any process lives, and short enough to be added to any instant.
 pub(crate) const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
+/// Where those take turns who ask for a lock in the name of one owner, and what they last got.
+pub(crate) type Turns = Mutex<Weak<Tenure>>;
+
 pub(crate) struct Tenure {
     /// Which one it is in this process.
     pub(crate) id: u64,
@@ -27,7 +30,7 @@ pub(crate) struct Tenure {
     counted: Mutex<u32>,
     standing: watch::Sender<Standing>,
     /// Where its owner takes turns, if the caller has named it: that is found for as long as there is a tenure.
-    _turns: Option<Arc<Mutex<Weak<Self>>>>,
+    _turns: Option<Arc<Turns>>,
 }
 
 /// How long a tenure lasts.
@@ -82,7 +85,7 @@ impl Tenure {
         grant: Grant,
         lease: Lease,
         until: Instant,
-        turns: Option<Arc<Mutex<Weak<Self>>>>,
+        turns: Option<Arc<Turns>>,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -149,11 +152,12 @@ impl Tenure {
     /// # Errors
     /// [`Error::Lost`] when it is lost. Whatever else keeps it from being renewed is repeated until then, or until `limit`.
     pub(crate) async fn renew(&self, servers: &Servers, limit: Option<Duration>) -> Result<(), Error> {
-        let _turn = self.counted.lock().await;
         let limit = limit.map(|limit| Instant::now() + limit);
         let until = self.standing().until;
         let mut attempts = servers.attempts(&self.claim.key, limit.unwrap_or(until).min(until));
         loop {
+            // Not beyond the attempt: who enters or leaves does not wait until a server answers.
+            let turn = self.counted.lock().await;
             self.check()?;
             let asked = Instant::now();
             let Some(millis) = self.lease.at(asked) else { return Err(Error::Lost(Loss::LeaseOver)) };
@@ -165,9 +169,12 @@ impl Tenure {
             let cmd = self.claim.renew(millis, self.token, holds);
             let third = Duration::from_millis(self.lease.millis / 3 + 1);
             let limit = servers.settings.response_limit.min(third);
-            match attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await {
+            let sent = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await;
+            drop(turn);
+            match sent {
                 Ok(reply) => {
                     let _: u64 = read(reply)?;
+                    // Of two renewals at a time, each is right.
                     self.extend(Lease::end(millis, asked));
                     return self.check();
                 }
@@ -200,12 +207,11 @@ impl Tenure {
                 Ok(reply) => {
                     let grant = crate::request::grant(reply)?;
                     // Another owner has it, or it was taken anew: what was is lost.
-                    let Some(grant) = grant.filter(|grant| grant.token == self.token) else {
+                    if grant.is_none_or(|grant| grant.token != self.token) {
                         let loss = Loss::NotHeld("the lock is held by another owner".to_owned());
                         self.end(loss.clone());
                         return Err(Error::Lost(loss));
-                    };
-                    debug_assert_eq!(grant.holds, holds, "named and counted");
+                    }
                     let until = Lease::end(millis, asked);
                     if until > self.standing().until {
                         self.extend(until);

@@ -1,6 +1,7 @@
 //! Sentinels.
 
 use crate::client::Client;
+use crate::reply::Reply;
 use crate::server::{Server, Setup};
 use crate::wait::{eventually, within};
 use std::time::Duration;
@@ -43,6 +44,19 @@ impl Sentinels {
             });
         }
         sentinels
+    }
+
+    /// How clients are told of them: their addresses, and by what name they know the primary.
+    pub fn url(&self) -> String {
+        let addresses = self.all.each_ref().map(|sentinel| format!("127.0.0.1:{}", sentinel.port()));
+        format!("redis+sentinel://{}/{NAME}", addresses.join(","))
+    }
+
+    /// Lets them promote a replica though the primary is well.
+    #[track_caller]
+    pub fn fail_over(&self) {
+        let [first, ..] = &self.all;
+        assert_eq!(first.client().call(["SENTINEL", "FAILOVER", NAME]), Reply::ok());
     }
 
     /// The port of the primary, as most of them tell.

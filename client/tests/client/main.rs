@@ -1,6 +1,12 @@
 //! The client against real servers.
 
 mod basics;
+mod cluster;
+mod endings;
+mod faults;
+mod lost_replies;
+mod renewal;
+mod replicas;
 mod waiting;
 
 use lockward_client::{Address, Client, Settings};
@@ -13,6 +19,13 @@ const LONG: Duration = Duration::from_secs(600);
 /// A client of one server.
 async fn client(server: &Server) -> Client {
     Client::connect(&format!("redis://127.0.0.1:{}", server.port())).await.expect("a client")
+}
+
+/// A client of what a URL names, that bears an outage of half a minute.
+fn patient(url: &str) -> Client {
+    let settings =
+        Settings::default().patience(Duration::from_secs(30)).response_limit(Duration::from_secs(1));
+    Client::new(url.parse().expect("an address"), settings).expect("a client")
 }
 
 /// A client of whatever listens on a port, that is quick to see that nobody answers.

@@ -1,0 +1,74 @@
+//! Locks in a cluster.
+
+use crate::{LONG, patient, soon};
+use lockward_tests::{Cluster, Setup, eventually, slot_of};
+
+fn url(cluster: &Cluster) -> String {
+    let nodes: Vec<String> =
+        cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    format!("redis+cluster://{}", nodes.join(","))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_all_slots_are_found() {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let client = patient(&url(&cluster));
+    let mut guards = Vec::new();
+    for number in 0..30 {
+        let key = format!("{{{number}}}:lock");
+        let guard = client.lock(&key).acquire().await.expect("a guard");
+        let holder = cluster.owner(slot_of(&key)).client().holder(&key);
+        assert_eq!(holder.token, guard.token() as i64);
+        guards.push(guard);
+    }
+    for guard in guards {
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_and_a_waiter_go_where_their_slot_goes() {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let client = patient(&url(&cluster));
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    let waiter = tokio::spawn(client.lock("k").wait(LONG).acquire());
+    let (from, to) = cluster.owner_and_other("k");
+    from.client().see_waiters("k", 1);
+    let moving = cluster.begin_to_move(slot_of("k"), to);
+    moving.carry_all();
+    // The key is there, and the slot is not: ASK.
+    eventually("it waits there", || {
+        let mut client = to.client();
+        client.call("ASKING");
+        client.info("k").is_some_and(|info| info.waiters == 1)
+    });
+    let again = guard.re_enter().await.expect("a guard");
+    moving.end();
+    to.client().see_waiters("k", 1);
+    assert_eq!(to.client().holder("k").holds, 2);
+    again.release().await.expect("a release");
+    guard.release().await.expect("a release");
+    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_and_a_waiter_outlive_a_node() {
+    let mut cluster = Cluster::start();
+    let client = patient(&url(&cluster));
+    let lock = client.lock("k").lease(LONG).replicas(1, LONG);
+    let guard = lock.acquire().await.expect("a guard");
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    let owner = cluster.owner(slot_of("k"));
+    owner.client().see_waiters("k", 1);
+    let replica = cluster.replica_of(owner).port();
+    let dead = owner.port();
+    for node in cluster.nodes_mut().iter_mut().filter(|node| node.port() == dead) {
+        node.kill();
+    }
+    let heir = cluster.nodes().iter().find(|node| node.port() == replica).expect("a node");
+    eventually("it takes the place", || heir.client().server_info("replication", "role") == "master");
+    heir.client().see_waiters("k", 1);
+    assert_eq!(heir.client().holder("k").token, guard.token() as i64);
+    guard.release().await.expect("a release");
+    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+}

@@ -1,0 +1,92 @@
+//! Callers that leave, and runtimes that end.
+
+use crate::{LONG, client};
+use lockward_client::Client;
+use lockward_tests::{Random, Server, eventually, rounds};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_granted_to_a_caller_that_leaves_is_given_back() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let mut random = Random::new();
+    for round in 0..rounds(150, 3_000) {
+        let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+        let lock = client.lock("k").lease(LONG);
+        let lock = if round % 2 == 0 { lock } else { lock.owner("me") };
+        let waiter = tokio::spawn(lock.acquire());
+        if round % 3 == 0 {
+            observer.see_waiters("k", 1);
+        }
+        let releasing = tokio::spawn(guard.release());
+        for _ in 0..random.within(0..40) {
+            tokio::task::yield_now().await;
+        }
+        waiter.abort();
+        // It may have been quicker.
+        if let Ok(won) = waiter.await {
+            won.expect("a guard").release().await.expect("a release");
+        }
+        releasing.await.expect("no panic").expect("a release");
+    }
+    eventually("nobody has it", || observer.info("k").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_leaves_while_it_enters_or_releases_leaves_no_hold_behind() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let mut random = Random::new();
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    for _ in 0..rounds(150, 3_000) {
+        let yields = random.within(0..20);
+        let brief = async {
+            for _ in 0..yields {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            entered = guard.re_enter() => {
+                let entered = entered.expect("a guard");
+                tokio::select! {
+                    biased;
+                    released = entered.release() => released.expect("a release"),
+                    () = std::future::ready(()) => {}
+                }
+            }
+            () = brief => {}
+        }
+    }
+    eventually("one hold is left", || observer.holder("k").holds == 1);
+    guard.release().await.expect("a release");
+    assert_eq!(observer.info("k"), None);
+}
+
+#[test]
+fn guards_outlive_their_runtime_without_harm() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let (client, guard, other) = runtime.block_on(async {
+        let client = Client::connect(&url).await.expect("a client");
+        let lease = Duration::from_millis(900);
+        let guard = client.lock("k").lease(lease).acquire().await.expect("a guard");
+        let other = client.lock("other").lease(lease).acquire().await.expect("a guard");
+        tokio::spawn(client.lock("k").acquire());
+        server.client().see_waiters("k", 1);
+        (client, guard, other)
+    });
+    drop(runtime);
+    assert!(guard.is_held(), "its lease is not over");
+    drop(other);
+    eventually("it is lost when its lease is over", || !guard.is_held());
+    let mut observer = server.client();
+    eventually("nobody has a lock", || observer.call("DBSIZE").int() == 0);
+    drop(guard);
+    let told = tokio::runtime::Runtime::new().expect("a runtime").block_on(client.lock("k").try_acquire());
+    drop(told);
+    assert!(Client::new(url.parse().expect("an address"), lockward_client::Settings::default()).is_err());
+}

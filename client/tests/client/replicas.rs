@@ -1,0 +1,43 @@
+//! Grants that replicas have heard of.
+
+use crate::{LONG, client, soon};
+use lockward_client::Error;
+use lockward_tests::{Link, Server, eventually};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_no_replica_has_heard_of_is_given_back() {
+    let primary = Server::start();
+    let client = client(&primary).await;
+    let lock = client.lock("k").lease(LONG).replicas(1, Duration::from_millis(50));
+    let told = lock.clone().acquire().await.expect_err("an error");
+    assert!(matches!(told, Error::Unreplicated { reached: 0, wanted: 1 }), "{told}");
+    let mut observer = primary.client();
+    eventually("it is given back", || observer.info("k").is_none());
+    let replica = Server::start_replica_of(&primary);
+    let guard = lock.replicas(1, LONG).acquire().await.expect("a guard");
+    assert_eq!(replica.client().holder("k").token, guard.token() as i64);
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_is_one_that_a_waiter_is_handed() {
+    let primary = Server::start();
+    let replica = Server::start();
+    let link = Link::to(&primary);
+    replica.follow_through(&link, &primary);
+    let client = client(&primary).await;
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    let lock = client.lock("k").lease(LONG).wait(LONG);
+    let waiter = tokio::spawn(lock.clone().replicas(1, Duration::from_millis(200)).acquire());
+    primary.client().see_waiters("k", 1);
+    replica.see_in_sync_with(&primary);
+    link.swallow();
+    guard.release().await.expect("a release");
+    let told = soon(waiter).await.expect("no panic").expect_err("an error");
+    assert!(matches!(told, Error::Unreplicated { reached: 0, wanted: 1 }), "{told}");
+    link.mend();
+    let guard = lock.replicas(1, LONG).acquire().await.expect("a guard");
+    assert_eq!(replica.client().holder("k").token, guard.token() as i64);
+    guard.release().await.expect("a release");
+}
