@@ -1,4 +1,9 @@
 //! The client against real servers.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "test code fails by panicking, in what tests share too"
+)]
 
 mod basics;
 mod cluster;
