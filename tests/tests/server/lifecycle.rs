@@ -145,12 +145,11 @@ fn the_module_is_loaded_into_running_servers_replica_first() {
     let replica = setup().start_replica_of(&primary);
     let path = Setup::new().module_path();
     for server in [&replica, &primary] {
-        let load = ["MODULE", "LOADEX", &path, "CONFIG", "lock.default-lease", "600000"];
+        let load = ["MODULE", "LOAD", &path, "default-lease", "600000"];
         assert_eq!(server.client().call(load), Reply::ok());
         assert_eq!(server.client().call("CONFIG REWRITE"), Reply::ok());
         let written = fs::read_to_string(server.dir().join("server.conf")).unwrap();
-        assert!(written.contains(&format!("loadmodule {path}")), "{written}");
-        assert!(written.contains("lock.default-lease 600000"), "{written}");
+        assert!(written.contains(&format!("loadmodule {path} default-lease 600000")), "{written}");
     }
     let mut a = primary.client();
     a.acquire("lock A");
