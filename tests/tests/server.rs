@@ -50,8 +50,8 @@ mod server {
     mod statistics;
     mod steps;
     mod tokens;
-    mod tools;
     mod told;
+    mod tools;
     mod transactions;
     mod waiting;
     mod writes;

@@ -142,7 +142,11 @@ impl Stage {
                 Err(Silence::Closed) => panic!("{what}: B's connection is closed"),
                 Err(Silence::StillOpen) => {}
             }
-            told.is_some() || (self.a.queue("lock") == ["B"] && self.a.owner("lock").as_deref() != Some("B"))
+            // Where something else stands under the key, B is about to hear of it.
+            let is_lock = !matches!(self.a.call("LOCK.INFO lock"), Reply::Error(_));
+            let waits =
+                is_lock && self.a.queue("lock") == ["B"] && self.a.owner("lock").as_deref() != Some("B");
+            told.is_some() || waits
         });
         match &told {
             None => return true,
