@@ -1,5 +1,6 @@
 """Takes locks away from holders in every way, and sees that they are told."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -45,9 +46,10 @@ class Link:
                 threading.Thread(target=self.pass_on, args=[source, sink, self.accepted], daemon=True).start()
 
     def pass_on(self, source, sink, number):
-        while data := source.recv(4096):
-            if number not in self.cut:
-                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            while data := source.recv(4096):
+                if number not in self.cut:
+                    sink.sendall(data)
         sink.close()
 
 
