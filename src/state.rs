@@ -254,7 +254,7 @@ impl State {
     }
 }
 
-// SAFETY: used only within callbacks that the server makes under its lock. The one that frees values touches nothing else.
+// SAFETY: used only within callbacks that the server makes under its lock. The one that frees values does not use it.
 static STATE: Shared<State> = unsafe { Shared::new(State::new) };
 
 /// Set and read under the server's lock, as the state is.

@@ -25,7 +25,7 @@ const LIMITS: &[(&str, f64)] = &[
     ("info", 3.050),
     ("hand-off, wait again", 1.251),
     ("acquire + release, AOF on", 1.349),
-    ("top, twice as many waited for", 1.237),
+    ("top, twice as many waited for", 1.250),
     ("top, 1,000 more locks held", 1.005),
     ("SET + DEL", 1.01),
     ("SET + DEL, one by one", 1.035),
