@@ -7,13 +7,14 @@
 use crate::arguments;
 use std::borrow::Cow;
 use std::fmt::{self, Write};
-
-/// With it, a lock of one holder is a single small allocation.
-const INLINE: usize = 22;
+use std::num::NonZeroU64;
 
 /// The bytes of a UUID, and of what may be behind it.
 const UUID: usize = 16;
 const BEHIND: usize = 7;
+
+/// With it, a lock of one holder is a single small allocation.
+const INLINE: usize = UUID + BEHIND;
 
 /// How many characters a UUID is written with, and at most the number behind it.
 const UUID_TEXT: usize = 36;
@@ -26,17 +27,52 @@ pub struct Owner(Name);
 /// One name has one form, so that names are equal when their forms are.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Name {
-    /// What is behind the UUID is 0 for nothing, else one more than the thread.
-    Uuid {
-        uuid: [u8; UUID],
-        behind: [u8; BEHIND],
-    },
-    /// Zeros follow the name.
-    Inline {
-        len: u8,
-        bytes: [u8; INLINE],
-    },
+    Short(Short),
     Heap(Box<[u8]>),
+}
+
+/// A UUID and what is behind it, or a name that is short, and then followed by zeros. In whole words, as it is moved more
+/// often than looked at, and a processor waits where it reads in other pieces than it wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+struct Short {
+    first: [u8; UUID],
+    /// Lowest the length of the name, or [`IS_UUID`]; above it what is behind the first bytes: of the name the rest, of the
+    /// UUID 0 for nothing, else one more than the thread.
+    rest: NonZeroU64,
+}
+
+/// No name that is kept here is so long.
+const IS_UUID: u8 = u8::MAX;
+
+impl Short {
+    fn new(first: [u8; UUID], behind: [u8; BEHIND], kind: u8) -> Option<Self> {
+        let [a, b, c, d, e, f, g] = behind;
+        let rest = NonZeroU64::new(u64::from_le_bytes([kind, a, b, c, d, e, f, g]))?;
+        Some(Self { first, rest })
+    }
+
+    /// A name that is no longer than [`INLINE`].
+    fn of_name(name: &[u8]) -> Option<Self> {
+        let len = u8::try_from(name.len()).ok().filter(|_| name.len() <= INLINE)?;
+        let (mut first, mut behind) = ([0; UUID], [0; BEHIND]);
+        let (begin, end) = name.split_at(name.len().min(UUID));
+        first.get_mut(..begin.len())?.copy_from_slice(begin);
+        behind.get_mut(..end.len())?.copy_from_slice(end);
+        Self::new(first, behind, len)
+    }
+
+    const fn kind_and_behind(self) -> (u8, [u8; BEHIND]) {
+        let [kind, behind @ ..] = self.rest.get().to_le_bytes();
+        (kind, behind)
+    }
+
+    fn name(self) -> Vec<u8> {
+        let (len, behind) = self.kind_and_behind();
+        let mut name = [&self.first[..], &behind].concat();
+        name.truncate(len.into());
+        name
+    }
 }
 
 impl Owner {
@@ -52,27 +88,21 @@ impl Owner {
         if let Some(owner) = Self::read_uuid(bytes) {
             return Some(owner);
         }
-        let mut inline = [0; INLINE];
-        Some(Self(match (inline.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
-            (Some(room), Ok(len)) => {
-                room.copy_from_slice(bytes);
-                Name::Inline { len, bytes: inline }
-            }
-            _ => Name::Heap(bytes.into()),
-        }))
+        Some(Self(Short::of_name(bytes).map_or_else(|| Name::Heap(bytes.into()), Name::Short)))
     }
 
     /// The owner with this UUID and, if `behind` is not 0, a colon and the number one below that; `None` for a number
     /// that is not kept so.
     pub(crate) fn from_uuid(uuid: [u8; UUID], behind: u64) -> Option<Self> {
         let [behind @ .., 0] = behind.to_le_bytes() else { return None };
-        Some(Self(Name::Uuid { uuid, behind }))
+        Short::new(uuid, behind, IS_UUID).map(|short| Self(Name::Short(short)))
     }
 
     /// What [`Owner::from_uuid`] makes this owner of.
     pub(crate) fn as_uuid(&self) -> Option<([u8; UUID], u64)> {
-        let &Name::Uuid { uuid, behind: [a, b, c, d, e, f, g] } = &self.0 else { return None };
-        Some((uuid, u64::from_le_bytes([a, b, c, d, e, f, g, 0])))
+        let Name::Short(short) = self.0 else { return None };
+        let (IS_UUID, [a, b, c, d, e, f, g]) = short.kind_and_behind() else { return None };
+        Some((short.first, u64::from_le_bytes([a, b, c, d, e, f, g, 0])))
     }
 
     fn read_uuid(text: &[u8]) -> Option<Self> {
@@ -90,36 +120,18 @@ impl Owner {
     #[must_use]
     pub fn to_bytes(&self) -> Cow<'_, [u8]> {
         match &self.0 {
-            Name::Uuid { .. } => Cow::Owned(self.uuid_text()),
-            Name::Inline { len, bytes } => Cow::Borrowed(bytes.get(..usize::from(*len)).unwrap_or(bytes)),
+            Name::Short(short) => Cow::Owned(
+                self.as_uuid().map_or_else(|| short.name(), |(uuid, behind)| uuid_text(uuid, behind)),
+            ),
             Name::Heap(bytes) => Cow::Borrowed(bytes),
         }
-    }
-
-    fn uuid_text(&self) -> Vec<u8> {
-        const DIGITS: [char; 16] =
-            ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-        let digit = |value: u8| DIGITS.get(usize::from(value & 0x0f)).copied().unwrap_or_default();
-        let (uuid, behind) = self.as_uuid().unwrap_or_default();
-        let mut text = String::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
-        for (at, byte) in uuid.into_iter().enumerate() {
-            if matches!(at, 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            text.extend([digit(byte >> 4), digit(byte)]);
-        }
-        if let Some(thread) = behind.checked_sub(1) {
-            // Cannot fail: a string grows.
-            let _ = write!(text, ":{thread}");
-        }
-        text.into_bytes()
     }
 
     /// The bytes it takes on the heap, beside its own size.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         match &self.0 {
-            Name::Uuid { .. } | Name::Inline { .. } => 0,
+            Name::Short(_) => 0,
             Name::Heap(bytes) => bytes.len(),
         }
     }
@@ -127,10 +139,28 @@ impl Owner {
     /// The part that lies on the heap, for a defragmenter to move.
     pub fn heap_part(&mut self) -> Option<&mut Box<[u8]>> {
         match &mut self.0 {
-            Name::Uuid { .. } | Name::Inline { .. } => None,
+            Name::Short(_) => None,
             Name::Heap(bytes) => Some(bytes),
         }
     }
+}
+
+fn uuid_text(uuid: [u8; UUID], behind: u64) -> Vec<u8> {
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    let digit = |value: u8| DIGITS.get(usize::from(value & 0x0f)).copied().unwrap_or_default();
+    let mut text = String::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
+    for (at, byte) in uuid.into_iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.extend([digit(byte >> 4), digit(byte)]);
+    }
+    if let Some(thread) = behind.checked_sub(1) {
+        // Cannot fail: a string grows.
+        let _ = write!(text, ":{thread}");
+    }
+    text.into_bytes()
 }
 
 /// Reads a UUID that is written as [`Owner::to_bytes`] writes it.

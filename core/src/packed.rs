@@ -4,6 +4,7 @@ use crate::lock::{Holder, Slots};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::{Instant, WallTime};
+use std::num::NonZeroI64;
 
 /// One holder, and when Redis is told to drop the key, in 48 bytes.
 ///
@@ -72,23 +73,25 @@ impl Packed {
     }
 }
 
-/// Two numbers in one: one in the lower `BITS`, with its sign, and one in the others.
+/// Two numbers in one: one in the lower `BITS`, with its sign, and one in the others. Kept is the complement, which is 0 only
+/// where both are -1: that does not fit, which leaves room to tell a packed lock from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Pair<const BITS: u32>(i64);
+struct Pair<const BITS: u32>(NonZeroI64);
 
 impl<const BITS: u32> Pair<BITS> {
     /// `None` when one does not fit.
     fn new(high: i64, low: i64) -> Option<Self> {
-        let pair = Self(high.wrapping_shl(BITS) | (low & (1_i64.wrapping_shl(BITS).wrapping_sub(1))));
+        let both = high.wrapping_shl(BITS) | (low & (1_i64.wrapping_shl(BITS).wrapping_sub(1)));
+        let pair = Self(NonZeroI64::new(!both)?);
         (pair.high() == high && pair.low() == low).then_some(pair)
     }
 
     fn high(self) -> i64 {
-        self.0.wrapping_shr(BITS)
+        (!self.0.get()).wrapping_shr(BITS)
     }
 
     fn low(self) -> i64 {
         let above = i64::BITS.wrapping_sub(BITS);
-        self.0.wrapping_shl(above).wrapping_shr(above)
+        (!self.0.get()).wrapping_shl(above).wrapping_shr(above)
     }
 }

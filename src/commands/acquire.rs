@@ -79,7 +79,9 @@ struct Asked<'a> {
 impl<'a> Asked<'a> {
     fn parse(mut arguments: Arguments<'a>) -> Result<Self, Error> {
         let key = arguments.key()?;
-        let mut owner = arguments.owner()?;
+        let named = arguments.text()?;
+        let minted = named == b"*";
+        let owner = if minted { mint() } else { Owner::new(named) }.ok_or(Mistake::Owner)?;
         let (mut lease, mut block, mut holds, mut slots) = (None, None, None, None);
         while let Some(name) = arguments.option() {
             match name {
@@ -96,13 +98,11 @@ impl<'a> Asked<'a> {
         if slots != Slots::EXCLUSIVE {
             return Err(Error::NotSupportedYet);
         }
-        let minted = Owner::new(b"*").as_ref() == Some(&owner);
-        if minted {
-            let mut text = Uuid::encode_buffer();
-            owner = Owner::new(Uuid::new_v4().hyphenated().encode_lower(&mut text).as_bytes())
-                .ok_or(Mistake::Owner)?;
-        }
         let lease = lease.unwrap_or_else(settings::default_lease);
         Ok(Self { key, request: AcquireRequest { owner, lease, holds, slots }, minted, block })
     }
+}
+
+fn mint() -> Option<Owner> {
+    Owner::new(Uuid::new_v4().hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes())
 }
