@@ -203,6 +203,12 @@ impl State {
     /// Something else stands under the name of a shadow, or this node does not serve it any more: it is broken.
     #[inline]
     pub fn break_shadow(&mut self, db: Db, key: &[u8], now: Instant) {
+        if !self.shadows.is_empty() {
+            self.break_its_shadow(db, key, now);
+        }
+    }
+
+    fn break_its_shadow(&mut self, db: Db, key: &[u8], now: Instant) {
         if let Some(lock) = self.shadows.forget(db, key) {
             self.statistics.broken(&lock, now);
             self.note_broken(db, key, &lock, now);

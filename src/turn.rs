@@ -192,8 +192,8 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, no
     if effects.changed() {
         let _acting = Acting::begin();
         context.signal_modified(name);
-        for event in effects.events.drain(..) {
-            context.notify(event, name);
+        for event in &effects.events {
+            context.notify(*event, name);
         }
     }
     if let Some(Waits { lock, .. }) = waits {
