@@ -23,6 +23,9 @@ const HANDOFFS: usize = 400;
 /// Waiters, and rounds: fewer of the longer lines, spread over the same time.
 const SIZES: [(usize, usize); 5] = [(2, 32), (10, 16), (100, 16), (1_000, 16), (10_000, 8)];
 
+/// What stands beside Lockward as the least that any module could cost.
+const BARE: &str = "a module that unblocks a client and no more";
+
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -30,6 +33,8 @@ pub enum Kind {
     Lock,
     /// An element, with BLPOP; passed on by LPUSH.
     List,
+    /// Nothing, with EMPTY.WAIT; passed on by EMPTY.PASS: a module that blocks and unblocks clients, and no more.
+    Bare,
 }
 
 impl Kind {
@@ -37,6 +42,7 @@ impl Kind {
         match self {
             Self::Lock => format!("hand:lock:{line:04}"),
             Self::List => format!("hand:list:{line:04}"),
+            Self::Bare => format!("hand:bare:{line:04}"),
         }
     }
 
@@ -47,6 +53,7 @@ impl Kind {
                 request(&["LOCK.ACQUIRE", &self.key(line), &owner, "PX", LEASE, "BLOCK", "0"])
             }
             Self::List => request(&["BLPOP", &self.key(line), "0"]),
+            Self::Bare => request(&["EMPTY.WAIT", &self.key(line), "0"]),
         }
     }
 
@@ -54,6 +61,7 @@ impl Kind {
         match self {
             Self::Lock => request(&["LOCK.RELEASE", &self.key(line), &owner(member)]),
             Self::List => request(&["LPUSH", &self.key(line), "x"]),
+            Self::Bare => request(&["EMPTY.PASS", &self.key(line), "x"]),
         }
     }
 
@@ -62,13 +70,14 @@ impl Kind {
         match self {
             Self::Lock => Expected::Grant,
             Self::List => Expected::Element,
+            Self::Bare => Expected::Number(0),
         }
     }
 
     /// The reply to who passes it on.
     const fn passed(self) -> Expected {
         match self {
-            Self::Lock => Expected::Number(0),
+            Self::Lock | Self::Bare => Expected::Number(0),
             Self::List => Expected::Number(1),
         }
     }
@@ -110,7 +119,8 @@ impl Lines {
     pub fn start(waiters: usize, place: Place) -> Self {
         let count = Self::count(waiters);
         let maxclients = format!("maxclients {}", Self::open_files(waiters));
-        let server = Server::start_with(Loaded::Lockward, place, &[&maxclients]);
+        let bare = Loaded::Empty.line_of_config();
+        let server = Server::start_with(Loaded::Lockward, place, &[&maxclients, &bare]);
         let members = server.clients(count * (waiters + 1));
         Self { control: server.client(), server, members, waiters, count }
     }
@@ -211,9 +221,10 @@ struct Measured {
     rounds: usize,
     lock: Costs,
     list: Costs,
+    bare: Costs,
 }
 
-/// Lock and list, in lines from 2 waiters to 10,000.
+/// Lock, list and bare clients, in lines from 2 waiters to 10,000.
 pub fn measure(report: &mut Report) {
     for place in [Place::Together, Place::Apart] {
         let all = measure_in(report, place);
@@ -236,18 +247,18 @@ fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
             rounds,
             lock: Costs::default(),
             list: Costs::default(),
+            bare: Costs::default(),
         })
         .collect();
     let most = SIZES[0].1;
     for round in 0..most {
         report.progress(round, most);
         for measured in all.iter_mut().filter(|measured| (round * measured.rounds) % most < measured.rounds) {
-            let Measured { lines, lock, list, .. } = measured;
+            let Measured { lines, lock, list, bare, .. } = measured;
             // Nobody always comes after the same one.
-            let turns = [(Kind::Lock, lock), (Kind::List, list)];
-            let in_turn: Vec<_> =
-                if round % 2 == 0 { turns.into() } else { turns.into_iter().rev().collect() };
-            for (kind, costs) in in_turn {
+            let mut turns = [(Kind::Lock, lock), (Kind::List, list), (Kind::Bare, bare)];
+            turns.rotate_left(round % 3);
+            for (kind, costs) in turns {
                 lines.round(kind, costs);
             }
         }
@@ -268,6 +279,11 @@ fn tell(report: &mut Report, all: &[Measured], place: Place) {
             (format!("handoff/{waiters}{mark}"), format!("hand-off, {waiters} waiters{where_}"));
         let row = Row::ratio(&name, &what, &lock.cpu, "LPUSH waking BLPOP", &list.cpu);
         report.row(if [2, 1_000, 10_000].contains(waiters) { judged(row, 1.1) } else { row });
+    }
+    for Measured { lines: Lines { waiters, .. }, list, bare, .. } in all {
+        let name = format!("handoff/{waiters}-bare{mark}");
+        let what = format!("{BARE}, {waiters} waiters{where_}");
+        report.row(Row::ratio(&name, &what, &bare.cpu, "LPUSH waking BLPOP", &list.cpu));
     }
     let (first, last) = (&all[0], &all[all.len() - 1]);
     let what = format!("hand-off, {} waiters{where_}", last.lines.waiters);

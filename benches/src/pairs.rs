@@ -21,6 +21,9 @@ const TIMES: usize = 100;
 /// Batches before anything is measured.
 const WARM_UP: usize = 40;
 
+/// What stands beside Lockward as the least that any module could cost.
+const BARE: &str = "the same calls of the server by a module that decides nothing";
+
 /// The reentrant hash lock: the owner is a field, its number the holds.
 const HASH_ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
@@ -47,6 +50,9 @@ pub enum Pair {
     Hash,
     /// PING, PING: what any two commands cost.
     Ping,
+    /// EMPTY.TAKE, EMPTY.GIVE: the calls that a module makes to keep a lock, and nothing decided. Only where the empty
+    /// module is loaded too.
+    Bare,
 }
 
 impl Pair {
@@ -75,6 +81,10 @@ impl Pair {
                     (request(&["EVALSHA", &release, "1", &key, &owner]), Expected::Number(1)),
                 )
             }
+            Self::Bare => (
+                (request(&["EMPTY.TAKE", &key, &owner, "PX", LEASE]), Expected::Grant),
+                (request(&["EMPTY.GIVE", &key, &owner]), Expected::Number(0)),
+            ),
             Self::Ping => {
                 let ping = (request(&["PING"]), Expected::Status);
                 (ping.clone(), ping)
@@ -111,7 +121,7 @@ struct Costs {
 /// Lock and others, while nobody listens.
 pub fn plain(report: &mut Report) {
     let what = &uncontended();
-    let pairs = [Pair::Lock, Pair::Set, Pair::Hash, Pair::Ping];
+    let pairs = [Pair::Lock, Pair::Set, Pair::Hash, Pair::Ping, Pair::Bare];
     let costs = measure(report, Place::Together, &pairs);
     let target = Target::AtMost(1.25);
     report.row(
@@ -120,11 +130,14 @@ pub fn plain(report: &mut Report) {
     let target = Target::AtLeast(3.5);
     report.row(Row::cheaper("pairs/hash", what, &costs[0], "the hash lock in Lua", &costs[2]).target(target));
     report.row(Row::ratio("pairs/ping", what, &costs[0], "PING + PING", &costs[3]));
+    report.row(Row::ratio("pairs/bare", BARE, &costs[4], "SET NX PX + DEL", &costs[1]));
     let costs = measure(report, Place::Apart, &pairs);
     let what = &format!("{what}, with a CPU each");
     report.row(Row::ratio("pairs/set-apart", what, &costs[0], "SET NX PX + DEL", &costs[1]));
     report.row(Row::cheaper("pairs/hash-apart", what, &costs[0], "the hash lock in Lua", &costs[2]));
     report.row(Row::ratio("pairs/ping-apart", what, &costs[0], "PING + PING", &costs[3]));
+    let what = &format!("{BARE}, with a CPU each");
+    report.row(Row::ratio("pairs/bare-apart", what, &costs[4], "SET NX PX + DEL", &costs[1]));
 }
 
 /// With an AOF that is synced every second.
@@ -164,7 +177,7 @@ fn started(place: Place, config: &[&str]) -> Server {
 /// Measures `pairs` in turn, on a server of their own.
 fn measure(report: &mut Report, place: Place, pairs: &[Pair]) -> Vec<Series> {
     be_client_of(place);
-    measure_on(report, &started(place, &[]), None, pairs).server
+    measure_on(report, &started(place, &[&Loaded::Empty.line_of_config()]), None, pairs).server
 }
 
 fn uncontended() -> String {

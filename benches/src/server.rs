@@ -207,6 +207,11 @@ impl Loaded {
         Some(env::var_os(variable).map_or_else(|| target_dir().join(file), PathBuf::from))
     }
 
+    /// The line of redis.conf that loads it beside another.
+    pub fn line_of_config(self) -> String {
+        self.path().map_or_else(String::new, |path| format!("loadmodule {}", path.display()))
+    }
+
     /// A copy, so that a build meanwhile does not change what is measured.
     fn copy_to(self, dir: &Path) -> Option<PathBuf> {
         let path = self.path()?;

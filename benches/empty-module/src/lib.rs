@@ -2,6 +2,9 @@
 //!
 //! Its commands take whatever arguments they are given. EMPTY.REPLY answers 0. EMPTY.BLOCK blocks its client as
 //! LOCK.ACQUIRE does, for good, and keeps nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
+//! Those in `bare` ask of the server what a lock needs.
+
+mod bare;
 
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
@@ -27,7 +30,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     let registered = known == OK
         && register(context, c"empty.reply", c"readonly fast", reply)
         && register(context, c"empty.block", c"write deny-oom blocking", block)
-        && register(context, c"empty.call", c"write deny-oom blocking", call);
+        && register(context, c"empty.call", c"write deny-oom blocking", call)
+        && bare::register_all(context);
     if registered { OK } else { ERR }
 }
 

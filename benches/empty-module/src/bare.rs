@@ -1,0 +1,168 @@
+//! A lock that is none: all that a module must ask the server for, to keep one for its clients, and nothing of its own.
+//! What stands above it is what Lockward itself costs.
+//!
+//! EMPTY.TAKE stores a value of a type of its own with a TTL and tells of it, and EMPTY.GIVE drops it, with the calls of
+//! LOCK.ACQUIRE and LOCK.RELEASE and their replies. Who is not first waits with EMPTY.WAIT, until EMPTY.PASS unblocks the
+//! one that has waited longest.
+
+use crate::{ERR, OK, register};
+use redis_module::raw;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{mem, ptr, slice};
+
+static KIND: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    /// Who waits, by key. The server calls in on one thread.
+    static LINES: RefCell<HashMap<Vec<u8>, VecDeque<Handle>>> = RefCell::new(HashMap::new());
+}
+
+type Handle = *mut raw::RedisModuleBlockedClient;
+type Context = *mut raw::RedisModuleCtx;
+type Strings = *mut *mut raw::RedisModuleString;
+
+/// When a value expires, in milliseconds: long after the end of the server.
+const EXPIRES_AT: i64 = 4_102_444_800_000;
+
+/// What a lock of one holder takes.
+type Value = [u8; 48];
+
+pub fn register_all(context: Context) -> bool {
+    // SAFETY: the context is that of the module's load; the methods are copied.
+    let kind = unsafe {
+        let mut methods: raw::RedisModuleTypeMethods = mem::zeroed();
+        methods.version = raw::REDISMODULE_TYPE_METHOD_VERSION.into();
+        methods.free = Some(free);
+        raw::RedisModule_CreateDataType
+            .map(|create| create(context, c"emptylock".as_ptr(), 1, &raw mut methods))
+    };
+    // SAFETY: as above. As with Lockward, a key has changed when the module says so.
+    unsafe {
+        let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_signed();
+        raw::RedisModule_SetModuleOptions.map(|set| set(context, options));
+    }
+    KIND.store(kind.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
+    kind.is_some_and(|kind| !kind.is_null())
+        && register(context, c"empty.take", c"write deny-oom", take)
+        && register(context, c"empty.give", c"write fast", give)
+        && register(context, c"empty.wait", c"write deny-oom blocking", wait)
+        && register(context, c"empty.pass", c"write fast", pass)
+}
+
+unsafe extern "C" fn free(value: *mut c_void) {
+    // SAFETY: stored by `try_take`, and freed once.
+    drop(unsafe { Box::from_raw(value.cast::<Value>()) });
+}
+
+unsafe extern "C" fn take(context: Context, argv: Strings, argc: c_int) -> c_int {
+    // SAFETY: the server's context and arguments of this very call.
+    unsafe { try_take(context, argv, argc) }.map_or(ERR, |()| OK)
+}
+
+/// SAFETY: the server's context and arguments of this very call, here and below.
+unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
+    // SAFETY: the strings live through the call; the key is closed once; the value belongs to the server once it is stored.
+    unsafe {
+        let name = *arguments(argv, argc).get(1)?;
+        let now = raw::RedisModule_MonotonicMicroseconds?();
+        let key = raw::RedisModule_OpenKey?(context, name, raw::REDISMODULE_WRITE as c_int);
+        if raw::RedisModule_KeyType?(key) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+            let value: *mut Value = Box::into_raw(Box::new([0; size_of::<Value>()]));
+            raw::RedisModule_ModuleTypeSetValue?(key, KIND.load(Ordering::Relaxed), value.cast());
+            raw::RedisModule_SetAbsExpire?(key, EXPIRES_AT);
+        }
+        raw::RedisModule_CloseKey?(key);
+        tell(context, name)?;
+        raw::RedisModule_ReplyWithArray?(context, 2);
+        raw::RedisModule_ReplyWithLongLong?(context, (1_795_000_000_000_000 + now).cast_signed());
+        raw::RedisModule_ReplyWithLongLong?(context, 1);
+    }
+    Some(())
+}
+
+unsafe extern "C" fn give(context: Context, argv: Strings, argc: c_int) -> c_int {
+    // SAFETY: the server's context and arguments of this very call.
+    unsafe { try_give(context, argv, argc) }.map_or(ERR, |()| OK)
+}
+
+unsafe fn try_give(context: Context, argv: Strings, argc: c_int) -> Option<()> {
+    // SAFETY: the strings live through the call; the key is closed once.
+    unsafe {
+        let name = *arguments(argv, argc).get(1)?;
+        raw::RedisModule_MonotonicMicroseconds?();
+        let key = raw::RedisModule_OpenKey?(context, name, raw::REDISMODULE_WRITE as c_int);
+        if raw::RedisModule_ModuleTypeGetType?(key) == KIND.load(Ordering::Relaxed)
+            && !raw::RedisModule_ModuleTypeGetValue?(key).is_null()
+        {
+            raw::RedisModule_DeleteKey?(key);
+        }
+        raw::RedisModule_CloseKey?(key);
+        tell(context, name)?;
+        raw::RedisModule_ReplyWithLongLong?(context, 0);
+    }
+    Some(())
+}
+
+/// What comes of a change for others.
+unsafe fn tell(context: Context, name: *mut raw::RedisModuleString) -> Option<()> {
+    let (class, event) = (raw::REDISMODULE_NOTIFY_MODULE, c"empty.changed");
+    // SAFETY: context and name are valid.
+    unsafe {
+        raw::RedisModule_ReplicateVerbatim?(context);
+        raw::RedisModule_SignalModifiedKey?(context, name);
+        raw::RedisModule_NotifyKeyspaceEvent?(context, class, event.as_ptr(), name);
+    }
+    Some(())
+}
+
+unsafe extern "C" fn wait(context: Context, argv: Strings, argc: c_int) -> c_int {
+    // SAFETY: the server's context and arguments of this very call.
+    unsafe { try_wait(context, argv, argc) }.map_or(ERR, |()| OK)
+}
+
+unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
+    // SAFETY: the strings live through the call; nobody leaves before the end of the server.
+    let (name, handle) = unsafe {
+        (
+            bytes(*arguments(argv, argc).get(1)?)?,
+            raw::RedisModule_BlockClient?(context, Some(crate::reply), None, None, 0),
+        )
+    };
+    LINES.with_borrow_mut(|lines| lines.entry(name.to_vec()).or_default().push_back(handle));
+    Some(())
+}
+
+unsafe extern "C" fn pass(context: Context, argv: Strings, argc: c_int) -> c_int {
+    // SAFETY: the server's context and arguments of this very call.
+    unsafe { try_pass(context, argv, argc) }.map_or(ERR, |()| OK)
+}
+
+unsafe fn try_pass(context: Context, argv: Strings, argc: c_int) -> Option<()> {
+    // SAFETY: the strings live through the call; who has been taken out of the line is unblocked once.
+    unsafe {
+        let name = bytes(*arguments(argv, argc).get(1)?)?;
+        let first = LINES.with_borrow_mut(|lines| lines.get_mut(name)?.pop_front());
+        if let Some(first) = first {
+            raw::RedisModule_UnblockClient?(first, ptr::null_mut());
+        }
+        raw::RedisModule_ReplyWithLongLong?(context, 0);
+    }
+    Some(())
+}
+
+unsafe fn arguments<'a>(argv: Strings, argc: c_int) -> &'a [*mut raw::RedisModuleString] {
+    // SAFETY: the server gives `argc` strings, valid until the command returns.
+    unsafe { slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or_default()) }
+}
+
+unsafe fn bytes<'a>(string: *mut raw::RedisModuleString) -> Option<&'a [u8]> {
+    let mut len = 0;
+    // SAFETY: the string is valid until the command returns, and so are its bytes.
+    unsafe {
+        let start = raw::RedisModule_StringPtrLen?(string, &raw mut len);
+        Some(slice::from_raw_parts(start.cast(), len))
+    }
+}
