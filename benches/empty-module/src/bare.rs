@@ -42,7 +42,9 @@ pub fn register_all(context: Context) -> bool {
     // SAFETY: as above. As with Lockward, a key has changed when the module says so.
     unsafe {
         let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_signed();
-        raw::RedisModule_SetModuleOptions.map(|set| set(context, options));
+        if let Some(set) = raw::RedisModule_SetModuleOptions {
+            set(context, options);
+        }
     }
     KIND.store(kind.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
     kind.is_some_and(|kind| !kind.is_null())
