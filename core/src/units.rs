@@ -182,6 +182,7 @@ mod tests {
         {
             assert_eq!(at(5).until(at(5 + micros)).as_millis(), up, "until {micros}");
             assert_eq!(WallTime::from_micros(5).until(WallTime::from_micros(5 + micros)).as_millis(), up);
+            assert_eq!(at(5 + micros).micros_since(at(5)), u64::try_from(micros).unwrap_or(0));
             assert_eq!(at(5 + micros).since(at(5)).as_millis(), down, "since {micros}");
         }
     }

@@ -1298,6 +1298,26 @@ fn a_place_is_taken_over_within_one_lock_alone() {
 }
 
 #[test]
+fn what_is_waited_for_in_a_database_is_told_with_how_many_wait_and_since_when() {
+    let mut room = WaitingRoom::new();
+    for (db, key, handle) in [(Db(0), "k", 1), (Db(0), "k", 2), (Db(0), "l", 3), (Db(1), "k", 4)] {
+        room.join(db, key.as_bytes(), ticket("A", handle, None, None), instant(i64::from(handle)));
+    }
+    let contended = |room: &WaitingRoom<u32>, db| {
+        let told = room.contended(db).map(|(key, waiters, since)| (key.to_vec(), waiters, since));
+        let mut told: Vec<_> = told.collect();
+        told.sort();
+        told
+    };
+    assert_eq!(contended(&room, Db(0)), [(b"k".to_vec(), 2, instant(1)), (b"l".to_vec(), 1, instant(3))]);
+    room.leave(1);
+    room.leave(3);
+    assert_eq!(contended(&room, Db(0)), [(b"k".to_vec(), 1, instant(2))]);
+    assert_eq!(contended(&room, Db(1)), [(b"k".to_vec(), 1, instant(4))]);
+    assert_eq!(contended(&room, Db(2)), []);
+}
+
+#[test]
 fn a_line_without_waiters_does_not_exist() {
     let mut room = WaitingRoom::new();
     room.join(Db(0), b"k", ticket("A", 1, None, Some(50)), instant(0));
