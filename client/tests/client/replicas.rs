@@ -30,8 +30,11 @@ async fn so_is_one_that_a_waiter_is_handed() {
     let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
     let lock = client.lock("k").lease(LONG).wait(LONG);
     let waiter = tokio::spawn(lock.clone().replicas(1, Duration::from_millis(200)).acquire());
-    primary.client().see_waiters("k", 1);
-    replica.see_in_sync_with(&primary);
+    let mut observer = primary.client();
+    observer.see_waiters("k", 1);
+    // The primary knows that the replica has heard all that was before the hand-off.
+    observer.call("SET before x");
+    assert_eq!(observer.call("WAIT 1 20000").int(), 1);
     link.swallow();
     guard.release().await.expect("a release");
     let told = soon(waiter).await.expect("no panic").expect_err("an error");
