@@ -161,7 +161,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
         let diskless = random.one_of(&["yes", "no"]);
         let delay = random.one_of(&["0", "1"]);
         let primary = Setup::new()
-            .config("hz 500")
+            .config("hz 100")
             .config(&format!("repl-diskless-sync {diskless}"))
             .config(&format!("repl-diskless-sync-delay {delay}"))
             .start();
@@ -191,7 +191,7 @@ fn see_no_rewrite(client: &mut Client) {
 fn an_aof_that_is_switched_on_while_clients_lock_misses_nothing() {
     let mut random = Random::new();
     for round in 0..rounds(3, 100) {
-        let mut server = Setup::new().config("hz 500").config("appendfsync always").start();
+        let mut server = Setup::new().config("hz 100").config("appendfsync always").start();
         let saves = random.once_in(3);
         while_clients_lock(&server, random.number(), || {
             let mut client = server.client();
@@ -214,7 +214,7 @@ fn an_aof_that_is_switched_on_while_clients_lock_misses_nothing() {
 fn a_replica_that_is_promoted_tells_those_who_come_then() {
     let mut random = Random::new();
     let primary = Server::start();
-    let replica = Setup::new().config("hz 500").start_replica_of(&primary);
+    let replica = Setup::new().config("hz 100").start_replica_of(&primary);
     primary.client().acquire("lock-0 0 PX 600000");
     replica.see_in_sync_with(&primary);
     replica.promote();
@@ -226,7 +226,7 @@ fn a_replica_that_is_promoted_tells_those_who_come_then() {
 #[test]
 fn what_changes_right_after_an_aof_is_switched_on_is_in_it() {
     for switch in ["CONFIG SET appendonly yes", "PING"] {
-        let server = Setup::new().config("hz 500").config("appendfsync always").start();
+        let server = Setup::new().config("hz 100").config("appendfsync always").start();
         let mut client = see_nobody_listen(&server);
         // One after the other, with nothing in between, least of all the cron.
         client.call_all([
@@ -248,7 +248,7 @@ fn what_changes_right_after_an_aof_is_switched_on_is_in_it() {
 
 #[test]
 fn what_changes_right_after_a_promotion_is_told() {
-    let server = Setup::new().config("hz 500").start();
+    let server = Setup::new().config("hz 100").start();
     see_nobody_listen(&server);
     let other = Server::start();
     server.follow(&other);
@@ -260,7 +260,7 @@ fn what_changes_right_after_a_promotion_is_told() {
 
 #[test]
 fn what_nobody_hears_counts_as_a_change_all_the_same() {
-    let server = Setup::new().config("hz 500").start();
+    let server = Setup::new().config("hz 100").start();
     let mut client = server.client();
     let changes = |client: &mut Client| client.stat("persistence", "rdb_changes_since_last_save");
     for lock in 0..100 {
@@ -309,7 +309,7 @@ fn a_replica_that_goes_on_from_a_snapshot_saved_by_hand_misses_nothing() {
 /// A primary that waits long for more replicas before it sends them a snapshot.
 fn in_no_hurry() -> Server {
     Setup::new()
-        .config("hz 500")
+        .config("hz 100")
         .config("repl-diskless-sync yes")
         .config("repl-diskless-sync-delay 10000")
         .start()
@@ -407,7 +407,7 @@ fn locks_of_aof(server: &Server) -> Option<Locks> {
 fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
     let mut random = Random::new();
     let primary =
-        Setup::new().config("hz 500").config("repl-backlog-ttl 1").config("appendfsync always").start();
+        Setup::new().config("hz 100").config("repl-backlog-ttl 1").config("appendfsync always").start();
     let (replica, beyond) = (Server::start(), Server::start());
     let (mut replicas, mut files) = (0, 0);
     at_work(&primary, random.number(), |work| {
@@ -468,7 +468,7 @@ fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
 #[test]
 fn servers_that_take_turns_as_primary_go_on_alike() {
     let mut random = Random::new();
-    let start = || Setup::new().config("hz 500").config("repl-backlog-ttl 1").start();
+    let start = || Setup::new().config("hz 100").config("repl-backlog-ttl 1").start();
     let (mut primary, mut replica) = (start(), start());
     let mut failovers = 0;
     for round in 0..rounds(4, 60) {
