@@ -85,7 +85,7 @@ impl Lock {
     }
 
     /// Acquires it only if so many replicas have heard of it within a time; else it is given back, and the error is
-    /// [`Error::Unreplicated`]. A promoted replica that had heard of a grant has it.
+    /// [`Error::Unreplicated`]. A replica that has heard of a grant has it when it is promoted. The time has to be shorter than the lease.
     pub fn replicas(self, count: usize, within: Duration) -> Self {
         Self { replicas: Some((count, within)), ..self }
     }
@@ -142,6 +142,9 @@ impl Lock {
         }
         if self.owner.as_ref().is_some_and(|owner| owner == b"*") {
             return Err(Error::Invalid("the owner * stands for one that the server makes up"));
+        }
+        if self.replicas.is_some_and(|(_, within)| within >= self.lease) {
+            return Err(Error::Invalid("replicas have less time than a lease lasts"));
         }
         if self.hold_limit.is_some_and(|limit| millis(limit) == 0) {
             return Err(Error::Invalid("a hold limit lasts a millisecond at least"));

@@ -12,8 +12,8 @@ use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo,
-    PushKind, RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion,
+    PushInfo, PushKind, RedisError, Value,
 };
 use socket2::TcpKeepalive;
 use std::collections::HashMap;
@@ -43,14 +43,27 @@ pub(crate) struct Servers {
     /// By slot; slot 0 stands for all where there is no cluster.
     homes: Mutex<HashMap<u16, Arc<Node>>>,
     turn: AtomicUsize,
+    /// The last time that Sentinels were asked in vain.
+    asked: tokio::sync::Mutex<Failure>,
     on_break: Arc<dyn Fn() + Send + Sync>,
 }
 
 struct Node {
     info: ConnectionInfo,
-    shared: tokio::sync::Mutex<Option<Shared>>,
+    shared: tokio::sync::Mutex<Slot>,
     spare: Mutex<Vec<MultiplexedConnection>>,
 }
+
+/// Where the shared connection is, if there is one.
+#[derive(Default)]
+struct Slot {
+    shared: Option<Shared>,
+    failure: Failure,
+}
+
+/// The last failure of what many may want at a time and only one of them tries. It holds for all who have waited for that one.
+#[derive(Default)]
+struct Failure(Option<(Instant, Error)>);
 
 #[derive(Clone)]
 struct Shared {
@@ -117,6 +130,7 @@ impl Servers {
             nodes: Mutex::default(),
             homes: Mutex::default(),
             turn: AtomicUsize::new(0),
+            asked: tokio::sync::Mutex::default(),
             on_break: Arc::new(on_break),
         })
     }
@@ -159,8 +173,15 @@ impl Servers {
                 Ok(node)
             }
             Place::Sentinels { sentinels, name, server } => {
+                let begun = Instant::now();
+                let mut failure = self.asked.lock().await;
+                let known = locked(&self.homes).get(&slot).cloned();
+                if let Some(node) = known {
+                    return Ok(node);
+                }
+                failure.shared_since(begun)?;
                 let asked = sentinels.iter().map(|sentinel| Box::pin(self.primary(sentinel, name, server)));
-                let (node, _) = select_ok(asked).await?;
+                let (node, _) = select_ok(asked).await.map_err(|error| failure.note(error))?;
                 locked(&self.homes).insert(slot, Arc::clone(&node));
                 Ok(node)
             }
@@ -186,7 +207,10 @@ impl Servers {
         let mut asked = self.connect(sentinel.clone(), None).await?;
         let question = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
         let told: Option<(String, u16)> = question.query_async(&mut asked).await.map_err(Error::silence)?;
-        let (host, port) = told.ok_or(Error::Invalid("the Sentinel knows no primary by that name"))?;
+        let (host, port) = told.ok_or_else(|| {
+            let kind = ErrorKind::MasterNameNotFoundBySentinel;
+            Error::Connection(RedisError::from((kind, "the Sentinel knows no primary by that name")))
+        })?;
         let node = self.node(elsewhere(server, &host, port));
         let mut shared = self.shared(&node).await?;
         let role = redis::cmd("ROLE");
@@ -220,13 +244,16 @@ impl Servers {
 
     async fn shared(&self, node: &Node) -> Result<Shared, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut shared = node.shared.lock().await;
-        if let Some(shared) = &*shared {
+        let begun = Instant::now();
+        let mut slot = node.shared.lock().await;
+        if let Some(shared) = &slot.shared {
             return Ok(shared.clone());
         }
-        let connection = self.connect(node.info.clone(), Some(Arc::clone(&self.on_break))).await?;
+        slot.failure.shared_since(begun)?;
+        let connecting = self.connect(node.info.clone(), Some(Arc::clone(&self.on_break)));
+        let connection = connecting.await.map_err(|error| slot.failure.note(error))?;
         let fresh = Shared { id: NEXT.fetch_add(1, Ordering::Relaxed), connection };
-        Ok(shared.insert(fresh).clone())
+        Ok(slot.shared.insert(fresh).clone())
     }
 
     async fn line(&self, node: &Arc<Node>) -> Result<Line, Error> {
@@ -277,10 +304,26 @@ impl Servers {
 impl Node {
     /// Lets the shared connection go, unless it is another one by now.
     async fn forget(&self, id: u64) {
-        let mut shared = self.shared.lock().await;
-        if shared.as_ref().is_some_and(|shared| shared.id == id) {
-            *shared = None;
+        let mut slot = self.shared.lock().await;
+        if slot.shared.as_ref().is_some_and(|shared| shared.id == id) {
+            slot.shared = None;
         }
+    }
+}
+
+impl Failure {
+    /// # Errors
+    /// The failure, if it came since then.
+    fn shared_since(&self, begun: Instant) -> Result<(), Error> {
+        match &self.0 {
+            Some((came, error)) if *came >= begun => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn note(&mut self, error: Error) -> Error {
+        self.0 = Some((Instant::now(), error.clone()));
+        error
     }
 }
 
@@ -374,8 +417,9 @@ impl Attempts<'_> {
             }
             Err(error) => Error::silence(error),
         };
-        if matches!(error, Error::Unreachable(_)) {
-            self.is_uncertain = true;
+        let is_silent = matches!(error, Error::Unreachable(_));
+        self.is_uncertain |= is_silent;
+        if is_silent || is_no_primary(&error) {
             if let Lane::Own(line) = lane {
                 **line = None;
             }
@@ -401,7 +445,7 @@ impl Attempts<'_> {
             Some("SUPERSEDED") => Again::Later,
             Some(_) => Again::Never,
         };
-        if is_silent || matches!(error.code(), Some("READONLY" | "UNBLOCKED")) {
+        if is_silent || is_no_primary(&error) {
             node.inspect(|node| self.servers.leave(node));
         }
         Setback { error, again }
@@ -452,6 +496,11 @@ impl Attempts<'_> {
             }
         }
     }
+}
+
+/// Whether it is told by a server that is a replica. A new connection may lead to another one.
+fn is_no_primary(error: &Error) -> bool {
+    matches!(error.code(), Some("READONLY" | "UNBLOCKED"))
 }
 
 /// The slot of a key in a cluster: that of what stands between the first `{` and the next `}`, if anything does.

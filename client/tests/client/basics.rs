@@ -172,6 +172,8 @@ async fn errors_of_the_server_are_told_apart() {
     assert!(matches!(told, Error::Invalid(_)), "{told}");
     let told = client.lock("k").owner("").acquire().await.expect_err("an error");
     assert!(matches!(told, Error::Invalid(_)), "{told}");
+    let told = client.lock("k").replicas(1, Duration::from_secs(30)).acquire().await.expect_err("an error");
+    assert!(matches!(told, Error::Invalid(_)), "{told}");
     let far = client.lock("far").lease(Duration::MAX).acquire().await.expect_err("an error");
     assert_eq!(far.code(), Some("ERR"), "{far}");
     guard.release().await.expect("a release");

@@ -55,7 +55,7 @@ async fn a_guard_and_a_waiter_go_where_their_slot_goes() {
 async fn a_guard_and_a_waiter_outlive_a_node() {
     let mut cluster = Cluster::start();
     let client = patient(&url(&cluster));
-    let lock = client.lock("k").lease(LONG).replicas(1, LONG);
+    let lock = client.lock("k").lease(LONG).replicas(1, LONG / 2);
     let guard = lock.acquire().await.expect("a guard");
     let waiter = tokio::spawn(client.lock("k").acquire());
     let owner = cluster.owner(slot_of("k"));

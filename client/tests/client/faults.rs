@@ -59,7 +59,7 @@ async fn a_guard_and_a_waiter_outlive_a_failover() {
     let replica = Server::start_replica_of(&primary);
     let sentinels = Sentinels::watch(&primary, 1);
     let client = patient(&sentinels.url());
-    let lock = client.lock("k").lease(LONG).replicas(1, LONG);
+    let lock = client.lock("k").lease(LONG).replicas(1, LONG / 2);
     let guard = lock.acquire().await.expect("a guard");
     let waiter = tokio::spawn(client.lock("k").wait(LONG).acquire());
     primary.client().see_waiters("k", 1);
@@ -83,7 +83,7 @@ async fn a_waiter_goes_on_where_its_server_has_become_a_replica() {
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
     let client = patient(&sentinels.url());
-    let lock = client.lock("k").lease(LONG).replicas(1, LONG);
+    let lock = client.lock("k").lease(LONG).replicas(1, LONG / 2);
     let guard = lock.acquire().await.expect("a guard");
     let waiter = tokio::spawn(client.lock("k").acquire());
     first.client().see_waiters("k", 1);

@@ -15,7 +15,7 @@ async fn a_grant_that_no_replica_has_heard_of_is_given_back() {
     let mut observer = primary.client();
     eventually("it is given back", || observer.info("k").is_none());
     let replica = Server::start_replica_of(&primary);
-    let guard = lock.replicas(1, LONG).acquire().await.expect("a guard");
+    let guard = lock.replicas(1, LONG / 2).acquire().await.expect("a guard");
     assert_eq!(replica.client().holder("k").token, guard.token() as i64);
     guard.release().await.expect("a release");
 }
@@ -40,7 +40,7 @@ async fn so_is_one_that_a_waiter_is_handed() {
     let told = soon(waiter).await.expect("no panic").expect_err("an error");
     assert!(matches!(told, Error::Unreplicated { reached: 0, wanted: 1 }), "{told}");
     link.mend();
-    let guard = lock.replicas(1, LONG).acquire().await.expect("a guard");
+    let guard = lock.replicas(1, LONG / 2).acquire().await.expect("a guard");
     assert_eq!(replica.client().holder("k").token, guard.token() as i64);
     guard.release().await.expect("a release");
 }
