@@ -108,3 +108,59 @@ pub(crate) fn elsewhere(like: &ConnectionInfo, host: &str, port: u16) -> Connect
     };
     like.clone().set_addr(addr)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(info: &ConnectionInfo) -> String {
+        let redis = info.redis_settings();
+        format!("{}@{}/{}", redis.password().unwrap_or("-"), info.addr(), redis.db())
+    }
+
+    fn place(url: &str) -> Place {
+        url.parse::<Address>().unwrap().0
+    }
+
+    #[test]
+    fn one_server() {
+        for url in ["redis://:secret@host:7000/3", "redis://host", "unix:///tmp/socket"] {
+            let Place::Server(server) = place(url) else { panic!("{url}") };
+            assert_eq!(server.addr(), url.into_connection_info().unwrap().addr());
+        }
+    }
+
+    #[test]
+    fn sentinels() {
+        let Place::Sentinels { sentinels, name, server } =
+            place("redis+sentinel://me:secret@a,b:7000,[::1],[::1]:7001/locks/3")
+        else {
+            panic!("sentinels")
+        };
+        let sentinels: Vec<String> = sentinels.iter().map(at).collect();
+        assert_eq!(sentinels, ["-@a:26379/0", "-@b:7000/0", "-@::1:26379/0", "-@::1:7001/0"]);
+        assert_eq!((&*name, server.redis_settings().username()), ("locks", Some("me")));
+        assert_eq!(at(&elsewhere(&server, "c", 6380)), "secret@c:6380/3");
+    }
+
+    #[test]
+    fn a_cluster() {
+        let Place::Cluster(nodes) = place("redis+cluster://:secret@a:7000,b") else { panic!("a cluster") };
+        assert_eq!(nodes.iter().map(at).collect::<Vec<_>>(), ["secret@a:7000/0", "secret@b:6379/0"]);
+    }
+
+    #[test]
+    fn what_is_no_address() {
+        for url in [
+            "",
+            "host:6379",
+            "http://host",
+            "redis+sentinel://a,b",
+            "redis+other://a",
+            "redis+cluster://",
+            "redis://h/x",
+        ] {
+            assert!(matches!(url.parse::<Address>(), Err(Error::Connection(_))), "{url:?}");
+        }
+    }
+}

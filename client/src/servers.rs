@@ -521,3 +521,25 @@ fn late() -> RedisError {
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::slot_of;
+
+    #[test]
+    fn slots_go_by_the_tag() {
+        // As CLUSTER KEYSLOT tells them.
+        let table: [(&[u8], u16); 7] = [
+            (b"123456789", 12739),
+            (b"k", 7629),
+            (b"{k}:a", 7629),
+            (b"a{k}{b}", 7629),
+            (b"{}k", 2865),
+            (b"{k", 2414),
+            (b"", 0),
+        ];
+        for (key, slot) in table {
+            assert_eq!(slot_of(key), slot, "{}", String::from_utf8_lossy(key));
+        }
+    }
+}

@@ -252,9 +252,8 @@ impl Tenure {
             let until = self.standing().until;
             let mut attempts = servers.attempts(&self.claim.key, limit.unwrap_or(until).min(until));
             loop {
-                // The first of the last requests is to hear whether it was held up to now. A repeat cannot tell: it may be the first
-                // one that has ended it.
-                let cmd = match is_last && !attempts.is_uncertain {
+                let is_repeat = attempts.is_uncertain;
+                let cmd = match is_last {
                     true => self.claim.end(self.token),
                     false => self.claim.release(left, Some(self.token)),
                 };
@@ -263,6 +262,8 @@ impl Tenure {
                     Err(setback) => {
                         match attempts.after(setback).await {
                             Ok(()) => {}
+                            // The one before may be what has ended it.
+                            Err(Error::Lost(_)) if is_last && is_repeat => break,
                             // A server that has forgotten some of the holds has less to give back. The last release ends them all.
                             Err(error) if error.code() == Some("HOLDS") => break,
                             Err(error) => {

@@ -105,3 +105,21 @@ async fn a_waiter_that_loses_its_connection_keeps_its_place() {
     first.release().await.expect("a release");
     crate::soon(second).await.expect("no panic").expect("a guard").release().await.expect("a release");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guards_that_are_dropped_together_are_given_back_though_the_first_request_is_lost() {
+    let server = Server::start();
+    let mut is_first = true;
+    let proxy = Proxy::start(server.port(), move |request| {
+        let releases = request.first().is_some_and(|name| name.text() == "LOCK.RELEASE");
+        match releases && std::mem::take(&mut is_first) {
+            true => Fate::RequestLost,
+            false => Fate::Carried,
+        }
+    });
+    let through = Client::connect(&format!("redis://127.0.0.1:{}", proxy.port())).await.expect("a client");
+    let guard = through.lock("k").lease(crate::LONG).acquire().await.expect("a guard");
+    drop((guard.re_enter().await.expect("a guard"), guard));
+    let mut observer = server.client();
+    lockward_tests::eventually("both are given back", || observer.info("k").is_none());
+}

@@ -2,7 +2,7 @@
 
 use crate::{LONG, client, soon};
 use lockward_client::{Client, Error, Settings};
-use lockward_tests::{Server, eventually};
+use lockward_tests::{Fate, Proxy, Server, eventually};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +33,7 @@ async fn who_has_waited_longer_than_a_lease_has_a_whole_one() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").acquire().await.expect("a guard");
-    let lease = Duration::from_millis(600);
+    let lease = Duration::from_secs(2);
     let waiter = tokio::spawn(client.lock("k").lease(lease).wait(LONG).without_renewal().acquire());
     let mut observer = server.client();
     eventually("a wait longer than the lease", || {
@@ -42,7 +42,7 @@ async fn who_has_waited_longer_than_a_lease_has_a_whole_one() {
                 .call("LOCK.TOP")
                 .items()
                 .first()
-                .is_some_and(|top| top.field("longest-wait").int() > 700)
+                .is_some_and(|top| top.field("longest-wait").int() > 2_100)
     });
     guard.release().await.expect("a release");
     let guard = soon(waiter).await.expect("no panic").expect("a guard");
@@ -64,6 +64,22 @@ async fn a_wait_that_is_dropped_leaves_the_queue() {
     }
     guard.release().await.expect("a release");
     eventually("nobody has it", || observer.info("k").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_does_one_whose_end_the_server_does_not_hear_of() {
+    let server = Server::start();
+    // It does not look at who waits behind it before the server has replied.
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let through = Client::connect(&format!("redis://127.0.0.1:{}", proxy.port())).await.expect("a client");
+    let guard = through.lock("k").lease(LONG).acquire().await.expect("a guard");
+    let waiter = tokio::spawn(through.lock("k").acquire());
+    let mut observer = server.client();
+    observer.see_waiters("k", 1);
+    waiter.abort();
+    observer.see_waiters("k", 0);
+    guard.release().await.expect("a release");
+    assert_eq!(observer.info("k"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
