@@ -40,8 +40,8 @@ impl Address {
         Self(Place::Server(server))
     }
 
-    /// The primary that `sentinels` know by `name`. `server` says how to get into it: user, password, database, TLS; its host
-    /// and port do not matter.
+    /// The primary that `sentinels` know by `name`. `server` says how to get into it: user, password, database, TLS;
+    /// its host and port do not matter.
     pub fn sentinels(sentinels: Vec<ConnectionInfo>, name: &str, server: ConnectionInfo) -> Self {
         Self(Place::Sentinels { sentinels, name: name.to_owned(), server })
     }

@@ -17,8 +17,9 @@ use uuid::Uuid;
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
-/// It is a handle: clones share connections, and the one task that renews all their locks. That task belongs to the tokio runtime that the client was made in; when
-/// the runtime ends, guards are not renewed any more, and are lost when their leases are over.
+/// It is a handle: clones share connections, and the one task that renews all their locks. That task belongs to the
+/// tokio runtime that the client was made in; when the runtime ends, guards are not renewed any more, and are lost
+/// when their leases are over.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,

@@ -6,17 +6,19 @@ use redis::{ErrorKind, RedisError, ServerError};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another owner holds the lock, or others wait for it, and the wait limit is reached. (Or the server is in quarantine.)
+    /// Another owner holds the lock, or others wait for it, and the wait limit is reached. (Or the server is in
+    /// quarantine.)
     #[error("the lock is busy")]
     Busy,
     /// The tenure is over: whoever goes on with the work may not be alone.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
-    /// No server has answered for as long as the client's patience, or the wait limit, lasts. Whatever had been asked for is given
-    /// back as soon as one answers, or ends with its lease.
+    /// No server has answered for as long as the client's patience, or the wait limit, lasts. Whatever had been asked
+    /// for is given back as soon as one answers, or ends with its lease.
     #[error("no server answers: {0}")]
     Unreachable(#[source] RedisError),
-    /// The server has answered an error of its own, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. Nothing has changed.
+    /// The server has answered an error of its own, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. Nothing has
+    /// changed.
     #[error("{code} {message}")]
     Server {
         /// Its first word.
@@ -50,8 +52,9 @@ pub enum Loss {
     /// The lease is over by this process's own clock, and no server has confirmed a longer one.
     #[error("its lease is over")]
     LeaseOver,
-    /// The server does not know of the tenure: it was broken by hand, or its lease was over on the server, or the server
-    /// has forgotten it. This is what it said, such as `the lock is held by another owner with token 1795255081422190`.
+    /// The server does not know of the tenure: it was broken by hand, or its lease was over on the server, or the
+    /// server has forgotten it. This is what it said, such as `the lock is held by another owner with token
+    /// 1795255081422190`.
     #[error("{0}")]
     NotHeld(String),
     /// Nothing is lost: the last guard was released or dropped, on purpose.

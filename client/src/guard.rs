@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 /// One hold of a lock.
 ///
-/// While there is a guard, its lease is renewed. **The lock may be lost all the same**: this process stands still past its lease, no server is
-/// reached, somebody breaks the lock by hand. [`lost`](Self::lost) tells of it as it happens, [`is_held`](Self::is_held) when asked. Neither stops a
-/// write that is under way: hand the [token](Self::token) to what the lock protects, and let that refuse a smaller token than it has seen.
+/// While there is a guard, its lease is renewed. **The lock may be lost all the same**: this process stands still
+/// past its lease, no server is reached, somebody breaks the lock by hand. [`lost`](Self::lost) tells of it as it
+/// happens, [`is_held`](Self::is_held) when asked. Neither stops a write that is under way: hand the
+/// [token](Self::token) to what the lock protects, and let that refuse a smaller token than it has seen.
 ///
-/// A guard that is dropped gives its hold back in the background, as well as that goes. To know that it was given back, and that the lock was held
-/// up to then, call [`release`](Self::release).
+/// A guard that is dropped gives its hold back in the background, as well as that goes. To know that it was given
+/// back, and that the lock was held up to then, call [`release`](Self::release).
 #[must_use = "a guard that is dropped gives the lock back"]
 pub struct Guard {
     shared: Arc<Shared>,
@@ -46,8 +47,8 @@ impl Guard {
         &self.tenure.claim.owner
     }
 
-    /// The fencing token: below 2^53, larger than that of every earlier tenure of this lock, and the same for all guards of one
-    /// tenure.
+    /// The fencing token: below 2^53, larger than that of every earlier tenure of this lock, and the same for all
+    /// guards of one tenure.
     pub fn token(&self) -> u64 {
         self.tenure.token
     }
@@ -57,8 +58,9 @@ impl Guard {
         self.tenure.guards()
     }
 
-    /// Whether the lock is held now, by what this process knows. It counts the lease on its own monotonic clock, from before it asked for it, so that it is
-    /// over here before it is over at the server. (Linux does not count the time that the whole machine sleeps.)
+    /// Whether the lock is held now, by what this process knows. It counts the lease on its own monotonic clock, from
+    /// before it asked for it, so that it is over here before it is over at the server. (Linux does not count the
+    /// time that the whole machine sleeps.)
     pub fn is_held(&self) -> bool {
         self.tenure.is_held()
     }
@@ -72,8 +74,9 @@ impl Guard {
         }
     }
 
-    /// Resolves when the lock is lost, with how. It also resolves, with [`Loss::Released`], when the last guard of the tenure is released
-    /// or dropped, as there is nothing left then to be lost. It needs no guard, and may be moved to another task; it is to be awaited in a tokio runtime.
+    /// Resolves when the lock is lost, with how. It also resolves, with [`Loss::Released`], when the last guard of
+    /// the tenure is released or dropped, as there is nothing left then to be lost. It needs no guard, and may be
+    /// moved to another task; it is to be awaited in a tokio runtime.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -102,7 +105,8 @@ impl Guard {
         }
     }
 
-    /// Enters the lock again, in the same owner's name: one more guard of this tenure. The lock is given back with the last of them.
+    /// Enters the lock again, in the same owner's name: one more guard of this tenure. The lock is given back with
+    /// the last of them.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] and [`Error::Server`] as for
@@ -111,22 +115,22 @@ impl Guard {
         Self::enter(&self.shared, &self.tenure).await
     }
 
-    /// Renews the lease now. Who renews just before the work is made public knows that the lock was held up to then. (A guard is renewed
-    /// by itself, unless that was declined.)
+    /// Renews the lease now. Who renews just before the work is made public knows that the lock was held up to then.
+    /// (A guard is renewed by itself, unless that was declined.)
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers while the client's patience and the
-    /// lease last, and then the lock may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers while the client's patience
+    /// and the lease last, and then the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.tenure.renew(&self.shared.servers, Some(self.shared.servers.settings.patience)).await
     }
 
-    /// Gives the hold back. With the last guard of the tenure the first waiter has the lock by the time this returns. If the future is dropped, the hold is
-    /// given back in the background.
+    /// Gives the hold back. With the last guard of the tenure the first waiter has the lock by the time this returns.
+    /// If the future is dropped, the hold is given back in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before: the work was not protected up to its end.
-    /// [`Error::Unreachable`] if no server answers; the client tries on in the background, and the lease ends it at the latest.
+    /// [`Error::Lost`] if the lock was lost before: the work was not protected up to its end. [`Error::Unreachable`]
+    /// if no server answers; the client tries on in the background, and the lease ends it at the latest.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_left = true;
         self.tenure.leave();

@@ -1,7 +1,8 @@
 //! The one task of a client: it renews all tenures, and does what callers that have left cannot do any more.
 //!
-//! It waits on a timer queue, on errands and on what is under way, and never for one of them alone: a server that is silent
-//! holds up only the requests to that server. Renewals that are due together go out together, on one connection.
+//! It waits on a timer queue, on errands and on what is under way, and never for one of them alone: a server that is
+//! silent holds up only the requests to that server. Renewals that are due together go out together, on one
+//! connection.
 
 use crate::error::Error;
 use crate::request::{Block, Claim};

@@ -19,26 +19,28 @@
 //!
 //! # What it takes care of
 //!
-//! - **The lease is renewed** at each third of it, by one task for all guards of a client, until the guard is gone or the lock is
-//!   lost. [`Lock::hold_limit`] bounds that; [`Lock::without_renewal`] declines it.
-//! - **Lost replies.** Each request names the count of holds that it leads to, and is repeated when its reply is lost. Nothing
-//!   is counted twice, nothing stays held that nobody knows of, and a waiter keeps its place in the queue.
+//! - **The lease is renewed** at each third of it, by one task for all guards of a client, until the guard is gone or
+//!   the lock is lost. [`Lock::hold_limit`] bounds that; [`Lock::without_renewal`] declines it.
+//! - **Lost replies.** Each request names the count of holds that it leads to, and is repeated when its reply is
+//!   lost. Nothing is counted twice, what was granted to nobody is given back, and a waiter keeps its place in the
+//!   queue.
 //! - **Waiting** takes a connection of its own and holds up nothing else. Whoever finds the lock free needs none.
-//! - **Servers that die, fail over or move slots.** Requests follow. As soon as a connection breaks all tenures are renewed with their tokens, which
-//!   restores what a server in quarantine has forgotten.
-//! - **Callers that leave.** A future that is dropped leaves the queue, and what it may have been granted meanwhile is given back.
+//! - **Servers that die, fail over or move slots.** Requests follow. As soon as a connection breaks all tenures are
+//!   renewed with their tokens, which restores what a server in quarantine has forgotten.
+//! - **Callers that leave.** A future that is dropped leaves the queue, and what it may have been granted meanwhile
+//!   is given back.
 //!
 //! # What it cannot
 //!
-//! Stop a write that is under way when the lock is lost. This process may stand still past its lease, or the network may; then another owner is
-//! granted the lock, as it should be. [`Guard::is_held`] is false by then, as the lease ends earlier by this process's clock than by the
-//! server's, but nobody looks between every two instructions. So pass [`Guard::token`] on to what the lock protects, and let that refuse a smaller token
-//! than it has seen.
+//! Stop a write that is under way when the lock is lost. This process may stand still past its lease, or the network
+//! may; then another owner is granted the lock, as it should be. [`Guard::is_held`] is false by then, as the lease
+//! ends earlier by this process's clock than by the server's, but nobody looks between every two instructions. So
+//! pass [`Guard::token`] on to what the lock protects, and let that refuse a smaller token than it has seen.
 //!
 //! # Owners
 //!
-//! Each acquisition is an owner of its own, so two tasks of one process exclude each other as two processes do. To enter a lock again, call [`Guard::re_enter`],
-//! or [name an owner](Lock::owner).
+//! Each acquisition is an owner of its own, so two tasks of one process exclude each other as two processes do. To
+//! enter a lock again, call [`Guard::re_enter`], or [name an owner](Lock::owner).
 #![forbid(unsafe_code)]
 
 mod address;

@@ -15,8 +15,8 @@ use tokio::time::timeout_at;
 /// The lease where none is named.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// A wait without limit bears an outage as long as the client's patience. An attempt that has lasted longer than so many response
-/// limits was in the queue, and an outage begins when it ends.
+/// A wait without limit bears an outage as long as the client's patience. An attempt that has lasted longer than so
+/// many response limits was in the queue, and an outage begins when it ends.
 const A_WAIT: u32 = 3;
 
 /// A lock that may be acquired, and how.
@@ -55,9 +55,9 @@ impl Lock {
         }
     }
 
-    /// How long the lock stays held when this process is not heard of any more: 30 seconds, at least 1 millisecond. While it
-    /// is, the lease is renewed each time a third of it has passed. The server may have a longest lease, see `lock.max-lease` and
-    /// `lock.quarantine`.
+    /// How long the lock stays held when this process is not heard of any more: 30 seconds, at least 1 millisecond.
+    /// While it is, the lease is renewed each time a third of it has passed. The server may have a longest lease, see
+    /// `lock.max-lease` and `lock.quarantine`.
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
@@ -67,7 +67,8 @@ impl Lock {
         Self { is_renewed: false, ..self }
     }
 
-    /// Renews the lease no further than so long after the lock was acquired. A holder that is stuck does not keep the lock for ever.
+    /// Renews the lease no further than so long after the lock was acquired. A holder that is stuck does not keep the
+    /// lock for ever.
     pub fn hold_limit(self, limit: Duration) -> Self {
         Self { hold_limit: Some(limit), ..self }
     }
@@ -77,15 +78,16 @@ impl Lock {
         Self { wait: Some(limit), ..self }
     }
 
-    /// The owner to acquire it as: any 1 to 1,024 bytes. Whoever names the same owner, anywhere, *is* the same owner, and has the lock when
-    /// that has it; within one client, acquiring it again enters again, and each guard is one hold. Without this, each
-    /// acquisition is an owner of its own.
+    /// The owner to acquire it as: any 1 to 1,024 bytes. Whoever names the same owner, anywhere, *is* the same owner,
+    /// and has the lock when that has it; within one client, acquiring it again enters again, and each guard is one
+    /// hold. Without this, each acquisition is an owner of its own.
     pub fn owner(self, owner: impl AsRef<[u8]>) -> Self {
         Self { owner: Some(owner.as_ref().to_vec()), ..self }
     }
 
     /// Acquires it only if so many replicas have heard of it within a time; else it is given back, and the error is
-    /// [`Error::Unreplicated`]. A replica that has heard of a grant has it when it is promoted. The time has to be shorter than the lease.
+    /// [`Error::Unreplicated`]. A replica that has heard of a grant has it when it is promoted. The time has to be
+    /// shorter than the lease.
     pub fn replicas(self, count: usize, within: Duration) -> Self {
         Self { replicas: Some((count, within)), ..self }
     }
@@ -100,14 +102,17 @@ impl Lock {
 
     /// Acquires the lock, and waits for it in the server's queue if it is held: first come, first served.
     ///
-    /// It may be repeated, and is, as often as a reply is lost: nothing is counted twice, and a place in the queue is kept. If the server dies, hands over to
-    /// another one or sends the request elsewhere meanwhile, it is sent there, and waits on at the end of that queue.
+    /// It may be repeated, and is, as often as a reply is lost: nothing is counted twice, and a place in the queue is
+    /// kept. If the server dies, hands over to another one or sends the request elsewhere meanwhile, it is sent
+    /// there, and waits on at the end of that queue.
     ///
-    /// **If the future is dropped**, the place in the queue is given up, and so is what may have been granted meanwhile.
+    /// **If the future is dropped**, the place in the queue is given up, and so is what may have been granted
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`Error::Busy`] when the wait limit is reached, [`Error::Unreachable`] when no server has answered for longer than the wait limit and the
-    /// client's patience, [`Error::Server`] with what the server says, such as `MAXWAITERS` or `OOM`.
+    /// [`Error::Busy`] when the wait limit is reached, [`Error::Unreachable`] when no server has answered for longer
+    /// than the wait limit and the client's patience, [`Error::Server`] with what the server says, such as
+    /// `MAXWAITERS` or `OOM`.
     pub async fn acquire(self) -> Result<Guard, Error> {
         self.check()?;
         let limit = self.wait.map(|wait| Instant::now() + wait.min(FAR));
@@ -258,8 +263,8 @@ impl Lock {
         line: &mut Option<Line>,
     ) -> Result<Option<Instant>, Error> {
         let lease = self.millis();
-        // After a short wait it is near enough to count from before it was asked for. After a long one, nobody knows when
-        // the server began to count.
+        // After a short wait it is near enough to count from before it was asked for. After a long one, nobody knows
+        // when the server began to count.
         if self.replicas.is_none() && asked.elapsed() < Duration::from_millis(lease / 3) {
             return Ok(Some(Lease::end(lease, asked)));
         }
@@ -296,7 +301,8 @@ impl Lock {
     }
 }
 
-/// What an acquisition may leave behind at the server, unless it is won or lost: if its caller goes, this gives it back.
+/// What an acquisition may leave behind at the server, unless it is won or lost: if its caller goes, this gives it
+/// back.
 struct Stake<'a> {
     shared: &'a Shared,
     abandoned: Option<Abandoned>,

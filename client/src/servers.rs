@@ -1,8 +1,8 @@
 //! Which server serves a key, and the connections to it.
 //!
 //! Each node has one connection that all short requests share, and some that stand by for whoever waits: a connection
-//! that waits can do nothing else. An attempt goes to where the key is believed to be. What it learns there (the slot has
-//! moved, the server is no primary any more, the connection is broken) is kept for the next one.
+//! that waits can do nothing else. An attempt goes to where the key is believed to be. What it learns there (the slot
+//! has moved, the server is no primary any more, the connection is broken) is kept for the next one.
 
 use crate::address::{Address, Place, elsewhere};
 use crate::error::Error;
@@ -26,8 +26,8 @@ use tokio::time::timeout;
 /// How many connections stand by at each node for those who wait next.
 const SPARE: usize = 16;
 
-/// A connection on which nothing comes is probed after so long, and then four times as often: nobody waits for ever on one
-/// that is dead.
+/// A connection on which nothing comes is probed after so long, and then four times as often: nobody waits for ever
+/// on one that is dead.
 const PROBED_AFTER: Duration = Duration::from_secs(12);
 
 /// Pauses before a repeat: the first, and the longest. Each is twice the one before, and up to half of it more.
@@ -61,7 +61,8 @@ struct Slot {
     failure: Failure,
 }
 
-/// The last failure of what many may want at a time and only one of them tries. It holds for all who have waited for that one.
+/// The last failure of what many may want at a time and only one of them tries. It holds for all who have waited for
+/// that one.
 #[derive(Default)]
 struct Failure(Option<(Instant, Error)>);
 

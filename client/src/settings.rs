@@ -24,23 +24,24 @@ impl Default for Settings {
 
 impl Settings {
     /// How long a server has to reply before it is taken for unreachable, and the request is repeated on another
-    /// connection: 2 seconds. (A request that waits for a lock has its wait limit and then so long.) A renewal is given no more
-    /// than a third of the lease.
+    /// connection: 2 seconds. (A request that waits for a lock has its wait limit and then so long.) A renewal is
+    /// given no more than a third of the lease.
     #[must_use]
     pub fn response_limit(self, limit: Duration) -> Self {
         Self { response_limit: limit, ..self }
     }
 
     /// How long a request is repeated while no server takes it, before it fails with
-    /// [`Error::Unreachable`](crate::Error::Unreachable): 10 seconds. A failover or a restart has to be over by then. Who waits for a lock
-    /// bears an outage as long as the wait limit, if that is longer; a renewal is repeated until the lease is over.
+    /// [`Error::Unreachable`](crate::Error::Unreachable): 10 seconds. A failover or a restart has to be over by then.
+    /// Who waits for a lock bears an outage as long as the wait limit, if that is longer; a renewal is repeated until
+    /// the lease is over.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// How many connections may wait for locks at a time: 100, at least 1. More callers that wait stand in line before
-    /// these, in the process, within their wait limits. Whoever finds the lock free needs none.
+    /// How many connections may wait for locks at a time: 100, at least 1. More callers that wait stand in line
+    /// before these, in the process, within their wait limits. Whoever finds the lock free needs none.
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting: count.max(1), ..self }

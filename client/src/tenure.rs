@@ -1,8 +1,9 @@
 //! A tenure as this process knows it.
 //!
-//! Two counts of holds are kept: how many guards there are, and how many the server has counted at most. Requests about a tenure go one after the
-//! other, under one lock. A request that may have been carried out is taken for carried out, and the difference is made up
-//! for by [`Tenure::settle`]: each of its requests names the count that it leads to, so that it may be repeated.
+//! Two counts of holds are kept: how many guards there are, and how many the server has counted at most. Requests
+//! about a tenure go one after the other, under one lock. A request that may have been carried out is taken for
+//! carried out, and the difference is made up for by [`Tenure::settle`]: each of its requests names the count that it
+//! leads to, so that it may be repeated.
 
 use crate::error::{Error, Loss};
 use crate::request::{Claim, Grant, read};
@@ -59,8 +60,8 @@ impl Lease {
         Some(self.millis.min(left)).filter(|millis| *millis > 0)
     }
 
-    /// When a lease of so many milliseconds ends that was asked for at `asked`. The server begins to count later than that;
-    /// what its clock may be faster than ours, a thousandth and a millisecond, is left out.
+    /// When a lease of so many milliseconds ends that was asked for at `asked`. The server begins to count later than
+    /// that; what its clock may be faster than ours, a thousandth and a millisecond, is left out.
     pub(crate) fn end(millis: u64, asked: Instant) -> Instant {
         let sure = Duration::from_millis(millis.saturating_sub(millis / 1_000 + 1));
         asked + sure.min(FAR)
@@ -150,7 +151,8 @@ impl Tenure {
     /// Sets a new lease.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it is lost. Whatever else keeps it from being renewed is repeated until then, or until `limit`.
+    /// [`Error::Lost`] when it is lost. Whatever else keeps it from being renewed is repeated until then, or until
+    /// `limit`.
     pub(crate) async fn renew(&self, servers: &Servers, limit: Option<Duration>) -> Result<(), Error> {
         let limit = limit.map(|limit| Instant::now() + limit);
         let until = self.standing().until;
@@ -225,8 +227,8 @@ impl Tenure {
         }
     }
 
-    /// Gives back what the server has counted beyond the guards that there are; tries until `limit`, or until the lease is over. Safe to call
-    /// at any time, by anybody.
+    /// Gives back what the server has counted beyond the guards that there are; tries until `limit`, or until the
+    /// lease is over. Safe to call at any time, by anybody.
     pub(crate) async fn settle(&self, servers: &Servers, limit: Option<Instant>) -> Result<(), Error> {
         let mut counted = self.counted.lock().await;
         self.settle_counted(servers, &mut counted, limit).await
@@ -264,7 +266,8 @@ impl Tenure {
                             Ok(()) => {}
                             // The one before may be what has ended it.
                             Err(Error::Lost(_)) if is_last && is_repeat => break,
-                            // A server that has forgotten some of the holds has less to give back. The last release ends them all.
+                            // A server that has forgotten some of the holds has less to give back. The last release
+                            // ends them all.
                             Err(error) if error.code() == Some("HOLDS") => break,
                             Err(error) => {
                                 self.lost(&error);

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// By what name they know the primary.
 const NAME: &str = "locks";
 
-/// They wait ten seconds before they believe that a server which was the primary is none, and longer where the machine
-/// is slow.
+/// They wait ten seconds before they believe that a server which was the primary is none, and longer where the
+/// machine is slow.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Three Sentinels that watch a primary, and promote one of its replicas when it is gone for half a second.
@@ -82,8 +82,8 @@ impl Sentinels {
         })
     }
 
-    /// Waits until all other servers follow the primary; its port. Where the machine is slow, the Sentinels may take a
-    /// server for gone that is not, and promote once more: each new primary is told to `promoted`.
+    /// Waits until all other servers follow the primary; its port. Where the machine is slow, the Sentinels may take
+    /// a server for gone that is not, and promote once more: each new primary is told to `promoted`.
     #[track_caller]
     pub fn see_all_follow(&self, servers: &[Server], mut promoted: impl FnMut(u16)) -> u16 {
         let mut latest = 0;
