@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Reads `50ms`, `2s` or `5m`. A bare number is refused: its unit would be a guess.
+/// Reads `50ms`, `2s`, `5m` or `1h`. A bare number is refused: its unit would be a guess.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(number_ends);
@@ -10,7 +10,8 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "ms" => 1,
         "s" => 1_000,
         "m" => 60_000,
-        _ => return Err("expected a number and a unit, such as 50ms, 2s or 5m".into()),
+        "h" => 3_600_000,
+        _ => return Err("expected a number and a unit, such as 50ms, 2s, 5m or 1h".into()),
     };
     let number: u64 = number.parse().map_err(|_| format!("'{number}' is not a usable number"))?;
     number.checked_mul(unit_in_ms).map(Duration::from_millis).ok_or_else(|| "too long".into())
@@ -36,13 +37,26 @@ pub(crate) fn show(duration: Duration) -> String {
     }
 }
 
+/// A time in milliseconds that runs, in whole seconds above ten, and in hours and minutes: `4.2 s`, `38 s`, `12m 05s`, `3h 20m`.
+pub(crate) fn show_ms(ms: u64) -> String {
+    let seconds = ms / 1_000;
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..10 => format!("{seconds}.{} s", ms % 1_000 / 100),
+        10..100 => format!("{seconds} s"),
+        100..6_000 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        6_000..360_000 => format!("{}h {:02}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn reads_each_unit() {
-        for (text, ms) in [("50ms", 50), ("0ms", 0), ("2s", 2_000), ("5m", 300_000)] {
+        for (text, ms) in [("50ms", 50), ("0ms", 0), ("2s", 2_000), ("5m", 300_000), ("1h", 3_600_000)] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
     }
@@ -50,9 +64,25 @@ mod tests {
     #[test]
     fn refuses_what_has_no_clear_meaning() {
         for text in
-            ["", "50", "ms", "-5ms", "1.5s", "5 s", "5h", "99999999999999999999ms", "18446744073709551615s"]
+            ["", "50", "ms", "-5ms", "1.5s", "5 s", "5d", "99999999999999999999ms", "18446744073709551615s"]
         {
             assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shows_time_that_runs() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1.0 s"),
+            (9_999, "9.9 s"),
+            (10_000, "10 s"),
+            (100_000, "1m 40s"),
+            (6_000_000, "1h 40m"),
+            (360_000_000, "4d 04h"),
+        ] {
+            assert_eq!(show_ms(ms), text);
         }
     }
 

@@ -8,11 +8,12 @@ use crate::request::Claim;
 use crate::servers::{Servers, locked};
 use crate::settings::Settings;
 use crate::tenure::Turns;
+use redis::ConnectionInfo;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
@@ -78,6 +79,25 @@ impl Client {
     /// A lock, to be acquired. Any bytes are a name; in a cluster, what stands in `{...}` decides which node has it.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
         Lock::new(self.clone(), key.as_ref().to_vec())
+    }
+
+    /// Where the primaries are now, and how to get into them: the one server, the one that Sentinels name, or all that a
+    /// cluster has. For tools that look at every lock, as one connection sees only what its server has.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] when no server tells within the client's patience; [`Error::Connection`] when it does not let the client in.
+    pub async fn primaries(&self) -> Result<Vec<ConnectionInfo>, Error> {
+        self.shared.servers.primaries().await
+    }
+
+    /// Resolves when all that was left behind is given back: guards that were dropped, acquisitions whose futures were dropped. For
+    /// programs that end soon after; whatever has not been given back by then ends with its lease. It may take as long as a lease while
+    /// no server answers, so bound it, as by `tokio::time::timeout`.
+    pub async fn settled(&self) {
+        let (listener, told) = oneshot::channel();
+        self.shared.leave(Errand::Tell(listener));
+        // It is dropped, whatever happens.
+        let _ = told.await;
     }
 }
 

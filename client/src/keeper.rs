@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedMutexGuard, mpsc};
+use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
@@ -30,6 +30,8 @@ pub(crate) enum Errand {
     GiveBack(Abandoned),
     /// A connection is broken. A server that has forgotten tenures takes them from who claims them first.
     RenewAll,
+    /// Drop this once nothing is under way any more.
+    Tell(oneshot::Sender<()>),
 }
 
 /// An acquisition whose caller has left, or whose reply was lost.
@@ -59,6 +61,7 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
     let mut kept: HashMap<u64, Kept> = HashMap::new();
     let mut timers: DelayQueue<u64> = DelayQueue::new();
     let mut under_way: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
+    let mut to_tell: Vec<oneshot::Sender<()>> = Vec::new();
     let mut is_over = false;
     while !is_over || !under_way.is_empty() {
         tokio::select! {
@@ -83,6 +86,7 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
                         timers.reset(due, Duration::ZERO);
                     }
                 }
+                Some(Errand::Tell(listener)) => to_tell.push(listener),
             },
             Some(due) = timers.next(), if !timers.is_empty() => {
                 let id = due.into_inner();
@@ -96,16 +100,20 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
                 }
             }
             Some(done) = under_way.next(), if !under_way.is_empty() => {
-                let Done::Renewed(id) = done else { continue };
-                let tenure = kept.get(&id).and_then(|kept| kept.tenure.upgrade());
-                match tenure.filter(|tenure| tenure.standing().loss().is_none()) {
-                    Some(tenure) => {
-                        let due = Some(timers.insert(id, until_renewal(&tenure)));
-                        kept.insert(id, Kept { tenure: Arc::downgrade(&tenure), due });
+                if let Done::Renewed(id) = done {
+                    let tenure = kept.get(&id).and_then(|kept| kept.tenure.upgrade());
+                    match tenure.filter(|tenure| tenure.standing().loss().is_none()) {
+                        Some(tenure) => {
+                            let due = Some(timers.insert(id, until_renewal(&tenure)));
+                            kept.insert(id, Kept { tenure: Arc::downgrade(&tenure), due });
+                        }
+                        None => drop(kept.remove(&id)),
                     }
-                    None => drop(kept.remove(&id)),
                 }
             }
+        }
+        if under_way.is_empty() {
+            to_tell.clear();
         }
     }
 }

@@ -160,6 +160,29 @@ impl Servers {
         Ok(())
     }
 
+    /// All primaries, as a server or a Sentinel tells.
+    pub(crate) async fn primaries(&self) -> Result<Vec<ConnectionInfo>, Error> {
+        let mut attempts = self.attempts(b"", Instant::now() + self.settings.patience);
+        let limit = Some(self.settings.response_limit);
+        let Place::Cluster(_) = &self.place else {
+            // Whatever answers: the attempt has found the server.
+            while let Err(setback) = attempts.send(&mut Lane::Shared, &redis::cmd("PING"), limit).await {
+                attempts.after(setback).await?;
+            }
+            return Ok(vec![self.home(b"").await?.info.clone()]);
+        };
+        let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
+        loop {
+            // Whoever is asked next, now and after a setback, if it is none that has answered before.
+            let asked = self.home(b"").await?;
+            attempts.ask = Some(Arc::clone(&asked));
+            match attempts.send(&mut Lane::Shared, &slots, limit).await {
+                Ok(reply) => return primaries_in(reply, &asked.info),
+                Err(setback) => attempts.after(setback).await?,
+            }
+        }
+    }
+
     /// Where `key` is believed to be.
     async fn home(&self, key: &[u8]) -> Result<Arc<Node>, Error> {
         let slot = self.slot(key);
@@ -512,6 +535,29 @@ fn slot_of(key: &[u8]) -> u16 {
         rest.get(..close).filter(|tag| !tag.is_empty())
     });
     crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key)) % 16_384
+}
+
+/// The primaries in a reply to CLUSTER SLOTS, each once.
+fn primaries_in(reply: Value, asked: &ConnectionInfo) -> Result<Vec<ConnectionInfo>, Error> {
+    let ranges: Vec<Vec<Value>> = read(reply)?;
+    let mut found: Vec<ConnectionInfo> = Vec::new();
+    for range in ranges {
+        let Some(primary) = range.into_iter().nth(2) else { continue };
+        let parts: Vec<Value> = read(primary)?;
+        let mut parts = parts.into_iter();
+        let (Some(host), Some(port)) = (parts.next(), parts.next()) else { continue };
+        let (host, port): (Option<String>, u16) = (read(host)?, read(port)?);
+        let host = match (host.as_deref(), asked.addr()) {
+            // A node that does not know its own name means the one it was reached by.
+            (None | Some("" | "?"), ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => host,
+            (host, _) => host.unwrap_or_default(),
+        };
+        let info = elsewhere(asked, host, port);
+        if found.iter().all(|other| other.addr() != info.addr()) {
+            found.push(info);
+        }
+    }
+    Ok(found)
 }
 
 fn late() -> RedisError {

@@ -1,0 +1,149 @@
+//! What LOCK.INFO and LOCK.TOP tell.
+
+use std::collections::HashMap;
+
+use redis::{Cmd, FromRedisValue, ParsingError, RedisError, Value};
+use serde::Serialize;
+
+use crate::json;
+use crate::primaries::Primaries;
+
+/// The type that TYPE and SCAN know locks by.
+pub(crate) const TYPE: &str = "lockward-";
+
+/// A lock that is held.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Lock {
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) waiters: u64,
+    /// As many as were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queue: Option<Vec<Waiter>>,
+}
+
+/// An owner that holds it. Times are in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Holder {
+    #[serde(serialize_with = "json::name")]
+    pub(crate) owner: Vec<u8>,
+    pub(crate) holds: u64,
+    pub(crate) token: u64,
+    pub(crate) lease_left: u64,
+    pub(crate) held_for: u64,
+}
+
+/// A client that waits for it. Times are in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Waiter {
+    #[serde(serialize_with = "json::name")]
+    pub(crate) owner: Vec<u8>,
+    pub(crate) client_id: u64,
+    pub(crate) waited: u64,
+    /// `None`: without limit.
+    pub(crate) wait_left: Option<u64>,
+}
+
+/// A lock that is waited for.
+#[derive(Clone, Debug)]
+pub(crate) struct Contended {
+    pub(crate) key: Vec<u8>,
+    pub(crate) waiters: u64,
+    /// In milliseconds.
+    pub(crate) longest_wait: u64,
+    pub(crate) holder: Option<Vec<u8>>,
+}
+
+/// LOCK.INFO, with the first so many of the queue.
+pub(crate) fn info(key: &[u8], waiters: Option<u64>) -> Cmd {
+    let mut cmd = redis::cmd("LOCK.INFO");
+    cmd.arg(key);
+    if let Some(waiters) = waiters {
+        cmd.arg("WAITERS").arg(waiters);
+    }
+    cmd
+}
+
+/// LOCK.TOP of so many locks.
+pub(crate) fn top(count: u64) -> Cmd {
+    redis::cmd("LOCK.TOP").arg("COUNT").arg(count).to_owned()
+}
+
+/// The locks that most wait for on all primaries, most waiters first.
+pub(crate) fn most_contended(primaries: &mut Primaries, count: u64) -> Result<Vec<Contended>, RedisError> {
+    let mut found: Vec<Contended> = Vec::new();
+    for connection in primaries.connections() {
+        found.extend(top(count).query::<Vec<Contended>>(connection)?);
+    }
+    found.sort_by_key(|lock| (std::cmp::Reverse(lock.waiters), std::cmp::Reverse(lock.longest_wait)));
+    found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    Ok(found)
+}
+
+/// A map of RESP3, or the flat array that stands for it in RESP2.
+struct Fields(HashMap<String, Value>);
+
+impl Fields {
+    fn of(value: Value) -> Result<Self, ParsingError> {
+        HashMap::from_redis_value(value).map(Self)
+    }
+
+    fn take<T: FromRedisValue>(&mut self, name: &str) -> Result<T, ParsingError> {
+        T::from_redis_value(self.0.remove(name).unwrap_or(Value::Nil))
+    }
+
+    fn bytes(&mut self, name: &str) -> Result<Vec<u8>, ParsingError> {
+        match self.0.remove(name) {
+            Some(Value::BulkString(bytes)) => Ok(bytes),
+            other => Err(format!("no bytes in {name}: {other:?}").into()),
+        }
+    }
+}
+
+impl FromRedisValue for Lock {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Fields::of(value)?;
+        let queue = match fields.0.remove("queue") {
+            Some(queue) => Some(Vec::from_redis_value(queue)?),
+            None => None,
+        };
+        Ok(Self { holders: fields.take("holders")?, waiters: fields.take("waiters")?, queue })
+    }
+}
+
+impl FromRedisValue for Holder {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            owner: fields.bytes("owner")?,
+            holds: fields.take("holds")?,
+            token: fields.take("token")?,
+            lease_left: fields.take("lease-left")?,
+            held_for: fields.take("held-for")?,
+        })
+    }
+}
+
+impl FromRedisValue for Waiter {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Fields::of(value)?;
+        let wait_left: i64 = fields.take("wait-left")?;
+        Ok(Self {
+            owner: fields.bytes("owner")?,
+            client_id: fields.take("client-id")?,
+            waited: fields.take("waited")?,
+            wait_left: u64::try_from(wait_left).ok(),
+        })
+    }
+}
+
+impl FromRedisValue for Contended {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            key: fields.bytes("key")?,
+            waiters: fields.take("waiters")?,
+            longest_wait: fields.take("longest-wait")?,
+            holder: fields.bytes("holder").ok(),
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! Names of locks and owners as text. They are any bytes, and must not steer the terminal that shows them.
+
+use std::fmt::Write;
+
+/// The name as it is, but for what is no text: that is shown as `\x1b`.
+pub(crate) fn show(name: &[u8]) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            if letter.is_control() {
+                escape(&mut shown, letter.encode_utf8(&mut [0; 4]).as_bytes());
+            } else {
+                shown.push(letter);
+            }
+        }
+        escape(&mut shown, chunk.invalid());
+    }
+    shown
+}
+
+fn escape(shown: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(shown, "\\x{byte:02x}");
+    }
+}
+
+/// A table whose columns are as wide as what is in them. `right` says of each column whether it is numbers.
+pub(crate) fn table<const N: usize>(head: [&str; N], right: [bool; N], rows: &[[String; N]]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(String::as_str);
+        cells.chain(head.get(column).copied()).map(console::measure_text_width).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |cells: [&str; N]| {
+        let mut line = String::new();
+        for ((cell, width), right) in cells.into_iter().zip(&widths).zip(right) {
+            let pad = " ".repeat(width.saturating_sub(console::measure_text_width(cell)));
+            let (before, after) = if right { (pad.as_str(), "") } else { ("", pad.as_str()) };
+            // Writing to a string does not fail.
+            let _ = write!(line, "{before}{cell}{after}  ");
+        }
+        format!("{}\n", line.trim_end())
+    };
+    let body = rows.iter().map(|row| line(row.each_ref().map(String::as_str)));
+    std::iter::once(line(head)).chain(body).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_as_they_are() {
+        assert_eq!(show("Auftrag:42 \u{00fc}".as_bytes()), "Auftrag:42 \u{00fc}");
+    }
+
+    #[test]
+    fn what_would_steer_the_terminal_is_escaped() {
+        assert_eq!(show(b"a\x1b[2J\n\xff\xc2\x9b"), r"a\x1b[2J\x0a\xff\xc2\x9b");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["a".into(), "10".into()], ["long".into(), "7".into()]];
+        assert_eq!(table(["k", "n"], [false, true], &rows), "k      n\na     10\nlong   7\n");
+    }
+}
