@@ -42,6 +42,9 @@ test-packages: deb dist ## Install the packages on clean Debians as docs/install
 	@scripts/test-packages
 	@scripts/check-dockerfile
 
+test-python: build ## Check and test the Python client, clients/python, against a real server.
+	@scripts/test-python
+
 test-builds: build
 	cargo build --release -p lockward-cli -p lockward-empty-module
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward

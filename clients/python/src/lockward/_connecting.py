@@ -1,0 +1,74 @@
+"""Connections of our own, made as those of a redis-py client are.
+
+redis-py's own would do for neither waiting nor renewing: others share them, their replies may be decoded, and they repeat
+requests for longer than a wait limit or a lease may last.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ._course import Ask, Redirect
+
+#: How long to wait for a connection, or for a reply that should come at once, in seconds.
+PROMPT = 5.0
+
+_LEFT_OUT = (
+    "event_dispatcher",
+    "himport_registry",
+    "maintenance_notification_hash",
+    "maintenance_state",
+    "orig_host_address",
+    "orig_socket_connect_timeout",
+    "orig_socket_timeout",
+    "response_callbacks",
+)
+
+
+def settings(theirs: dict[str, Any], ask: Ask, retry: Any, cluster: bool, reads_end: bool) -> dict[str, Any]:
+    """The arguments for a connection that serves `ask`, from those of the client's own."""
+    ours = {
+        name: value for name, value in theirs.items() if name not in _LEFT_OUT and "maint_notifications" not in name
+    }
+    prompt = min(PROMPT if ask.limit is None else max(0.05, ask.limit), PROMPT)
+    ours.update(
+        decode_responses=False,
+        health_check_interval=0,
+        protocol=2,
+        retry=retry,
+        retry_on_error=[],
+        retry_on_timeout=False,
+        socket_connect_timeout=min(ours.get("socket_connect_timeout") or prompt, prompt),
+        socket_timeout=PROMPT if reads_end else None,
+    )
+    if "path" not in ours:
+        ours["socket_keepalive"] = True
+    if cluster:
+        ours.pop("redis_connect_func", None)  # it belongs to the client, which would never be let go
+    if ask.redirect is not None:
+        ours.update(host=ask.redirect.host or ours.get("host"), port=ask.redirect.port)
+    return ours
+
+
+def is_cluster(client: Any) -> bool:
+    return hasattr(client, "nodes_manager")
+
+
+def place(client: Any, key: Any, to: Redirect | None) -> Any:
+    """Which node an exchange goes to: connections to the same one may be used again."""
+    if to is not None:
+        return (to.host, int(to.port))
+    if not is_cluster(client):
+        return None
+    node = client.get_node_from_key(key)
+    return (node.host, int(node.port))
+
+
+def check(client: Any, asynchronous: bool) -> None:
+    execute = getattr(client, "execute_command", None)
+    if execute is None:
+        raise TypeError(f"a client of redis-py is needed, not {type(client).__name__}")
+    if inspect.iscoroutinefunction(execute) != asynchronous:
+        module = "lockward.asyncio" if not asynchronous else "lockward"
+        raise TypeError(f"this client belongs to {module}.Lock")

@@ -1,0 +1,363 @@
+"""Locks for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import weakref
+from time import monotonic
+from types import TracebackType
+from typing import Any, TypeVar
+
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+
+from . import _connecting as connecting
+from . import _course as course
+from ._course import Ask, Course, Pause, Schedule, Step, Tenure
+from ._lock import LockBase, Name, Number, call
+from .errors import LockError, told
+
+__all__ = ["Lock"]
+
+T = TypeVar("T")
+_IDLE = 16
+#: For how many seconds connections that nobody uses are kept.
+_LINGER = 10.0
+
+
+class Link:
+    """What the locks of one client in one event loop share: idle connections, and the task that renews."""
+
+    def __init__(self, client: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._client = weakref.ref(client)
+        self.loop = loop
+        self.pid = os.getpid()
+        self._schedule = Schedule()
+        self._idle: dict[Any, list[Any]] = {}
+        self._used = monotonic()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, actions: Course[T]) -> T:
+        """Carry a course of action out."""
+        result: Any = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                step = actions.send(result) if failure is None else actions.throw(failure)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            result, failure = None, None
+            try:
+                result = await self._carry_out(step)
+            except BaseException as error:
+                failure = error
+
+    async def _carry_out(self, step: Step) -> Any:
+        if isinstance(step, Pause):
+            return await asyncio.sleep(step.seconds)
+        return await self.exchange(step)
+
+    async def exchange(self, ask: Ask) -> list[Any]:
+        """Within the limit, or with none. Whoever is cancelled leaves no connection behind that waits."""
+        exchange = asyncio.ensure_future(self._exchange(ask))
+        try:
+            done, _ = await asyncio.wait({exchange}, timeout=ask.limit)
+        except asyncio.CancelledError:
+            await _stop(exchange)
+            raise
+        if not done:
+            await _stop(exchange)
+            raise TimeoutError("no reply in time")
+        return exchange.result()
+
+    async def _exchange(self, ask: Ask) -> list[Any]:
+        client = self._client()
+        if client is None:
+            raise ConnectionError("the client is gone")
+        cluster = connecting.is_cluster(client)
+        if cluster:
+            await client.initialize()
+            if ask.redirect is not None and not ask.redirect.asking:
+                await self._refresh(client)
+        try:
+            place = connecting.place(client, ask.key, ask.redirect)
+        except RedisError as error:
+            await self._refresh(client)
+            raise ConnectionError(str(error)) from error
+        connection = None
+        try:
+            connection = self._idle_one(place) or await self._connect(client, ask, cluster)
+            replies = await _exchange(connection, ask)
+        except BaseException as error:
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+            if isinstance(error, course.NETWORK):
+                await self._broken(client, place, cluster)
+            raise
+        self._used = monotonic()
+        self._tend()
+        idle = self._idle.setdefault(place, [])
+        if len(idle) < _IDLE:
+            idle.append(connection)
+        else:
+            await connection.disconnect(nowait=True)
+        return replies
+
+    def _idle_one(self, place: Any) -> Any:
+        idle = self._idle.get(place)
+        return idle.pop() if idle else None
+
+    async def _connect(self, client: Any, ask: Ask, cluster: bool) -> Any:
+        node = client.get_node_from_key(ask.key) if cluster else client.connection_pool
+        kind = node.connection_class
+        retry = Retry(NoBackoff(), 0)
+        connection = kind(**connecting.settings(node.connection_kwargs, ask, retry, cluster, reads_end=False))
+        try:
+            await asyncio.wait_for(connection.connect(), connecting.PROMPT)
+        except asyncio.TimeoutError:
+            await connection.disconnect(nowait=True)
+            raise TimeoutError("no connection in time") from None
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def _broken(self, client: Any, place: Any, cluster: bool) -> None:
+        idle = self._idle.pop(place, [])
+        self._schedule.hurry()
+        self._changed.set()
+        for connection in idle:
+            await connection.disconnect(nowait=True)
+        if cluster:
+            await self._refresh(client)
+
+    async def _refresh(self, client: Any) -> None:
+        """Learn anew which node of a cluster has which slots."""
+        try:
+            await client.nodes_manager.initialize()
+        except Exception:  # the nodes that are known may still do
+            pass
+
+    # The task.
+
+    def watch(self, tenure: Tenure) -> None:
+        if not tenure.over and not tenure.lost.is_set():
+            self._schedule.add(tenure)
+            self._tend()
+            self._changed.set()
+
+    def unwatch(self, tenure: Tenure) -> None:
+        self._schedule.remove(tenure)
+
+    def lose(self, tenure: Tenure) -> None:
+        self._schedule.remove(tenure)
+        if tenure.over or tenure.lost.is_set():
+            return
+        tenure.lost.set()
+        lock = tenure.lock()
+        if lock is not None:
+            call(lock.on_lost, lock)
+
+    def _tend(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = self.loop.create_task(self._keep_on(), name="lockward")
+
+    async def _keep_on(self) -> None:
+        """Until nothing is held, and no connection has been used for a while."""
+        try:
+            while len(self._schedule) or monotonic() < self._used + _LINGER:
+                await self._turn()
+        finally:
+            idle, self._idle = self._idle, {}
+            for connection in (c for connections in idle.values() for c in connections):
+                await connection.disconnect(nowait=True)
+
+    async def _turn(self) -> None:
+        self._changed.clear()
+        now = monotonic()
+        then = self._schedule.next()
+        then = self._used + _LINGER if then is None else then
+        if then > now:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), then - now)
+            return
+        due = self._schedule.due(now)
+        limit = self._schedule.limit(due, now) if due else 0.0
+        for tenure in self._schedule.expired(now):
+            self.lose(tenure)
+        await asyncio.gather(*(self._renew_together(group, limit) for group in self._by_place(due)))
+
+    def _by_place(self, tenures: list[Tenure]) -> list[list[Tenure]]:
+        client = self._client()
+        if client is None or not connecting.is_cluster(client):
+            return [tenures] if tenures else []
+        places: dict[Any, list[Tenure]] = {}
+        for tenure in tenures:
+            try:
+                place = connecting.place(client, tenure.key, None)
+            except RedisError:
+                place = None
+            places.setdefault(place, []).append(tenure)
+        return list(places.values())
+
+    async def _renew_together(self, tenures: list[Tenure], limit: float) -> None:
+        sent = monotonic()
+        replies: list[Any]
+        try:
+            replies = await self.exchange(Ask(tenures[0].key, tuple(t.renewal() for t in tenures), limit))
+        except (RedisError, OSError) as error:
+            replies = [error] * len(tenures)
+        for tenure, answer in zip(tenures, replies):
+            reply = answer
+            to = course.redirect(reply)
+            if to is not None:
+                try:
+                    [reply] = await self.exchange(Ask(tenure.key, (tenure.renewal(),), limit, to))
+                except (RedisError, OSError) as error:
+                    reply = error
+            if self._schedule.answered(tenure, sent, reply):
+                self.lose(tenure)
+
+
+async def _stop(exchange: asyncio.Future[Any]) -> None:
+    exchange.cancel()
+    await asyncio.wait({exchange})
+    if not exchange.cancelled():
+        exchange.exception()  # seen
+
+
+async def _exchange(connection: Any, ask: Ask) -> list[Any]:
+    asking = ask.redirect is not None and ask.redirect.asking
+    commands = (("ASKING",), *ask.commands) if asking else ask.commands
+    await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+    replies: list[Any] = []
+    for _ in commands:
+        try:
+            replies.append(await connection.read_response())
+        except course.NETWORK:
+            raise
+        except ResponseError as error:
+            replies.append(error)
+    return replies[1:] if asking else replies
+
+
+_links: weakref.WeakKeyDictionary[Any, Link] = weakref.WeakKeyDictionary()
+
+
+def link_of(client: Any) -> Link:
+    loop = asyncio.get_running_loop()
+    link = _links.get(client)
+    if link is None or link.loop is not loop or link.pid != os.getpid():
+        link = _links[client] = Link(client, loop)
+    return link
+
+
+class Lock(LockBase[asyncio.Event]):
+    """A lock on a server with Lockward, with the interface of redis.asyncio.lock.Lock. See ``Lock.__init__``.
+
+    The tasks that share the object exclude each other, too. A task that has not acquired it itself releases what was
+    acquired first: so a lock may be acquired in one task, as asyncio.wait_for does, and released in another.
+    """
+
+    def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:
+        connecting.check(redis, asynchronous=True)
+        super().__init__(redis, name, *args, **options)
+        self._tenures: dict[asyncio.Task[Any] | None, Tenure] = {}
+
+    __init__.__doc__ = LockBase.__init__.__doc__
+
+    def _own(self) -> Tenure | None:
+        return self._tenures.get(_current_task())
+
+    def _find(self) -> Tenure | None:
+        return self._own() or next(iter(self._tenures.values()), None)
+
+    def _keep(self, tenure: Tenure) -> None:
+        # What a task has lost, and will not release any more, nobody has to be told of.
+        for task, former in list(self._tenures.items()):
+            if (task is None or task.done() or task is _current_task()) and not former.held:
+                del self._tenures[task]
+        own = self._tenures.pop(_current_task(), None)
+        if own is not None:
+            self._keeper().unwatch(own)
+        self._tenures[_current_task()] = tenure
+
+    def _drop(self, tenure: Tenure) -> None:
+        for task, kept in list(self._tenures.items()):
+            if kept is tenure:
+                del self._tenures[task]
+
+    def _event(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    def _keeper(self) -> Link:
+        return link_of(self.redis)
+
+    async def _run(self, actions: Course[T]) -> T:
+        return await self._keeper().run(actions)
+
+    async def acquire(
+        self,
+        sleep: Number | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: Number | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Acquire the lock, waiting in the server's queue if need be: whether it is held now. ``sleep`` is not used.
+
+        Cancelled, it leaves the queue, and gives back what was granted meanwhile.
+        """
+        return await self._run(self._acquire(blocking, blocking_timeout, token))
+
+    async def release(self) -> None:
+        """Give one hold back. LockLost (a LockNotOwnedError) when the lock had been lost."""
+        await self._run(self._release())
+
+    async def extend(self, additional_time: Number, replace_ttl: bool = False) -> bool:
+        """Add seconds to the lease, or replace it with so many."""
+        return await self._run(self._extend(additional_time, replace_ttl))
+
+    async def reacquire(self) -> bool:
+        """Start the lease of ``timeout`` anew."""
+        return await self._run(self._reacquire())
+
+    async def locked(self) -> bool:
+        """Whether anybody holds the lock, as the server says."""
+        return await self._run(self._locked())
+
+    async def owned(self) -> bool:
+        """Whether this lock object holds the lock, as the server says."""
+        return await self._run(self._owned())
+
+    @classmethod
+    async def resume(cls, redis: Any, handle: str, **options: Any) -> Lock:
+        """The lock that another process has acquired, from its ``handle()``. LockLost when it holds it no more."""
+        unpacked = course.unpack(handle)
+        lock = cls(redis, unpacked.key, unpacked.timeout, auto_renewal=unpacked.renewed, **options)
+        await lock._run(lock._resume(unpacked))
+        return lock
+
+    async def __aenter__(self) -> Lock:
+        if await self.acquire():
+            return self
+        raise told(LockError, "Unable to acquire lock within the time specified", self.name)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._run(self._exit())
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

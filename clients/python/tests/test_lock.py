@@ -1,0 +1,433 @@
+"""Locks for threads."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+import redis
+from conftest import eventually, holders, queue, waiters
+
+import lockward
+from lockward import Lock, LockError, LockLost, LockNotOwnedError, LockRefused, Unreachable, Unreplicated
+
+
+def in_thread(action: Any) -> threading.Thread:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_one_holds_and_others_do_not(client: redis.Redis) -> None:
+    mine, other = Lock(client, "a"), Lock(client, "a")
+    assert mine.acquire() and mine.held and mine.owned() and mine.locked()
+    assert not other.acquire(blocking=False)
+    assert not other.acquire(blocking_timeout=0.01)
+    assert not other.held and not other.owned() and other.locked()
+    mine.release()
+    assert not mine.held and not mine.owned() and not mine.locked()
+    assert other.acquire(blocking=False)
+
+
+def test_the_clients_own_lock_method_makes_one(client: redis.Redis) -> None:
+    lock = client.lock("a", timeout=10, lock_class=Lock)
+    with lock:
+        assert holders(client, "a")
+
+
+@pytest.mark.parametrize("name", ["straße", b"\x00\xff", memoryview(b"view")])
+@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 2}, {"protocol": 3}])
+def test_names_are_text_or_bytes_whatever_the_client_decodes(server: Any, name: Any, options: Any) -> None:
+    with server.client(**options) as client:
+        lock = Lock(client, name)
+        with lock:
+            assert lock.owned() and lock.locked()
+            resumed = Lock.resume(client, lock.handle())
+            assert resumed.owned()
+
+
+def test_only_the_owner_releases(client: redis.Redis) -> None:
+    mine, other = Lock(client, "a"), Lock(client, "a")
+    mine.acquire()
+    with pytest.raises(LockError) as refused:
+        other.release()
+    assert not isinstance(refused.value, LockNotOwnedError) and refused.value.lock_name == "a"
+    assert mine.owned()
+
+
+def test_only_the_thread_that_acquired_releases(client: redis.Redis) -> None:
+    lock, shared = Lock(client, "a"), Lock(client, "b", thread_local=False)
+    lock.acquire()
+    shared.acquire()
+    seen: list[Any] = []
+
+    def release() -> None:
+        seen.append(lock.fencing_token)
+        with pytest.raises(LockError):
+            lock.release()
+        shared.release()
+        seen.append("done")
+
+    in_thread(release).join(20)
+    assert seen == [None, "done"]
+    assert lock.owned() and not shared.locked()
+
+
+def test_two_threads_with_one_object_exclude_each_other(client: redis.Redis) -> None:
+    lock = Lock(client, "a")
+    inside: list[int] = []
+
+    def count() -> None:
+        for _ in range(20):
+            with lock:
+                inside.append(1)
+                assert len(inside) == 1
+                inside.clear()
+
+    threads = [in_thread(count) for _ in range(4)]
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads) and not lock.locked()
+
+
+def test_fencing_tokens_grow(client: redis.Redis) -> None:
+    lock, tokens = Lock(client, "a"), []
+    assert lock.fencing_token is None
+    for _ in range(3):
+        with lock:
+            tokens.append(lock.fencing_token)
+    assert sorted(set(tokens)) == tokens and lock.fencing_token is None
+
+
+def test_waiters_are_served_in_their_order(client: redis.Redis) -> None:
+    first, order, threads = Lock(client, "a"), [], []
+    first.acquire()
+    for number in range(5):
+
+        def wait(number: int = number) -> None:
+            with Lock(client, "a"):
+                order.append(number)
+
+        threads.append(in_thread(wait))
+        eventually(lambda number=number: waiters(client, "a") == number + 1)
+    first.release()
+    for thread in threads:
+        thread.join(20)
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_one_that_waits_holds_up_no_other(server: Any) -> None:
+    with redis.Redis(connection_pool=redis.BlockingConnectionPool(port=server.port, max_connections=1)) as client:
+        first = Lock(client, "a")
+        first.acquire()
+        waiting = in_thread(lambda: Lock(client, "a").acquire())
+        eventually(lambda: waiters(client, "a") == 1)
+        assert client.set("b", "1")
+        first.release()
+        waiting.join(20)
+        assert not waiting.is_alive()
+
+
+def test_a_wait_outlasts_the_clients_own_read_timeout(server: Any) -> None:
+    with server.client(socket_timeout=0.2) as client:
+        first = Lock(client, "a")
+        first.acquire()
+        waiting = in_thread(lambda: Lock(client, "a").acquire())
+        eventually(lambda: waiters(client, "a") == 1)
+        place = queue(client, "a")[0][b"client-id"]
+        eventually(lambda: queue(client, "a")[0][b"waited"] > 500)
+        assert queue(client, "a")[0][b"client-id"] == place
+        first.release()
+        waiting.join(20)
+
+
+def test_entering_without_the_lock_raises(client: redis.Redis) -> None:
+    with Lock(client, "a"), pytest.raises(LockError, match="Unable"), Lock(client, "a", blocking_timeout=0.05):
+        pass
+
+
+def test_not_reentrant_by_default(client: redis.Redis) -> None:
+    lock = Lock(client, "a")
+    lock.acquire()
+    assert not lock.acquire(blocking=False)
+    assert not lock.acquire(blocking_timeout=0.05)
+    with pytest.raises(LockError, match="reentrant=True"):
+        lock.acquire()
+    lock.release()
+    assert not lock.locked()
+
+
+def test_reentrant_counts(client: redis.Redis) -> None:
+    lock = Lock(client, "a", reentrant=True)
+    with lock:
+        token = lock.fencing_token
+        with lock, lock:
+            assert lock.holds == 3 and lock.fencing_token == token
+        assert lock.holds == 1 and lock.owned()
+    assert lock.holds == 0 and not lock.locked()
+
+
+def test_reentry_after_the_loss_raises(client: redis.Redis) -> None:
+    lock = Lock(client, "a", reentrant=True)
+    lock.acquire()
+    client.delete("a")
+    with pytest.raises(LockLost):
+        lock.acquire()
+    with pytest.raises(LockLost):
+        lock.release()
+    assert lock.acquire() and lock.holds == 1
+
+
+def test_the_same_token_twice_is_two_owners(client: redis.Redis) -> None:
+    mine, other = Lock(client, "a"), Lock(client, "a")
+    assert mine.acquire(token="job-7")
+    assert mine.local.token == b"job-7" and holders(client, "a")[0].startswith(b"job-7:")
+    assert not other.acquire(blocking=False, token="job-7")
+
+
+def test_a_timeout_is_the_end(client: redis.Redis) -> None:
+    lock, told = Lock(client, "a", timeout=0.1), threading.Event()
+    lock.on_lost = lambda which: told.set() if which is lock else None
+    lock.acquire()
+    lost = lock.lost
+    assert lost.wait(20) and told.wait(20) and not lock.held
+    eventually(lambda: not lock.locked())
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+
+
+def test_without_a_timeout_the_lease_is_renewed(client: redis.Redis) -> None:
+    lock = Lock(client, "a", lease=0.3)
+    lock.acquire()
+    lost = lock.lost
+    renewals = client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"]
+    eventually(lambda: client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"] > renewals + 4)
+    assert lock.held and lock.owned() and not lost.is_set()
+    lock.release()
+    assert not lost.is_set() and not lock.locked()
+
+
+def test_one_thread_renews_all_locks_of_a_client(client: redis.Redis) -> None:
+    locks = [Lock(client, f"a{n}", lease=0.5) for n in range(50)]
+    before = {t for t in threading.enumerate() if t.name == "lockward"}
+    for lock in locks:
+        lock.acquire()
+    assert len({t for t in threading.enumerate() if t.name == "lockward"} - before) == 1
+    eventually(lambda: client.info("commandstats")["cmdstat_lock.renew"]["calls"] > 200)
+    assert all(lock.held and lock.owned() for lock in locks)
+    for lock in locks:
+        lock.release()
+
+
+@pytest.mark.parametrize("theft", [("DEL", "a"), ("SET", "a", "1"), ("FLUSHALL",)])
+def test_a_lock_taken_away_is_told(client: redis.Redis, theft: Any) -> None:
+    lock = Lock(client, "a", lease=0.5)
+    lock.acquire()
+    lost = lock.lost
+    client.execute_command(*theft)
+    assert lost.wait(20) and not lock.held
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+    assert lock.local.token is None
+
+
+@pytest.mark.parametrize("theft", [("DEL", "a"), ("SET", "a", "1")])
+def test_release_extend_and_reacquire_tell_the_loss(client: redis.Redis, theft: Any) -> None:
+    for what in (Lock.release, Lock.reacquire, lambda lock: lock.extend(5)):
+        client.delete("a")
+        lock = Lock(client, "a", timeout=30)
+        lock.acquire()
+        client.execute_command(*theft)
+        with pytest.raises(LockNotOwnedError):
+            what(lock)
+        assert not lock.held
+
+
+def test_leaving_a_lost_lock_raises_or_logs(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LockNotOwnedError), Lock(client, "a"):
+        client.delete("a")
+    with caplog.at_level(logging.WARNING), Lock(client, "a", raise_on_release_error=False):
+        client.delete("a")
+    assert "no longer owned" in caplog.text
+
+
+def test_extend_and_reacquire(client: redis.Redis) -> None:
+    lock = Lock(client, "a", timeout=100)
+    lock.acquire()
+    assert lock.extend(100) and 190_000 < client.pttl("a") <= 200_000
+    assert lock.extend(50, replace_ttl=True) and 40_000 < client.pttl("a") <= 50_000
+    assert lock.reacquire() and 90_000 < client.pttl("a") <= 100_000
+    endless = Lock(client, "b")
+    endless.acquire()
+    for what in (lambda: endless.extend(1), endless.reacquire, lambda: Lock(client, "c", timeout=1).extend(1)):
+        with pytest.raises(LockError):
+            what()
+
+
+def test_the_server_refuses_in_its_own_words(client: redis.Redis) -> None:
+    client.set("a", "1")
+    with pytest.raises(LockRefused, match="WRONGTYPE") as refused:
+        Lock(client, "a").acquire()
+    assert isinstance(refused.value, LockError) and isinstance(refused.value, redis.ResponseError)
+    with pytest.raises(LockRefused, match="invalid expire time"):
+        Lock(client, "b", timeout=10**12).acquire()
+
+
+def test_an_on_lost_that_fails_stops_nothing(client: redis.Redis) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("not today")
+
+    lost, kept = Lock(client, "a", lease=0.5, on_lost=fail), Lock(client, "b", lease=0.5)
+    lost.acquire()
+    kept.acquire()
+    event = lost.lost
+    client.delete("a")
+    assert event.wait(20)
+    calls = client.info("commandstats")["cmdstat_lock.renew"]["calls"]
+    eventually(lambda: client.info("commandstats")["cmdstat_lock.renew"]["calls"] > calls + 3)
+    assert kept.held and kept.owned()
+
+
+def test_another_goes_on_with_a_handle(client: redis.Redis, server: Any) -> None:
+    lock = Lock(client, "a", reentrant=True)
+    lock.acquire()
+    lock.acquire()
+    script = f"""
+import lockward, redis, sys
+lock = lockward.Lock.resume(redis.Redis(port={server.port}), sys.argv[1])
+print(lock.fencing_token, lock.holds, lock.owned())
+lock.release(); lock.release()
+print(lock.locked())
+"""
+    handle = lock.handle()
+    printed = subprocess.run([sys.executable, "-c", script, handle], capture_output=True, text=True, check=True)
+    assert printed.stdout.split() == [str(lock.fencing_token), "2", "True", "False"]
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+    with pytest.raises(LockNotOwnedError):
+        Lock.resume(client, handle)
+    with pytest.raises(ValueError, match="no handle"):
+        Lock.resume(client, "nonsense")
+
+
+def test_a_detached_lock_is_forgotten(client: redis.Redis) -> None:
+    lock = Lock(client, "a", timeout=30)
+    lock.acquire()
+    handle = lock.handle(detach=True)
+    assert lock.fencing_token is None and lock.locked()
+    with pytest.raises(LockError):
+        lock.release()
+    resumed = Lock.resume(client, handle)
+    assert resumed.timeout == 30 and resumed.held and 20_000 < client.pttl("a") <= 30_000
+    resumed.release()
+    assert not lock.locked()
+
+
+def test_a_lock_that_the_program_drops_is_renewed_no_more(client: redis.Redis) -> None:
+    lock = Lock(client, "a", lease=0.5)
+    lock.acquire()
+    del lock
+    gc.collect()
+    eventually(lambda: not holders(client, "a"))
+
+
+def test_a_client_that_the_program_drops_leaves_nothing(server: Any, client: redis.Redis) -> None:
+    before = threading.active_count()
+    dropped = server.client()
+    with Lock(dropped, "a"):
+        assert threading.active_count() == before + 1
+    del dropped
+    gc.collect()
+    eventually(lambda: threading.active_count() == before)
+
+
+def test_a_program_ends_while_it_holds(server: Any, client: redis.Redis) -> None:
+    script = f"""
+import lockward, redis
+lock = lockward.Lock(redis.Redis(port={server.port}), "a", lease=1)
+lock.acquire()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", script], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert not ended.stderr
+    eventually(lambda: not holders(client, "a"))
+
+
+def test_the_children_of_a_fork_are_other_owners(client: redis.Redis) -> None:
+    lock, shared = Lock(client, "a", lease=0.5), Lock(client, "b", thread_local=False)
+    lock.acquire()
+    shared.acquire()
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+
+    def child() -> None:
+        seen = [lock.held, lock.owned(), lock.acquire(blocking=False), shared.acquire(blocking=False)]
+        for each in (lock, shared):
+            try:
+                each.release()
+            except LockNotOwnedError:
+                seen.append("not owned")
+        mine = Lock(client, "c", lease=0.3)
+        mine.acquire()
+        calls = client.info("commandstats")["cmdstat_lock.renew"]["calls"]
+        eventually(lambda: client.info("commandstats")["cmdstat_lock.renew"]["calls"] > calls + 9)
+        seen += [mine.held, mine.owned()]
+        mine.release()
+        results.put(seen)
+
+    process = context.Process(target=child)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    assert results.get() == [False, False, False, False, "not owned", "not owned", True, True]
+    assert lock.held and lock.owned() and shared.owned()
+    lock.release()
+    shared.release()
+
+
+def test_owners_differ_after_a_fork(client: redis.Redis) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=lambda: Lock(client, "a", timeout=30).acquire()) for _ in range(3)]
+    Lock(client, "b").acquire()
+    for process in processes:
+        process.start()
+    eventually(lambda: waiters(client, "a") == 2)
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def test_no_server_is_told_after_the_patience(own_server: Any) -> None:
+    server = own_server()
+    client = server.client()
+    lock, other = Lock(client, "a", patience=0.3), Lock(client, "b", patience=0.3)
+    lock.acquire()
+    server.kill()
+    with pytest.raises(Unreachable):
+        other.acquire(blocking=False)
+    with pytest.raises(redis.ConnectionError):
+        other.acquire(blocking_timeout=0.2)
+    with pytest.raises(Unreachable):
+        lock.release()
+
+
+def test_without_enough_replicas_the_lock_is_given_back(client: redis.Redis) -> None:
+    lock = Lock(client, "a", replicas=(1, 0.05))
+    with pytest.raises(Unreplicated):
+        lock.acquire()
+    assert not lock.locked() and not lock.held
+
+
+def test_only_clients_of_its_kind(client: redis.Redis, server: Any) -> None:
+    with pytest.raises(TypeError, match="belongs to lockward"):
+        Lock(redis.asyncio.Redis(port=server.port), "a")
+    with pytest.raises(TypeError, match="redis-py"):
+        Lock("localhost", "a")
+    assert lockward.__version__
