@@ -9,7 +9,6 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::info::page;
-use crate::locks::{Lock, info};
 use crate::primaries::{Place, Primaries, TROUBLE};
 use crate::text;
 
@@ -40,13 +39,14 @@ impl Break {
 
     fn play(self) -> Result<ExitCode, Failure> {
         if !self.yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-            return Err(Failure::new("there is no terminal to ask on; say --yes to break it without a question"));
+            return Err(Failure::new(
+                "there is no terminal to ask on; say --yes to break it without a question",
+            ));
         }
         let key = self.key.as_bytes();
         let name = text::show(key);
         let mut primaries = Primaries::connect(&self.place)?;
-        let held: Option<Lock> = primaries.ask(&info(key, Some(3)))?;
-        let Some(lock) = held else {
+        let Some(lock) = primaries.look_at(key, 3)? else {
             println!("nobody holds {name}");
             return Ok(ExitCode::FAILURE);
         };
@@ -58,7 +58,9 @@ impl Break {
             let mut release = redis::cmd("LOCK.RELEASE");
             release.arg(key).arg(&holder.owner).arg("ALL").arg("TOKEN").arg(holder.token);
             match primaries.ask::<()>(&release) {
-                Ok(()) => println!("broken: {} held {name} with token {}", text::show(&holder.owner), holder.token),
+                Ok(()) => {
+                    println!("broken: {} held {name} with token {}", text::show(&holder.owner), holder.token)
+                }
                 Err(error) if error.code() == Some("NOTHELD") => {
                     println!("{} does not hold {name} any more", text::show(&holder.owner));
                     return Ok(ExitCode::FAILURE);
@@ -66,7 +68,7 @@ impl Break {
                 Err(error) => return Err(error.into()),
             }
         }
-        let now: Option<Lock> = primaries.ask(&info(key, None))?;
+        let now = primaries.look_at(key, 0)?;
         match now.as_ref().and_then(|lock| lock.holders.first()) {
             Some(next) => println!("now {} holds it with token {}", text::show(&next.owner), next.token),
             None => println!("now nobody holds it"),

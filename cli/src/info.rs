@@ -10,7 +10,7 @@ use clap::Args;
 use crate::duration;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::{Lock, info};
+use crate::locks::Lock;
 use crate::primaries::{Place, Primaries, TROUBLE};
 use crate::text;
 
@@ -38,8 +38,7 @@ impl Info {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let key = self.key.as_bytes();
         let mut primaries = Primaries::connect(&self.place)?;
-        let told: Result<Option<Lock>, _> = primaries.ask(&info(key, Some(self.waiters)));
-        let told = told.map_err(|error| Failure::from(error).exit(TROUBLE))?;
+        let told = primaries.look_at(key, self.waiters).map_err(|failure| failure.exit(TROUBLE))?;
         if self.json {
             println!("{}", json::line(&told).map_err(|failure| failure.exit(TROUBLE))?);
         } else {

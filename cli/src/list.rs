@@ -53,14 +53,18 @@ impl List {
         let found = self.find(&mut primaries).map_err(|error| Failure::from(error).exit(TROUBLE))?;
         let mut out = io::stdout().lock();
         let written = if self.json {
-            found.iter().try_for_each(|(key, lock)| writeln!(out, "{}", json::line(&Named { key, lock }).unwrap_or_default()))
+            found.iter().try_for_each(|(key, lock)| {
+                writeln!(out, "{}", json::line(&Named { key, lock }).unwrap_or_default())
+            })
         } else {
             out.write_all(table(&found).as_bytes())
         };
         match written.and_then(|()| out.flush()) {
             // Whoever reads has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-            written => written.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::from(error).exit(TROUBLE)),
+            written => {
+                written.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::from(error).exit(TROUBLE))
+            }
         }
     }
 
@@ -125,7 +129,13 @@ fn table(found: &[(Vec<u8>, Lock)]) -> String {
             let first = lock.holders.first();
             let (holder, holds, lease) = first.map_or_else(
                 || ("-".to_owned(), "-".to_owned(), "-".to_owned()),
-                |holder| (text::show(&holder.owner), holder.holds.to_string(), duration::show_ms(holder.lease_left)),
+                |holder| {
+                    (
+                        text::show(&holder.owner),
+                        holder.holds.to_string(),
+                        duration::show_ms(holder.lease_left),
+                    )
+                },
             );
             [text::show(key), holder, holds, lease, lock.waiters.to_string()]
         })

@@ -63,16 +63,12 @@ pub(crate) fn info(key: &[u8], waiters: Option<u64>) -> Cmd {
     cmd
 }
 
-/// LOCK.TOP of so many locks.
-pub(crate) fn top(count: u64) -> Cmd {
-    redis::cmd("LOCK.TOP").arg("COUNT").arg(count).to_owned()
-}
-
 /// The locks that most wait for on all primaries, most waiters first.
 pub(crate) fn most_contended(primaries: &mut Primaries, count: u64) -> Result<Vec<Contended>, RedisError> {
     let mut found: Vec<Contended> = Vec::new();
+    let top = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).to_owned();
     for connection in primaries.connections() {
-        found.extend(top(count).query::<Vec<Contended>>(connection)?);
+        found.extend(top.query::<Vec<Contended>>(connection)?);
     }
     found.sort_by_key(|lock| (std::cmp::Reverse(lock.waiters), std::cmp::Reverse(lock.longest_wait)));
     found.truncate(usize::try_from(count).unwrap_or(usize::MAX));

@@ -14,10 +14,13 @@ mod server;
 mod text;
 mod top;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+use failure::Failure;
 
 /// Distributed locks in Redis and Valkey, from the command line
 #[derive(Parser)]
@@ -35,6 +38,13 @@ enum Command {
     Break(breaking::Break),
     Top(top::Top),
     Demo(demo::Demo),
+    /// Print what lets a shell complete this program's arguments
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, for man -l -
+    Man,
 }
 
 fn main() -> ExitCode {
@@ -48,12 +58,50 @@ fn main() -> ExitCode {
         Command::Info(info) => info.run(),
         Command::Break(breaking) => breaking.run(),
         Command::Top(top) => top.run(),
+        Command::Completions { shell } => print(|out| {
+            clap_complete::generate(shell, &mut Cli::command(), "lockward", out);
+            Ok(())
+        }),
+        Command::Man => print(manual),
         Command::Demo(demo) => demo.run().map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("lockward: {failure}");
         failure.code().into()
     })
+}
+
+fn print(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> Result<ExitCode, Failure> {
+    let mut text = Vec::new();
+    write(&mut text)?;
+    io::stdout().write_all(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One page with all subcommands.
+fn manual(out: &mut Vec<u8>) -> io::Result<()> {
+    let mut whole = Cli::command();
+    whole.build();
+    let page = clap_mangen::Man::new(whole.clone());
+    page.render_title(out)?;
+    page.render_name_section(out)?;
+    page.render_synopsis_section(out)?;
+    page.render_description_section(out)?;
+    for command in whole.get_subcommands().filter(|command| command.get_name() != "help") {
+        let section = clap_mangen::Man::new(command.clone().disable_help_flag(true));
+        writeln!(out, ".SH {}", command.get_name().to_uppercase())?;
+        // Its own parts are subsections of that.
+        let mut parts = Vec::new();
+        section.render_synopsis_section(&mut parts)?;
+        section.render_description_section(&mut parts)?;
+        section.render_options_section(&mut parts)?;
+        if command.get_after_help().is_some() {
+            section.render_extra_section(&mut parts)?;
+        }
+        let parts = String::from_utf8_lossy(&parts).replace(".SH EXTRA", ".SH \"EXIT CODES\"");
+        out.extend_from_slice(parts.replace(".SH ", ".SS ").as_bytes());
+    }
+    page.render_version_section(out)
 }
 
 /// What clap has to say, help among it. Under `run`, 2 would be taken for the command's own exit code.

@@ -7,12 +7,17 @@ use lockward_client::{Address, Client, Error, Settings};
 use redis::{Cmd, Connection, FromRedisValue, RedisError};
 
 use crate::failure::Failure;
+use crate::locks::{Lock, info};
 use crate::server::Server;
+use crate::text;
 
 /// The exit code of a subcommand that looks, when it cannot.
 pub(crate) const TROUBLE: u8 = 2;
 
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long to look for a server that answers. Somebody is looking.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the servers are
 #[derive(Args, Clone)]
@@ -51,7 +56,7 @@ impl Primaries {
         let address = place.address()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let found = runtime.block_on(async {
-            let settings = Settings::default().patience(REPLY_LIMIT);
+            let settings = Settings::default().patience(PATIENCE);
             Client::new(address, settings)?.primaries().await
         });
         let found = found.map_err(|error| match error {
@@ -75,6 +80,16 @@ impl Primaries {
 
     pub(crate) fn connections(&mut self) -> impl Iterator<Item = &mut Connection> {
         self.all.iter_mut().map(|(_, connection)| connection)
+    }
+
+    /// What LOCK.INFO tells of a key, with the first so many of its queue.
+    pub(crate) fn look_at(&mut self, key: &[u8], waiters: u64) -> Result<Option<Lock>, Failure> {
+        self.ask(&info(key, Some(waiters))).map_err(|error| match error.code() {
+            Some("WRONGTYPE") => {
+                Failure::new(format!("{} is no lock: the key holds a value of another type", text::show(key)))
+            }
+            _ => error.into(),
+        })
     }
 
     /// Sends a command to whichever of them serves its key.

@@ -549,7 +549,9 @@ fn primaries_in(reply: Value, asked: &ConnectionInfo) -> Result<Vec<ConnectionIn
         let (host, port): (Option<String>, u16) = (read(host)?, read(port)?);
         let host = match (host.as_deref(), asked.addr()) {
             // A node that does not know its own name means the one it was reached by.
-            (None | Some("" | "?"), ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => host,
+            (None | Some("" | "?"), ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => {
+                host
+            }
             (host, _) => host.unwrap_or_default(),
         };
         let info = elsewhere(asked, host, port);

@@ -152,8 +152,8 @@ impl Run {
             Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
             None => self.command.clone(),
         };
-        let environment =
-            [("LOCKWARD_KEY", guard.key()), ("LOCKWARD_OWNER", guard.owner())].map(|(name, value)| (name, value.to_vec()));
+        let environment = [("LOCKWARD_KEY", guard.key()), ("LOCKWARD_OWNER", guard.owner())]
+            .map(|(name, value)| (name, value.to_vec()));
         let token = ("LOCKWARD_TOKEN", guard.token().to_string().into_bytes());
         let ending = match Command::start(&words, environment.into_iter().chain([token])) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
@@ -174,7 +174,9 @@ impl Run {
                 // The server may not know yet that the lease is over.
                 let _ = timeout(LEAVE_LIMIT, guard.release()).await;
                 let name = self.name();
-                return Err(Failure::new(format!("{name} was lost: {loss}; the command was ended")).exit(LOST));
+                return Err(
+                    Failure::new(format!("{name} was lost: {loss}; the command was ended")).exit(LOST)
+                );
             }
         };
         match guard.release().await {
@@ -205,7 +207,9 @@ impl Run {
         let name = self.name();
         match error {
             Error::Busy => Failure::new(format!("{name} is busy")).exit(self.busy_exit_code),
-            Error::Unreachable(error) => Failure::new(format!("no server answers: {error}")).exit(UNREACHABLE),
+            Error::Unreachable(error) => {
+                Failure::new(format!("no server answers: {error}")).exit(UNREACHABLE)
+            }
             error => Failure::new(format!("cannot acquire {name}: {error}")).exit(FAILED),
         }
     }

@@ -27,7 +27,8 @@ impl Signals {
     /// the command.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, arrived) = mpsc::unbounded_channel();
-        let mut signals = SignalsInfo::<WithOrigin>::new(PASSED_ON.into_iter().filter(|number| !is_ignored(*number)))?;
+        let mut signals =
+            SignalsInfo::<WithOrigin>::new(PASSED_ON.into_iter().filter(|number| !is_ignored(*number)))?;
         thread::Builder::new().name("signals".into()).spawn(move || {
             for origin in signals.forever() {
                 let is_from_terminal = matches!(origin.cause, Cause::Kernel);

@@ -58,7 +58,11 @@ impl Top {
         }
         let ended_by = Arc::new(AtomicUsize::new(0));
         for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-            signal_hook::flag::register_usize(number, Arc::clone(&ended_by), usize::try_from(number).unwrap_or(1))?;
+            signal_hook::flag::register_usize(
+                number,
+                Arc::clone(&ended_by),
+                usize::try_from(number).unwrap_or(1),
+            )?;
         }
         let interval = self.interval.max(FRAME / 2);
         let watch = Watch::start(self.place, interval, self.count)?;

@@ -48,9 +48,11 @@ pub(super) struct State {
     pub(super) order: Order,
     pub(super) page: Page,
     pub(super) selection: TableState,
-    pub(super) interval: Duration,
+    interval: Duration,
     /// The lock that is selected: it keeps the selection when others pass it.
     selected: Option<Vec<u8>>,
+    /// What the next rates are reckoned from.
+    counted: Option<(Totals, Instant)>,
     /// The longest that each tenure has been seen to have left: by token, and in milliseconds.
     leases: HashMap<u64, u64>,
 }
@@ -68,6 +70,7 @@ impl State {
             selection: TableState::new(),
             interval,
             selected: None,
+            counted: None,
             leases: HashMap::new(),
         }
     }
@@ -78,23 +81,35 @@ impl State {
                 let since = self.trouble.take().map_or_else(Instant::now, |(_, since)| since);
                 self.trouble = Some((why, since));
                 self.rates = None;
+                self.counted = None;
             }
             Ok(_) if self.is_paused => self.trouble = None,
             Ok(sample) => {
                 self.trouble = None;
-                let before = self.sample.as_ref().map(|before| (before.totals, sample.at - before.at));
-                self.rates = before.and_then(|(before, span)| Rates::between(before, sample.totals, span));
-                if let Some(rates) = self.rates {
-                    self.curve.push_back(whole(rates.handed_off));
-                    while self.curve.len() > KEPT {
-                        self.curve.pop_front();
-                    }
-                }
+                self.count(&sample);
                 self.note_leases(&sample);
                 self.sample = Some(sample);
                 self.arrange();
             }
         }
+    }
+
+    fn count(&mut self, sample: &Sample) {
+        if let Some((before, then)) = self.counted {
+            let span = sample.at.saturating_duration_since(then);
+            // Asked out of turn, for a queue that was opened: too short a time for a rate.
+            if span < self.interval / 2 {
+                return;
+            }
+            self.rates = Rates::between(before, sample.totals, span);
+            if let Some(rates) = self.rates {
+                self.curve.push_back(whole(rates.handed_off));
+                while self.curve.len() > KEPT {
+                    self.curve.pop_front();
+                }
+            }
+        }
+        self.counted = Some((sample.totals, sample.at));
     }
 
     fn note_leases(&mut self, sample: &Sample) {
@@ -212,7 +227,11 @@ fn as_f64(number: u64) -> f64 {
     number as f64
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is never below 0, and a cast never beyond")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate is never below 0, and a cast never beyond"
+)]
 pub(super) fn whole(rate: f64) -> u64 {
     rate.round() as u64
 }

@@ -57,7 +57,9 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         }
         (Some(_), None) => (" NO SERVER ".to_owned(), Style::new().fg(Color::White).bg(Color::Red).bold()),
         (None, None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
-        (None, Some(_)) if state.is_paused => (" PAUSED ".to_owned(), Style::new().fg(Color::Black).bg(Color::Yellow).bold()),
+        (None, Some(_)) if state.is_paused => {
+            (" PAUSED ".to_owned(), Style::new().fg(Color::Black).bg(Color::Yellow).bold())
+        }
         (None, Some(_)) => (" connected ".to_owned(), Style::new().fg(Color::Green)),
     };
     let width = u16::try_from(word.chars().count()).unwrap_or(u16::MAX);
@@ -70,7 +72,10 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
 fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(sample) = &state.sample else { return };
     let rate = |pick: fn(&super::state::Rates) -> f64| {
-        state.rates.as_ref().map_or_else(|| "-".to_owned(), |rates| format!("{}/s", HumanCount(whole(pick(rates)))))
+        state
+            .rates
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |rates| format!("{}/s", HumanCount(whole(pick(rates)))))
     };
     let figure = |name: &str, value: String, style: Style| {
         vec![Span::from(format!(" {name} ")).dim(), Span::styled(value, style.bold()), Span::from("  ")]
@@ -143,7 +148,8 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
                 Cell::from(Line::from(HumanCount(lock.waiters).to_string()).right_aligned().bold()),
                 Cell::from(Line::from(show_ms(wait)).right_aligned().style(wait_style(wait))),
             ];
-            let lease = Cell::from(holder.map_or_else(Line::default, |holder| lease(state, holder, age, is_wide)));
+            let lease =
+                Cell::from(holder.map_or_else(Line::default, |holder| lease(state, holder, age, is_wide)));
             let mut cells = Vec::from(cells);
             if is_wide {
                 cells.push(Cell::from(owner));
@@ -169,12 +175,16 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
     } else {
         widths.extend([Constraint::Length(7), Constraint::Length(7)]);
     }
-    head.push(if is_wide { Cell::from(mark(Order::Lease, "LEASE LEFT")) } else { right(mark(Order::Lease, "LEASE")) });
+    head.push(if is_wide {
+        Cell::from(mark(Order::Lease, "LEASE LEFT"))
+    } else {
+        right(mark(Order::Lease, "LEASE"))
+    });
     let title = why.unwrap_or_else(|| "locks that are waited for".to_owned());
     let table = Table::new(rows, widths)
         .header(Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(&title))
-        .row_highlight_style(Style::new().reversed())
+        .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
         .highlight_symbol("> ");
     frame.render_stateful_widget(table, area, &mut state.selection);
 }
@@ -201,7 +211,8 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let shown = lock.queue.as_deref().unwrap_or_default();
     let rows = (1_u64..).zip(shown).map(|(place, waiter)| {
         let waited = waiter.waited.saturating_add(age);
-        let left = waiter.wait_left.map_or_else(|| "no limit".to_owned(), |left| show_ms(left.saturating_sub(age)));
+        let left =
+            waiter.wait_left.map_or_else(|| "no limit".to_owned(), |left| show_ms(left.saturating_sub(age)));
         let mut cells = vec![
             Cell::from(Line::from(place.to_string()).right_aligned()),
             Cell::from(text::show(&waiter.owner)),

@@ -47,7 +47,9 @@ impl Watch {
         let (teller, told) = channel();
         let (focus, asked) = channel();
         let watcher = Watcher { place, count, primaries: None, focus: None };
-        thread::Builder::new().name("watch".into()).spawn(move || watcher.watch(interval, &teller, &asked))?;
+        thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || watcher.watch(interval, &teller, &asked))?;
         Ok(Self { told, focus })
     }
 
@@ -126,7 +128,8 @@ fn sample(primaries: &mut Primaries, count: u64, focus: Option<&[u8]>) -> Result
 impl Totals {
     fn add(&mut self, info: &str) {
         let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
-        let field = |name: &str| fields.get(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
+        let field =
+            |name: &str| fields.get(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
         self.held += field("lock_held");
         self.waiting += field("lock_waiting");
         self.handed_off += field("lock_handed_off");

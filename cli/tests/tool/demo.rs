@@ -1,5 +1,4 @@
 //! Claims about `lockward demo` as a process: what it says and how it exits.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;

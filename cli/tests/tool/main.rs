@@ -1,0 +1,35 @@
+//! The tool as a process, on real servers.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may fail loudly"
+)]
+
+mod demo;
+mod looking;
+mod run;
+mod terminal;
+mod top;
+
+use lockward_tests::Server;
+use std::process::{Command, Output};
+
+fn url(server: &Server) -> String {
+    format!("redis://127.0.0.1:{}", server.port())
+}
+
+/// The tool, without a terminal, as cron and service managers start it.
+fn lockward(url: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("setsid");
+    command.arg(env!("CARGO_BIN_EXE_lockward")).args(arguments).env("LOCKWARD_URL", url);
+    command
+}
+
+/// The output of the tool, and its exit code.
+fn told(url: &str, arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = lockward(url, arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code().expect("it exits"), text(stdout), text(stderr))
+}

@@ -1,0 +1,329 @@
+//! Claims about `lockward run`.
+
+use crate::{lockward, told, url};
+use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port, soon};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// A run under way, whose command writes lines and reads them. It ends with the test.
+struct Run {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Run {
+    fn start(url: &str, arguments: &[&str]) -> Self {
+        let mut command = lockward(url, &[&["run"], arguments].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn send(&self, signal: &str) {
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
+        assert!(sent.unwrap().success());
+    }
+
+    fn code(&mut self) -> Option<i32> {
+        soon("it ends", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // With it goes its command.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a process runs.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    let server = Server::start();
+    assert_eq!(told(&url(&server), &["run", "k", "sh", "-c", "exit 7"]).0, 7);
+    assert_eq!(told(&url(&server), &["run", "k", "-c", "exit 8"]).0, 8);
+    assert_eq!(told(&url(&server), &["run", "k", "--", "true"]), (0, String::new(), String::new()));
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[test]
+fn a_command_ended_by_a_signal_is_told_as_shells_tell_it() {
+    let server = Server::start();
+    assert_eq!(told(&url(&server), &["run", "k", "-c", "kill -USR1 $$"]).0, 128 + 10);
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[test]
+fn a_busy_lock_is_120_or_what_is_asked_for() {
+    let server = Server::start();
+    server.client().acquire("k A PX 600000");
+    let url = url(&server);
+    for (arguments, code) in [
+        (["-n", "k", "true"].as_slice(), 120),
+        (&["--nonblock", "-E", "9", "k", "true"], 9),
+        (&["--wait", "50ms", "k", "true"], 120),
+        (&["-w", "0s", "k", "true"], 120),
+    ] {
+        let (is, out, error) = told(&url, &[&["run"], arguments].concat());
+        assert_eq!((is, out.as_str(), error.as_str()), (code, "", "lockward: k is busy\n"), "{arguments:?}");
+    }
+    assert_eq!(server.client().queue("k"), [""; 0]);
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_122() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let (code, _, error) = told(&url, &["run", "--patience", "50ms", "k", "true"]);
+    assert_eq!(code, 122);
+    assert!(error.starts_with("lockward: no server answers: "), "{error}");
+}
+
+#[test]
+fn failures_of_its_own_are_125() {
+    let server = Server::start();
+    let url = url(&server);
+    assert_eq!(server.client().call("SET other value"), Reply::ok());
+    for arguments in [
+        ["run", "k"].as_slice(),
+        &["run", "--wait", "5", "k", "true"],
+        &["run", "--lease", "0s", "k", "true"],
+        &["run", "--url", "nowhere", "k", "true"],
+        &["run", "other", "true"],
+    ] {
+        let (code, out, error) = told(&url, arguments);
+        assert_eq!((code, out.as_str()), (125, ""), "{arguments:?}: {error}");
+        assert_ne!(error, "");
+    }
+}
+
+#[test]
+fn a_password_is_not_shown() {
+    let (_, _, error) = told("redis://u:hidden@[", &["run", "k", "true"]);
+    assert!(!error.contains("hidden"), "{error}");
+    assert!(error.starts_with("lockward: the URL is not understood"), "{error}");
+}
+
+#[test]
+fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_126() {
+    let server = Server::start();
+    let url = url(&server);
+    assert_eq!(told(&url, &["run", "k", "/nonexistent"]).0, 127);
+    assert_eq!(told(&url, &["run", "k", "/etc/passwd"]).0, 126);
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[test]
+fn the_command_knows_its_lock_and_has_the_input() {
+    let server = Server::start();
+    let command = "echo $LOCKWARD_KEY $LOCKWARD_OWNER $LOCKWARD_TOKEN; read answer; echo $answer";
+    let mut run = Run::start(&url(&server), &["order:42", "-c", command]);
+    let line = run.line();
+    let holder = server.client().holder("order:42");
+    assert_eq!(line, format!("order:42 {} {}", holder.owner, holder.token));
+    run.child.stdin.take().unwrap().write_all(b"done\n").unwrap();
+    assert_eq!(run.line(), "done");
+    assert_eq!(run.code(), Some(0));
+    assert_eq!(server.client().info("order:42"), None);
+}
+
+#[test]
+fn it_waits_for_its_turn() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.acquire("k A PX 600000");
+    let mut run = Run::start(&url(&server), &["k", "echo", "now"]);
+    client.see_waiters("k", 1);
+    assert_eq!(client.call("LOCK.RELEASE k A"), Reply::Int(0));
+    assert_eq!(run.line(), "now");
+    assert_eq!(run.code(), Some(0));
+}
+
+#[test]
+fn the_lease_is_renewed_while_the_command_runs() {
+    let server = Server::start();
+    let mut run = Run::start(&url(&server), &["--lease", "400ms", "k", "-c", "echo on; read answer"]);
+    run.line();
+    let mut client = server.client();
+    let token = client.holder("k").token;
+    eventually("it is held for longer than a lease", || client.holder("k").held_for > 1_000);
+    assert_eq!(client.holder("k").token, token);
+}
+
+#[test]
+fn a_lost_lock_ends_the_command() {
+    let server = Server::start();
+    let mut run = Run::start(&url(&server), &["--lease", "600ms", "k", "-c", "echo $$; exec sleep 600"]);
+    let pid = run.line();
+    assert_eq!(server.client().call("DEL k"), Reply::Int(1));
+    assert_eq!(run.code(), Some(121));
+    assert!(!runs(&pid));
+}
+
+#[test]
+fn a_server_that_is_gone_for_a_lease_ends_the_command() {
+    let mut server = Server::start();
+    let mut run = Run::start(&url(&server), &["--lease", "600ms", "k", "-c", "echo $$; exec sleep 600"]);
+    let pid = run.line();
+    server.kill();
+    assert_eq!(run.code(), Some(121));
+    assert!(!runs(&pid));
+}
+
+#[test]
+fn a_command_that_does_not_heed_it_is_killed_with_all_it_has_started() {
+    let server = Server::start();
+    let arguments =
+        ["--lease", "600ms", "--grace", "100ms", "k", "-c", "trap '' TERM; sleep 600 & echo $$ $!; wait"];
+    let mut run = Run::start(&url(&server), &arguments);
+    let pids = run.line();
+    assert_eq!(server.client().call("DEL k"), Reply::Int(1));
+    assert_eq!(run.code(), Some(121));
+    eventually("neither runs", || !pids.split(' ').any(runs));
+}
+
+#[test]
+fn what_heeds_it_has_time_to_end() {
+    let server = Server::start();
+    let command = "trap 'echo ending; exit 3' TERM; echo on; while :; do sleep 0.05; done";
+    let mut run = Run::start(&url(&server), &["--lease", "600ms", "--grace", "1h", "k", "-c", command]);
+    run.line();
+    assert_eq!(server.client().call("DEL k"), Reply::Int(1));
+    assert_eq!(run.line(), "ending");
+    assert_eq!(run.code(), Some(121));
+}
+
+#[test]
+fn a_lock_that_was_lost_unnoticed_is_told_at_the_end() {
+    let server = Server::start();
+    let mut run = Run::start(&url(&server), &["k", "-c", "echo on; read answer"]);
+    run.line();
+    assert_eq!(server.client().call("DEL k"), Reply::Int(1));
+    drop(run.child.stdin.take());
+    assert_eq!(run.code(), Some(121));
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let server = Server::start();
+    let command = "for s in HUP INT QUIT TERM USR1 USR2 ALRM; do trap \"echo $s\" $s; done
+                   echo on; while :; do sleep 0.05; done";
+    let mut run = Run::start(&url(&server), &["k", "-c", command]);
+    run.line();
+    for signal in ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "TERM", "TERM"] {
+        run.send(signal);
+        assert_eq!(run.line(), signal);
+    }
+}
+
+#[test]
+fn signals_reach_what_the_command_has_started() {
+    let server = Server::start();
+    let mut run = Run::start(&url(&server), &["k", "-c", "sleep 600 & echo $!; wait"]);
+    let pid = run.line();
+    run.send("TERM");
+    assert_eq!(run.code(), Some(128 + 15));
+    eventually("it has ended", || !runs(&pid));
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[test]
+fn what_was_ignored_stays_ignored() {
+    let server = Server::start();
+    let arguments = ["run", "k", "-c", "echo on; read answer; echo $answer"];
+    let mut command = Command::new("nohup");
+    command.arg(env!("CARGO_BIN_EXE_lockward")).args(arguments).env("LOCKWARD_URL", url(&server));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap());
+    let mut run = Run { child, lines };
+    assert_eq!(run.line(), "on");
+    run.send("HUP");
+    run.child.stdin.take().unwrap().write_all(b"still\n").unwrap();
+    assert_eq!(run.line(), "still");
+    assert_eq!(run.code(), Some(0));
+}
+
+#[test]
+fn a_signal_while_it_waits_leaves_the_queue() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.acquire("k A PX 600000");
+    let mut run = Run::start(&url(&server), &["k", "true"]);
+    client.see_waiters("k", 1);
+    run.send("INT");
+    assert_eq!(run.code(), Some(128 + 2));
+    client.see_waiters("k", 0);
+    assert_eq!(client.call("LOCK.RELEASE k A"), Reply::Int(0));
+    assert_eq!(client.info("k"), None);
+}
+
+#[test]
+fn the_command_dies_with_lockward_and_the_lease_frees_the_lock() {
+    let server = Server::start();
+    let mut run = Run::start(&url(&server), &["--lease", "2s", "k", "-c", "echo $$; exec sleep 600"]);
+    let pid = run.line();
+    run.send("KILL");
+    eventually("the command is gone", || !runs(&pid));
+    let mut client = server.client();
+    eventually("the lock is free", || client.info("k").is_none());
+}
+
+#[test]
+fn verbose_tells_the_token() {
+    let server = Server::start();
+    let (_, token, said) = told(&url(&server), &["run", "-v", "k", "-c", "echo $LOCKWARD_TOKEN"]);
+    assert!(said.starts_with("lockward: k is held after "), "{said}");
+    assert!(said.ends_with(&format!("with token {token}")), "{said}");
+}
+
+#[test]
+fn the_owner_may_be_named() {
+    let server = Server::start();
+    let mut run = Run::start(&url(&server), &["--owner", "nightly", "k", "-c", "echo on; read answer"]);
+    run.line();
+    assert_eq!(server.client().owner("k"), Some("nightly".to_owned()));
+}
+
+#[test]
+fn sentinels_tell_where_the_lock_is() {
+    let primary = Server::start();
+    let sentinels = Sentinels::watch(&primary, 0);
+    assert_eq!(told(&sentinels.url(), &["run", "k", "-c", "exit 7"]).0, 7);
+    primary.client().acquire("k A PX 600000");
+    assert_eq!(told(&sentinels.url(), &["info", "k"]).0, 0);
+}
+
+#[test]
+fn a_cluster_is_one_place() {
+    let cluster = Cluster::start_without_replicas(lockward_tests::Setup::new());
+    let seeds: Vec<String> =
+        cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    let url = format!("redis+cluster://{}", seeds[0]);
+    let keys = ["a", "b", "c", "d", "e"];
+    for key in keys {
+        assert_eq!(told(&url, &["run", key, "-c", "exit 7"]).0, 7);
+        cluster.client().call(key, &format!("LOCK.ACQUIRE {key} A PX 600000"));
+        assert_eq!(told(&url, &["info", key]).0, 0);
+    }
+    let (code, shown, _) = told(&url, &["ls"]);
+    let shown: Vec<&str> = shown.lines().skip(1).map(|line| &line[..1]).collect();
+    assert_eq!((code, shown.as_slice()), (0, keys.as_slice()));
+    for key in keys {
+        assert_eq!(told(&url, &["break", "--yes", key]).0, 0);
+    }
+    assert_eq!(told(&url, &["ls"]).1, "no locks\n");
+}

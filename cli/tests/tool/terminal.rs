@@ -1,0 +1,80 @@
+//! A real terminal: tmux.
+
+use lockward_tests::soon;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A terminal with one program in it, and a word on how that has ended. It goes with the test.
+pub(crate) struct Terminal {
+    name: String,
+}
+
+impl Terminal {
+    /// `None`, and a loud word, where there is no tmux.
+    pub(crate) fn start(columns: u16, rows: u16, program: &str) -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lockward-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let terminal = Self { name };
+        // Afterwards it stays, so that what is shown then can be read.
+        let script = format!("{program}; echo ended with $?; exec cat");
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        let arguments =
+            ["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &rows, "sh", "-c", &script];
+        let started = terminal.tmux(&arguments);
+        if started.is_err() {
+            eprintln!("SKIPPED: tmux is not installed, so nothing was tried in a terminal");
+            return None;
+        }
+        let started = started.unwrap();
+        assert!(started.status.success(), "{started:?}");
+        Some(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> std::io::Result<Output> {
+        let mut tmux = Command::new("tmux");
+        tmux.env("LC_ALL", "C.UTF-8").env_remove("TMUX");
+        tmux.args(["-u", "-L", &self.name]).args(arguments).output()
+    }
+
+    /// What the terminal shows.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.tmux(&["capture-pane", "-p"]).unwrap().stdout).unwrap()
+    }
+
+    /// Waits until it shows something.
+    #[track_caller]
+    pub(crate) fn see(&self, wanted: &str) {
+        let mut last = String::new();
+        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            soon(wanted, || {
+                last = self.text();
+                last.contains(wanted).then_some(())
+            });
+        }));
+        assert!(seen.is_ok(), "{wanted:?} is not in\n{last}");
+    }
+
+    pub(crate) fn press(&self, key: &str) {
+        assert!(self.tmux(&["send-keys", key]).unwrap().status.success());
+    }
+
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        assert!(self.tmux(&["resize-window", "-x", &columns, "-y", &rows]).unwrap().status.success());
+    }
+
+    /// Sends a signal to the program.
+    pub(crate) fn send(&self, signal: &str) {
+        let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]).unwrap().stdout;
+        let shell = String::from_utf8(shell).unwrap().trim().to_owned();
+        let program = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).unwrap();
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(program.trim()).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.tmux(&["kill-server"]);
+    }
+}

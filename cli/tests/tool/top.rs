@@ -1,0 +1,113 @@
+//! Claims about `lockward top`, in a real terminal.
+
+use crate::terminal::Terminal;
+use crate::url;
+use lockward_tests::{Reply, Server, Setup};
+
+const TOOL: &str = env!("CARGO_BIN_EXE_lockward");
+
+fn top(server: &Server) -> String {
+    format!("{TOOL} top --interval 200ms --url {}", url(server))
+}
+
+#[test]
+fn it_shows_what_is_waited_for_and_by_whom() {
+    let (server, _a, _b) = Server::start_contended();
+    let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
+    terminal.see("> lock ");
+    terminal.see("held 1   waiting 1 ");
+    terminal.see("connected");
+    terminal.press("Enter");
+    terminal.see("1 waiting, next first");
+    terminal.see("    1 B ");
+    terminal.press("Escape");
+    terminal.see("locks that are waited for");
+}
+
+#[test]
+fn keys_select_sort_and_pause() {
+    let (server, mut a, _b) = Server::start_contended();
+    a.acquire("other A PX 600000");
+    let _waiters = server.waiters("other", ["C", "D"]);
+    let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
+    terminal.see("> other ");
+    terminal.press("j");
+    terminal.see("> lock ");
+    terminal.press("n");
+    terminal.see("LOCK▾");
+    terminal.press("p");
+    terminal.see("PAUSED");
+    a.call("LOCK.RELEASE other A");
+    terminal.press("?");
+    terminal.see("select a lock");
+    terminal.press("q");
+    terminal.see("ended with 0");
+}
+
+#[test]
+fn it_fits_40_columns_and_a_new_size() {
+    let (server, _a, _b) = Server::start_contended();
+    let Some(terminal) = Terminal::start(40, 12, &top(&server)) else { return };
+    terminal.see("> lock ");
+    terminal.see("q quit");
+    terminal.resize(100, 30);
+    terminal.see("LEASE LEFT");
+}
+
+#[test]
+fn it_says_when_the_server_is_gone_and_finds_it_again() {
+    let mut server = Setup::new().start();
+    let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
+    terminal.see("No lock is held.");
+    server.kill();
+    terminal.see("NO SERVER");
+    server.start_again();
+    terminal.see("connected");
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back() {
+    let (server, _a, _b) = Server::start_contended();
+    let Some(terminal) = Terminal::start(80, 24, &format!("echo before; {}", top(&server))) else { return };
+    terminal.see("> lock ");
+    terminal.send("TERM");
+    terminal.see("ended with 143");
+    terminal.see("before");
+}
+
+#[test]
+fn break_asks_on_a_terminal() {
+    let (server, _a, mut b) = Server::start_contended();
+    let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} break --url {} lock", url(&server))) else {
+        return;
+    };
+    terminal.see("Break the lock? [y/N]");
+    terminal.press("n");
+    terminal.press("Enter");
+    terminal.see("ended with 1");
+    assert_eq!(server.client().owner("lock"), Some("A".to_owned()));
+    let again = Terminal::start(80, 24, &format!("{TOOL} break --url {} lock", url(&server))).expect("tmux");
+    again.see("Break the lock? [y/N]");
+    again.press("y");
+    again.press("Enter");
+    again.see("now B holds it");
+    b.reply().grant();
+}
+
+#[test]
+fn ctrl_c_reaches_the_command_once() {
+    let server = Server::start();
+    let command = r#"trap "echo got-it" INT; echo on; read a; while :; do sleep 0.05; done"#;
+    let Some(terminal) =
+        Terminal::start(80, 24, &format!("{TOOL} run --url {} k -c '{command}'", url(&server)))
+    else {
+        return;
+    };
+    terminal.see("on");
+    terminal.press("C-c");
+    terminal.see("got-it");
+    terminal.press("C-c");
+    terminal.see("got-it\n^Cgot-it");
+    assert_eq!(terminal.text().matches("got-it").count(), 2, "{}", terminal.text());
+    assert_ne!(server.client().call("LOCK.INFO k"), Reply::Null);
+}
