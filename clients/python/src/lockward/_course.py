@@ -169,8 +169,11 @@ def millis(seconds: float) -> int:
 
 
 def back_off(failures: int) -> float:
-    """Seconds before the next attempt: 50 ms, doubling to a second, with jitter."""
-    return min(1.0, 0.05 * float(2 ** min(failures, 5))) * random.uniform(0.5, 1.0)
+    """Seconds before the next attempt.
+
+    None at first: the connection may have been cut while it was idle. Then 50 ms, doubling to a second, with jitter.
+    """
+    return min(1.0, 0.025 * float(2 ** min(failures, 6))) * random.uniform(0.5, 1.0) if failures else 0.0
 
 
 _CODES = {

@@ -1,0 +1,304 @@
+"""Locks for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Callable
+
+import pytest
+import redis
+import redis.asyncio
+from conftest import as_map, holders, waiters
+
+from lockward import LockError, LockLost, LockNotOwnedError, LockRefused, Unreachable, Unreplicated
+from lockward.asyncio import Lock
+
+
+@asynccontextmanager
+async def connected(server: Any, **options: Any) -> AsyncIterator[Any]:
+    client = redis.asyncio.Redis(port=server.port, **options)
+    try:
+        yield client
+    finally:
+        await (client.aclose() if hasattr(client, "aclose") else client.close())
+
+
+def in_loop(test: Any) -> Any:
+    """Run the test in a loop of its own, and see that it leaves nothing behind."""
+
+    @functools.wraps(test)
+    def run(server: Any, client: Any) -> None:
+        async def main() -> None:
+            async with connected(server) as own:
+                await asyncio.wait_for(test(server, client, own), 60)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            asyncio.run(main())
+            gc.collect()
+
+    del run.__wrapped__  # pytest would take its arguments for fixtures
+    return run
+
+
+async def eventually(condition: Callable[[], Any]) -> Any:
+    while not (found := condition()):
+        await asyncio.sleep(0.005)
+    return found
+
+
+def calls(client: Any, command: str) -> int:
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+@in_loop
+async def test_one_holds_and_others_do_not(server: Any, client: Any, own: Any) -> None:
+    mine, other = Lock(own, "a"), Lock(own, "a")
+    assert await mine.acquire() and mine.held and await mine.owned() and await mine.locked()
+    assert not await other.acquire(blocking=False)
+    assert not await other.acquire(blocking_timeout=0.01)
+    assert not other.held and not await other.owned()
+    with pytest.raises(LockError):
+        await other.release()
+    await mine.release()
+    assert not mine.held and not await mine.locked() and mine.fencing_token is None
+    async with other:
+        assert other.fencing_token
+    async with own.lock("a", lock_class=Lock):
+        assert holders(client, "a")
+
+
+@in_loop
+async def test_waiting_tasks_are_served_in_their_order(server: Any, client: Any, own: Any) -> None:
+    first, order = Lock(own, "a"), []
+    await first.acquire()
+
+    async def wait(number: int) -> None:
+        async with Lock(own, "a"):
+            order.append(number)
+
+    tasks = []
+    for number in range(5):
+        tasks.append(asyncio.create_task(wait(number)))
+        await eventually(lambda number=number: waiters(client, "a") == number + 1)
+    await first.release()
+    await asyncio.gather(*tasks)
+    assert order == [0, 1, 2, 3, 4]
+
+
+@in_loop
+async def test_tasks_with_one_object_exclude_each_other(server: Any, client: Any, own: Any) -> None:
+    lock, inside = Lock(own, "a"), []
+
+    async def count() -> None:
+        for _ in range(10):
+            async with lock:
+                inside.append(1)
+                await asyncio.sleep(0)
+                assert len(inside) == 1
+                inside.clear()
+
+    await asyncio.gather(*(count() for _ in range(5)))
+    assert not await lock.locked()
+
+
+@in_loop
+async def test_a_task_that_lost_the_lock_does_not_release_another_tasks(server: Any, client: Any, own: Any) -> None:
+    lock, lost, done = Lock(own, "a", timeout=30), asyncio.Event(), asyncio.Event()
+
+    async def loser() -> None:
+        await lock.acquire()
+        lost.set()
+        await done.wait()
+        with pytest.raises(LockNotOwnedError):
+            await lock.release()
+
+    losing = asyncio.create_task(loser())
+    await lost.wait()
+    client.delete("a")
+    assert await lock.acquire()
+    done.set()
+    await losing
+    assert lock.held and await lock.owned()
+    await lock.release()
+    assert not await lock.locked()
+
+
+@in_loop
+async def test_a_lock_acquired_in_one_task_is_released_in_another(server: Any, client: Any, own: Any) -> None:
+    lock = Lock(own, "a")
+    await asyncio.create_task(lock.acquire())
+    assert lock.fencing_token and lock.held
+    await lock.release()
+    assert not await lock.locked()
+
+
+@in_loop
+async def test_a_cancelled_wait_leaves_the_queue(server: Any, client: Any, own: Any) -> None:
+    holder = Lock(own, "a")
+    await holder.acquire()
+    for _ in range(3):
+        waiting = asyncio.create_task(Lock(own, "a").acquire())
+        await eventually(lambda: waiters(client, "a") == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await eventually(lambda: waiters(client, "a") == 0)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(Lock(own, "a").acquire(), 0.05)
+    await eventually(lambda: waiters(client, "a") == 0)
+    await holder.release()
+    assert not await holder.locked()
+
+
+@in_loop
+async def test_cancelled_while_it_is_granted_nothing_stays_held(server: Any, client: Any, own: Any) -> None:
+    for turn in range(30):
+        holder = Lock(own, "a")
+        await holder.acquire()
+        waiting = asyncio.create_task(Lock(own, "a").acquire())
+        await eventually(lambda: waiters(client, "a") == 1)
+        releasing = asyncio.create_task(holder.release())
+        for _ in range(turn % 10):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        try:
+            await waiting
+            break  # it was granted before it was cancelled: not the case in question
+        except asyncio.CancelledError:
+            pass
+        await releasing
+        await eventually(lambda: not holders(client, "a"))
+
+
+@in_loop
+async def test_reentrant_for_a_task_and_not_for_others(server: Any, client: Any, own: Any) -> None:
+    lock = Lock(own, "a", reentrant=True)
+    async with lock, lock:
+        assert lock.holds == 2
+        other = asyncio.create_task(lock.acquire(blocking=False))
+        assert not await other
+    assert lock.holds == 0 and not await lock.locked()
+    with pytest.raises(LockError, match="reentrant=True"):
+        async with Lock(own, "b") as plain:
+            await plain.acquire()
+
+
+@in_loop
+async def test_one_task_renews_all_locks_of_a_client(server: Any, client: Any, own: Any) -> None:
+    locks = [Lock(own, f"a{n}", lease=0.5) for n in range(50)]
+    for lock in locks:
+        await lock.acquire()
+    assert len([task for task in asyncio.all_tasks() if task.get_name() == "lockward"]) == 1
+    before = calls(client, "lock.renew")
+    await eventually(lambda: calls(client, "lock.renew") > before + 200)
+    assert all([lock.held and await lock.owned() and not lock.lost.is_set() for lock in locks])
+    for lock in locks:
+        await lock.release()
+
+
+@in_loop
+async def test_a_lock_taken_away_is_told(server: Any, client: Any, own: Any) -> None:
+    told: list[Any] = []
+    for theft in (("DEL", "a"), ("SET", "a", "1")):
+        client.delete("a")
+        lock = Lock(own, "a", lease=0.5, on_lost=told.append)
+        await lock.acquire()
+        lost = lock.lost
+        client.execute_command(*theft)
+        await lost.wait()
+        assert not lock.held and told[-1] is lock
+        with pytest.raises(LockLost):
+            await lock.release()
+    assert len(told) == 2
+    client.delete("a")
+    lock = Lock(own, "a", timeout=0.1)
+    await lock.acquire()
+    await lock.lost.wait()
+    with pytest.raises(LockLost), warnings.catch_warnings():
+        await eventually(lambda: not holders(client, "a"))
+        await lock.release()
+
+
+@in_loop
+async def test_extend_and_reacquire(server: Any, client: Any, own: Any) -> None:
+    lock = Lock(own, "a", timeout=100)
+    await lock.acquire()
+    assert await lock.extend(100) and 190_000 < client.pttl("a") <= 200_000
+    assert await lock.extend(50, replace_ttl=True) and 40_000 < client.pttl("a") <= 50_000
+    assert await lock.reacquire() and 90_000 < client.pttl("a") <= 100_000
+    client.delete("a")
+    with pytest.raises(LockLost):
+        await lock.extend(1)
+    assert not lock.held
+    with pytest.raises(LockError):
+        await Lock(own, "b").reacquire()
+
+
+@in_loop
+async def test_another_goes_on_with_a_handle(server: Any, client: Any, own: Any) -> None:
+    lock = Lock(own, "a")
+    await lock.acquire(token="job")
+    token, handle = lock.fencing_token, lock.handle(detach=True)
+    async with connected(server, decode_responses=True) as other:
+        resumed = await Lock.resume(other, handle)
+        assert resumed.fencing_token == token and resumed.local.token == b"job" and await resumed.owned()
+        await resumed.release()
+        with pytest.raises(LockLost):
+            await Lock.resume(other, handle)
+
+
+@in_loop
+async def test_a_lock_that_the_program_drops_is_renewed_no_more(server: Any, client: Any, own: Any) -> None:
+    lock = Lock(own, "a", lease=0.5)
+    await lock.acquire()
+    del lock
+    gc.collect()
+    await eventually(lambda: not holders(client, "a"))
+
+
+@in_loop
+async def test_refusals_and_replicas(server: Any, client: Any, own: Any) -> None:
+    client.set("a", "1")
+    with pytest.raises(LockRefused, match="WRONGTYPE"):
+        await Lock(own, "a").acquire()
+    lock = Lock(own, "b", replicas=(1, 0.05))
+    with pytest.raises(Unreplicated):
+        await lock.acquire()
+    assert not await lock.locked()
+    with pytest.raises(TypeError, match="belongs to lockward"):
+        Lock(client, "a")
+
+
+def test_no_server_is_told_after_the_patience(own_server: Any) -> None:
+    server = own_server()
+
+    async def main() -> None:
+        async with connected(server) as own:
+            lock = Lock(own, "a", patience=0.3)
+            await lock.acquire()
+            server.kill()
+            with pytest.raises(Unreachable):
+                await Lock(own, "b", patience=0.3).acquire(blocking=False)
+            with pytest.raises(Unreachable):
+                await lock.release()
+
+    asyncio.run(main())
+
+
+def test_each_loop_has_connections_of_its_own(server: Any, client: Any) -> None:
+    own = redis.asyncio.Redis(port=server.port)
+
+    async def main() -> None:
+        async with Lock(own, "a"):
+            assert holders(client, "a")
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+    asyncio.run(main())
+    assert as_map(client.execute_command("LOCK.INFO", "a")) is None

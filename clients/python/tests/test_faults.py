@@ -1,0 +1,238 @@
+"""Lost replies, servers that die and forget, processes that are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from conftest import as_map, eventually, holders, waiters
+from proxy import Proxy
+
+import lockward.asyncio
+from lockward import Lock, LockLost
+
+TURNS = 500
+
+#: How a re-entrant lock is made of a hash where there is no module.
+ACQUIRE = "return redis.call('HINCRBY', KEYS[1], ARGV[1], 1)"
+RELEASE = """
+local left = redis.call('HINCRBY', KEYS[1], ARGV[1], -1)
+if left <= 0 then redis.call('DEL', KEYS[1]) end
+return left
+"""
+
+
+def holds(client: redis.Redis) -> int:
+    info = as_map(client.execute_command("LOCK.INFO", "a"))
+    return int(as_map(info[b"holders"][0])[b"holds"]) if info else 0
+
+
+@pytest.fixture
+def proxy(server: Any) -> Any:
+    proxy = Proxy(server.port, rate=0.1, seed=7)
+    yield proxy
+    proxy.close()
+
+
+def test_lost_replies_miscount_nothing(client: redis.Redis, proxy: Proxy) -> None:
+    with redis.Redis(port=proxy.port) as cut:
+        lock = Lock(cut, "a", reentrant=True)
+        for _ in range(TURNS):
+            for expected in (1, 2):
+                assert lock.acquire() and lock.holds == holds(client) == expected
+            for expected in (1, 0):
+                lock.release()
+                assert lock.holds == holds(client) == expected
+    assert proxy.replies_lost > TURNS / 10 and proxy.requests_lost > TURNS / 20
+
+
+def test_lost_replies_miscount_nothing_in_asyncio(client: redis.Redis, proxy: Proxy) -> None:
+    async def main() -> None:
+        cut = redis.asyncio.Redis(port=proxy.port)
+        lock = lockward.asyncio.Lock(cut, "a", reentrant=True)
+        for _ in range(TURNS):
+            for expected in (1, 2):
+                assert await lock.acquire() and lock.holds == holds(client) == expected
+            for expected in (1, 0):
+                await lock.release()
+                assert lock.holds == holds(client) == expected
+
+    asyncio.run(main())
+    assert proxy.replies_lost > TURNS / 10 and proxy.requests_lost > TURNS / 20
+
+
+def test_lost_replies_miscount_the_holds_of_a_script(client: redis.Redis, proxy: Proxy) -> None:
+    miscounted = 0
+    with redis.Redis(port=proxy.port) as cut:
+        for _ in range(100):
+            cut.eval(ACQUIRE, 1, "h", "me")
+            miscounted += client.hget("h", "me") != b"1"
+            cut.eval(RELEASE, 1, "h", "me")
+            miscounted += client.exists("h")
+            client.delete("h")
+    assert miscounted > 0
+
+
+def test_a_waiter_whose_connection_breaks_waits_on(client: redis.Redis, server: Any) -> None:
+    holder, granted = Lock(client, "a"), threading.Event()
+    holder.acquire()
+
+    def wait() -> None:
+        with server.client() as own, Lock(own, "a"):
+            granted.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    for _ in range(3):
+        eventually(lambda: waiters(client, "a") == 1)
+        info = as_map(client.execute_command("LOCK.INFO", "a", "WAITERS", 1))
+        client.client_kill_filter(_id=as_map(info[b"queue"][0])[b"client-id"])
+    eventually(lambda: waiters(client, "a") == 1)
+    assert not granted.is_set()
+    holder.release()
+    assert granted.wait(20)
+
+
+@pytest.mark.parametrize("kind", ["persistent", "forgetful"])
+def test_a_server_killed_and_started_anew_keeps_the_tenure(own_server: Any, kind: str) -> None:
+    if kind == "persistent":
+        server = own_server("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+    else:
+        server = own_server(module=("quarantine", "3000"))
+        time_over(server)
+    client = server.client()
+    lock = Lock(client, "a", lease=3, reentrant=True)
+    lock.acquire()
+    lock.acquire()
+    token, lost = lock.fencing_token, lock.lost
+    server.restart()
+    eventually(lambda: "cmdstat_lock.renew" in client.info("commandstats"))
+    eventually(lambda: holders(client, "a"))
+    assert lock.owned() and lock.fencing_token == token and holds(client) == 2
+    assert not Lock(client, "a").acquire(blocking=False)
+    assert not lost.is_set() and lock.held
+    lock.release()
+    lock.release()
+    assert not holders(client, "a")
+
+
+def time_over(server: Any) -> None:
+    """The quarantine that follows a start is over."""
+    client = server.client()
+    eventually(lambda: Lock(client, "probe", timeout=1).acquire(blocking=False))
+
+
+def test_a_server_that_forgets_loses_the_lock_and_says_so(own_server: Any) -> None:
+    server = own_server()
+    lock = Lock(server.client(), "a", lease=1)
+    lock.acquire()
+    lost = lock.lost
+    server.restart()
+    assert lost.wait(20)
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_server_that_does_not_answer_loses_the_lock_with_its_lease(own_server: Any) -> None:
+    server = own_server()
+    lock = Lock(server.client(), "a", lease=0.6)
+    lock.acquire()
+    lost, others = lock.lost, Lock(server.client(), "b", lease=0.6)
+    server.stop()
+    assert lost.wait(20) and not lock.held and not others.held
+    server.go_on()
+
+
+PROGRAM = """
+import lockward, redis, sys
+client = redis.Redis(port=int(sys.argv[1]))
+lock = lockward.Lock(client, "a", lease=0.5)
+print("asking", flush=True)
+lock.acquire()
+print(lock.fencing_token, flush=True)
+sys.stdin.readline()
+print(lock.held, lock.lost.wait(20), flush=True)
+try:
+    lock.release()
+    print("released", flush=True)
+except lockward.LockLost:
+    print("lost", flush=True)
+"""
+
+
+def program(server: Any) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(server.port)], stdin=pipe, stdout=pipe, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_process_stopped_for_longer_than_its_lease_knows(server: Any, client: redis.Redis) -> None:
+    with program(server) as process:
+        assert said(process) == "asking" and said(process).isdigit()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            with Lock(client, "a"):
+                process.send_signal(signal.SIGCONT)
+                write(process)
+                assert said(process) == "False True"
+                assert said(process) == "lost"
+        finally:
+            process.kill()
+
+
+def write(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_a_waiter_stopped_for_longer_than_the_lease_it_is_granted_waits_on(server: Any, client: redis.Redis) -> None:
+    first, then = Lock(client, "a"), Lock(client, "a")
+    first.acquire()
+    with program(server) as process:
+        try:
+            assert said(process) == "asking"
+            eventually(lambda: waiters(client, "a") == 1)
+            process.send_signal(signal.SIGSTOP)
+            first.release()  # hands over to the process, whose lease ends while it is stopped
+            then.acquire()
+            taken = then.fencing_token or 0
+            process.send_signal(signal.SIGCONT)
+            eventually(lambda: waiters(client, "a") == 1)
+            then.release()
+            assert int(said(process)) > taken
+        finally:
+            process.kill()
+
+
+def test_a_wait_limit_holds_though_the_server_hangs(own_server: Any) -> None:
+    server = own_server()
+    client = server.client()
+    Lock(client, "a", timeout=60).acquire()
+    began = time.monotonic()
+    caught: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            Lock(client, "a").acquire(blocking_timeout=1)
+        except redis.ConnectionError as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    eventually(lambda: waiters(client, "a") == 1)
+    server.stop()
+    waiting.join(20)
+    server.go_on()
+    assert caught and time.monotonic() > began + 1
