@@ -26,6 +26,11 @@ class Proxy:
         self.port = listener.sockets[0].getsockname()[1]
         ready.set()
         self._loop.run_forever()
+        for task in (tasks := asyncio.all_tasks(self._loop)):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        listener.close()
+        self._loop.close()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -31,7 +31,7 @@ def settings(theirs: dict[str, Any], ask: Ask, retry: Any, cluster: bool, reads_
     ours = {
         name: value for name, value in theirs.items() if name not in _LEFT_OUT and "maint_notifications" not in name
     }
-    prompt = min(PROMPT if ask.limit is None else max(0.05, ask.limit), PROMPT)
+    prompt = PROMPT if ask.limit is None else min(max(0.2, ask.limit), PROMPT)
     ours.update(
         decode_responses=False,
         health_check_interval=0,
@@ -40,7 +40,7 @@ def settings(theirs: dict[str, Any], ask: Ask, retry: Any, cluster: bool, reads_
         retry_on_error=[],
         retry_on_timeout=False,
         socket_connect_timeout=min(ours.get("socket_connect_timeout") or prompt, prompt),
-        socket_timeout=PROMPT if reads_end else None,
+        socket_timeout=prompt if reads_end else None,
     )
     if "path" not in ours:
         ours["socket_keepalive"] = True

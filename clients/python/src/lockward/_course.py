@@ -101,16 +101,16 @@ class Claim:
 
     key: Any
     owner: bytes
-    lease: int
+    lease: int | None  # milliseconds; None: the server's default
     holds: int
     replicas: tuple[int, float] | None
 
     def commands(self, block: int | None) -> tuple[Command, ...]:
+        lease = () if self.lease is None else ("PX", self.lease)
         wait = () if block is None else ("BLOCK", block)
-        acquire = ("LOCK.ACQUIRE", self.key, self.owner, "PX", self.lease, *wait, "HOLDS", self.holds)
-        if self.replicas is None:
-            return (acquire,)
-        return (acquire, ("WAIT", self.replicas[0], millis(self.replicas[1])))
+        acquire = ("LOCK.ACQUIRE", self.key, self.owner, *lease, *wait, "HOLDS", self.holds)
+        replicas = () if self.replicas is None else (("WAIT", self.replicas[0], millis(self.replicas[1])),)
+        return (acquire, ("LOCK.INFO", self.key), *replicas) if self.lease is None else (acquire, *replicas)
 
     def withdrawal(self) -> Command:
         return ("LOCK.RELEASE", self.key, self.owner, "HOLDS", self.holds - 1)
@@ -249,6 +249,7 @@ def once(key: Any, commands: tuple[Command, ...], patience: float) -> Course[tup
 class Grant(NamedTuple):
     token: int
     holds: int
+    lease: int
     deadline: float
 
 
@@ -280,15 +281,14 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
 
     sent, replies, _ = yield from persistently(attempt, try_until)
     while True:
-        grant = _read(claim, replies[0])
+        grant = _read(claim, replies)
         if grant is not None:
-            deadline = sent + claim.lease / 1000
-            if monotonic() - sent <= claim.lease / 3000:
+            token, holds, lease = grant
+            if monotonic() - sent <= lease / 3000:
                 break
             # By our clock the lease of a grant that was long in coming may be over: have a new one before anybody relies on it.
-            renewal = ("LOCK.RENEW", claim.key, claim.owner, "PX", claim.lease, "TOKEN", grant[0], "HOLDS", grant[1])
+            renewal = ("LOCK.RENEW", claim.key, claim.owner, "PX", lease, "TOKEN", token, "HOLDS", holds)
             sent, [reply, *_], _ = yield from once(claim.key, (renewal,), patience)
-            deadline = sent + claim.lease / 1000
             if not isinstance(reply, ResponseError):
                 break
             if not gone(reply):
@@ -304,17 +304,23 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
         yield from _withdrawing(claim)
         message = f"{replies[-1]} of {claim.replicas[0]} replicas have heard of the grant in time"
         raise told(Unreplicated, message, claim.key)
-    return Grant(grant[0], grant[1], deadline)
+    return Grant(token, holds, lease, sent + lease / 1000)
 
 
-def _read(claim: Claim, reply: Any) -> tuple[int, int] | None:
-    if reply is None:
+def _read(claim: Claim, replies: list[Any]) -> tuple[int, int, int] | None:
+    """Token, holds and lease."""
+    grant = replies[0]
+    if grant is None:
         return None
-    if not isinstance(reply, ResponseError):
-        return int(reply[0]), int(reply[1])
-    if claim.holds > 1 and gone(reply):
-        raise told(LockLost, f"The lock was lost: {words(reply)}", claim.key)
-    raise told(LockRefused, words(reply), claim.key)
+    if isinstance(grant, ResponseError):
+        if claim.holds > 1 and gone(grant):
+            raise told(LockLost, f"The lock was lost: {words(grant)}", claim.key)
+        raise told(LockRefused, words(grant), claim.key)
+    token, holds = int(grant[0]), int(grant[1])
+    if claim.lease is not None:
+        return token, holds, claim.lease
+    left = (h.lease_left for h in _holders(claim.key, replies[1]) if (h.owner, h.token) == (claim.owner, token))
+    return token, holds, next(left, 0)
 
 
 def _withdrawing(claim: Claim) -> Course[None]:
@@ -357,12 +363,14 @@ class Holder(NamedTuple):
 def asking(key: Any, patience: float) -> Course[tuple[float, list[Holder]]]:
     """Who holds the lock, and when that was asked."""
     sent, [reply, *_], _ = yield from once(key, (("LOCK.INFO", key),), patience)
+    return sent, _holders(key, reply)
+
+
+def _holders(key: Any, reply: Any) -> list[Holder]:
     if isinstance(reply, ResponseError):
         raise told(LockRefused, words(reply), key)
-    if reply is None:
-        return sent, []
-    holders = _map(reply)[b"holders"]
-    return sent, [Holder(h[b"owner"], h[b"token"], h[b"holds"], h[b"lease-left"]) for h in map(_map, holders)]
+    holders = map(_map, _map(reply)[b"holders"] if reply is not None else [])
+    return [Holder(h[b"owner"], h[b"token"], h[b"holds"], h[b"lease-left"]) for h in holders]
 
 
 def _map(reply: Any) -> dict[Any, Any]:

@@ -18,9 +18,6 @@ Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
 E = TypeVar("E", bound=course.Event)
 
-#: The lease of a lock without `timeout`, in seconds. It is renewed while the lock is held.
-DEFAULT_LEASE = 30.0
-
 
 class Keeper(Protocol):
     """Whoever renews the tenures, and tells when one is lost."""
@@ -57,7 +54,7 @@ class LockBase(Generic[E]):
         *,
         reentrant: bool = False,
         auto_renewal: bool | None = None,
-        lease: Number = DEFAULT_LEASE,
+        lease: Number | None = None,
         on_lost: Callable[[Any], object] | None = None,
         replicas: tuple[int, Number] | None = None,
         patience: Number = 5.0,
@@ -80,8 +77,8 @@ class LockBase(Generic[E]):
 
         ``auto_renewal``: whether to renew the lease while the lock is held; by default where there is no ``timeout``.
 
-        ``lease``: the lease of a lock without ``timeout``, in seconds: how long the lock stays when this process dies. The
-        server refuses one longer than its quarantine, if it has one.
+        ``lease``: the lease of a lock without ``timeout``, in seconds: how long the lock stays when this process dies. None: the
+        server's default, 30 seconds if it was not set.
 
         ``on_lost``: called with the lock when it is lost while held: see ``lost``.
 
@@ -196,7 +193,10 @@ class LockBase(Generic[E]):
             # The same token twice is two owners, as with redis-py: it is refused while the first one holds the lock.
             named = token.encode() if isinstance(token, str) else bytes(token)
             owner = named + b":" + owner
-        lease = course.millis(self.timeout or self.lease)
+        seconds = self.timeout or self.lease
+        lease = None if seconds is None else course.millis(seconds)
+        if again is not None:
+            lease = again.lease
         claim = Claim(self.name, owner, lease, 1 if again is None else again.holds + 1, self.replicas)
         grant = yield from course.acquiring(claim, None if limit is None else max(0, limit), self.patience)
         if grant is None:
@@ -205,7 +205,7 @@ class LockBase(Generic[E]):
             again.holds = grant.holds
             again.deadline = max(again.deadline, grant.deadline)
             return True
-        handle = course.Handle(self.name, owner, named, grant.token, grant.holds, lease, self.auto_renewal, None)
+        handle = course.Handle(self.name, owner, named, grant.token, grant.holds, grant.lease, self.auto_renewal, None)
         self._take(self._tenure(handle, grant.deadline))
         return True
 
@@ -259,7 +259,7 @@ class LockBase(Generic[E]):
 
     def _reacquire(self) -> Course[bool]:
         tenure = self._renewable("reacquire")
-        yield from self._renew(tenure, self.timeout or self.lease, "reacquire")
+        yield from self._renew(tenure, self.timeout or tenure.lease / 1000, "reacquire")
         return True
 
     def _renewable(self, what: str) -> Tenure:
