@@ -26,6 +26,10 @@ pub enum Error {
         /// The rest of it.
         message: String,
     },
+    /// Too few servers of a [Redlock](crate::redlock) answer, or are of use, for a majority. This is what one of the others said. Whatever had been asked for is
+    /// given back as soon as they answer, or ends with its lease.
+    #[error("no majority of the servers: {0}")]
+    NoMajority(#[source] Box<Error>),
     /// Not enough replicas have heard of the grant in time. The lock has been given back.
     #[error("{reached} of {wanted} replicas have heard of the grant in time")]
     Unreplicated {
@@ -70,6 +74,7 @@ impl Error {
             Self::Busy
             | Self::Lost(_)
             | Self::Unreachable(_)
+            | Self::NoMajority(_)
             | Self::Unreplicated { .. }
             | Self::Invalid(_)
             | Self::Connection(_)

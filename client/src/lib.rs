@@ -49,6 +49,7 @@ mod error;
 mod guard;
 mod keeper;
 mod lock;
+pub mod redlock;
 mod request;
 mod servers;
 mod settings;

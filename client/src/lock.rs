@@ -207,8 +207,8 @@ impl Lock {
                         attempts.until = Instant::now() + servers.settings.patience;
                     }
                     if let Err(error) = attempts.after(setback).await {
-                        // The server's own word that nothing is granted, and no other request under way.
-                        if matches!(error, Error::Server { .. }) && !attempts.is_uncertain {
+                        // Nothing is granted: the server has said so, or has not been sent anything.
+                        if !attempts.is_uncertain {
                             stake.lost();
                         }
                         return Err(error);

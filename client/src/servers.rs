@@ -461,10 +461,7 @@ impl Attempts<'_> {
             None if is_silent => Again::Later,
             None => Again::Never,
             Some("MOVED" | "ASK") => self.redirect(node, &error),
-            Some("READONLY" | "UNBLOCKED") => Again::Later,
-            Some("TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" | "NOREPLICAS") => {
-                Again::Later
-            }
+            Some(_) if passes(&error) => Again::Later,
             // A request of this very caller has overtaken it. What was asked for is still to be had.
             Some("SUPERSEDED") => Again::Later,
             Some(_) => Again::Never,
@@ -525,6 +522,16 @@ impl Attempts<'_> {
 /// Whether it is told by a server that is a replica. A new connection may lead to another one.
 fn is_no_primary(error: &Error) -> bool {
     matches!(error.code(), Some("READONLY" | "UNBLOCKED"))
+}
+
+/// Whether it is of a server that may be of use later.
+pub(crate) fn passes(error: &Error) -> bool {
+    match error.code() {
+        None => matches!(error, Error::Unreachable(_)),
+        Some("READONLY" | "UNBLOCKED" | "TRYAGAIN" | "CLUSTERDOWN" | "LOADING") => true,
+        Some("MASTERDOWN" | "BUSY" | "NOREPLICAS") => true,
+        Some(_) => false,
+    }
 }
 
 /// The slot of a key in a cluster: that of what stands between the first `{` and the next `}`, if anything does.

@@ -2,6 +2,7 @@
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     reason = "test code fails by panicking, in what tests share too"
 )]
 
@@ -10,6 +11,7 @@ mod cluster;
 mod endings;
 mod faults;
 mod lost_replies;
+mod redlock;
 mod renewal;
 mod replicas;
 mod waiting;
