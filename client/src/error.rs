@@ -26,8 +26,8 @@ pub enum Error {
         /// The rest of it.
         message: String,
     },
-    /// Too few servers of a [Redlock](crate::redlock) answer, or are of use, for a majority. This is what one of the others said. Whatever had been asked for is
-    /// given back as soon as they answer, or ends with its lease.
+    /// Too few servers of a [Redlock](crate::redlock) answer, or are of use, for a majority. This is what one of the
+    /// others said. Whatever had been asked for is given back as soon as they answer, or ends with its lease.
     #[error("no majority of the servers: {0}")]
     NoMajority(#[source] Box<Error>),
     /// Not enough replicas have heard of the grant in time. The lock has been given back.

@@ -29,6 +29,7 @@
 //!   renewed with their tokens, which restores what a server in quarantine has forgotten.
 //! - **Callers that leave.** A future that is dropped leaves the queue, and what it may have been granted meanwhile
 //!   is given back.
+//! - **Several independent servers**, of which a majority decides: [`redlock`].
 //!
 //! # What it cannot
 //!
@@ -66,3 +67,8 @@ pub use settings::Settings;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// And that of the page on Redlock.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/redlock.md")]
+struct OnRedlock;

@@ -18,20 +18,23 @@
 //! # Ok(()) }
 //! ```
 //!
-//! **Every server needs a quarantine** (`lock.quarantine`) no shorter than the longest lease. A server that comes back without its data has forgotten
-//! its vote, and would give it to the next owner while the first still counts on it.
+//! **Every server needs a quarantine** (`lock.quarantine`) no shorter than the longest lease. A server that comes
+//! back without its data has forgotten its vote, and would give it to the next owner while the first still counts
+//! on it.
 //!
 //! # How it is held
 //!
-//! Each server has a tenure of its own, under an owner name of its own, which is acquired, renewed, restored after a restart and given back as any
-//! other [`Guard`](crate::Guard). The lock is held while more than half of these tenures are, each by the lease that this process counts for it. No two owners
-//! can hold it at once: their majorities share a server, and that has one tenure at a time. A server that loses its tenure is asked for a new
+//! Each server has a tenure of its own, under an owner name of its own, which is acquired, renewed, restored after
+//! a restart and given back as any other [`Guard`](crate::Guard). The lock is held while more than half of these
+//! tenures are, each by the lease that this process counts for it. No two owners can hold it at once: their
+//! majorities share a server, and that has one tenure at a time. A server that loses its tenure is asked for a new
 //! one while the others still are a majority.
 //!
 //! # What it does not give
 //!
-//! There is **no fencing token**: tokens of different servers do not compare. There is no queue either, and no order among those who wait. Where what the lock protects
-//! must not be written by a holder that was paused past its lease, use [one server](crate::Client) with replicas and a quarantine, and its tokens.
+//! There is **no fencing token**: tokens of different servers do not compare. There is no queue either, and no
+//! order among those who wait. Where what the lock protects must not be written by a holder that was paused past
+//! its lease, use [one server](crate::Client) with replicas and a quarantine, and its tokens.
 
 use crate::address::Address;
 use crate::client::Client;
@@ -56,13 +59,14 @@ const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
 /// The lease where none is named.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Pauses between tries: the first, and the longest. Each is twice the one before, and half of it less or more by chance: those who have split the
-/// votes do not meet again.
+/// Pauses between tries: the first, and the longest. Each is twice the one before, and half of it less or more by
+/// chance: those who have split the votes do not meet again.
 const PAUSES: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(256)];
 
 /// A client of several independent servers that vote. Clones share connections.
 ///
-/// It belongs to the tokio runtime that it was made in; when that ends, guards are not renewed any more, and are lost when their leases are over.
+/// It belongs to the tokio runtime that it was made in; when that ends, guards are not renewed any more, and are
+/// lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Redlock {
     servers: Arc<[Client]>,
@@ -72,12 +76,13 @@ pub struct Redlock {
 }
 
 impl Redlock {
-    /// A client of the servers at these URLs, once a majority of them has answered. Each may be whatever an [`Address`] names. A server that is named twice has
-    /// one vote. A server that does not answer within 250 milliseconds is counted as down.
+    /// A client of the servers at these URLs, once a majority of them has answered. Each may be whatever an
+    /// [`Address`] names. A server that is named twice has one vote. A server that does not answer within 250
+    /// milliseconds is counted as down.
     ///
     /// # Errors
-    /// [`Error::NoMajority`] when too few answer within [`Settings::patience`]; [`Error::Connection`] when a URL is not understood; else
-    /// as [`Redlock::new`].
+    /// [`Error::NoMajority`] when too few answer within [`Settings::patience`]; [`Error::Connection`] when a URL
+    /// is not understood; else as [`Redlock::new`].
     pub async fn connect<U: AsRef<str>>(urls: &[U]) -> Result<Self, Error> {
         let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
         let redlock = Self::new(addresses, Settings::default().response_limit(RESPONSE_LIMIT))?;
@@ -94,8 +99,9 @@ impl Redlock {
 
     /// A client of the servers at these addresses. It connects when it first has to.
     ///
-    /// [`Settings::response_limit`] is what each server has to connect and to reply before it is counted as down: much less than a lease, and
-    /// enough for any server that works. [`Settings::patience`] is how long an acquisition without a wait limit bears that there is no majority.
+    /// [`Settings::response_limit`] is what each server has to connect and to reply before it is counted as down:
+    /// much less than a lease, and enough for any server that works. [`Settings::patience`] is how long an
+    /// acquisition without a wait limit bears that there is no majority.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no address, when one names no server, or outside a tokio runtime.
@@ -173,8 +179,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// How long the lock stays held when this process is not heard of any more: 30 seconds, no longer than the quarantine of the servers. At each
-    /// server it is renewed each time a third of it has passed.
+    /// How long the lock stays held when this process is not heard of any more: 30 seconds, no longer than the
+    /// quarantine of the servers. At each server it is renewed each time a third of it has passed.
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
@@ -197,22 +203,23 @@ impl Lock {
     /// Tries once to acquire the lock.
     ///
     /// # Errors
-    /// [`Error::Busy`] if others hold too many of the servers; two who try at once may both be told so. Otherwise as
-    /// [`acquire`](Self::acquire).
+    /// [`Error::Busy`] if others hold too many of the servers; two who try at once may both be told so. Otherwise
+    /// as [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
 
-    /// Acquires the lock, and tries again and again, at random intervals of a quarter of a second at most, while it is held. All servers are asked at once; what
-    /// was granted without a majority is given back before the next try. Nobody waits in a server's queue: two owners that each have some
-    /// of the servers, and wait for the rest, would wait for each other.
+    /// Acquires the lock, and tries again and again, at random intervals of a quarter of a second at most, while
+    /// it is held. All servers are asked at once; what was granted without a majority is given back before the
+    /// next try. Nobody waits in a server's queue: two owners that each have some of the servers, and wait for the
+    /// rest, would wait for each other.
     ///
     /// **If the future is dropped**, all that has been granted, or may be, is given back in the background.
     ///
     /// # Errors
-    /// [`Error::Busy`] when the wait limit is reached, [`Error::NoMajority`] when it is reached and too few servers answer, or when
-    /// too few have answered for as long as the client's patience where there is no limit, [`Error::Server`] and such when so many servers refuse
-    /// that no majority is left.
+    /// [`Error::Busy`] when the wait limit is reached, [`Error::NoMajority`] when it is reached and too few
+    /// servers answer, or when too few have answered for as long as the client's patience where there is no limit,
+    /// [`Error::Server`] and such when so many servers refuse that no majority is left.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(|wait| Instant::now() + wait.min(FAR));
         let patience = self.redlock.patience;
@@ -297,9 +304,10 @@ impl Lock {
 
 /// One hold of a lock that a majority of the servers has granted.
 ///
-/// While there is a guard, its leases are renewed. **The lock may be lost all the same**: this process stands still past its lease, too few servers are
-/// reached, somebody breaks the lock by hand on enough of them. [`lost`](Self::lost) tells of it as it happens, [`is_held`](Self::is_held) when asked. Neither
-/// stops a write that is under way, and there is no token by which what the lock protects could refuse it.
+/// While there is a guard, its leases are renewed. **The lock may be lost all the same**: this process stands
+/// still past its lease, too few servers are reached, somebody breaks the lock by hand on enough of them.
+/// [`lost`](Self::lost) tells of it as it happens, [`is_held`](Self::is_held) when asked. Neither stops a write
+/// that is under way, and there is no token by which what the lock protects could refuse it.
 ///
 /// A guard that is dropped gives its hold back in the background.
 #[must_use = "a guard that is dropped gives the lock back"]
@@ -335,14 +343,16 @@ impl Guard {
         self.held.look().map_or(Duration::ZERO, |standing| standing.left)
     }
 
-    /// Resolves when the lock is lost, with how the last tenures of the majority have ended. It also resolves, with [`Loss::Released`], when the last
-    /// guard is released or dropped. It needs no guard, and may be moved to another task; it is to be awaited in a tokio runtime.
+    /// Resolves when the lock is lost, with how the last tenures of the majority have ended. It also resolves,
+    /// with [`Loss::Released`], when the last guard is released or dropped. It needs no guard, and may be moved to
+    /// another task; it is to be awaited in a tokio runtime.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
         let held = Arc::clone(&self.held);
         async move { held.over().await }
     }
 
-    /// Enters the lock again: one more guard of this tenure. The lock is given back with the last of them. No server is asked.
+    /// Enters the lock again: one more guard of this tenure. The lock is given back with the last of them. No
+    /// server is asked.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost.
@@ -352,10 +362,12 @@ impl Guard {
         Ok(Self { held: Arc::clone(&self.held), key: self.key.clone(), is_left: false })
     }
 
-    /// Renews the lease at all servers now, and returns when a majority has. (A guard is renewed by itself, unless that was declined.)
+    /// Renews the lease at all servers now, and returns when a majority has. (A guard is renewed by itself, unless
+    /// that was declined.)
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer, and then the lock may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer, and then the lock may
+    /// still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.held.look().map_err(Error::Lost)?;
         let tenures = self.held.tenures();
@@ -379,12 +391,13 @@ impl Guard {
         }
     }
 
-    /// Gives the hold back. With the last guard the lock is given back at all servers; this returns when a majority has confirmed it. If the future is
-    /// dropped, the rest is done in the background.
+    /// Gives the hold back. With the last guard the lock is given back at all servers; this returns when a
+    /// majority has confirmed it. If the future is dropped, the rest is done in the background.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before: the work was not protected up to its end.
-    /// [`Error::NoMajority`] if too few servers answer; the client tries on in the background, and the leases end it at the latest.
+    /// [`Error::NoMajority`] if too few servers answer; the client tries on in the background, and the leases end
+    /// it at the latest.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_left = true;
         let standing = self.held.look();
@@ -438,8 +451,8 @@ impl fmt::Debug for Guard {
 
 /// A tenure of the majority.
 ///
-/// **It has no gaps.** A tenure at one server that is lost stays lost. A seat is taken only while a majority is held, so that a majority that is held at any later
-/// time has been held since.
+/// **It has no gaps.** A tenure at one server that is lost stays lost. A seat is taken only while a majority is
+/// held, so that a majority that is held at any later time has been held since.
 struct Held {
     needed: usize,
     state: Mutex<State>,
@@ -466,7 +479,8 @@ impl Held {
         Self { needed, state, news: watch::Sender::new(()), guards: AtomicU32::new(1) }
     }
 
-    /// How it stands. If the majority is lost, all that is left is given back: those few would only be in the way of others.
+    /// How it stands. If the majority is lost, all that is left is given back: those few would only be in the way
+    /// of others.
     fn look(&self) -> Result<Standing, Loss> {
         let mut state = locked(&self.state);
         let standing = state.look(self.needed);
@@ -566,7 +580,8 @@ impl State {
     }
 }
 
-/// Seats the servers that have not answered yet, and those that have lost their tenure, for as long as a majority is held.
+/// Seats the servers that have not answered yet, and those that have lost their tenure, for as long as a majority
+/// is held.
 async fn keep_seated(
     lock: Lock,
     held: Arc<Held>,

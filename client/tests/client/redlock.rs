@@ -272,7 +272,8 @@ async fn a_redlock_outlives_the_restart_of_every_server_one_after_the_other() {
     five.see_nothing_left();
 }
 
-/// Alice has a majority of five, one of these restarts without its data, and Bob reaches that one and the other two: whether each of them holds the lock.
+/// Alice has a majority of five, one of these restarts without its data, and Bob reaches that one and the other
+/// two: whether each of them holds the lock.
 async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
     let mut five = Five::start_with(arguments);
     five.end_quarantine();
