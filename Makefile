@@ -30,6 +30,7 @@ test: test-builds ## Run all tests, those against real servers too.
 	cargo test --workspace --no-fail-fast
 
 test-docs: build ## Run every program that README.md and docs/ show, on real servers.
+	cargo build --release -p lockward-cli
 	@scripts/run-docs
 
 test-long: test-builds ## Run the tests against real servers in their long form: crashes, damage, races, lost replies.

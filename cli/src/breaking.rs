@@ -38,7 +38,8 @@ impl Break {
     }
 
     fn play(self) -> Result<ExitCode, Failure> {
-        if !self.yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+        if !self.yes && !can_ask {
             return Err(Failure::new(
                 "there is no terminal to ask on; say --yes to break it without a question",
             ));

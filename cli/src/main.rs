@@ -17,7 +17,6 @@ mod top;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use failure::Failure;
@@ -108,10 +107,10 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
 fn explain(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ if is_run => run::FAILED.into(),
-        _ => 2.into(),
+    match error.use_stderr() {
+        false => ExitCode::SUCCESS,
+        true if is_run => run::FAILED.into(),
+        true => 2.into(),
     }
 }
 

@@ -59,10 +59,7 @@ impl Primaries {
             let settings = Settings::default().patience(PATIENCE);
             Client::new(address, settings)?.primaries().await
         });
-        let found = found.map_err(|error| match error {
-            Error::Unreachable(error) => Failure::new(format!("no server answers: {error}")),
-            error => Failure::new(error.to_string()),
-        })?;
+        let found = found.map_err(|error: Error| Failure::new(error.to_string()))?;
         let mut all = Vec::new();
         for info in found {
             let server = Server::new(info)?;

@@ -85,7 +85,8 @@ impl Client {
     /// cluster has. For tools that look at every lock, as one connection sees only what its server has.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when no server tells within the client's patience; [`Error::Connection`] when it does not let the client in.
+    /// [`Error::Unreachable`] when no Sentinel, or no node of the cluster, tells within the client's patience; [`Error::Connection`] when it does
+    /// not let the client in. One server is not asked.
     pub async fn primaries(&self) -> Result<Vec<ConnectionInfo>, Error> {
         self.shared.servers.primaries().await
     }

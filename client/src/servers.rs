@@ -164,18 +164,24 @@ impl Servers {
     pub(crate) async fn primaries(&self) -> Result<Vec<ConnectionInfo>, Error> {
         let mut attempts = self.attempts(b"", Instant::now() + self.settings.patience);
         let limit = Some(self.settings.response_limit);
-        let Place::Cluster(_) = &self.place else {
-            // Whatever answers: the attempt has found the server.
-            while let Err(setback) = attempts.send(&mut Lane::Shared, &redis::cmd("PING"), limit).await {
-                attempts.after(setback).await?;
-            }
-            return Ok(vec![self.home(b"").await?.info.clone()]);
-        };
+        match &self.place {
+            Place::Server(info) => return Ok(vec![info.clone()]),
+            Place::Cluster(_) => {}
+            Place::Sentinels { .. } => loop {
+                match self.home(b"").await {
+                    Ok(node) => return Ok(vec![node.info.clone()]),
+                    Err(error) => {
+                        let setback = attempts.setback(None, error);
+                        attempts.after(setback).await?;
+                    }
+                }
+            },
+        }
         let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
         loop {
-            // Whoever is asked next, now and after a setback, if it is none that has answered before.
+            // For what it says of itself, one has to know which node is asked. One that is silent is not asked again.
             let asked = self.home(b"").await?;
-            attempts.ask = Some(Arc::clone(&asked));
+            locked(&self.homes).insert(self.slot(b""), Arc::clone(&asked));
             match attempts.send(&mut Lane::Shared, &slots, limit).await {
                 Ok(reply) => return primaries_in(reply, &asked.info),
                 Err(setback) => attempts.after(setback).await?,

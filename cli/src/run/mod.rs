@@ -160,10 +160,8 @@ impl Run {
             Err(error) => {
                 // Given back with the first failure in mind.
                 let _ = guard.release().await;
-                let code = match error.kind() {
-                    std::io::ErrorKind::NotFound => NOT_FOUND,
-                    _ => NOT_RUNNABLE,
-                };
+                let is_there = error.kind() != std::io::ErrorKind::NotFound;
+                let code = if is_there { NOT_RUNNABLE } else { NOT_FOUND };
                 let word = words.first().map(|word| text::show(word.as_bytes())).unwrap_or_default();
                 return Err(Failure::new(format!("cannot run {word}: {error}")).exit(code));
             }
@@ -205,13 +203,11 @@ impl Run {
     /// Why the lock was not acquired.
     fn refusal(&self, error: &Error) -> Failure {
         let name = self.name();
-        match error {
-            Error::Busy => Failure::new(format!("{name} is busy")).exit(self.busy_exit_code),
-            Error::Unreachable(error) => {
-                Failure::new(format!("no server answers: {error}")).exit(UNREACHABLE)
-            }
-            error => Failure::new(format!("cannot acquire {name}: {error}")).exit(FAILED),
+        if matches!(error, Error::Busy) {
+            return Failure::new(format!("{name} is busy")).exit(self.busy_exit_code);
         }
+        let code = if matches!(error, Error::Unreachable(_)) { UNREACHABLE } else { FAILED };
+        Failure::new(format!("cannot acquire {name}: {error}")).exit(code)
     }
 }
 

@@ -115,6 +115,7 @@ enum Then {
     Stop,
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "all other keys do nothing")]
 fn act(key: KeyEvent, state: &mut State) -> Then {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {

@@ -141,7 +141,34 @@ fn without_a_server_it_is_2() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let (code, _, said) = told(&url, &["ls"]);
     assert_eq!(code, 2);
-    assert!(said.starts_with("lockward: no server answers: "), "{said}");
+    assert!(said.starts_with("lockward: cannot reach a Redis server at 127.0.0.1:"), "{said}");
+}
+
+#[test]
+fn the_rights_that_the_docs_name_are_enough_and_none_too_many() {
+    let docs = include_str!("../../../docs/cli.md");
+    let (server, _a, _b) = Server::start_contended();
+    let mut client = server.client();
+    let rows = docs.lines().filter_map(|line| line.strip_prefix("| `lockward ")?.split_once("` | `+"));
+    let mut tried = 0;
+    for (arguments, rights) in rows {
+        let rights: Vec<&str> = rights.trim_end_matches("` |").split(" +").collect();
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        for without in std::iter::once(None).chain(rights.iter().map(Some)) {
+            let mut rule = vec!["ACL".to_owned(), "SETUSER".into(), "u".into(), "reset".into()];
+            rule.extend(["on".into(), ">secret".into(), "~*".into()]);
+            rule.extend(
+                rights.iter().filter(|right| Some(*right) != without).map(|right| format!("+{right}")),
+            );
+            assert_eq!(client.call(&rule[..]), Reply::ok());
+            let url = format!("redis://u:secret@127.0.0.1:{}", server.port());
+            let (code, _, said) = told(&url, &arguments);
+            let all_is_well = code == 0 && said.is_empty();
+            assert_eq!(all_is_well, without.is_none(), "{arguments:?} without {without:?}: {said}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 10, "{tried}");
 }
 
 #[test]

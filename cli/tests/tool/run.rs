@@ -89,7 +89,7 @@ fn a_server_that_does_not_answer_is_122() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let (code, _, error) = told(&url, &["run", "--patience", "50ms", "k", "true"]);
     assert_eq!(code, 122);
-    assert!(error.starts_with("lockward: no server answers: "), "{error}");
+    assert!(error.starts_with("lockward: cannot acquire k: no server answers: "), "{error}");
 }
 
 #[test]
