@@ -628,3 +628,28 @@ async fn keep(mut errands: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockward_tests::{Server, eventually};
+
+    #[tokio::test]
+    async fn a_seat_that_is_taken_late_bridges_no_gap() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let client = Client::connect(&url).await.expect("a client");
+        let tenure = async |key, lease| {
+            let lock = client.lock(key).lease(Duration::from_millis(lease)).without_renewal();
+            lock.acquire().await.expect("a tenure")
+        };
+        let (first, second) = (tenure("a", 200).await, tenure("b", 600_000).await);
+        let held = Held::new(2, vec![Some(Arc::new(first)), Some(Arc::new(second)), None]);
+        assert!(held.look().is_ok());
+        let [first, ..] = &held.tenures()[..] else { panic!("seats") };
+        eventually("one of two is lost", || !first.is_held());
+        // There are two again, but meanwhile another owner may have had a majority.
+        held.seat(2, tenure("c", 600_000).await);
+        assert!(matches!(held.look(), Err(Loss::LeaseOver)));
+    }
+}

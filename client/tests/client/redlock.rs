@@ -403,6 +403,7 @@ struct Seen {
     /// Written by whoever holds the lock, and by nobody at a time with another.
     counter: AtomicU64,
     losses: AtomicU64,
+    doubts: AtomicU64,
     is_enough: AtomicBool,
 }
 
@@ -443,8 +444,11 @@ async fn compete(redlock: Redlock, seen: Arc<Seen>) {
             seen.note(&owner, kind, Outcome::Renewed { token });
         }
         seen.note(&owner, Kind::Release { back: Back::All, token: None }, Outcome::Unknown);
-        if guard.release().await.is_err() {
-            seen.losses.fetch_add(1, Ordering::Relaxed);
+        match guard.release().await {
+            Ok(()) => {}
+            // Servers died or slept just then, and it may have been held.
+            Err(Error::NoMajority(_)) => drop(seen.doubts.fetch_add(1, Ordering::Relaxed)),
+            Err(_) => drop(seen.losses.fetch_add(1, Ordering::Relaxed)),
         }
     }
 }
@@ -492,8 +496,8 @@ async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers
     let alarms = tenures_never_overlap(&history, &Bounds::default());
     let reports: Vec<_> = alarms.iter().map(|alarm: &Alarm| alarm.report(&history)).collect();
     assert!(reports.is_empty(), "{}", reports.join("\n"));
-    let [tenures, losses, count] =
-        [&seen.tenures, &seen.losses, &seen.counter].map(|number| number.load(Ordering::Relaxed));
-    assert!(count + losses >= tenures, "{count} of {tenures} are counted, {losses} were lost");
-    println!("{tenures} tenures, {losses} lost, {count} counted");
+    let [tenures, losses, doubts, count] = [&seen.tenures, &seen.losses, &seen.doubts, &seen.counter]
+        .map(|number| number.load(Ordering::Relaxed));
+    println!("{tenures} tenures, {losses} lost, {doubts} perhaps, {count} counted");
+    assert!(count <= tenures && count + losses + doubts >= tenures);
 }
