@@ -12,6 +12,8 @@ PROBE_DIR := target/panic-probe
 NEXT_MODULE := target/next-version/liblockward.so
 INSTALL_DIR ?= /usr/lib/redis/modules
 
+# Scripts and tests look for what is built there, wherever else a user may have told cargo to build.
+export CARGO_TARGET_DIR := $(CURDIR)/target
 # Tests wait for servers more than they work.
 export RUST_TEST_THREADS ?= 8
 
