@@ -169,7 +169,8 @@ except lockward.LockLost:
 
 def program(server: Any) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(server.port)], stdin=pipe, stdout=pipe, text=True)
+    command = [sys.executable, "-c", PROGRAM, str(server.port)]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -189,6 +190,19 @@ def test_a_process_stopped_for_longer_than_its_lease_knows(server: Any, client: 
                 assert said(process) == "lost"
         finally:
             process.kill()
+
+
+def test_an_interrupted_wait_leaves_the_queue(server: Any, client: redis.Redis) -> None:
+    holder = Lock(client, "a")
+    holder.acquire()
+    with program(server) as process:
+        assert said(process) == "asking"
+        eventually(lambda: waiters(client, "a") == 1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) != 0
+    eventually(lambda: waiters(client, "a") == 0)
+    holder.release()
+    assert not holder.locked()
 
 
 def write(process: subprocess.Popen[str]) -> None:

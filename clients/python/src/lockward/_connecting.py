@@ -6,8 +6,10 @@ requests for longer than a wait limit or a lease may last.
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import replace
 from typing import Any
+
+import redis.asyncio
 
 from ._course import Ask, Redirect
 
@@ -58,17 +60,23 @@ def is_cluster(client: Any) -> bool:
 def place(client: Any, key: Any, to: Redirect | None) -> Any:
     """Which node an exchange goes to: connections to the same one may be used again."""
     if to is not None:
-        return (to.host, int(to.port))
+        return (to.host, to.port)
     if not is_cluster(client):
         return None
     node = client.get_node_from_key(key)
     return (node.host, int(node.port))
 
 
+def remapped(client: Any, ask: Ask) -> Ask:
+    """As the client has been told to reach the nodes."""
+    if ask.redirect is None or not is_cluster(client):
+        return ask
+    host, port = client.nodes_manager.remap_host_port(ask.redirect.host, ask.redirect.port)
+    return replace(ask, redirect=ask.redirect._replace(host=host, port=port))
+
+
 def check(client: Any, asynchronous: bool) -> None:
-    execute = getattr(client, "execute_command", None)
-    if execute is None:
+    if not hasattr(client, "connection_pool") and not is_cluster(client):
         raise TypeError(f"a client of redis-py is needed, not {type(client).__name__}")
-    if inspect.iscoroutinefunction(execute) != asynchronous:
-        module = "lockward.asyncio" if not asynchronous else "lockward"
-        raise TypeError(f"this client belongs to {module}.Lock")
+    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)) != asynchronous:
+        raise TypeError(f"this client belongs to {'lockward' if asynchronous else 'lockward.asyncio'}.Lock")

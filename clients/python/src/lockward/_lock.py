@@ -80,7 +80,7 @@ class LockBase(Generic[E]):
         ``lease``: the lease of a lock without ``timeout``, in seconds: how long the lock stays when this process dies. None: the
         server's default, 30 seconds if it was not set.
 
-        ``on_lost``: called with the lock when it is lost while held: see ``lost``.
+        ``on_lost``: called with the lock when it is lost while held: see ``lost``. Whoever renews the locks calls it: be brief.
 
         ``replicas``: (n, seconds): fail with Unreplicated unless n replicas have heard of the grant within so long.
 

@@ -76,6 +76,7 @@ class Link:
         client = self._client()
         if client is None:
             raise ConnectionError("the client is gone")
+        ask = connecting.remapped(client, ask)
         if ask.redirect is not None and not ask.redirect.asking:
             self._refresh(client)
         try:

@@ -79,6 +79,7 @@ class Link:
         client = self._client()
         if client is None:
             raise ConnectionError("the client is gone")
+        ask = connecting.remapped(client, ask)
         cluster = connecting.is_cluster(client)
         if cluster:
             await client.initialize()
