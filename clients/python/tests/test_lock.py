@@ -281,6 +281,14 @@ def test_the_server_refuses_in_its_own_words(client: redis.Redis) -> None:
         Lock(client, "b", timeout=10**12).acquire()
 
 
+def test_who_may_not_get_in_is_told_at_once(client: redis.Redis, server: Any) -> None:
+    client.acl_setuser("few", enabled=True, passwords="+right", keys="*", commands=["+@connection"], reset=True)
+    with server.client(username="few", password="wrong") as stranger, pytest.raises(redis.AuthenticationError):
+        Lock(stranger, "a", patience=1000).acquire()
+    with server.client(username="few", password="right") as few, pytest.raises(LockRefused, match="NOPERM"):
+        Lock(few, "a", patience=1000).acquire()
+
+
 def test_an_on_lost_that_fails_stops_nothing(client: redis.Redis) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("not today")

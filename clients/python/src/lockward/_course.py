@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Callable, NamedTuple, Protocol, TypeVar, Union
 
-from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
 
 from .errors import LockLost, LockRefused, Unreachable, Unreplicated, told
 
@@ -222,6 +222,8 @@ def persistently(request: Callable[[float], Ask], until: float) -> Course[tuple[
         ask = request(sent)
         try:
             replies = yield Ask(ask.key, ask.commands, ask.limit, to)
+        except AuthenticationError:
+            raise  # asking again does not help
         except NETWORK as error:
             cause, repeated, to = error, True, None
         else:
@@ -260,7 +262,7 @@ def acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gran
     except (LockLost, LockRefused, GeneratorExit):
         raise
     except BaseException:
-        # Interrupted, cancelled or cut off: the grant may have been on its way.
+        # Interrupted, cancelled or cut off, the grant may have been on its way; or too few replicas have heard of it.
         yield from _withdrawing(claim)
         raise
 
@@ -301,7 +303,6 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
         if replies[0] is None:
             return None
     if claim.replicas is not None and replies[-1] < claim.replicas[0]:
-        yield from _withdrawing(claim)
         message = f"{replies[-1]} of {claim.replicas[0]} replicas have heard of the grant in time"
         raise told(Unreplicated, message, claim.key)
     return Grant(token, holds, lease, sent + lease / 1000)

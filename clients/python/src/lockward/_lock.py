@@ -6,8 +6,9 @@ import logging
 import os
 import weakref
 from time import monotonic
-from typing import Any, Callable, Generic, Protocol, TypeVar, Union
+from typing import Any, Callable, ClassVar, Generic, Protocol, TypeVar, Union
 
+from . import _connecting as connecting
 from . import _course as course
 from ._course import Claim, Course, Tenure
 from .errors import LockError, LockLost, told
@@ -41,6 +42,8 @@ class Local:
 
 
 class LockBase(Generic[E]):
+    _asynchronous: ClassVar[bool]
+
     def __init__(
         self,
         redis: Any,
@@ -86,6 +89,7 @@ class LockBase(Generic[E]):
 
         ``patience``: how many seconds to go on asking a server that does not answer, before Unreachable.
         """
+        connecting.check(redis, self._asynchronous)
         self.redis = redis
         self.name = name
         self.timeout = timeout
@@ -101,8 +105,12 @@ class LockBase(Generic[E]):
         self.replicas = replicas
         self.patience = patience
         self.local = Local(self)
+        self._prepare()
 
     # Where the tenures are: one for each thread, one for the object, or one for each task.
+
+    def _prepare(self) -> None:
+        raise NotImplementedError
 
     def _own(self) -> Tenure | None:
         """The tenure that whoever calls has acquired."""

@@ -16,7 +16,7 @@ from redis.retry import Retry
 from . import _connecting as connecting
 from . import _course as course
 from ._course import Ask, Course, Pause, Schedule, Step, Tenure
-from ._lock import LockBase, Name, Number, call
+from ._lock import LockBase, Number, call
 from .errors import LockError, told
 
 T = TypeVar("T")
@@ -270,12 +270,10 @@ def link_of(client: Any) -> Link:
 class Lock(LockBase[threading.Event]):
     """A lock on a server with Lockward, with the interface of redis.lock.Lock. See ``Lock.__init__``."""
 
-    def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:
-        connecting.check(redis, asynchronous=False)
-        super().__init__(redis, name, *args, **options)
-        self._slot: Any = threading.local() if self.thread_local else SimpleNamespace()
+    _asynchronous = False
 
-    __init__.__doc__ = LockBase.__init__.__doc__
+    def _prepare(self) -> None:
+        self._slot: Any = threading.local() if self.thread_local else SimpleNamespace()
 
     def _own(self) -> Tenure | None:
         return getattr(self._slot, "tenure", None)

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError, Timeout
 from . import _connecting as connecting
 from . import _course as course
 from ._course import Ask, Course, Pause, Schedule, Step, Tenure
-from ._lock import LockBase, Name, Number, call
+from ._lock import LockBase, Number, call
 from .errors import LockError, told
 
 __all__ = ["Lock"]
@@ -265,12 +265,10 @@ class Lock(LockBase[asyncio.Event]):
     acquired first: so a lock may be acquired in one task, as asyncio.wait_for does, and released in another.
     """
 
-    def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:
-        connecting.check(redis, asynchronous=True)
-        super().__init__(redis, name, *args, **options)
-        self._tenures: dict[asyncio.Task[Any] | None, Tenure] = {}
+    _asynchronous = True
 
-    __init__.__doc__ = LockBase.__init__.__doc__
+    def _prepare(self) -> None:
+        self._tenures: dict[asyncio.Task[Any] | None, Tenure] = {}
 
     def _own(self) -> Tenure | None:
         return self._tenures.get(_current_task())
