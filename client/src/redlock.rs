@@ -50,6 +50,7 @@ use crate::settings::Settings;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -67,6 +68,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(2
 #[derive(Clone, Debug)]
 pub struct Redlock {
     servers: Arc<[Client]>,
+    /// Which of them did not answer when they were last asked.
+    silent: Arc<[AtomicBool]>,
     patience: Duration,
     /// Where guards leave what is to be done for as long as they are there.
     errands: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
@@ -115,7 +118,8 @@ impl Redlock {
         }
         let (errands, received) = mpsc::unbounded_channel();
         runtime.spawn(keep(received));
-        Ok(Self { servers, patience: settings.patience, errands })
+        let silent = servers.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { servers, silent, patience: settings.patience, errands })
     }
 
     /// A lock, to be acquired. Any bytes are a name.
@@ -125,6 +129,10 @@ impl Redlock {
 
     fn needed(&self) -> usize {
         self.servers.len() / 2 + 1
+    }
+
+    fn was_silent(&self, at: usize) -> bool {
+        self.silent.get(at).is_some_and(|silent| silent.load(Ordering::Relaxed))
     }
 
     /// Sees that a majority answers.

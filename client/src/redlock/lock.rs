@@ -9,11 +9,15 @@ use crate::tenure::FAR;
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout, timeout_at};
 
 /// The lease where none is named.
 const LEASE: Duration = Duration::from_secs(30);
+/// What those who were silent have at least.
+const AS_LONG_AGAIN: Duration = Duration::from_millis(10);
+
 /// A lock that may be acquired, and how.
 #[derive(Clone, Debug)]
 #[must_use = "a lock is not acquired until `acquire` is called"]
@@ -106,11 +110,15 @@ impl Lock {
         let last = self.hold_limit.map(|limit| Instant::now() + limit.min(FAR));
         let count = self.redlock.servers.len();
         let needed = self.redlock.needed();
+        let begun = Instant::now();
         let mut tries: FuturesUnordered<_> = (0..count).map(|at| self.clone().ask(at, last)).collect();
+        let mut hopeful: Vec<_> = (0..count).filter(|at| !self.redlock.was_silent(*at)).collect();
         let mut seats: Vec<Option<Arc<Tenure>>> = vec![None; count];
         let mut busy = 0;
         let mut failures = Vec::new();
-        while let Some((at, told)) = tries.next().await {
+        let mut until = begun + FAR;
+        while let Ok(Some((at, told))) = timeout_at(until.into(), tries.next()).await {
+            hopeful.retain(|hopeful| *hopeful != at);
             match told {
                 Ok(tenure) => {
                     if let Some(seat) = seats.get_mut(at) {
@@ -132,6 +140,11 @@ impl Lock {
             if busy + failures.len() > count - needed {
                 break;
             }
+            // With others at it, votes are not kept from them for the sake of servers that will hardly answer:
+            // these have as long again as the others took.
+            if busy > 0 && seats.iter().flatten().count() + hopeful.len() < needed {
+                until = until.min(Instant::now() + begun.elapsed().max(AS_LONG_AGAIN));
+            }
         }
         drop(tries);
         // Not to meet ourselves at the next try.
@@ -150,7 +163,11 @@ impl Lock {
         if let Some(last) = last {
             lock = lock.hold_limit(last.saturating_duration_since(Instant::now()));
         }
-        (at, lock.try_acquire().await)
+        let told = lock.try_acquire().await;
+        if let Some(silent) = self.redlock.silent.get(at) {
+            silent.store(matches!(told, Err(Error::Unreachable(_))), Ordering::Relaxed);
+        }
+        (at, told)
     }
 }
 /// Seats the servers that have not answered yet, and those that have lost their tenure, for as long as a majority
