@@ -95,6 +95,22 @@ fn break_asks_on_a_terminal() {
 }
 
 #[test]
+fn break_spares_whoever_got_the_lock_meanwhile() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} break --url {} lock", url(&server))) else {
+        return;
+    };
+    terminal.see("Break the lock? [y/N]");
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    let grant = b.reply().grant();
+    terminal.press("y");
+    terminal.press("Enter");
+    terminal.see("A does not hold lock any more");
+    terminal.see("ended with 1");
+    assert_eq!(server.client().holder("lock").token, grant.token);
+}
+
+#[test]
 fn ctrl_c_reaches_the_command_once() {
     let server = Server::start();
     let command = r#"trap "echo got-it" INT; echo on; read a; while :; do sleep 0.05; done"#;

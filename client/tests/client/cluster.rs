@@ -72,3 +72,17 @@ async fn a_guard_and_a_waiter_outlive_a_node() {
     guard.release().await.expect("a release");
     soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_primaries_are_told() {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let [first, ..] = cluster.nodes() else { unreachable!("a cluster has nodes") };
+    let client = patient(&format!("redis+cluster://127.0.0.1:{}", first.port()));
+    let told = client.primaries().await.expect("primaries");
+    let mut told: Vec<String> = told.iter().map(|info| info.addr().to_string()).collect();
+    told.sort();
+    let mut all: Vec<String> =
+        cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    all.sort();
+    assert_eq!(told, all);
+}

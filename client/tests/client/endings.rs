@@ -90,3 +90,15 @@ fn guards_outlive_their_runtime_without_harm() {
     drop(told);
     assert!(Client::new(url.parse().expect("an address"), lockward_client::Settings::default()).is_err());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_a_client_is_settled_nothing_is_left_behind() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    for _ in 0..20 {
+        drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));
+        client.settled().await;
+        assert_eq!(observer.info("k"), None);
+    }
+}
