@@ -85,15 +85,15 @@ impl Client {
     /// cluster has. For tools that look at every lock, as one connection sees only what its server has.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when no Sentinel, or no node of the cluster, tells within the client's patience; [`Error::Connection`] when it does
-    /// not let the client in. One server is not asked.
+    /// [`Error::Unreachable`] when no Sentinel, or no node of the cluster, tells within the client's patience;
+    /// [`Error::Connection`] when it does not let the client in. One server is not asked.
     pub async fn primaries(&self) -> Result<Vec<ConnectionInfo>, Error> {
         self.shared.servers.primaries().await
     }
 
-    /// Resolves when all that was left behind is given back: guards that were dropped, acquisitions whose futures were dropped. For
-    /// programs that end soon after; whatever has not been given back by then ends with its lease. It may take as long as a lease while
-    /// no server answers, so bound it, as by `tokio::time::timeout`.
+    /// Resolves when all that was left behind is given back: guards that were dropped, acquisitions whose futures were
+    /// dropped. For programs that end soon after; whatever has not been given back by then ends with its lease. It may take
+    /// as long as a lease while no server answers, so bound it, as by `tokio::time::timeout`.
     pub async fn settled(&self) {
         let (listener, told) = oneshot::channel();
         self.shared.leave(Errand::Tell(listener));
