@@ -126,6 +126,19 @@ def test_a_server_killed_and_started_anew_keeps_the_tenure(own_server: Any, kind
     assert not holders(client, "a")
 
 
+def test_a_broken_connection_has_all_locks_renewed_at_once(own_server: Any) -> None:
+    server = own_server()
+    client = server.client()
+    locks = [Lock(client, name) for name in ("a", "b")]
+    for lock in locks:
+        lock.acquire()
+    server.module = ("quarantine", "30000")
+    server.restart()
+    assert not Lock(client, "c", timeout=1).acquire(blocking=False)  # finds the connection broken
+    eventually(lambda: holders(client, "a") and holders(client, "b"), within=5)  # a third of the lease is 10 seconds
+    assert all(lock.owned() for lock in locks)
+
+
 def time_over(server: Any) -> None:
     """The quarantine that follows a start is over."""
     client = server.client()

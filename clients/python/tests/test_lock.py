@@ -185,6 +185,14 @@ def test_reentry_after_the_loss_raises(client: redis.Redis) -> None:
     assert lock.acquire() and lock.holds == 1
 
 
+def test_no_reentry_once_the_loss_has_been_told(client: redis.Redis) -> None:
+    lock = Lock(client, "a", reentrant=True)
+    lock.acquire()
+    lock.lost.set()  # as when the own lease is over, though the server's still runs
+    with pytest.raises(LockLost):
+        lock.acquire(blocking=False)
+
+
 def test_the_same_token_twice_is_two_owners(client: redis.Redis) -> None:
     mine, other = Lock(client, "a"), Lock(client, "a")
     assert mine.acquire(token="job-7")

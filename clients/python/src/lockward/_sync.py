@@ -106,7 +106,7 @@ class Link:
                 if not connection.can_read(timeout=0):
                     return connection
             except course.NETWORK:
-                pass
+                self._hurry()
             connection.disconnect()
         cluster = connecting.is_cluster(client)
         node = client.get_redis_connection(client.get_node_from_key(ask.key)) if cluster else client
@@ -134,12 +134,16 @@ class Link:
     def _broken(self, client: Any, place: Any) -> None:
         with self._changed:
             idle = self._idle.pop(place, [])
-            self._schedule.hurry()
-            self._changed.notify_all()
+        self._hurry()
         for connection in idle:
             connection.disconnect()
         if connecting.is_cluster(client):
             self._refresh(client)
+
+    def _hurry(self) -> None:
+        with self._changed:
+            self._schedule.hurry()
+            self._changed.notify_all()
 
     def _refresh(self, client: Any) -> None:
         """Learn anew which node of a cluster has which slots."""
