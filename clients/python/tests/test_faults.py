@@ -129,14 +129,38 @@ def test_a_server_killed_and_started_anew_keeps_the_tenure(own_server: Any, kind
 def test_a_broken_connection_has_all_locks_renewed_at_once(own_server: Any) -> None:
     server = own_server()
     client = server.client()
-    locks = [Lock(client, name) for name in ("a", "b")]
+    locks = [Lock(client, "a"), Lock(client, "b", timeout=25)]
     for lock in locks:
         lock.acquire()
     server.module = ("quarantine", "30000")
     server.restart()
     assert not Lock(client, "c", timeout=1).acquire(blocking=False)  # finds the connection broken
     eventually(lambda: holders(client, "a") and holders(client, "b"), within=5)  # a third of the lease is 10 seconds
-    assert all(lock.owned() for lock in locks)
+    assert all(lock.owned() for lock in locks) and client.pttl("b") <= 25_000
+    for lock in locks:
+        lock.release()
+
+
+def test_a_broken_connection_has_all_locks_renewed_at_once_in_asyncio(own_server: Any) -> None:
+    server = own_server()
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        locks = [lockward.asyncio.Lock(own, "a"), lockward.asyncio.Lock(own, "b", timeout=25)]
+        for lock in locks:
+            await lock.acquire()
+        server.module = ("quarantine", "30000")
+        server.restart()
+        assert not await lockward.asyncio.Lock(own, "c", timeout=1).acquire(blocking=False)
+        until = time.monotonic() + 5
+        while not (holders(server.client(), "a") and holders(server.client(), "b")):
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        for lock in locks:
+            assert await lock.owned()
+            await lock.release()
+
+    asyncio.run(main())
 
 
 def time_over(server: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,16 @@ def test_a_cluster(nodes: Any) -> None:
     mine.release()
     assert granted.wait(20)
     elsewhere.release()
+
+
+def test_a_cluster_client_that_the_program_drops_leaves_nothing(nodes: Any) -> None:
+    before = set(threading.enumerate())
+    cluster = RedisCluster(port=nodes[0].port, host="127.0.0.1")
+    with Lock(cluster, NAME):
+        [thread] = [each for each in threading.enumerate() if each not in before and each.name == "lockward"]
+    del cluster
+    gc.collect()
+    eventually(lambda: not thread.is_alive())
 
 
 def renewals(client: redis.Redis) -> int:

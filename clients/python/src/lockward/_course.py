@@ -143,12 +143,15 @@ class Tenure:
     @property
     def due(self) -> float:
         """When a third of the lease is gone."""
+        if self.soon:
+            return self.retry_at
         if not self.renewed:
             return float("inf")
-        return self.retry_at if self.soon else max(self.deadline - self.lease / 1000 * 2 / 3, self.retry_at)
+        return max(self.deadline - self.lease / 1000 * 2 / 3, self.retry_at)
 
     def renewal(self, lease: int | None = None) -> Command:
-        lease = self.lease if lease is None else lease
+        if lease is None:  # one that is not renewed gets no more than it has
+            lease = self.lease if self.renewed else millis(self.deadline - monotonic())
         return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", self.holds)
 
     def release(self) -> Command:
@@ -157,7 +160,11 @@ class Tenure:
         return ("LOCK.RELEASE", self.key, self.owner, *count, "TOKEN", self.token)
 
     def lasts(self, sent: float, lease: int) -> None:
-        self.deadline, self.failures, self.retry_at, self.soon = sent + lease / 1000, 0, 0.0, False
+        self.deadline = sent + lease / 1000
+        self.remembered()
+
+    def remembered(self) -> None:
+        self.failures, self.retry_at, self.soon = 0, 0.0, False
 
     def postpone(self, now: float) -> None:
         self.retry_at = now + back_off(self.failures)
@@ -424,8 +431,10 @@ class Schedule:
             return True
         if isinstance(reply, Exception):
             tenure.postpone(monotonic())
-        else:
+        elif tenure.renewed:
             tenure.lasts(sent, tenure.lease)
+        else:
+            tenure.remembered()
         return False
 
 
