@@ -36,7 +36,7 @@ test-docs: build ## Run every program that README.md and docs/ show, on real ser
 	@scripts/run-docs
 
 test-long: test-builds ## Run the tests against real servers in their long form: crashes, damage, races, lost replies.
-	LOCKWARD_LONG=1 cargo test -p lockward-tests -- --nocapture
+	LOCKWARD_LONG=1 cargo test -p lockward-tests -p lockward-client -- --nocapture
 
 test-matrix: test-builds ## Run the tests against Redis 7.0 and 8.0, Valkey 8.0, 8.1 and 9: those of Debian, or only SERVERS.
 	@scripts/test-matrix $(SERVERS)

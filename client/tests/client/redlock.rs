@@ -77,23 +77,30 @@ impl Five {
 }
 
 fn client(ports: impl Iterator<Item = u16>) -> Redlock {
+    patient(ports, Duration::from_millis(700))
+}
+
+/// A client that waits so long for a server.
+fn patient(ports: impl Iterator<Item = u16>, limit: Duration) -> Redlock {
     let addresses = ports.map(|port| format!("redis://127.0.0.1:{port}").parse::<Address>());
     let addresses: Vec<_> = addresses.collect::<Result<_, _>>().expect("addresses");
-    let settings = Settings::default().response_limit(Duration::from_millis(700)).patience(SHORTLY);
+    let settings = Settings::default().response_limit(limit).patience(SHORTLY);
     Redlock::new(addresses, settings).expect("a client")
 }
 
-fn renewals(server: &Server) -> u32 {
+/// How often a server was asked for something.
+fn calls(server: &Server, command: &str) -> u32 {
     let stats = server.client().call("INFO commandstats").text();
-    let line = stats.lines().find(|line| line.starts_with("cmdstat_lock.renew:")).unwrap_or_default();
+    let begin = format!("cmdstat_{command}:");
+    let line = stats.lines().find(|line| line.starts_with(&begin)).unwrap_or_default();
     line.split(['=', ',']).nth(1).and_then(|calls| calls.parse().ok()).unwrap_or(0)
 }
 
 /// It is renewed on those servers, is busy for others, and leaves nothing behind.
 async fn see_it_work(five: &Five, guard: Guard, on: &[usize]) {
     for at in on {
-        let before = renewals(&five.servers[*at]);
-        eventually("it is renewed", || renewals(&five.servers[*at]) >= before + 3);
+        let before = calls(&five.servers[*at], "lock.renew");
+        eventually("it is renewed", || calls(&five.servers[*at], "lock.renew") >= before + 3);
     }
     assert!(guard.is_held() && guard.votes() >= 3);
     assert!(matches!(five.client().lock("k").try_acquire().await, Err(Error::Busy)));
@@ -219,6 +226,38 @@ async fn a_redlock_without_a_majority_is_busy_and_leaves_nothing() {
     eventually("the third has joined", || guard.votes() == 3);
     guard.release().await.expect("a release");
     five.vacate("k", &[0, 2]);
+    five.see_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_votes_are_kept_from_others_for_a_server_that_was_silent() {
+    let five = Five::start();
+    let redlock = patient(five.servers.iter().map(Server::port), Duration::from_secs(5));
+    five.occupy("k", &[0, 1]);
+    five.servers[4].freeze();
+    // This waits for it, as long as a server may take.
+    assert!(matches!(soon(redlock.lock("k").try_acquire()).await, Err(Error::Busy)));
+    let acquiring = tokio::spawn(redlock.lock("k").acquire());
+    let before = calls(&five.servers[2], "lock.acquire");
+    eventually("try after try", || calls(&five.servers[2], "lock.acquire") >= before + 12);
+    five.vacate("k", &[0, 1]);
+    let guard = soon(acquiring).await.expect("no panic").expect("a guard");
+    five.servers[4].thaw();
+    eventually("all hold it", || guard.votes() == 5);
+    guard.release().await.expect("a release");
+    five.see_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redlock_that_is_not_renewed_or_no_longer_is_lost() {
+    let five = Five::start();
+    let lock = five.client().lock("k").lease(Duration::from_secs(2));
+    let guard = lock.clone().without_renewal().acquire().await.expect("a guard");
+    assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
+    let limited = lock.hold_limit(Duration::from_secs(3));
+    let guard = limited.acquire().await.expect("a guard");
+    assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
+    assert!(five.servers.iter().any(|server| calls(server, "lock.renew") > 0), "it was renewed at first");
     five.see_nothing_left();
 }
 
