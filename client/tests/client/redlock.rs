@@ -3,7 +3,7 @@
 use crate::{LONG, soon};
 use lockward_client::redlock::{Guard, Redlock};
 use lockward_client::{Address, Error, Loss, Settings};
-use lockward_tests::{Server, Setup, eventually, free_port, rounds};
+use lockward_tests::{Fate, Proxy, Random, Server, Setup, eventually, free_port, rounds};
 use lockward_trial::alarm::Alarm;
 use lockward_trial::bounds::Bounds;
 use lockward_trial::checker::tenures_never_overlap;
@@ -462,9 +462,9 @@ fn nanos(span: Duration) -> u64 {
 }
 
 /// Counts under the lock until it is enough.
-async fn compete(redlock: Redlock, seen: Arc<Seen>) {
+async fn compete(redlock: Redlock, seen: Arc<Seen>, lease: Duration) {
     while !seen.is_enough.load(Ordering::Relaxed) {
-        let guard = redlock.lock("k").lease(LEASE).acquire().await;
+        let guard = redlock.lock("k").lease(lease).acquire().await;
         let Ok(guard) = guard else { continue };
         // A Redlock has no token.
         let token = seen.tenures.fetch_add(1, Ordering::Relaxed);
@@ -492,6 +492,7 @@ async fn compete(redlock: Redlock, seen: Arc<Seen>) {
     }
 }
 
+/// As long as the quarantine of the servers that forget.
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -503,7 +504,7 @@ async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers
     let competitors: Vec<_> = reached.map(|reached| five.client_of(reached)).into();
     let competitors = competitors.iter().flat_map(|redlock| [0; 3].map(|_| redlock.clone()));
     let tasks: Vec<_> =
-        competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&seen)))).collect();
+        competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&seen), LEASE))).collect();
     let more = |count| {
         let enough = seen.tenures.load(Ordering::Relaxed) + count;
         eventually("they go on", || seen.tenures.load(Ordering::Relaxed) >= enough);
@@ -533,6 +534,11 @@ async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers
         soon(task).await.expect("no panic");
     }
     five.see_nothing_left();
+    judge(&seen);
+}
+
+/// No two held it at a time, by what each of them believed, and each has counted once.
+fn judge(seen: &Seen) {
     let history = History { lines: std::mem::take(&mut seen.lines.lock().unwrap()) };
     let alarms = tenures_never_overlap(&history, &Bounds::default());
     let reports: Vec<_> = alarms.iter().map(|alarm: &Alarm| alarm.report(&history)).collect();
@@ -541,4 +547,41 @@ async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers
         .map(|number| number.load(Ordering::Relaxed));
     println!("{tenures} tenures, {losses} lost, {doubts} perhaps, {count} counted");
     assert!(count <= tenures && count + losses + doubts >= tenures);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_whose_replies_are_lost_one_holds_it_at_a_time_and_nothing_is_left() {
+    let five = Five::start();
+    let seen = Arc::<Seen>::default();
+    let mut random = Random::new();
+    let proxies: Vec<_> = five
+        .servers
+        .iter()
+        .map(|server| {
+            let mut random = Random::from_seed(random.number());
+            Proxy::start(server.port(), move |request| {
+                let is_ours = request.first().is_some_and(|name| name.text().starts_with("LOCK."));
+                match random.within(0..20) {
+                    0 if is_ours => Fate::ReplyLost,
+                    1 if is_ours => Fate::RequestLost,
+                    2 if is_ours => Fate::ClientLost,
+                    _ => Fate::Carried,
+                }
+            })
+        })
+        .collect();
+    let competitors: Vec<_> = (0..2).map(|_| client(proxies.iter().map(Proxy::port))).collect();
+    let competitors = competitors.iter().flat_map(|redlock| [0; 3].map(|_| redlock.clone()));
+    let tasks: Vec<_> =
+        competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&seen), LONG))).collect();
+    let lost = rounds(100, 2_000);
+    for count in (20..=lost).step_by(20) {
+        eventually("replies are lost", || proxies.iter().map(Proxy::replies_lost).sum::<usize>() >= count);
+    }
+    seen.is_enough.store(true, Ordering::Relaxed);
+    for task in tasks {
+        soon(task).await.expect("no panic");
+    }
+    five.see_nothing_left();
+    judge(&seen);
 }
