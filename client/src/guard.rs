@@ -34,6 +34,9 @@ impl Guard {
         let entering = Settling::new(shared, tenure);
         tenure.enter(&shared.servers).await?;
         entering.done();
+        if tenure.lease.is_renewed {
+            shared.leave(Errand::Keep(Arc::clone(tenure)));
+        }
         Ok(Self::new(Arc::clone(shared), Arc::clone(tenure)))
     }
 

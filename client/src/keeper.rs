@@ -18,13 +18,16 @@ use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
+/// The timer queue takes nothing that is further away than two years.
+const A_DAY: Duration = Duration::from_secs(24 * 3_600);
+
 /// What the keeper is asked to do.
 pub(crate) enum Errand {
-    /// Renew a tenure for as long as anybody guards it.
+    /// Renew a tenure for as long as anybody guards it. Whoever enters one asks again: it may just have been forgotten.
     Keep(Arc<Tenure>),
     /// A guard is gone: give back its hold.
     Settle(Arc<Tenure>),
-    /// Nobody guards the tenure with this id any more.
+    /// Nobody guards the tenure with this id any more, unless somebody has entered it since.
     Forget(u64),
     /// Nobody waits any more for what this may have been granted.
     GiveBack(Abandoned),
@@ -68,15 +71,20 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
             errand = errands.recv(), if !is_over => match errand {
                 None => is_over = true,
                 Some(Errand::Keep(tenure)) => {
-                    let due = Some(timers.insert(tenure.id, until_renewal(&tenure)));
-                    kept.insert(tenure.id, Kept { tenure: Arc::downgrade(&tenure), due });
+                    kept.entry(tenure.id).or_insert_with(|| {
+                        let due = Some(timers.insert(tenure.id, until_renewal(&tenure)));
+                        Kept { tenure: Arc::downgrade(&tenure), due }
+                    });
                 }
                 Some(Errand::Settle(tenure)) => {
                     let servers = Arc::clone(&servers);
                     under_way.push(settle(servers, tenure).boxed());
                 }
                 Some(Errand::Forget(id)) => {
-                    if let Some(due) = kept.remove(&id).and_then(|kept| kept.due) {
+                    let is_left = |kept: &Kept| kept.tenure.upgrade().is_none_or(|tenure| tenure.guards() == 0);
+                    if kept.get(&id).is_some_and(is_left)
+                        && let Some(due) = kept.remove(&id).and_then(|kept| kept.due)
+                    {
                         timers.remove(&due);
                     }
                 }
@@ -100,7 +108,10 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
                 }
             }
             Some(done) = under_way.next(), if !under_way.is_empty() => {
-                if let Done::Renewed(id) = done {
+                // One that was forgotten and kept anew meanwhile has its place in the timer queue.
+                if let Done::Renewed(id) = done
+                    && kept.get(&id).is_some_and(|kept| kept.due.is_none())
+                {
                     let tenure = kept.get(&id).and_then(|kept| kept.tenure.upgrade());
                     match tenure.filter(|tenure| tenure.standing().loss().is_none()) {
                         Some(tenure) => {
@@ -118,7 +129,8 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
     }
 }
 
-/// A third of the lease after it was set; where that has passed, since a renewal has failed, soon.
+/// A third of the lease after it was set; where that has passed, since a renewal has failed, soon. At the latest in a
+/// day.
 fn until_renewal(tenure: &Tenure) -> Duration {
     let lease = Duration::from_millis(tenure.lease.millis);
     let standing = tenure.standing();
@@ -126,9 +138,9 @@ fn until_renewal(tenure: &Tenure) -> Duration {
     let left = standing.until.saturating_duration_since(now);
     // The last lease is not to be renewed: it is looked after once more when it is over.
     if tenure.lease.last.is_some_and(|last| standing.until + lease / 100 >= last) {
-        return left;
+        return left.min(A_DAY);
     }
-    left.saturating_sub(lease * 2 / 3).max(lease / 20).min(left)
+    left.saturating_sub(lease * 2 / 3).max(lease / 20).min(left).min(A_DAY)
 }
 
 async fn renew(servers: Arc<Servers>, tenure: Arc<Tenure>, id: u64) -> Done {

@@ -1,5 +1,6 @@
 //! What a client may be told about time and connections.
 
+use crate::tenure::FAR;
 use std::time::Duration;
 
 /// How a [`Client`](crate::Client) deals with servers that are slow or silent.
@@ -28,7 +29,7 @@ impl Settings {
     /// given no more than a third of the lease.
     #[must_use]
     pub fn response_limit(self, limit: Duration) -> Self {
-        Self { response_limit: limit, ..self }
+        Self { response_limit: limit.min(FAR), ..self }
     }
 
     /// How long a request is repeated while no server takes it, before it fails with
@@ -37,7 +38,7 @@ impl Settings {
     /// the lease is over.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+        Self { patience: patience.min(FAR), ..self }
     }
 
     /// How many connections may wait for locks at a time: 100, at least 1. More callers that wait stand in line

@@ -9,6 +9,7 @@
 mod basics;
 mod cluster;
 mod endings;
+mod extremes;
 mod faults;
 mod lost_replies;
 mod redlock;

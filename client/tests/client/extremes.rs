@@ -1,0 +1,46 @@
+//! Spans of time that nobody has in mind, and what they may not do to others.
+
+use crate::{client, soon};
+use lockward_client::{Address, Client, Error, Settings};
+use lockward_tests::{Server, eventually};
+use std::time::Duration;
+
+/// About as long as the longest lease that a server takes.
+const YEARS: Duration = Duration::from_secs(9 * 365 * 24 * 3_600);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_years_keeps_no_other_from_being_renewed() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lease = Duration::from_millis(900);
+    let guard = client.lock("k").lease(lease).acquire().await.expect("a guard");
+    let years = client.lock("years").lease(YEARS).acquire().await.expect("a guard");
+    let limited = client.lock("limited").lease(YEARS).hold_limit(YEARS).acquire().await.expect("a guard");
+    let mut observer = server.client();
+    eventually("it is held for three leases", || observer.holder("k").held_for > 2_700);
+    assert!(guard.is_held() && years.is_held() && limited.is_held());
+    for guard in [guard, years, limited] {
+        guard.release().await.expect("a release");
+    }
+    assert_eq!(observer.call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_says_for_ever_means_very_long() {
+    let server = Server::start();
+    let address: Address = format!("redis://127.0.0.1:{}", server.port()).parse().expect("an address");
+    let settings = Settings::default().patience(Duration::MAX).response_limit(Duration::MAX);
+    let client = Client::new(address, settings.waiting_connections(usize::MAX)).expect("a client");
+    let lock = client.lock("k").hold_limit(Duration::MAX).wait(Duration::MAX);
+    let guard = soon(lock.clone().acquire()).await.expect("a guard");
+    let waiter = tokio::spawn(lock.acquire());
+    server.client().see_waiters("k", 1);
+    let again = guard.re_enter().await.expect("a guard");
+    again.renew().await.expect("a renewal");
+    again.release().await.expect("a release");
+    guard.release().await.expect("a release");
+    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    let refused = client.lock("k").lease(Duration::MAX).acquire().await;
+    assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
+}
