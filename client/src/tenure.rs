@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Loss};
 use crate::request::{Claim, Grant, read};
-use crate::servers::{Lane, Servers};
+use crate::servers::{Attempts, Lane, Servers};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -200,6 +200,7 @@ impl Tenure {
         let mut attempts = servers.attempts(&self.claim.key, limit.min(self.standing().until));
         // Until the server denies it.
         *counted = holds;
+        let mut is_restored = false;
         loop {
             self.check()?;
             let asked = Instant::now();
@@ -208,8 +209,13 @@ impl Tenure {
             match attempts.send(&mut Lane::Shared, &cmd, Some(servers.settings.response_limit)).await {
                 Ok(reply) => {
                     let grant = crate::request::grant(reply)?;
-                    // Another owner has it, or it was taken anew: what was is lost.
+                    // Another owner has it, or it was taken anew: what was is lost. Or the server has forgotten it.
                     if grant.is_none_or(|grant| grant.token != self.token) {
+                        if !is_restored {
+                            self.restore(&mut attempts, holds - 1).await?;
+                            is_restored = true;
+                            continue;
+                        }
                         let loss = Loss::NotHeld("the lock is held by another owner".to_owned());
                         self.end(loss.clone());
                         return Err(Error::Lost(loss));
@@ -222,7 +228,36 @@ impl Tenure {
                     self.guards.fetch_add(1, Ordering::AcqRel);
                     return Ok(());
                 }
-                Err(setback) => attempts.after(setback).await?,
+                Err(setback) => match attempts.after(setback).await {
+                    Ok(()) => {}
+                    Err(error) if error.code() == Some("HOLDS") && !is_restored => {
+                        self.restore(&mut attempts, holds - 1).await?;
+                        is_restored = true;
+                    }
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Lets a server that has denied the tenure, or counts otherwise, take it back: in quarantine it does, if it has
+    /// forgotten it.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when it does not, or the lease is over.
+    async fn restore(&self, attempts: &mut Attempts<'_>, holds: u32) -> Result<(), Error> {
+        loop {
+            let now = Instant::now();
+            let millis = self.lease.at(now).filter(|_| now < self.standing().until);
+            let Some(millis) = millis else { return Err(Error::Lost(Loss::LeaseOver)) };
+            let cmd = self.claim.renew(millis, self.token, holds.max(1));
+            let limit = attempts.settings().response_limit;
+            let Err(setback) = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await else {
+                return Ok(());
+            };
+            if let Err(error) = attempts.after(setback).await {
+                self.lost(&error);
+                return Err(error);
             }
         }
     }
@@ -253,6 +288,7 @@ impl Tenure {
             }
             let until = self.standing().until;
             let mut attempts = servers.attempts(&self.claim.key, limit.unwrap_or(until).min(until));
+            let mut is_restored = false;
             loop {
                 let is_repeat = attempts.is_uncertain;
                 let cmd = match is_last {
@@ -266,6 +302,10 @@ impl Tenure {
                             Ok(()) => {}
                             // The one before may be what has ended it.
                             Err(Error::Lost(_)) if is_last && is_repeat => break,
+                            Err(Error::Lost(_)) if !is_restored => {
+                                self.restore(&mut attempts, *counted).await?;
+                                is_restored = true;
+                            }
                             // A server that has forgotten some of the holds has less to give back. The last release
                             // ends them all.
                             Err(error) if error.code() == Some("HOLDS") => break,
