@@ -30,6 +30,13 @@ const SPARE: usize = 16;
 /// on one that is dead.
 const PROBED_AFTER: Duration = Duration::from_secs(12);
 
+/// A server where somebody waits is asked after so many response limits whether it is there: one that stands still keeps
+/// its connections.
+const SILENCE: u32 = 6;
+
+/// So often at most it is asked anew where a key is, while a server serves it only later.
+const DOUBT: Duration = Duration::from_secs(1);
+
 /// Pauses before a repeat: the first, and the longest. Each is twice the one before, and up to half of it more.
 const PAUSES: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(400)];
 
@@ -45,6 +52,8 @@ pub(crate) struct Servers {
     turn: AtomicUsize,
     /// The last time that Sentinels were asked in vain.
     asked: tokio::sync::Mutex<Failure>,
+    /// When it was last doubted that a server which answers is the one to be asked.
+    doubted: Mutex<Option<Instant>>,
     on_break: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -132,6 +141,7 @@ impl Servers {
             homes: Mutex::default(),
             turn: AtomicUsize::new(0),
             asked: tokio::sync::Mutex::default(),
+            doubted: Mutex::default(),
             on_break: Arc::new(on_break),
         })
     }
@@ -324,6 +334,34 @@ impl Servers {
         timeout(limit, connecting).await.unwrap_or_else(|_| Err(late())).map_err(Error::silence)
     }
 
+    /// Ends when `node` does not answer any more, or another server is known to have taken its place.
+    async fn silence(&self, node: &Arc<Node>) -> RedisError {
+        let limit = self.settings.response_limit;
+        loop {
+            tokio::time::sleep(limit * SILENCE).await;
+            let Ok(Ok(mut shared)) = timeout(limit, self.shared(node)).await else { return late() };
+            let asked = redis::cmd("PING");
+            if !matches!(timeout(limit, shared.connection.send_packed_command(&asked)).await, Ok(Ok(_))) {
+                node.forget(shared.id).await;
+                return late();
+            }
+            if matches!(self.place, Place::Sentinels { .. })
+                && locked(&self.homes).values().any(|home| !Arc::ptr_eq(home, node))
+            {
+                return late();
+            }
+        }
+    }
+
+    /// Asks anew, before long, whether it is `node` that serves what it serves only later.
+    fn doubt(&self, node: &Arc<Node>) {
+        let mut doubted = locked(&self.doubted);
+        if doubted.is_none_or(|at| at.elapsed() > DOUBT) {
+            *doubted = Some(Instant::now());
+            self.leave(node);
+        }
+    }
+
     /// Believes no longer that `node` serves anything.
     fn leave(&self, node: &Arc<Node>) {
         locked(&node.spare).clear();
@@ -435,9 +473,19 @@ impl Attempts<'_> {
             let replies = connection.send_packed_commands(&both, 0, 2).await?;
             replies.into_iter().nth(1).ok_or_else(late)
         };
-        let reply = match limit {
-            Some(limit) => timeout(limit, sending).await.unwrap_or_else(|_| Err(late())),
-            None => sending.await,
+        let replying = async {
+            match limit {
+                Some(limit) => timeout(limit, sending).await.unwrap_or_else(|_| Err(late())),
+                None => sending.await,
+            }
+        };
+        let reply = match lane {
+            Lane::Shared => replying.await,
+            Lane::Own(_) => tokio::select! {
+                biased;
+                reply = replying => reply,
+                error = self.servers.silence(&node) => Err(error),
+            },
         };
         let error = match reply {
             Ok(Value::ServerError(said)) => Error::said(&said),
@@ -474,6 +522,9 @@ impl Attempts<'_> {
         };
         if is_silent || is_no_primary(&error) {
             node.inspect(|node| self.servers.leave(node));
+        }
+        if is_set_aside(&error) {
+            node.inspect(|node| self.servers.doubt(node));
         }
         Setback { error, again }
     }
@@ -528,6 +579,11 @@ impl Attempts<'_> {
 /// Whether it is told by a server that is a replica. A new connection may lead to another one.
 fn is_no_primary(error: &Error) -> bool {
     matches!(error.code(), Some("READONLY" | "UNBLOCKED"))
+}
+
+/// Whether it is told by a server whose place another one may have taken, though it has not heard of that.
+fn is_set_aside(error: &Error) -> bool {
+    matches!(error.code(), Some("NOREPLICAS" | "LOADING" | "MASTERDOWN"))
 }
 
 /// Whether it is of a server that may be of use later.

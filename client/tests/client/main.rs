@@ -15,6 +15,7 @@ mod lost_replies;
 mod redlock;
 mod renewal;
 mod replicas;
+mod returning;
 mod waiting;
 
 use lockward_client::{Address, Client, Settings};

@@ -1,0 +1,117 @@
+//! Servers that come back, or do not, and the requests that are on their way meanwhile.
+
+use crate::{LONG, client, patient, soon};
+use lockward_client::Guard;
+use lockward_tests::{Sentinels, Server, Setup, eventually};
+use std::time::Duration;
+
+/// A server that forgets, in quarantine as soon as it is back, and a guard of a lock that it has granted.
+async fn forgetful() -> (Server, lockward_client::Client, Guard) {
+    let server = Server::start_with("quarantine 600000");
+    let client = patient(&format!("redis://127.0.0.1:{}", server.port()));
+    server.client().call("CONFIG SET lock.quarantine 0");
+    let guard = client.lock("k").lease(LONG / 2).acquire().await.expect("a guard");
+    (server, client, guard)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_enters_again_while_the_server_is_away_has_the_tenure_restored() {
+    let (mut server, _client, guard) = forgetful().await;
+    server.kill();
+    let entering = tokio::spawn(async move { (guard.re_enter().await, guard) });
+    server.start_again();
+    let (again, guard) = soon(entering).await.expect("no panic");
+    let again = again.expect("a guard");
+    let mut observer = server.client();
+    assert_eq!((observer.holder("k").token, observer.holder("k").holds), (guard.token() as i64, 2));
+    again.release().await.expect("a release");
+    assert!(guard.is_held());
+    guard.release().await.expect("a release");
+    assert_eq!(observer.info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gives_a_hold_back_meanwhile_keeps_the_others() {
+    let (mut server, _client, guard) = forgetful().await;
+    let again = guard.re_enter().await.expect("a guard");
+    server.kill();
+    let releasing = tokio::spawn(again.release());
+    server.start_again();
+    soon(releasing).await.expect("no panic").expect("a release");
+    let mut observer = server.client();
+    assert!(guard.is_held());
+    eventually("it is restored", || observer.info("k").is_some_and(|info| info.holders[0].holds == 1));
+    guard.release().await.expect("a release");
+    assert_eq!(observer.info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gives_the_last_hold_back_meanwhile_has_held_it_to_the_end() {
+    let (mut server, _client, guard) = forgetful().await;
+    server.kill();
+    let releasing = tokio::spawn(guard.release());
+    server.start_again();
+    soon(releasing).await.expect("no panic").expect("a release");
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_enters_while_the_last_other_one_goes_is_renewed() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k").owner("me").lease(Duration::from_millis(1_200));
+    let first = lock.clone().acquire().await.expect("a guard");
+    let clients = server.client().call("CLIENT LIST").text();
+    let ours = clients.lines().find(|line| line.contains("cmd=lock.acquire")).expect("the client");
+    let port = ours.split([' ', ':']).skip_while(|field| *field != "addr=127.0.0.1").nth(1);
+    let port = port.and_then(|port| port.parse().ok()).expect("a port");
+    server.freeze();
+    let entering = tokio::spawn(lock.acquire());
+    server.see_unread_from(port);
+    drop(first);
+    server.thaw();
+    let second = soon(entering).await.expect("no panic").expect("a guard");
+    let mut observer = server.client();
+    eventually("it is held for two leases", || {
+        assert!(second.is_held(), "it is not renewed");
+        observer.info("k").is_some_and(|info| info.holders[0].held_for > 2_400)
+    });
+    second.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_leaves_a_primary_that_stands_still_for_ever() {
+    let first = Server::start();
+    let second = Server::start_replica_of(&first);
+    let sentinels = Sentinels::watch(&first, 1);
+    let client = patient(&sentinels.url());
+    let mut held = first.client();
+    held.acquire("k another PX 600000");
+    held.call("WAIT 1 20000");
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    held.see_waiters("k", 1);
+    first.freeze();
+    assert_eq!(sentinels.see_failover_from(first.port()), second.port());
+    let mut observer = second.client();
+    observer.see_waiters("k", 1);
+    observer.call("LOCK.RELEASE k another");
+    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    first.thaw();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_without_replicas_that_does_not_know_its_time_is_over_is_left() {
+    let cut_off = || Setup::new().config("rename-command REPLICAOF ''").config("rename-command SLAVEOF ''");
+    let first = cut_off().start();
+    let second = Server::start_replica_of(&first);
+    let sentinels = Sentinels::watch(&first, 1);
+    let client = patient(&sentinels.url());
+    let lock = client.lock("k").lease(LONG).replicas(1, LONG / 2);
+    let guard = lock.acquire().await.expect("a guard");
+    first.client().call("CONFIG SET min-replicas-to-write 1");
+    sentinels.fail_over();
+    assert_eq!(sentinels.see_failover_from(first.port()), second.port());
+    guard.renew().await.expect("a renewal");
+    guard.release().await.expect("a release");
+    assert_eq!(second.client().info("k"), None);
+}
