@@ -7,10 +7,12 @@
 )]
 
 mod basics;
+mod bounds;
 mod cluster;
 mod endings;
 mod extremes;
 mod faults;
+mod leavers;
 mod lost_replies;
 mod redlock;
 mod renewal;
