@@ -49,6 +49,7 @@ test-python: build ## Check and test the Python client, clients/python, against 
 	@scripts/test-python
 
 test-builds: build
+	@scripts/install-deps tmux
 	cargo build --release -p lockward-cli -p lockward-empty-module
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
 	scripts/patched-module $(NEXT_MODULE) tests/next-version.patch

@@ -48,3 +48,8 @@ impl From<io::Error> for Failure {
         Self::new(format!("cannot write the output: {error}"))
     }
 }
+
+/// As shells tell of a process that a signal has ended.
+pub(crate) fn code_of_signal(number: i32) -> u8 {
+    u8::try_from(number).map_or(u8::MAX, |number| number.saturating_add(128))
+}

@@ -18,6 +18,7 @@ use tokio::process::Child;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::signals::Signals;
+use crate::failure::code_of_signal;
 
 /// How often to look whether what the command has started itself is gone.
 const LOOK: Duration = Duration::from_millis(20);
@@ -130,11 +131,6 @@ fn code(status: io::Result<ExitStatus>) -> u8 {
         (None, Some(signal)) => code_of_signal(signal),
         (None, None) => super::FAILED,
     }
-}
-
-/// As shells tell of a process that a signal has ended.
-pub(super) fn code_of_signal(number: i32) -> u8 {
-    u8::try_from(number).map_or(super::FAILED, |number| number.saturating_add(128))
 }
 
 /// Lets the process that will be the command be killed when `parent` is, however that happens.

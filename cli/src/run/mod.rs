@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::duration;
-use crate::failure::Failure;
+use crate::failure::{Failure, code_of_signal};
 use crate::primaries::Place;
 use crate::text;
 use command::{Command, Ending};
@@ -137,7 +137,7 @@ impl Run {
             }
             Err(signal) => {
                 let _ = timeout(LEAVE_LIMIT, client.settled()).await;
-                return Ok(command::code_of_signal(signal.number).into());
+                return Ok(code_of_signal(signal.number).into());
             }
         };
         if self.verbose {

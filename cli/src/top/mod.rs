@@ -8,9 +8,10 @@ mod view;
 mod watch;
 
 use std::io::{self, IsTerminal};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -18,9 +19,10 @@ use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::duration;
-use crate::failure::Failure;
+use crate::failure::{Failure, code_of_signal};
 use crate::primaries::{Place, TROUBLE};
 use state::{Order, State};
 use watch::Watch;
@@ -56,14 +58,7 @@ impl Top {
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err(Failure::new("top needs a terminal; lockward ls --top prints the same once"));
         }
-        let ended_by = Arc::new(AtomicUsize::new(0));
-        for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-            signal_hook::flag::register_usize(
-                number,
-                Arc::clone(&ended_by),
-                usize::try_from(number).unwrap_or(1),
-            )?;
-        }
+        let ended_by = ended_by_signals()?;
         let interval = self.interval.max(FRAME / 2);
         let watch = Watch::start(self.place, interval, self.count)?;
         // It also restores the terminal when this program panics.
@@ -71,9 +66,29 @@ impl Top {
         let shown = show(&mut terminal, &watch, State::new(interval), &ended_by);
         ratatui::try_restore()?;
         shown?;
-        let ended_by = u8::try_from(ended_by.load(Ordering::Relaxed)).unwrap_or_default();
-        Ok(if ended_by == 0 { ExitCode::SUCCESS } else { ExitCode::from(ended_by.saturating_add(128)) })
+        Ok(match ended_by.load(Ordering::Relaxed) {
+            0 => ExitCode::SUCCESS,
+            number => code_of_signal(number).into(),
+        })
     }
+}
+
+/// The number of the signal that is to end this, once there is one.
+///
+/// Who reads keys from a terminal that has just gone may never come back from it. So if this has not ended soon after a signal,
+/// it is ended here.
+fn ended_by_signals() -> io::Result<Arc<AtomicI32>> {
+    let ended_by = Arc::new(AtomicI32::new(0));
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+    let flag = Arc::clone(&ended_by);
+    thread::spawn(move || {
+        let Some(number) = signals.forever().next() else { return };
+        flag.store(number, Ordering::Relaxed);
+        thread::sleep(FRAME * 5);
+        ratatui::restore();
+        process::exit(code_of_signal(number).into());
+    });
+    Ok(ended_by)
 }
 
 /// Until the person at the terminal has seen enough, or a signal ends it.
@@ -81,7 +96,7 @@ fn show(
     terminal: &mut DefaultTerminal,
     watch: &Watch,
     mut state: State,
-    ended_by: &AtomicUsize,
+    ended_by: &AtomicI32,
 ) -> io::Result<()> {
     while ended_by.load(Ordering::Relaxed) == 0 {
         for news in watch.news() {

@@ -65,11 +65,16 @@ impl Terminal {
 
     /// Sends a signal to the program.
     pub(crate) fn send(&self, signal: &str) {
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.program()).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// The id of the program.
+    pub(crate) fn program(&self) -> String {
         let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]).unwrap().stdout;
         let shell = String::from_utf8(shell).unwrap().trim().to_owned();
         let program = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).unwrap();
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(program.trim()).status();
-        assert!(sent.unwrap().success());
+        program.trim().to_owned()
     }
 }
 

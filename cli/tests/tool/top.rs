@@ -2,7 +2,7 @@
 
 use crate::terminal::Terminal;
 use crate::url;
-use lockward_tests::{Reply, Server, Setup};
+use lockward_tests::{Reply, Server, Setup, eventually};
 
 const TOOL: &str = env!("CARGO_BIN_EXE_lockward");
 
@@ -73,6 +73,17 @@ fn a_signal_gives_the_terminal_back() {
     terminal.send("TERM");
     terminal.see("ended with 143");
     terminal.see("before");
+}
+
+#[test]
+fn it_ends_with_its_terminal() {
+    let (server, _a, _b) = Server::start_contended();
+    let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
+    terminal.see("> lock ");
+    let program = std::path::PathBuf::from(format!("/proc/{}", terminal.program()));
+    assert!(program.exists());
+    drop(terminal);
+    eventually("it has ended", || !program.exists());
 }
 
 #[test]
