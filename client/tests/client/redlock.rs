@@ -550,7 +550,7 @@ fn judge(seen: &Seen) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_whose_replies_are_lost_one_holds_it_at_a_time_and_nothing_is_left() {
+async fn replies_that_are_lost_leave_nothing_held() {
     let five = Five::start();
     let seen = Arc::<Seen>::default();
     let mut random = Random::new();
