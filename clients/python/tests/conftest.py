@@ -132,3 +132,8 @@ def queue(client: Any, name: Any) -> list[Any]:
     """Those who wait, next to be served first."""
     info = as_map(client.execute_command("LOCK.INFO", name, "WAITERS", 100))
     return [as_map(waiter) for waiter in info[b"queue"]] if info else []
+
+
+def holds(client: Any, name: Any) -> int:
+    info = as_map(client.execute_command("LOCK.INFO", name))
+    return int(as_map(info[b"holders"][0])[b"holds"]) if info else 0
