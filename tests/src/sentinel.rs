@@ -23,14 +23,21 @@ impl Sentinels {
     /// Starts them, and waits until they know each other and all `replicas` of the primary.
     #[track_caller]
     pub fn watch(primary: &Server, replicas: usize) -> Self {
-        let start = || {
-            Setup::sentinel()
-                .config(&format!("sentinel monitor {NAME} 127.0.0.1 {} 2", primary.port()))
-                .config(&format!("sentinel down-after-milliseconds {NAME} 500"))
-                .config(&format!("sentinel failover-timeout {NAME} 3000"))
-                .config(&format!("sentinel parallel-syncs {NAME} 1"))
-                .start()
-        };
+        Self::watch_with(primary, replicas, |port| {
+            vec![
+                format!("sentinel monitor {NAME} 127.0.0.1 {port} 2"),
+                format!("sentinel down-after-milliseconds {NAME} 500"),
+                format!("sentinel failover-timeout {NAME} 3000"),
+                format!("sentinel parallel-syncs {NAME} 1"),
+            ]
+        })
+    }
+
+    /// The same with the lines of sentinel.conf that `lines` gives for the primary's port. They name it `locks`.
+    #[track_caller]
+    pub fn watch_with(primary: &Server, replicas: usize, lines: impl Fn(u16) -> Vec<String>) -> Self {
+        let lines = lines(primary.port());
+        let start = || lines.iter().fold(Setup::sentinel(), |setup, line| setup.config(line)).start();
         let all = [start(), start(), start()];
         let sentinels = Self { all };
         for sentinel in &sentinels.all {

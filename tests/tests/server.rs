@@ -18,6 +18,7 @@ mod server {
     mod errors;
     mod events;
     mod exclusion;
+    mod failover;
     mod faults;
     mod harness;
     mod holds;

@@ -1,0 +1,93 @@
+//! The safe failover of docs/guarantees.md, set up with the very lines that the page shows.
+
+use lockward_tests::{Client, Reply, Sentinels, Server, Setup, eventually};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What the page names `PASSWORD`.
+const PASSWORD: &str = "secret";
+
+/// The lines of the two blocks: those of redis.conf, and those of sentinel.conf.
+fn shown() -> [Vec<String>; 2] {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guarantees.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let (_, section) = page.split_once("### A safe failover\n").expect("the section");
+    let (section, _) = section.split_once("\n### ").expect("the next section");
+    let blocks: Vec<Vec<String>> = section
+        .split("```text\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap_or_default())
+        .map(|block| block.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
+        .collect();
+    blocks.try_into().expect("two blocks")
+}
+
+/// A server with the lines of redis.conf, as a replica where a primary is given.
+fn start(lines: &[String], primary: Option<&Server>) -> Server {
+    // Who does not log in as the lines say neither replicates nor promotes.
+    let mut setup = Setup::new().config("user default on nopass ~* &* +@all -psync -slaveof");
+    for line in lines {
+        let line = line.replace("PASSWORD", PASSWORD);
+        match primary {
+            Some(primary) => {
+                setup = setup.config(&line.replace("PRIMARY 6379", &format!("127.0.0.1 {}", primary.port())));
+            }
+            None if line.starts_with("replicaof ") => {}
+            None => setup = setup.config(&line),
+        }
+    }
+    setup.start()
+}
+
+fn milliseconds(lines: &[String], name: &str) -> Duration {
+    let value = lines.iter().find_map(|line| line.strip_prefix(name)).expect("a line of this name");
+    Duration::from_millis(value.trim().parse().expect("milliseconds"))
+}
+
+#[test]
+fn the_safe_failover_shown_has_a_lease_that_outlives_it() {
+    const ELECTION: Duration = Duration::from_secs(3);
+    let [servers, sentinels] = shown();
+    let lease = milliseconds(&servers, "lock.default-lease ");
+    let down_after = milliseconds(&sentinels, "sentinel down-after-milliseconds locks ");
+    assert!(lease * 2 / 3 > down_after + ELECTION);
+    assert!(milliseconds(&servers, "lock.quarantine ") >= lease);
+}
+
+#[test]
+fn the_safe_failover_shown_lets_a_holder_go_on_and_a_newcomer_wait() {
+    let [for_servers, for_sentinels] = shown();
+    let lease = milliseconds(&for_servers, "lock.default-lease ");
+    let mut primary = start(&for_servers, None);
+    let replicas = [start(&for_servers, Some(&primary)), start(&for_servers, Some(&primary))];
+    for replica in &replicas {
+        replica.see_in_sync_with(&primary);
+    }
+    let sentinels = Sentinels::watch_with(&primary, replicas.len(), |port| {
+        let here = format!("127.0.0.1 {port}");
+        let real = |line: &String| line.replace("PRIMARY 6379", &here).replace("PASSWORD", PASSWORD);
+        for_sentinels.iter().map(real).collect()
+    });
+
+    let mut alice = primary.client();
+    // It has just started, and would grant nothing for the length of its own.
+    assert_eq!(alice.call("CONFIG SET lock.quarantine 0"), Reply::ok());
+    let token = alice.acquire("order:42 alice HOLDS 1").token;
+    let renewal = format!("LOCK.RENEW order:42 alice TOKEN {token} HOLDS 1");
+    // From before the call.
+    let granted = Instant::now();
+    assert_eq!(alice.call(renewal.as_str()), Reply::Int(token));
+    primary.kill();
+
+    let promoted = sentinels.see_failover_from(primary.port());
+    let mut alice = Client::connect(promoted).expect("the new primary");
+    eventually("the holder renews at the new primary", || alice.call(renewal.as_str()) == Reply::Int(token));
+    assert!(granted.elapsed() < lease, "after its lease: {:?}", granted.elapsed());
+
+    let mut bob = Client::connect(promoted).expect("the new primary");
+    assert!(bob.call("LOCK.ACQUIRE order:43 bob HOLDS 1").is_null());
+    bob.ask("order:43 bob HOLDS 1 BLOCK 0");
+    alice.see_blocked(1);
+    assert_eq!(alice.call("LOCK.RELEASE order:42 alice HOLDS 0"), Reply::Int(0));
+}
