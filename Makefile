@@ -68,6 +68,9 @@ demo: build ## Show 50 clients counting to 5,000 with and without a lock.
 examples: build ## Run the programs in examples/ against Redis and PostgreSQL, and compare them with the docs.
 	@scripts/examples $(MODULE)
 
+play: build ## Show a client that is stopped past its lease and refused by its token, in Redis and PostgreSQL.
+	@scripts/examples $(MODULE) play
+
 torture: build ## Run 32 clients with faults meanwhile, for SECONDS (60), and judge what was seen.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --seconds $(SECONDS) $(TORTURE)

@@ -1,6 +1,7 @@
 """Ten pairs of shoes, two clerks: Alice is stopped with the lock in her hand, and Bob sells meanwhile.
 
-Once with stores that believe everybody who writes, and once with stores that check the fencing token.
+Once with stores that believe everybody who writes, and once with stores that check the fencing token. With the argument
+`redis` it does without PostgreSQL.
 """
 
 import os
@@ -37,10 +38,15 @@ def play(title, store):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] not in ([], ["redis"]):
+        sys.exit("fenced_writes.py [redis]")
     stock = [
         play("Redis, no check", "redis-unchecked"),
         play("Redis, the token is checked", "redis"),
-        play("PostgreSQL, no check", "postgres-unchecked"),
-        play("PostgreSQL, the token is checked", "postgres"),
     ]
-    sys.exit(0 if stock == [9, 6, 9, 6] else f"it went another way: {stock}")
+    if not sys.argv[1:]:
+        stock += [
+            play("PostgreSQL, no check", "postgres-unchecked"),
+            play("PostgreSQL, the token is checked", "postgres"),
+        ]
+    sys.exit(0 if stock in ([9, 6], [9, 6, 9, 6]) else f"it went another way: {stock}")

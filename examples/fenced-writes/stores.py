@@ -238,7 +238,9 @@ class PostgresTransaction(PostgresUnchecked):
 
 
 def connect_redis():
-    return redis.Redis(unix_socket_path=os.environ["REDIS_SOCKET"], decode_responses=True)
+    """As REDIS_URL says, with a read timeout longer than the clerks' BLOCK."""
+    url = os.environ.get("REDIS_URL", "redis://localhost:6379")
+    return redis.Redis.from_url(url, decode_responses=True, socket_timeout=30)
 
 
 def connect_postgres():

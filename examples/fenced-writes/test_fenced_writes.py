@@ -29,6 +29,7 @@ def tokens_by_rank(text):
 
 class TheExample(unittest.TestCase):
     def test_it_goes_as_the_page_shows(self):
+        connect_redis().delete(LOCK)  # what other tests have left
         play = [sys.executable, str(stores.HERE / "fenced_writes.py")]
         played = subprocess.run(play, capture_output=True, text=True)
         self.assertEqual(played.returncode, 0, played.stdout + played.stderr)
