@@ -50,6 +50,8 @@ impl Client {
 
     /// A client of the servers at an address. It connects when it first has to.
     ///
+    /// The tokio runtime needs its IO and time drivers (`enable_all`): without them tokio panics at the first request.
+    ///
     /// # Errors
     /// [`Error::Invalid`] when the address names no server, or outside a tokio runtime.
     pub fn new(address: Address, settings: Settings) -> Result<Self, Error> {

@@ -43,6 +43,9 @@ impl Settings {
 
     /// How many connections may wait for locks at a time: 100, at least 1. More callers that wait stand in line
     /// before these, in the process, within their wait limits. Whoever finds the lock free needs none.
+    ///
+    /// Who holds one lock and waits for another stands in that line too. If all connections are taken by waiters for the
+    /// lock that it holds, nobody goes on: allow more connections than may wait for such locks, or set wait limits.
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting: count.max(1), ..self }

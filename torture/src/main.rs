@@ -61,6 +61,9 @@ struct Run {
     /// The longest time between two faults, in milliseconds; the shortest is a sixth of it.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(6..))]
     pace: u64,
+    /// Let the clients go through `lockward-client`, and judge what it lets them believe.
+    #[arg(long)]
+    through_client: bool,
     /// How many clients.
     #[arg(long, default_value_t = 32)]
     clients: u32,
@@ -122,12 +125,13 @@ fn new_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-fn run(&Run { seconds, world, seed, firewall, pace, clients, expect }: &Run) -> ExitCode {
+fn run(&Run { seconds, world, seed, firewall, pace, clients, through_client, expect }: &Run) -> ExitCode {
     let how = if firewall { Break::Firewall } else { Break::Link };
     if firewall && let Err(skipped) = enter_own_network() {
         return skipped;
     }
-    let worlds = world.map_or_else(|| Kind::ALL.to_vec(), |world| vec![world]);
+    let all = if through_client { Kind::THROUGH_CLIENT.to_vec() } else { Kind::ALL.to_vec() };
+    let worlds = world.map_or(all, |world| vec![world]);
     let share = seconds / u64::try_from(worlds.len()).unwrap_or(1);
     let seed = seed.unwrap_or_else(new_seed);
     let mut as_wished = true;
@@ -135,6 +139,15 @@ fn run(&Run { seconds, world, seed, firewall, pace, clients, expect }: &Run) -> 
         let dir = env::temp_dir().join(format!("lockward-torture-{}-{}", process::id(), world.name()));
         let length = Duration::from_secs(share.max(1));
         let plan = Plan { world, seed, length, pace, clients, workers: 4, how, dir: dir.clone() };
+        if through_client {
+            let told = plan.run_through_client();
+            as_wished &= told.is_ok();
+            println!("{}", told.unwrap_or_else(|told| told));
+            if as_wished {
+                let _ = fs::remove_dir_all(&dir);
+            }
+            continue;
+        }
         let outcome = plan.run();
         println!("{outcome}");
         as_wished &= match expect.map(Expected::check) {

@@ -77,7 +77,7 @@ impl Plan {
         let server = server_version(world.port());
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
-        let workers = self.start_workers(world.port(), &store);
+        let workers = self.start_workers(world.port(), &store, None);
         let mut nemesis = Nemesis::new(Random::new(random.number()), &recorder, workers);
         let begun = Instant::now();
         loop {
@@ -94,7 +94,7 @@ impl Plan {
         self.judge(server, &files)
     }
 
-    fn start_workers(&self, port: u16, store: &Server) -> Vec<Worker> {
+    pub(crate) fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
         let each = self.clients.div_ceil(self.workers);
         (0..self.workers)
             .map(|number| {
@@ -105,6 +105,7 @@ impl Plan {
                     clients: each,
                     store: store.port(),
                     port,
+                    url: url.clone(),
                     file: self.dir.join(format!("clients-{number}.json")),
                 })
             })

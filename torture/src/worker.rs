@@ -3,6 +3,7 @@
 use crate::player::Player;
 use crate::queue;
 use crate::store::Store;
+use crate::through;
 use crate::world::Kind;
 use lockward_trial::random::Random;
 use lockward_trial::recorder::Recorder;
@@ -39,6 +40,9 @@ pub struct Orders {
     /// The port of the locks, when it starts.
     #[arg(long)]
     pub port: u16,
+    /// Where the locks are, for clients that go through `lockward-client`.
+    #[arg(long)]
+    pub url: Option<String>,
     /// The file for its history.
     #[arg(long)]
     pub file: PathBuf,
@@ -51,6 +55,9 @@ pub struct Orders {
 /// # Panics
 /// When a reply is none that the contract knows, or the history cannot be written.
 pub fn play(orders: &Orders) {
+    if let Some(url) = &orders.url {
+        return through::play(orders, url);
+    }
     let recorder = Recorder::create(&orders.file).expect("a file for the history");
     let manners = orders.world.manners();
     let (primary, over) = (AtomicU16::new(orders.port), AtomicBool::new(false));
@@ -111,6 +118,7 @@ impl Worker {
             .args(["--world", orders.world.name(), "--seed", &orders.seed.to_string()])
             .args(["--first", &orders.first.to_string(), "--clients", &orders.clients.to_string()])
             .args(["--store", &orders.store.to_string(), "--port", &orders.port.to_string()])
+            .args(orders.url.iter().flat_map(|url| ["--url", url]))
             .arg("--file")
             .arg(&orders.file)
             .stdin(Stdio::piped())

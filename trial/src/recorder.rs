@@ -96,6 +96,14 @@ impl Standing<'_> {
         self.call.joined = Some(now());
     }
 
+    /// It was granted, and known to be, at that instant. For what is no call to the server, but what somebody believes.
+    pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
+        // Before it was known.
+        self.call.start = instant.saturating_sub(1);
+        self.call.end = Some(instant);
+        self.call.outcome = outcome;
+    }
+
     /// The reply was read, or the connection is closed ([`Outcome::Unknown`]). Returns what is recorded.
     pub fn answered(mut self, outcome: Outcome) -> Call {
         self.call.end = Some(now());

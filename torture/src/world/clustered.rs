@@ -67,6 +67,15 @@ impl World for Clustered {
         self.cluster.nodes()[0].port()
     }
 
+    fn url(&self) -> String {
+        let nodes = self.cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port()));
+        format!("redis+cluster://{}", nodes.collect::<Vec<_>>().join(","))
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        self.cluster.primaries().into_iter().map(Server::port).collect()
+    }
+
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         for _ in 0..nemesis.random.between(5, 20) {
             self.move_slot(nemesis);

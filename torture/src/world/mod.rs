@@ -54,6 +54,16 @@ pub trait World {
     /// On which port the locks are now.
     fn port(&self) -> u16;
 
+    /// How `lockward-client` is told of them.
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port())
+    }
+
+    /// The ports of all servers that have locks of their own now.
+    fn ports(&self) -> Vec<u16> {
+        vec![self.port()]
+    }
+
     /// Does one thing to the servers, and undoes it as far as the world goes on without.
     fn fault(&mut self, nemesis: &mut Nemesis<'_>);
 }
@@ -72,6 +82,9 @@ impl Kind {
         Self::Sleeping,
         Self::Cluster,
     ];
+
+    /// Those where a client finds its own way.
+    pub const THROUGH_CLIENT: [Self; 4] = [Self::Alone, Self::Wiped, Self::Sentinels, Self::Cluster];
 
     /// Its name on the command line.
     #[must_use]
@@ -190,6 +203,12 @@ impl Kind {
     #[must_use]
     pub const fn loses_grants(self) -> bool {
         matches!(self, Self::Lossy)
+    }
+
+    /// Whether a primary wakes here that has been replaced, and grants until it hears of that.
+    #[must_use]
+    pub const fn wakes_primaries(self) -> bool {
+        matches!(self, Self::Sleeping)
     }
 
     /// Whether a grant can be forgotten here, so that there is a quarantine and clients are careful.

@@ -49,6 +49,10 @@ impl World for Watched {
         self.primary
     }
 
+    fn url(&self) -> String {
+        self.sentinels.url()
+    }
+
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         match nemesis.random.between(0, 10) {
             0..6 => nemesis.fault("death of the primary", |nemesis| {
@@ -72,6 +76,10 @@ impl Sleeping {
 impl World for Sleeping {
     fn port(&self) -> u16 {
         self.0.port()
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
     }
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
