@@ -9,7 +9,7 @@ use crate::run::Plan;
 use crate::worker::{Orders, Worker};
 use crate::world::{Nemesis, World};
 use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
-use lockward_tests::{Setup, eventually};
+use lockward_tests::{Fate, Proxy, Setup, eventually};
 use lockward_trial::bounds::Bounds;
 use lockward_trial::checker;
 use lockward_trial::history::{History, Kind as Call, Nanos, Outcome, Wait};
@@ -50,6 +50,24 @@ pub fn play(orders: &Orders, url: &str) {
         for _ in io::stdin().lines() {}
         is_over.store(true, Ordering::Relaxed);
     });
+    // Between another one and a server of its own the connections break, before, after and amid requests.
+    let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| orders.first == orders.clients);
+    let proxy = port.map(|port| {
+        let mut random = Random::new(orders.seed);
+        Proxy::start(port.parse().expect("a port"), move |request| {
+            let is_ours = request.first().is_some_and(|name| name.text().starts_with("LOCK."));
+            match random.between(0, 100) {
+                _ if !is_ours => Fate::Carried,
+                0..3 => Fate::ReplyLost,
+                3 => Fate::ClientLost,
+                4 => Fate::RequestLost,
+                5 => Fate::CutAfter(Duration::from_millis(random.between(0, 300))),
+                _ => Fate::Carried,
+            }
+        })
+    });
+    let proxied = proxy.as_ref().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
+    let url = proxied.as_deref().unwrap_or(url);
     runtime.block_on(async {
         let settings = Settings::default()
             .response_limit(Duration::from_millis(500))
