@@ -33,7 +33,7 @@ pub(crate) enum Errand {
     GiveBack(Abandoned),
     /// A connection is broken. A server that has forgotten tenures takes them from who claims them first.
     RenewAll,
-    /// Drop this once nothing is under way any more.
+    /// Drop this once nothing is under way any more but renewals.
     Tell(oneshot::Sender<()>),
 }
 
@@ -64,6 +64,8 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
     let mut kept: HashMap<u64, Kept> = HashMap::new();
     let mut timers: DelayQueue<u64> = DelayQueue::new();
     let mut under_way: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
+    // Those of them that are no renewals.
+    let mut left_behind = 0_u32;
     let mut to_tell: Vec<oneshot::Sender<()>> = Vec::new();
     let mut is_over = false;
     while !is_over || !under_way.is_empty() {
@@ -78,6 +80,7 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
                 }
                 Some(Errand::Settle(tenure)) => {
                     let servers = Arc::clone(&servers);
+                    left_behind += 1;
                     under_way.push(settle(servers, tenure).boxed());
                 }
                 Some(Errand::Forget(id)) => {
@@ -88,7 +91,10 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
                         timers.remove(&due);
                     }
                 }
-                Some(Errand::GiveBack(abandoned)) => under_way.push(give_back(Arc::clone(&servers), abandoned).boxed()),
+                Some(Errand::GiveBack(abandoned)) => {
+                    left_behind += 1;
+                    under_way.push(give_back(Arc::clone(&servers), abandoned).boxed());
+                }
                 Some(Errand::RenewAll) => {
                     for due in kept.values().filter_map(|kept| kept.due.as_ref()) {
                         timers.reset(due, Duration::ZERO);
@@ -108,6 +114,7 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
                 }
             }
             Some(done) = under_way.next(), if !under_way.is_empty() => {
+                left_behind -= u32::from(matches!(done, Done::Other));
                 // One that was forgotten and kept anew meanwhile has its place in the timer queue.
                 if let Done::Renewed(id) = done
                     && kept.get(&id).is_some_and(|kept| kept.due.is_none())
@@ -123,7 +130,7 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
                 }
             }
         }
-        if under_way.is_empty() {
+        if left_behind == 0 {
             to_tell.clear();
         }
     }

@@ -115,3 +115,15 @@ async fn a_primary_without_replicas_that_does_not_know_its_time_is_over_is_left(
     guard.release().await.expect("a release");
     assert_eq!(second.client().info("k"), None);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_settled_does_not_wait_for_renewals() {
+    let (mut server, client, guard) = forgetful().await;
+    server.kill();
+    // The client has heard of it by then, and renews, too.
+    assert!(tokio::time::timeout(Duration::from_millis(300), guard.renew()).await.is_err());
+    soon(client.settled()).await;
+    server.start_again();
+    guard.renew().await.expect("a renewal");
+    guard.release().await.expect("a release");
+}
