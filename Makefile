@@ -117,6 +117,9 @@ lint: deps ## Check formatting, lints, and the fences between the layers.
 build: deps ## Build the module, target/release/liblockward.so.
 	cargo build --release -p lockward
 
+build-all: build
+	cargo build --release -p lockward-cli
+
 bench-builds: build
 	cargo build --release -p lockward-bench -p lockward-empty-module
 
@@ -126,10 +129,10 @@ install: ## Install the module where Debian's redis service may load it from.
 	@echo "Add this line to /etc/redis/redis.conf and restart the server:"
 	@echo "  loadmodule $(INSTALL_DIR)/liblockward.so"
 
-deb: build ## Make a Debian package, target/debian/lockward_VERSION_ARCH.deb.
+deb: build-all ## Make a Debian package, target/debian/lockward_VERSION_ARCH.deb.
 	@scripts/deb
 
-dist: build ## Make a tarball with checksums, target/dist/lockward-VERSION-linux-ARCH.tar.gz.
+dist: build-all ## Make a tarball with checksums, target/dist/lockward-VERSION-linux-ARCH.tar.gz.
 	@scripts/dist
 
 clean: ## Remove what was built.
