@@ -23,7 +23,11 @@ fn url(server: &Server) -> String {
 /// The tool, without a terminal, as cron and service managers start it.
 fn lockward(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("setsid");
-    command.arg(env!("CARGO_BIN_EXE_lockward")).args(arguments).env("LOCKWARD_URL", url);
+    // Whoever runs the tests in the background has them ignore some.
+    command
+        .args(["env", "--default-signal", env!("CARGO_BIN_EXE_lockward")])
+        .args(arguments)
+        .env("LOCKWARD_URL", url);
     command
 }
 
