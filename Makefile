@@ -74,8 +74,6 @@ play: build ## Show a client that is stopped past its lease and refused by its t
 torture: build ## Run 32 clients with faults meanwhile, for SECONDS (60), and judge what was seen.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --seconds $(SECONDS) $(TORTURE)
-	@target/release/torture --through-client --world alone --seconds 6 --pace 1000
-	@target/release/torture --through-client --world wiped --seconds 6 --pace 1000
 
 torture-client: build ## The same with clients that use the Rust client, in four worlds, for SECONDS (60).
 	@cargo build --quiet --release -p lockward-torture
