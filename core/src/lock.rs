@@ -251,9 +251,8 @@ impl Lock {
     pub fn holder(&self, owner: &Owner) -> Option<Holder<&Owner>> {
         match &self.0 {
             Rest::One(packed) => (packed.owner == *owner).then(|| packed.holder()),
-            Rest::List { holders, .. } => {
-                holders.iter().find(|holder| holder.owner == *owner).map(Holder::as_ref)
-            }
+            Rest::List { holders, .. } if holders.is_empty() => None,
+            Rest::List { holders, .. } => find(holders, owner),
         }
     }
 
@@ -334,6 +333,11 @@ impl Lock {
             self.work(|lock| lock.apply_all(changes, now));
         }
     }
+}
+
+#[inline(never)]
+fn find<'a>(holders: &'a [Holder], owner: &Owner) -> Option<Holder<&'a Owner>> {
+    holders.iter().find(|holder| holder.owner == *owner).map(Holder::as_ref)
 }
 
 /// How a lock is worked on.

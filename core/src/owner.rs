@@ -173,10 +173,10 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
     for (four, at) in digits.chunks_exact_mut(4).zip(FOURS) {
         four.copy_from_slice(text.get(at..)?.first_chunk::<4>()?);
     }
-    let digits = digits.map(|digit| match digit {
-        b'0'..=b'9' => digit & 0x0f,
-        b'a'..=b'f' => digit.wrapping_sub(b'a').wrapping_add(10),
-        _ => 0xff,
+    // What is neither becomes more than a digit can be.
+    let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
+        digit @ ..10 => digit,
+        _ => digit.wrapping_sub(b'a').saturating_add(10),
     });
     let hyphens = HYPHENS.iter().all(|at| text.get(*at) == Some(&b'-'));
     let wrong = digits.iter().fold(0, |wrong, digit| wrong | digit) > 0x0f;

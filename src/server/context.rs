@@ -88,7 +88,7 @@ pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8
     // SAFETY: the string is valid; the pointer that comes back is good for `len` bytes as long as the string is.
     unsafe {
         let start = api!(RedisModule_StringPtrLen(string, &raw mut len));
-        if start.is_null() { &[] } else { slice::from_raw_parts(start.cast(), len) }
+        slice::from_raw_parts(start.cast(), len)
     }
 }
 

@@ -1,0 +1,71 @@
+//! The functions of the server, and whether it has all that the module needs.
+
+use redis_module::raw;
+use std::ffi::c_int;
+
+/// Calls a function of the module API by its name. It has to be in the list below, whose presence [`is_recent_enough`] has
+/// made sure of.
+macro_rules! api {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        const { $crate::server::known::$function }
+        // Looked for at each call it would be a tenth of what a command costs in the module itself.
+        redis_module::raw::$function.unwrap_unchecked()($($argument),*)
+    }};
+}
+pub(crate) use api;
+
+macro_rules! needed {
+    ($($function:ident)*) => {
+        #[allow(non_upper_case_globals, reason = "as the server names them")]
+        pub mod known {
+            $(pub const $function: () = ();)*
+        }
+
+        fn is_complete() -> bool {
+            // SAFETY: reads function pointers that the server set when the module was loaded.
+            unsafe { true $(&& { raw::$function }.is_some())* }
+        }
+    };
+}
+
+// Those that are used without a check. All are there since Redis 7.0.
+needed! {
+    RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call RedisModule_CallReplyStringPtr
+    RedisModule_CallReplyType RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
+    RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DeleteKey
+    RedisModule_DigestAddLongLong RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
+    RedisModule_EmitAOF RedisModule_Free RedisModule_FreeCallReply RedisModule_FreeServerInfo
+    RedisModule_FreeString RedisModule_GetBlockedClientHandle RedisModule_GetBlockedClientPrivateData
+    RedisModule_GetClientId RedisModule_GetCommand RedisModule_GetContextFlags RedisModule_GetDbIdFromIO
+    RedisModule_GetDbIdFromOptCtx RedisModule_GetDetachedThreadSafeContext RedisModule_GetKeyNameFromIO
+    RedisModule_GetKeyNameFromOptCtx RedisModule_GetSelectedDb RedisModule_GetServerInfo
+    RedisModule_InfoAddFieldULongLong RedisModule_InfoAddSection RedisModule_InfoBeginDictField
+    RedisModule_InfoEndDictField RedisModule_IsIOError RedisModule_KeyType RedisModule_LoadConfigs
+    RedisModule_LoadStringBuffer RedisModule_LoadUnsigned RedisModule_Log RedisModule_MallocSize
+    RedisModule_Milliseconds RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
+    RedisModule_ModuleTypeSetValue RedisModule_MonotonicMicroseconds RedisModule_NotifyKeyspaceEvent
+    RedisModule_OpenKey RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
+    RedisModule_ReplicateVerbatim RedisModule_ReplyWithArray RedisModule_ReplyWithError
+    RedisModule_ReplyWithLongLong RedisModule_ReplyWithMap RedisModule_ReplyWithNull
+    RedisModule_ReplyWithNullArray RedisModule_ReplyWithSimpleString RedisModule_ReplyWithStringBuffer
+    RedisModule_SaveStringBuffer RedisModule_SaveUnsigned RedisModule_SelectDb
+    RedisModule_ServerInfoGetFieldC RedisModule_ServerInfoGetFieldUnsigned RedisModule_SetAbsExpire
+    RedisModule_SetCommandInfo RedisModule_SetDisconnectCallback RedisModule_SetModuleOptions
+    RedisModule_SignalModifiedKey RedisModule_StopTimer RedisModule_StringPtrLen
+    RedisModule_SubscribeToKeyspaceEvents RedisModule_SubscribeToServerEvent RedisModule_UnblockClient
+    RedisModule_WrongArity
+}
+
+/// The oldest version, as the server numbers itself, that has all the module needs.
+const OLDEST: c_int = 0x0007_0000;
+
+/// The version of the server, as it numbers itself: 0x00MMmmpp. Zero when it is too old to tell.
+pub fn version() -> c_int {
+    // SAFETY: reads a function pointer that the server set when the module was loaded; the function takes nothing.
+    unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) }
+}
+
+/// Whether the server has all the module needs. To be asked before anything else of the server is used, but the log.
+pub fn is_recent_enough() -> bool {
+    version() >= OLDEST && is_complete()
+}
