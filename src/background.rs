@@ -124,7 +124,7 @@ fn put_back(context: Context, now: Instant) {
         match context.write_gate(GATE, &name.name()) {
             Gate::Open => turn::put_back(context, &name.name()),
             Gate::Shut | Gate::Down => held_back.push((db, key)),
-            Gate::NotServed => state::with(|state| state.break_shadow(db, &key, now)),
+            Gate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
         }
     }
     state::with(|state| {
@@ -218,7 +218,7 @@ fn patrol_shadows(context: Context, now: Instant) -> bool {
                 let (Ok(()) | Err(Foreign)) = turn::on_lock(context, &name.name(), |step| step.settle());
             }
             Gate::Shut | Gate::Down => {}
-            Gate::NotServed => state::with(|state| state.break_shadow(db, &key, now)),
+            Gate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
         }
     }
     before.saturating_sub(state::with(|state| state.shadows.len())) < KEYS_AT_ONCE / 4
@@ -236,7 +236,7 @@ fn settle(context: Context, line: LineId, now: Instant) {
         }
         Gate::Shut | Gate::Down => state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK)))),
         Gate::NotServed => {
-            state::with(|state| state.break_shadow(db, &key, now));
+            state::with(|state| state.break_shadow(&name.name(), now));
             send_away(line, Outcome::NotServed);
         }
     }

@@ -35,9 +35,9 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
             // As where the module ends a lease: that tenure may come back, nothing older.
             let token = lock.holders().map(|holder| holder.token).max();
             let ended = token.and_then(FencingToken::before);
-            state.note(name.db(), name.bytes(), Seen { ended, ..Seen::default() }, now);
+            state.note(name, Seen { ended, ..Seen::default() }, now);
         }
-        let line: Vec<LineId> = state.room.line(name.db(), name.bytes()).into_iter().collect();
+        let line: Vec<LineId> = state.line(name).into_iter().collect();
         if held || !line.is_empty() || !state.seen.is_empty() {
             state.look_at(&line, now);
         }
@@ -76,11 +76,10 @@ pub fn new_key(name: &KeyName<'_>) {
         return;
     }
     state::with(|state| {
-        let (db, key) = (name.db(), name.bytes());
-        if !state.follows() && state.shadows.get(db, key).is_some() {
+        if !state.follows() && state.shadows.get(name.db(), name.bytes()).is_some() {
             let now = mono();
-            state.break_shadow(db, key, now);
-            let line: Vec<LineId> = state.room.line(db, key).into_iter().collect();
+            state.break_shadow(name, now);
+            let line: Vec<LineId> = state.line(name).into_iter().collect();
             state.look_at(&line, now);
         }
     });

@@ -6,7 +6,7 @@
 use crate::alarm::Alarm;
 use crate::client::Client;
 use crate::listeners::Listeners;
-use crate::server::{Flags, Shared, Socket, values};
+use crate::server::{Flags, KeyName, Shared, Socket, values};
 use crate::statistics::Statistics;
 use crate::turn::Decided;
 use crate::waiters::InFlight;
@@ -156,9 +156,9 @@ impl State {
     /// may restore a made-up tenure and give it back, again and again. So that is told apart for so many locks and no
     /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
     #[inline]
-    pub fn note(&mut self, db: Db, key: &[u8], seen: Seen, now: Instant) {
+    pub fn note(&mut self, name: &KeyName<'_>, seen: Seen, now: Instant) {
         if self.quarantine.ends(now).is_some() && !seen.is_nothing() {
-            self.note_in_quarantine(db, key, seen);
+            self.note_in_quarantine(name.db(), name.bytes(), seen);
         }
     }
 
@@ -197,14 +197,16 @@ impl State {
 
     fn note_broken(&mut self, db: Db, key: &[u8], lock: &Lock, now: Instant) {
         let ended = lock.holders().map(|holder| holder.token).max();
-        self.note(db, key, Seen { ended, ..Seen::default() }, now);
+        if self.quarantine.ends(now).is_some() && ended.is_some() {
+            self.note_in_quarantine(db, key, Seen { ended, ..Seen::default() });
+        }
     }
 
     /// Something else stands under the name of a shadow, or this node does not serve it any more: it is broken.
     #[inline]
-    pub fn break_shadow(&mut self, db: Db, key: &[u8], now: Instant) {
+    pub fn break_shadow(&mut self, name: &KeyName<'_>, now: Instant) {
         if !self.shadows.is_empty() {
-            self.break_its_shadow(db, key, now);
+            self.break_its_shadow(name.db(), name.bytes(), now);
         }
     }
 
@@ -216,13 +218,25 @@ impl State {
         }
     }
 
+    /// The lock that the server has dropped early, which is no shadow from here on.
+    #[inline]
+    pub fn take_shadow(&mut self, name: &KeyName<'_>) -> Option<Lock> {
+        if self.shadows.is_empty() { None } else { self.shadows.take(name.db(), name.bytes()) }
+    }
+
+    /// The line of those who wait for a lock.
+    #[inline]
+    pub fn line(&self, name: &KeyName<'_>) -> Option<LineId> {
+        if self.room.has_lines() { self.room.line(name.db(), name.bytes()) } else { None }
+    }
+
     /// What has been seen of a lock in this quarantine.
     #[inline]
-    pub fn seen(&self, db: Db, key: &[u8]) -> Seen {
+    pub fn seen(&self, name: &KeyName<'_>) -> Seen {
         if self.seen.is_empty() && self.flushed.is_empty() {
             Seen::default()
         } else {
-            self.seen_before(db, key)
+            self.seen_before(name.db(), name.bytes())
         }
     }
 

@@ -51,7 +51,7 @@ pub fn on_lock<R>(
             let before = lock.expires_at();
             let decided = state::with(|state| {
                 // A lock that was stored in its place, as by RESTORE, breaks the one the server dropped early.
-                state.break_shadow(name.db(), name.bytes(), now.mono);
+                state.break_shadow(name, now.mono);
                 decide_on(context, state, name, lock, now, decide)
             });
             let after = lock.time_to_expire();
@@ -62,7 +62,7 @@ pub fn on_lock<R>(
         Content::Missing => {
             let mut lock = Lock::new();
             let decided = state::with(|state| {
-                let shadow = state.shadows.take(name.db(), name.bytes());
+                let shadow = state.take_shadow(name);
                 let shadowed = shadow.is_some();
                 if let Some(shadow) = shadow {
                     lock = shadow;
@@ -89,7 +89,7 @@ pub fn on_lock<R>(
 /// A read has found a lease that is over: it is cleared away, as the server drops a key whose TTL has passed when it
 /// is read. Where somebody waits, that is about to be done in the background, which may also grant.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
-    let not_ours = state::with(|state| state.follows() || state.room.line(name.db(), name.bytes()).is_some());
+    let not_ours = state::with(|state| state.follows() || state.line(name).is_some());
     if !not_ours && !Context::paused() {
         let (Ok(()) | Err(Foreign)) = on_lock(context, name, |step| step.settle());
     }
@@ -100,7 +100,7 @@ pub fn clear_away(context: Context, name: &KeyName<'_>) {
 pub fn break_shadow(name: &KeyName<'_>, now: Instant) {
     state::with(|state| {
         if !state.follows() {
-            state.break_shadow(name.db(), name.bytes(), now);
+            state.break_shadow(name, now);
         }
     });
 }
@@ -159,14 +159,14 @@ fn decide_on<R>(
     if context.is_of_command() && state.listeners.none() {
         effects.nobody_listens();
     }
-    let line = state.room.line(name.db(), name.bytes());
+    let line = state.line(name);
     if let Some(line) = line {
         *waits = state.room.name(line).map(|lock| Waits { line, lock, due: None });
     }
     let mut step = Step {
         lock,
         line,
-        seen: state.seen(name.db(), name.bytes()),
+        seen: state.seen(name),
         room: &mut state.room,
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
@@ -178,7 +178,7 @@ fn decide_on<R>(
     if let Some(waits) = waits {
         waits.due = step.due();
     }
-    state.note(name.db(), name.bytes(), effects.seen(), now.mono);
+    state.note(name, effects.seen(), now.mono);
     (answer, decided)
 }
 

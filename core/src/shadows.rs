@@ -66,13 +66,8 @@ impl Shadows {
         }
     }
 
-    /// Takes the shadow of a lock. Costs nothing when there are none at all.
-    #[inline]
+    /// Takes the shadow of a lock.
     pub fn take(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
-        if self.is_empty() { None } else { self.take_kept(db, key) }
-    }
-
-    fn take_kept(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         let locks = self.kept.get_mut(&db)?;
         let lock = locks.remove(key)?;
         if locks.is_empty() {

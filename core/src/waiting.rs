@@ -197,14 +197,16 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.by_handle.len()
     }
 
-    /// The line of a lock.
+    /// Whether there is any line.
     #[must_use]
     #[inline]
-    pub fn line(&self, db: Db, key: &[u8]) -> Option<LineId> {
-        if self.lines.is_empty() { None } else { self.look_up(db, key) }
+    pub fn has_lines(&self) -> bool {
+        !self.lines.is_empty()
     }
 
-    fn look_up(&self, db: Db, key: &[u8]) -> Option<LineId> {
+    /// The line of a lock.
+    #[must_use]
+    pub fn line(&self, db: Db, key: &[u8]) -> Option<LineId> {
         let asked_last = self.asked_last.get();
         let is_this = |line: &Line<H>| line.db == db && *line.key == *key;
         if self.lines.get(&asked_last).is_some_and(is_this) {

@@ -3,14 +3,16 @@
 use super::context;
 use lockward_core::Db;
 use redis_module::raw;
+use std::cell::OnceCell;
 use std::ptr;
 
 /// The name of a key in a database: an argument of the running command, or an [`OwnedName`].
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct KeyName<'a> {
     db: Db,
     string: *mut raw::RedisModuleString,
-    bytes: &'a [u8],
+    /// Asked for only where something is looked up by them: mostly the server alone looks for the key.
+    bytes: OnceCell<&'a [u8]>,
 }
 
 impl<'a> KeyName<'a> {
@@ -18,10 +20,8 @@ impl<'a> KeyName<'a> {
     ///
     /// # Safety
     /// `string` is valid for `'a`.
-    pub unsafe fn new(db: Db, string: *mut raw::RedisModuleString) -> Self {
-        // SAFETY: as the caller promises.
-        let bytes = unsafe { context::string_bytes(string) };
-        Self { db, string, bytes }
+    pub const unsafe fn new(db: Db, string: *mut raw::RedisModuleString) -> Self {
+        Self { db, string, bytes: OnceCell::new() }
     }
 
     /// The database.
@@ -30,8 +30,9 @@ impl<'a> KeyName<'a> {
     }
 
     /// The key.
-    pub const fn bytes(&self) -> &'a [u8] {
-        self.bytes
+    pub fn bytes(&self) -> &'a [u8] {
+        // SAFETY: the string is valid for 'a, as who made this has promised.
+        self.bytes.get_or_init(|| unsafe { context::string_bytes(self.string) })
     }
 
     /// The server's string.
