@@ -86,3 +86,27 @@ async fn all_primaries_are_told() {
     all.sort();
     assert_eq!(told, all);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_bears_a_cluster_that_is_down() {
+    let mut cluster = Cluster::start_without_replicas(Setup::new());
+    let client = patient(&url(&cluster));
+    let owner = cluster.owner(slot_of("k")).port();
+    let other = cluster.nodes().iter().position(|node| node.port() != owner).expect("another node");
+    let mut held = cluster.owner(slot_of("k")).client();
+    held.call("CONFIG SET cluster-require-full-coverage yes");
+    held.acquire("k another PX 600000");
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    held.see_waiters("k", 1);
+    cluster.nodes_mut()[other].kill();
+    eventually("its client is told, and tries again", || {
+        let errors = held.call("INFO errorstats").text();
+        let told = errors.lines().find_map(|line| line.strip_prefix("errorstat_CLUSTERDOWN:count="));
+        told.and_then(|count| count.parse().ok()).is_some_and(|count: u64| count > 3)
+    });
+    cluster.nodes_mut()[other].start_again();
+    cluster.see_agreement();
+    held.see_waiters("k", 1);
+    held.call("LOCK.RELEASE k another");
+    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+}

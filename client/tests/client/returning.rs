@@ -127,3 +127,29 @@ async fn what_is_settled_does_not_wait_for_renewals() {
     guard.renew().await.expect("a renewal");
     guard.release().await.expect("a release");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_bears_a_server_that_loads_its_data() {
+    // Each key takes it 0.1 s, and it answers meanwhile.
+    let slow = Setup::new()
+        .config("appendonly yes")
+        .config("aof-use-rdb-preamble no")
+        .config("key-load-delay 100000")
+        .config("loading-process-events-interval-bytes 1024");
+    let mut server = slow.start();
+    let client = patient(&format!("redis://127.0.0.1:{}", server.port()));
+    let mut held = server.client();
+    held.acquire("k another PX 600000");
+    for number in 0..20 {
+        held.call(format!("SET {number} {}", "x".repeat(2_000)));
+    }
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    held.see_waiters("k", 1);
+    server.kill_and_start_again();
+    let mut observer = server.client();
+    observer.see_waiters("k", 1);
+    let refused = observer.call("INFO errorstats").text();
+    assert!(refused.contains("errorstat_LOADING:count="), "{refused}");
+    observer.call("LOCK.RELEASE k another");
+    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+}
