@@ -308,6 +308,28 @@ fn sentinels_tell_where_the_lock_is() {
 }
 
 #[test]
+fn a_command_outlives_a_failover() {
+    let first = Server::start();
+    let second = Server::start_replica_of(&first);
+    let sentinels = Sentinels::watch(&first, 1);
+    // The command ends if it is told to, so what it says at the end says that nobody has told it.
+    let mut run = Run::start(&sentinels.url(), &["--lease", "20s", "k", "-c", "echo on; read answer; exit 7"]);
+    run.line();
+    let token = first.client().holder("k").token;
+    first.client().call("WAIT 1 20000");
+    sentinels.fail_over();
+    assert_eq!(sentinels.see_failover_from(first.port()), second.port());
+    let mut observer = second.client();
+    eventually("it is renewed there", || {
+        observer.call("INFO commandstats").text().contains("cmdstat_lock.renew:")
+    });
+    assert_eq!(observer.holder("k").token, token);
+    drop(run.child.stdin.take());
+    assert_eq!(run.code(), Some(7));
+    assert_eq!(observer.info("k"), None);
+}
+
+#[test]
 fn a_cluster_is_one_place() {
     let cluster = Cluster::start_without_replicas(lockward_tests::Setup::new());
     let seeds: Vec<String> =
