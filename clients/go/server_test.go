@@ -1,0 +1,165 @@
+package lockward_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// patience is how long a test waits for what has to come.
+const patience = 20 * time.Second
+
+// A server is a real one, with the module, in a folder of its own.
+type server struct {
+	tb      testing.TB
+	command string
+	args    []string
+	addr    string
+	running *exec.Cmd
+}
+
+// startServer starts a server that ends with the test.
+func startServer(tb testing.TB, settings ...string) *server {
+	tb.Helper()
+	module, err := filepath.Abs(cmp.Or(os.Getenv("LOCKWARD_MODULE"), "../../target/release/liblockward.so"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	port := freePort()
+	args := []string{
+		"--port", port, "--bind", "127.0.0.1", "--dir", tb.TempDir(), "--save", "", "--loadmodule", module,
+	}
+	s := &server{
+		tb: tb, command: cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"),
+		args: append(args, settings...), addr: "127.0.0.1:" + port,
+	}
+	s.start()
+	tb.Cleanup(s.kill)
+	return s
+}
+
+// start starts the server, and returns when it answers.
+func (s *server) start() {
+	s.tb.Helper()
+	var log strings.Builder
+	s.running = exec.Command(s.command, s.args...)
+	s.running.Stdout = &log
+	if err := s.running.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
+	defer rdb.Close()
+	for end := time.Now().Add(patience); rdb.Ping(context.Background()).Err() != nil; {
+		if time.Now().After(end) {
+			s.kill()
+			s.tb.Fatalf("the server does not start:\n%s", &log)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// kill ends the server as a crash does.
+func (s *server) kill() {
+	_ = s.running.Process.Kill()
+	_ = s.running.Wait()
+}
+
+// pause has the server stand still; its connections stay.
+func (s *server) pause() { s.signal(syscall.SIGSTOP) }
+
+// resume has it go on.
+func (s *server) resume() { s.signal(syscall.SIGCONT) }
+
+func (s *server) signal(signal os.Signal) {
+	s.tb.Helper()
+	if err := s.running.Process.Signal(signal); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
+// client is a client of go-redis, as a user has it.
+func (s *server) client() *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr})
+	s.tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// A holder is what LOCK.INFO tells.
+type holder struct {
+	owner        string
+	token, holds int64
+}
+
+// info is who holds a lock, and how many wait for it.
+func (s *server) info(key string) (holders []holder, waiters int64) {
+	s.tb.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Protocol: 3})
+	defer rdb.Close()
+	reply, err := rdb.Do(context.Background(), "LOCK.INFO", key).Result()
+	if err == redis.Nil {
+		return nil, 0
+	}
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	lock := reply.(map[any]any)
+	for _, h := range lock["holders"].([]any) {
+		h := h.(map[any]any)
+		holders = append(holders, holder{h["owner"].(string), h["token"].(int64), h["holds"].(int64)})
+	}
+	return holders, lock["waiters"].(int64)
+}
+
+// waitFor waits for a number of waiters.
+func (s *server) waitFor(key string, count int64) {
+	s.tb.Helper()
+	eventually(s.tb, fmt.Sprintf("%d waiters", count), func() bool {
+		_, waiters := s.info(key)
+		return waiters == count
+	})
+}
+
+// eventually waits for a condition.
+func eventually(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// receive waits for a channel.
+func receive[T any](tb testing.TB, what string, from <-chan T) T {
+	tb.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(patience):
+		tb.Fatalf("never: %s", what)
+		panic("unreachable")
+	}
+}
+
+// freePort is below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too.
+func freePort() string {
+	for {
+		port := strconv.Itoa(10_000 + rand.IntN(12_000))
+		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = listener.Close()
+			return port
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package lockward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// spare is how many connections stand by at each node.
+	spare = 16
+	// silence is after how many response limits a server where somebody waits is asked whether it is there: one that stands
+	// still keeps its connections.
+	silence = 6
+)
+
+// A line is one connection, used by one request at a time. go-redis does not end a read when the context ends, so each
+// is a client of its own that is closed under whoever reads.
+type line struct {
+	client *redis.Client
+	conn   *redis.Conn
+	remote atomic.Value // string
+}
+
+// A node is a server, or what leads to the one that is the primary now.
+type node struct {
+	options *redis.Options
+	idle    []*line // under Client.mu
+}
+
+// A command is its name and arguments.
+type command []any
+
+// An answer is what a server has replied to some commands.
+type answer struct {
+	sent     time.Time
+	replies  []*redis.Cmd
+	repeated bool // an earlier request, whose reply is lost, may have been carried out
+}
+
+// said is the error that the server has answered to the first command.
+func (a *answer) said() *ServerError { return said(a.replies[0].Err()) }
+
+// ask sends commands to the node that has the key, until a server answers or the context ends, or there was none for as
+// long as the patience. limit is how long a reply may take, from when it is asked for; 0: any time, as it waits.
+func (c *Client) ask(
+	ctx context.Context, key string, patience time.Duration, limit time.Duration, commands func(sent time.Time) []command,
+) (*answer, error) {
+	var failing time.Time // since when
+	var to redirect
+	failures, repeated := 0, false
+	for {
+		sent := time.Now()
+		replies, err := c.attempt(ctx, key, to, limit, commands(sent))
+		if err == nil {
+			refusal := said(replies[0].Err())
+			if to = redirected(refusal); to.addr != "" && failures < 5 {
+				failures++
+				continue
+			}
+			if to.addr == "" && (refusal == nil || !refusal.passes()) {
+				return &answer{sent, replies, repeated}, nil
+			}
+			err = refusal
+		} else {
+			to = redirect{}
+			repeated = true
+		}
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil, fmt.Errorf("%w: %w (%w)", ErrUnreachable, ctx.Err(), err)
+		}
+		if ctx.Err() != nil {
+			return nil, ended(ctx)
+		}
+		if failures == 0 || time.Since(sent) > c.responseLimit*2 { // the request before this one has waited
+			failing, failures = sent, 0
+		}
+		pause := backOff(failures)
+		failures++
+		if time.Since(failing)+pause > patience {
+			return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// backOff is how long to wait before the next attempt: not at all at first, since the connection may have been cut while it
+// was idle; then 50 ms, doubling to a second, with jitter.
+func backOff(failures int) time.Duration {
+	if failures == 0 {
+		return 0
+	}
+	longest := min(time.Second, 25*time.Millisecond<<min(failures, 6))
+	return longest/2 + rand.N(longest/2)
+}
+
+// attempt sends commands once. It fails if a reply is missing.
+func (c *Client) attempt(
+	caller context.Context, key string, to redirect, limit time.Duration, commands []command,
+) ([]*redis.Cmd, error) {
+	prompt, cancel := context.WithTimeout(caller, c.responseLimit)
+	defer cancel()
+	at, err := c.home(prompt, key, to)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(caller)
+	if limit > 0 {
+		ctx, cancel = context.WithTimeout(caller, limit)
+	}
+	defer cancel()
+	used := c.take(at)
+	if limit == 0 {
+		left := make(chan struct{})
+		defer func() { cancel(); <-left }()
+		go func() { defer close(left); c.listen(ctx, at, used, cancel) }()
+	}
+	replies, err := used.exchange(ctx, to.asking, commands)
+	switch {
+	case ctx.Err() != nil && caller.Err() != nil:
+		used.close()
+	case err != nil || said(replies[0].Err()).passes():
+		used.close() // a new connection may lead to another server
+		c.broken(at)
+	default:
+		c.put(at, used)
+	}
+	return replies, err
+}
+
+// listen ends a wait on a connection when its server does not answer any more, or another one has taken its place.
+func (c *Client) listen(ctx context.Context, at *node, waiting *line, end func()) {
+	every := time.NewTicker(silence * c.responseLimit)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		fresh := dial(at.options)
+		prompt, cancel := context.WithTimeout(ctx, c.responseLimit)
+		_, err := fresh.exchange(prompt, false, []command{{"PING"}})
+		cancel()
+		moved := fresh.remote.Load() != waiting.remote.Load()
+		fresh.close()
+		if err != nil || moved {
+			end()
+			return
+		}
+	}
+}
+
+// home is the node that has a key.
+func (c *Client) home(ctx context.Context, key string, to redirect) (*node, error) {
+	var theirs *redis.Options
+	switch rdb := c.rdb.(type) {
+	case *redis.Client:
+		theirs = rdb.Options()
+	case *redis.ClusterClient:
+		master, err := rdb.MasterForKey(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		theirs = master.Options()
+	}
+	addr := theirs.Addr
+	if to.addr != "" {
+		addr = to.from(addr)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.nodes[addr]
+	if at == nil {
+		at = &node{options: c.options(theirs, addr)}
+		c.nodes[addr] = at
+	}
+	return at, nil
+}
+
+// options are those of a connection of ours, which leads to where theirs do.
+func (c *Client) options(theirs *redis.Options, addr string) *redis.Options {
+	return &redis.Options{
+		Network:                      theirs.Network,
+		Addr:                         addr,
+		ClientName:                   theirs.ClientName,
+		Dialer:                       theirs.Dialer,
+		OnConnect:                    theirs.OnConnect,
+		Protocol:                     2,
+		Username:                     theirs.Username,
+		Password:                     theirs.Password,
+		CredentialsProvider:          theirs.CredentialsProvider,
+		CredentialsProviderContext:   theirs.CredentialsProviderContext,
+		StreamingCredentialsProvider: theirs.StreamingCredentialsProvider,
+		DB:                           theirs.DB,
+		TLSConfig:                    theirs.TLSConfig,
+		DisableIdentity:              theirs.DisableIdentity,
+		IdentitySuffix:               theirs.IdentitySuffix,
+		DialTimeout:                  c.responseLimit,
+		ReadTimeout:                  -1, // each request has a limit of its own
+		WriteTimeout:                 -1,
+		MaxRetries:                   -1, // who repeats a request has to know of it
+		PoolSize:                     1,
+	}
+}
+
+// take is a connection to a node.
+func (c *Client) take(at *node) *line {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last := len(at.idle) - 1; last >= 0 {
+		used := at.idle[last]
+		at.idle = at.idle[:last]
+		return used
+	}
+	return dial(at.options)
+}
+
+// put keeps a connection for whoever needs one next.
+func (c *Client) put(at *node, used *line) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(at.idle) < spare && !c.closed {
+		at.idle = append(at.idle, used)
+	} else {
+		used.close()
+	}
+}
+
+// broken lets go of the other connections to a node where one has failed, and has all locks renewed: a server that has
+// forgotten tenures takes them from who claims them first.
+func (c *Client) broken(at *node) {
+	c.mu.Lock()
+	idle := at.idle
+	at.idle = nil
+	c.mu.Unlock()
+	for _, used := range idle {
+		used.close()
+	}
+	if rdb, ok := c.rdb.(*redis.ClusterClient); ok {
+		rdb.ReloadState(context.Background())
+	}
+	c.hurry()
+}
+
+// dial is a connection, made when it is first used.
+func dial(options *redis.Options) *line {
+	l := new(line)
+	own := *options
+	own.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := options.Dialer(ctx, network, addr)
+		if err == nil {
+			l.remote.Store(conn.RemoteAddr().String())
+		}
+		return conn, err
+	}
+	l.client = redis.NewClient(&own)
+	l.conn = l.client.Conn()
+	return l
+}
+
+// exchange sends commands and reads their replies. It fails if one is missing, and closes the connection when the context
+// ends.
+func (l *line) exchange(ctx context.Context, asking bool, commands []command) ([]*redis.Cmd, error) {
+	stop := context.AfterFunc(ctx, l.close)
+	defer stop()
+	replies := make([]*redis.Cmd, 0, len(commands))
+	// Whatever it returns is the error of some command.
+	_, _ = l.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, command := range commands {
+			if asking {
+				pipe.Do(ctx, "ASKING")
+			}
+			replies = append(replies, pipe.Do(ctx, command...))
+		}
+		return nil
+	})
+	for _, reply := range replies {
+		if err := reply.Err(); err != nil && said(err) == nil && !errors.Is(err, redis.Nil) {
+			return nil, err
+		}
+	}
+	return replies, nil
+}
+
+// close closes the connection, also under whoever reads from it.
+func (l *line) close() { _ = l.client.Close() }
+
+// A redirect is the node of a cluster that has a key, or (asking) that is about to.
+type redirect struct {
+	addr   string
+	asking bool
+}
+
+// redirected is where the server says that the key is, as in MOVED 3999 127.0.0.1:6381.
+func redirected(refusal *ServerError) redirect {
+	if refusal == nil || refusal.Code != "MOVED" && refusal.Code != "ASK" {
+		return redirect{}
+	}
+	_, addr, _ := strings.Cut(refusal.Message, " ")
+	return redirect{addr, refusal.Code == "ASK"}
+}
+
+// from is the whole address, as told by a node that may not know its own host.
+func (r redirect) from(asked string) string {
+	host, port, err := net.SplitHostPort(r.addr)
+	if err != nil || host != "" && host != "?" {
+		return r.addr
+	}
+	host, _, _ = net.SplitHostPort(asked)
+	return net.JoinHostPort(host, port)
+}
