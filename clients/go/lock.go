@@ -1,6 +1,7 @@
 package lockward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,12 +100,15 @@ func (l *Lock) Lost() <-chan struct{} { return l.lost }
 // Context is a context that ends with parent, or when the lock is lost or released for the last time: context.Cause then
 // tells, with an error that is ErrLost or ErrReleased.
 func (l *Lock) Context(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
 	over := l.over
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, within{over}, parent))
 	stop := context.AfterFunc(over, func() { cancel(context.Cause(over)) })
 	context.AfterFunc(ctx, func() { stop() })
 	return ctx
 }
+
+// within finds the parent of a context that a Lock has made, which ends with what it names.
+type within struct{ over context.Context }
 
 // Renew gives the lock its lease anew. Who does so just before the work is made public knows that the lock was held up to
 // then. (It is renewed by itself, unless that was declined.)
@@ -171,9 +175,17 @@ func (l *Lock) Reenter(ctx context.Context) error {
 // released before. If the context ends, or no server answers (ErrUnreachable), a lock that was held once is given back in the
 // background, as well as that goes; also where the context has ended before. Client.Close waits for that.
 func (l *Lock) Release(ctx context.Context) error {
+	if parent, ok := ctx.Value(within{l.over}).(context.Context); ok { // ctx is about to end
+		if deadline, ok := ctx.Deadline(); ok {
+			var cancel func()
+			parent, cancel = context.WithDeadline(parent, deadline)
+			defer cancel()
+		}
+		ctx = parent
+	}
 	ctx, end, err := l.client.begin(ctx)
 	if err != nil {
-		return l.checked()
+		return cmp.Or(l.checked(), l.lose(err))
 	}
 	defer end()
 	l.mu.Lock()

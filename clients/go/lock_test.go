@@ -3,6 +3,10 @@ package lockward_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,15 +16,21 @@ import (
 	"lockward"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	redis.SetLogger(silence{})
+	goleak.VerifyTestMain(m)
+}
+
+// silence is what go-redis says of servers that are down on purpose.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
 
 // newClient is a client that ends with the test.
 func newClient(tb testing.TB, rdb redis.UniversalClient, options ...lockward.Option) *lockward.Client {
 	tb.Helper()
 	client, err := lockward.New(rdb, options...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	tb.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -28,9 +38,7 @@ func newClient(tb testing.TB, rdb redis.UniversalClient, options ...lockward.Opt
 func acquire(tb testing.TB, client *lockward.Client, key string, options ...lockward.AcquireOption) *lockward.Lock {
 	tb.Helper()
 	lock, err := client.Acquire(tb.Context(), key, options...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return lock
 }
 
@@ -41,6 +49,7 @@ func check(tb testing.TB, err error) {
 	}
 }
 
+// expect checks that an error is all that is wanted.
 func expect(tb testing.TB, err error, wanted ...error) {
 	tb.Helper()
 	for _, want := range wanted {
@@ -50,13 +59,37 @@ func expect(tb testing.TB, err error, wanted ...error) {
 	}
 }
 
+// refused checks that an error is a server's own.
+func refused(tb testing.TB, err error, code string) {
+	tb.Helper()
+	var refusal *lockward.ServerError
+	if !errors.As(err, &refusal) || refusal.Code != code {
+		tb.Fatalf("got %v, not %s", err, code)
+	}
+}
+
+// acquiring acquires a lock in the background.
+func acquiring(
+	ctx context.Context, client *lockward.Client, key string, options ...lockward.AcquireOption,
+) (<-chan *lockward.Lock, <-chan error) {
+	granted, failed := make(chan *lockward.Lock, 1), make(chan error, 1)
+	go func() {
+		if lock, err := client.Acquire(ctx, key, options...); err != nil {
+			failed <- err
+		} else {
+			granted <- lock
+		}
+	}()
+	return granted, failed
+}
+
 func TestAcquireAndRelease(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
 	first := acquire(t, client, "k")
-	if !first.Held() || first.Holds() != 1 {
-		t.Fatal("not held")
+	if !first.Held() || first.Holds() != 1 || first.Key() != "k" || time.Until(first.Until()) > 30*time.Second {
+		t.Fatal("not held as it should be")
 	}
 	if holders, _ := s.info("k"); len(holders) != 1 || holders[0] != (holder{first.Owner(), first.Token(), 1}) {
 		t.Fatal(holders)
@@ -68,9 +101,551 @@ func TestAcquireAndRelease(t *testing.T) {
 		t.Fatal("still held", holders)
 	}
 	expect(t, first.Release(t.Context()), lockward.ErrReleased)
+	expect(t, first.Renew(t.Context()), lockward.ErrReleased)
+	expect(t, first.Reenter(t.Context()), lockward.ErrReleased)
 	second := acquire(t, client, "k", lockward.WithLease(time.Minute))
 	if second.Token() <= first.Token() || second.Owner() == first.Owner() {
 		t.Fatal(first.Token(), second.Token())
 	}
-	check(t, second.Release(context.Background()))
+	if left := time.Until(second.Until()); left > time.Minute || left < 30*time.Second {
+		t.Fatal(left)
+	}
+	check(t, second.Release(t.Context()))
+	select {
+	case <-second.Lost():
+		t.Fatal("a lock that was released is not lost")
+	default:
+	}
+}
+
+func TestTheServersOwnLease(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "default-lease", "70000")
+	lock := acquire(t, newClient(t, s.client()), "k")
+	if left := time.Until(lock.Until()); left > 70*time.Second || left < 40*time.Second {
+		t.Fatal(left)
+	}
+	check(t, lock.Release(t.Context()))
+}
+
+func TestAnyStringIsAName(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	for _, name := range []string{"", "\x00\xff\r\n", strings.Repeat("k", 100_000), "{a}b"} {
+		check(t, client.Do(t.Context(), name, func(context.Context, *lockward.Lock) error { return nil }))
+	}
+}
+
+func TestReentry(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock := acquire(t, newClient(t, s.client()), "k")
+	holds := func(want int) {
+		t.Helper()
+		holders, _ := s.info("k")
+		if lock.Holds() != want || len(holders) != 1 || holders[0] != (holder{lock.Owner(), lock.Token(), int64(want)}) {
+			t.Fatal(lock.Holds(), holders)
+		}
+	}
+	check(t, lock.Reenter(t.Context()))
+	check(t, lock.Reenter(t.Context()))
+	holds(3)
+	check(t, lock.Release(t.Context()))
+	holds(2)
+	check(t, lock.Reenter(t.Context()))
+	holds(3)
+	for range 2 {
+		check(t, lock.Release(t.Context()))
+	}
+	holds(1)
+	check(t, lock.Release(t.Context()))
+	if holders, _ := s.info("k"); holders != nil {
+		t.Fatal(holders)
+	}
+}
+
+func TestALockIsUsedByManyGoroutines(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock := acquire(t, newClient(t, s.client()), "k")
+	var working sync.WaitGroup
+	for range 20 {
+		working.Add(1)
+		go func() {
+			defer working.Done()
+			if err := errors.Join(lock.Reenter(t.Context()), lock.Renew(t.Context()), lock.Release(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	working.Wait()
+	if holders, _ := s.info("k"); len(holders) != 1 || holders[0].holds != 1 || lock.Holds() != 1 {
+		t.Fatal(holders)
+	}
+	var released [2]error
+	for i := range released {
+		working.Add(1)
+		go func() { defer working.Done(); released[i] = lock.Release(t.Context()) }()
+	}
+	working.Wait()
+	if (released[0] == nil) == (released[1] == nil) {
+		t.Fatal(released)
+	}
+	expect(t, errors.Join(released[:]...), lockward.ErrReleased)
+}
+
+func TestGoroutinesExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	count, last := 0, int64(0) // the race detector watches them
+	var working sync.WaitGroup
+	for range 50 {
+		working.Add(1)
+		go func() {
+			defer working.Done()
+			err := client.Do(t.Context(), "k", func(_ context.Context, lock *lockward.Lock) error {
+				count++
+				if lock.Token() <= last {
+					return fmt.Errorf("token %d after %d", lock.Token(), last)
+				}
+				last = lock.Token()
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	working.Wait()
+	if count != 50 {
+		t.Fatal(count)
+	}
+}
+
+func TestDo(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	free := func() {
+		t.Helper()
+		if holders, _ := s.info("k"); holders != nil {
+			t.Fatal(holders)
+		}
+	}
+	failure := errors.New("a failure")
+	var inside context.Context
+	err := client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
+		inside = ctx
+		if !lock.Held() || ctx.Err() != nil {
+			t.Error("not held")
+		}
+		return failure
+	})
+	if err != failure { // not even wrapped
+		t.Fatal(err)
+	}
+	free()
+	receive(t, "the end of the context", inside.Done())
+	expect(t, context.Cause(inside), lockward.ErrReleased)
+
+	func() {
+		defer func() { _ = recover() }()
+		_ = client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { panic("at the disco") })
+		t.Error("no panic")
+	}()
+	free()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	err = client.Do(ctx, "k", func(ctx context.Context, _ *lockward.Lock) error {
+		cancel()
+		return ctx.Err()
+	})
+	if err != context.Canceled {
+		t.Fatal(err)
+	}
+	free()
+
+	check(t, client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error { return lock.Release(ctx) }))
+
+	err = client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
+		s.do("DEL", "k")
+		receive(t, "the loss", ctx.Done())
+		expect(t, context.Cause(ctx), lockward.ErrLost)
+		return failure
+	}, lockward.WithLease(300*time.Millisecond))
+	expect(t, err, lockward.ErrLost, failure)
+
+	err = client.Do(ctx, "k", func(context.Context, *lockward.Lock) error { t.Error("done"); return nil })
+	expect(t, err, context.Canceled)
+}
+
+func TestContext(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock := acquire(t, newClient(t, s.client()), "k")
+	stop := errors.New("stop")
+	parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), holder{}, "a value"))
+	ctx, other := lock.Context(parent), lock.Context(t.Context())
+	if ctx.Value(holder{}) != "a value" {
+		t.Fatal("not derived")
+	}
+	cancel(stop)
+	receive(t, "the end of the context", ctx.Done())
+	expect(t, context.Cause(ctx), stop)
+	if other.Err() != nil || !lock.Held() {
+		t.Fatal("it ends with its own parent only")
+	}
+	check(t, lock.Release(t.Context()))
+	receive(t, "the end of the other", other.Done())
+	expect(t, context.Cause(other), lockward.ErrReleased)
+	late := lock.Context(t.Context())
+	receive(t, "the end of one that came late", late.Done())
+}
+
+func TestWaitersAreServedInTheirOrder(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k")
+	order := make(chan int, 5)
+	for i := range 5 {
+		go func() {
+			_ = client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { order <- i; return nil })
+		}()
+		s.waitFor("k", int64(i+1))
+	}
+	check(t, client.Do(t.Context(), "another", func(context.Context, *lockward.Lock) error { return nil }))
+	check(t, lock.Release(t.Context()))
+	for i := range 5 {
+		if got := receive(t, "a grant", order); got != i {
+			t.Fatal(got, i)
+		}
+	}
+}
+
+func TestTheDeadlineIsTheWaitLimit(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k")
+	before := s.calls("lock.release")
+	started := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := client.Acquire(ctx, "k")
+	expect(t, err, lockward.ErrBusy, context.DeadlineExceeded)
+	if waited := time.Since(started); waited < 190*time.Millisecond {
+		t.Error("it has waited for no more than", waited)
+	}
+	if _, waiters := s.info("k"); waiters != 0 || s.calls("lock.release") != before {
+		t.Fatal("it has left something behind")
+	}
+	check(t, lock.Release(t.Context()))
+}
+
+func TestWhoGivesUpWaitingLeavesTheQueueAtOnce(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k")
+	stop := errors.New("stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	_, failed := acquiring(ctx, client, "k")
+	s.waitFor("k", 1)
+	cancel(stop)
+	expect(t, receive(t, "the end of the wait", failed), stop, context.Canceled)
+	s.waitFor("k", 0)
+	check(t, lock.Release(t.Context()))
+}
+
+func TestAGrantToWhoHasLeftIsGivenBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	for range 100 {
+		lock := acquire(t, client, "k", lockward.WithLease(time.Hour))
+		ctx, cancel := context.WithCancel(t.Context())
+		granted, failed := acquiring(ctx, client, "k", lockward.WithLease(time.Hour))
+		s.waitFor("k", 1)
+		released := make(chan error, 1)
+		go func() { released <- lock.Release(t.Context()) }()
+		cancel()
+		select {
+		case lock := <-granted:
+			check(t, lock.Release(t.Context()))
+		case err := <-failed:
+			expect(t, err, context.Canceled)
+		}
+		check(t, <-released)
+		eventually(t, "it is free", func() bool { holders, _ := s.info("k"); return holders == nil })
+	}
+}
+
+func TestMoreWaitersThanConnections(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithWaiters(2))
+	lock := acquire(t, client, "k")
+	done := make(chan error, 10)
+	for range 10 {
+		go func() {
+			done <- client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { return nil })
+		}()
+	}
+	s.waitFor("k", 2)
+	check(t, client.Do(t.Context(), "free", func(context.Context, *lockward.Lock) error { return nil }))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := client.Acquire(ctx, "k")
+	expect(t, err, lockward.ErrBusy, context.DeadlineExceeded)
+	if _, waiters := s.info("k"); waiters != 2 {
+		t.Fatal(waiters)
+	}
+	check(t, lock.Release(t.Context()))
+	for range 10 {
+		check(t, receive(t, "a turn", done))
+	}
+}
+
+func TestWhoHasWaitedLongHasAWholeLease(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lease := 2 * time.Second
+	lock := acquire(t, client, "k")
+	granted, _ := acquiring(t.Context(), client, "k", lockward.WithLease(lease), lockward.WithoutRenewal())
+	s.waitFor("k", 1)
+	time.Sleep(lease) // what is tested is that so much time has passed
+	check(t, lock.Release(t.Context()))
+	if late := receive(t, "the grant", granted); !late.Held() || s.calls("lock.renew") != 1 {
+		t.Fatal("its lease is over by its own clock")
+	}
+}
+
+func TestLocksAreRenewedTogether(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	locks := make([]*lockward.Lock, 100)
+	for i := range locks {
+		locks[i] = acquire(t, client, fmt.Sprint(i), lockward.WithLease(2*time.Second))
+	}
+	eventually(t, "each is renewed five times", func() bool { return s.calls("lock.renew") > 5*len(locks) })
+	for _, lock := range locks {
+		if !lock.Held() {
+			t.Fatal("lost")
+		}
+		check(t, lock.Release(t.Context()))
+	}
+	if connected := strings.Count(s.do("CLIENT", "LIST").(string), "\n"); connected > 5 {
+		t.Fatal(connected, "connections")
+	}
+	calls := s.calls("lock.renew")
+	time.Sleep(time.Second) // longer than a third of the lease
+	if more := s.calls("lock.renew") - calls; more != 0 {
+		t.Fatal(more, "renewals of what was released")
+	}
+}
+
+func TestWithoutRenewal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithLease(400*time.Millisecond), lockward.WithoutRenewal())
+	first := lock.Until()
+	check(t, lock.Renew(t.Context()))
+	if !lock.Until().After(first) {
+		t.Fatal("not renewed by hand")
+	}
+	receive(t, "the loss", lock.Lost())
+	if lock.Held() || lock.Holds() != 0 {
+		t.Fatal("held")
+	}
+	expect(t, lock.Release(t.Context()), lockward.ErrLost)
+	expect(t, lock.Renew(t.Context()), lockward.ErrLost)
+	expect(t, lock.Reenter(t.Context()), lockward.ErrLost)
+	if calls := s.calls("lock.renew"); calls != 1 {
+		t.Fatal(calls, "renewals")
+	}
+}
+
+func TestALockThatIsTakenAwayIsLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	for name, theft := range map[string]func(*lockward.Lock){
+		"deleted":     func(l *lockward.Lock) { s.do("DEL", l.Key()) },
+		"overwritten": func(l *lockward.Lock) { s.do("SET", l.Key(), "a string") },
+		"broken":      func(l *lockward.Lock) { s.do("LOCK.RELEASE", l.Key(), l.Owner(), "ALL") },
+		"taken": func(l *lockward.Lock) {
+			s.do("LOCK.RELEASE", l.Key(), l.Owner(), "ALL")
+			s.do("LOCK.ACQUIRE", l.Key(), "a thief")
+		},
+		"taken by the owner": func(l *lockward.Lock) {
+			s.do("LOCK.RELEASE", l.Key(), l.Owner(), "ALL")
+			s.do("LOCK.ACQUIRE", l.Key(), l.Owner())
+		},
+	} {
+		soon := acquire(t, client, name+" soon", lockward.WithLease(600*time.Millisecond))
+		theft(soon)
+		receive(t, "the loss, as the renewal tells", soon.Lost())
+		if soon.Held() {
+			t.Fatal(name, "held")
+		}
+		expect(t, soon.Release(t.Context()), lockward.ErrLost)
+
+		for what, ask := range map[string]func(*lockward.Lock) error{
+			"release": func(l *lockward.Lock) error { return l.Release(t.Context()) },
+			"renew":   func(l *lockward.Lock) error { return l.Renew(t.Context()) },
+			"reenter": func(l *lockward.Lock) error { return l.Reenter(t.Context()) },
+		} {
+			lock := acquire(t, client, name+what)
+			theft(lock)
+			expect(t, ask(lock), lockward.ErrLost)
+			if lock.Held() {
+				t.Fatal(name, what, "held")
+			}
+		}
+	}
+}
+
+func TestWhatTheServerRefuses(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "max-waiters", "1")
+	rdb := s.client()
+	client := newClient(t, rdb)
+	s.do("SET", "string", "")
+	_, err := client.Acquire(t.Context(), "string")
+	refused(t, err, "WRONGTYPE")
+	for _, lease := range []time.Duration{0, -1, time.Microsecond, 1 << 62} {
+		_, err = client.Acquire(t.Context(), "k", lockward.WithLease(lease))
+		refused(t, err, "ERR")
+	}
+	lock := acquire(t, client, "k")
+	granted, _ := acquiring(t.Context(), client, "k")
+	s.waitFor("k", 1)
+	_, err = client.Acquire(t.Context(), "k")
+	refused(t, err, "MAXWAITERS")
+	check(t, lock.Release(t.Context()))
+	check(t, receive(t, "the grant", granted).Release(t.Context()))
+
+	user := func(rules ...any) *lockward.Client {
+		s.do(append([]any{"ACL", "SETUSER", "u", "reset", "on", ">secret", "~*", "+@connection"}, rules...)...)
+		options := *rdb.Options()
+		options.Username, options.Password = "u", "secret"
+		theirs := redis.NewClient(&options)
+		t.Cleanup(func() { _ = theirs.Close() })
+		return newClient(t, theirs)
+	}
+	_, err = user().Acquire(t.Context(), "k")
+	refused(t, err, "NOPERM")
+	_, err = user("+lock.acquire", "+lock.release").Acquire(t.Context(), "k")
+	refused(t, err, "NOPERM") // LOCK.INFO
+	if holders, _ := s.info("k"); holders != nil {
+		t.Fatal("a grant is left behind", holders)
+	}
+	without := user("+lock.acquire", "+lock.release")
+	check(t, acquire(t, without, "k", lockward.WithLease(time.Minute)).Release(t.Context()))
+
+	wrong := *rdb.Options()
+	wrong.Username, wrong.Password = "u", "wrong"
+	theirs := redis.NewClient(&wrong)
+	t.Cleanup(func() { _ = theirs.Close() })
+	_, err = newClient(t, theirs).Acquire(t.Context(), "k")
+	refused(t, err, "WRONGPASS")
+}
+
+func TestWithReplicas(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	enough := lockward.WithReplicas(1, 50*time.Millisecond)
+	_, err := client.Acquire(t.Context(), "k", enough)
+	expect(t, err, lockward.ErrUnreplicated)
+	if holders, _ := s.info("k"); holders != nil {
+		t.Fatal("a grant is left behind", holders)
+	}
+	replica := startServer(t, "--repl-diskless-sync-delay", "0")
+	host, port, _ := strings.Cut(s.addr, ":")
+	replica.do("REPLICAOF", host, port)
+	eventually(t, "the replica is there", func() bool {
+		return strings.Contains(replica.do("INFO", "replication").(string), "master_link_status:up")
+	})
+	patient := lockward.WithReplicas(1, patience)
+	lock := acquire(t, client, "k", patient)
+	granted, _ := acquiring(t.Context(), client, "k", patient, lockward.WithLease(time.Minute))
+	s.waitFor("k", 1)
+	check(t, lock.Release(t.Context()))
+	check(t, receive(t, "the grant", granted).Release(t.Context()))
+}
+
+func TestALockThatTheProgramDropsIsRenewedNoMore(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	parent, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lock := acquire(t, client, "k", lockward.WithLease(500*time.Millisecond))
+	told, ctx := lock.Lost(), lock.Context(parent)
+	runtime.KeepAlive(lock)
+	eventually(t, "it ends", func() bool {
+		runtime.GC()
+		holders, _ := s.info("k")
+		return holders == nil
+	})
+	receive(t, "the loss", told)
+	receive(t, "the end of the context", ctx.Done())
+	expect(t, context.Cause(ctx), lockward.ErrLost)
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k")
+	_, failed := acquiring(t.Context(), client, "k")
+	s.waitFor("k", 1)
+	check(t, client.Close())
+	expect(t, receive(t, "the end of the wait", failed), lockward.ErrClosed)
+	receive(t, "the loss", lock.Lost())
+	expect(t, lock.Release(t.Context()), lockward.ErrLost, lockward.ErrClosed)
+	_, err := client.TryAcquire(t.Context(), "free")
+	expect(t, err, lockward.ErrClosed)
+	expect(t, client.Close(), lockward.ErrClosed)
+	if holders, waiters := s.info("k"); len(holders) != 1 || waiters != 0 {
+		t.Fatal(holders, waiters)
+	}
+	eventually(t, "all connections are closed", func() bool {
+		return strings.Count(s.do("CLIENT", "LIST").(string), "\n") == 1
+	})
+}
+
+func TestAContextThatHasEndedKeepsNoLockFromBeingGivenBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := lock.Release(ctx); err != nil {
+		expect(t, err, context.Canceled)
+	}
+	check(t, client.Close())
+	if holders, _ := s.info("k"); holders != nil {
+		t.Fatal(holders)
+	}
+}
+
+func TestOnlyClientsThatItKnows(t *testing.T) {
+	t.Parallel()
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	if _, err := lockward.New(ring); err == nil {
+		t.Fatal("a ring is refused")
+	}
+	if _, err := lockward.New(nil); err == nil {
+		t.Fatal("nil is refused")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -50,24 +51,61 @@ func startServer(tb testing.TB, settings ...string) *server {
 	return s
 }
 
+// do sends a command.
+func (s *server) do(args ...any) any {
+	s.tb.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr})
+	defer rdb.Close()
+	reply, err := rdb.Do(context.Background(), args...).Result()
+	if err != nil && err != redis.Nil {
+		s.tb.Fatal(args, err)
+	}
+	return reply
+}
+
+// calls is how often a command was sent, since the server has started.
+func (s *server) calls(command string) int {
+	s.tb.Helper()
+	for line := range strings.Lines(s.do("INFO", "commandstats").(string)) {
+		if stats, found := strings.CutPrefix(line, "cmdstat_"+command+":calls="); found {
+			count, _, _ := strings.Cut(stats, ",")
+			calls, _ := strconv.Atoi(count)
+			return calls
+		}
+	}
+	return 0
+}
+
 // start starts the server, and returns when it answers.
 func (s *server) start() {
 	s.tb.Helper()
 	var log strings.Builder
 	s.running = exec.Command(s.command, s.args...)
+	s.running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also where the tests end by a panic
 	s.running.Stdout = &log
 	if err := s.running.Start(); err != nil {
 		s.tb.Fatal(err)
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
-	defer rdb.Close()
-	for end := time.Now().Add(patience); rdb.Ping(context.Background()).Err() != nil; {
+	for end := time.Now().Add(patience); !s.answers(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.kill()
 			s.tb.Fatalf("the server does not start:\n%s", &log)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// answers tells whether the server is there, and has loaded its data.
+func (s *server) answers() bool {
+	conn, err := net.DialTimeout("tcp", s.addr, time.Second)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	_, _ = conn.Write([]byte("PING\r\n"))
+	reply := make([]byte, 7)
+	_, err = io.ReadFull(conn, reply)
+	return err == nil && string(reply) == "+PONG\r\n"
 }
 
 // kill ends the server as a crash does.

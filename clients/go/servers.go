@@ -1,9 +1,11 @@
 package lockward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 const (
@@ -70,6 +73,9 @@ func (c *Client) ask(
 			}
 			err = refusal
 		} else {
+			if refusal := said(err); refusal != nil && !refusal.passes() { // it does not let this client in
+				return nil, refusal
+			}
 			to = redirect{}
 			repeated = true
 		}
@@ -207,10 +213,12 @@ func (c *Client) options(theirs *redis.Options, addr string) *redis.Options {
 		DisableIdentity:              theirs.DisableIdentity,
 		IdentitySuffix:               theirs.IdentitySuffix,
 		DialTimeout:                  c.responseLimit,
+		DialerRetries:                1,
 		ReadTimeout:                  -1, // each request has a limit of its own
 		WriteTimeout:                 -1,
 		MaxRetries:                   -1, // who repeats a request has to know of it
 		PoolSize:                     1,
+		MaintNotificationsConfig:     &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 
@@ -275,8 +283,7 @@ func (l *line) exchange(ctx context.Context, asking bool, commands []command) ([
 	stop := context.AfterFunc(ctx, l.close)
 	defer stop()
 	replies := make([]*redis.Cmd, 0, len(commands))
-	// Whatever it returns is the error of some command.
-	_, _ = l.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err := l.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, command := range commands {
 			if asking {
 				pipe.Do(ctx, "ASKING")
@@ -286,8 +293,11 @@ func (l *line) exchange(ctx context.Context, asking bool, commands []command) ([
 		return nil
 	})
 	for _, reply := range replies {
-		if err := reply.Err(); err != nil && said(err) == nil && !errors.Is(err, redis.Nil) {
-			return nil, err
+		switch own := reply.Err(); {
+		case own == nil && reply.Val() == nil: // it was not even asked for
+			return nil, cmp.Or(err, io.ErrUnexpectedEOF)
+		case own != nil && said(own) == nil && !errors.Is(own, redis.Nil):
+			return nil, own
 		}
 	}
 	return replies, nil

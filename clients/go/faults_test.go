@@ -1,0 +1,290 @@
+package lockward_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockward"
+)
+
+// through is a client of go-redis that goes through a proxy.
+func through(tb testing.TB, p *proxy) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: p.addr})
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func TestALostReplyCountsNothingTwice(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var losing atomic.Value // what is lost next
+	losing.Store("")
+	var lost atomic.Int64
+	p := startProxy(t, s.addr, func(request string) fate {
+		if name := losing.Load().(string); name != "" && strings.Contains(request, name) {
+			losing.Store("")
+			lost.Add(1)
+			return replyLost
+		}
+		return heard
+	})
+	client := newClient(t, through(t, p))
+	holds := func(want int64) {
+		t.Helper()
+		if holders, _ := s.info("k"); len(holders) != 1 || holders[0].holds != want {
+			t.Fatal(holders)
+		}
+	}
+	losing.Store("LOCK.ACQUIRE")
+	lock := acquire(t, client, "k")
+	holds(1)
+	losing.Store("LOCK.ACQUIRE")
+	check(t, lock.Reenter(t.Context()))
+	holds(2)
+	losing.Store("LOCK.RENEW")
+	check(t, lock.Renew(t.Context()))
+	losing.Store("LOCK.RELEASE")
+	check(t, lock.Release(t.Context()))
+	holds(1)
+	granted, _ := acquiring(t.Context(), client, "k")
+	s.waitFor("k", 1)
+	losing.Store("LOCK.RELEASE")
+	check(t, lock.Release(t.Context()))
+	late := receive(t, "the grant", granted)
+	holds(1)
+	check(t, late.Release(t.Context()))
+	if lost.Load() != 5 {
+		t.Fatal(lost.Load(), "replies are lost")
+	}
+}
+
+func TestAThousandLostRepliesMiscountNothing(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var lost atomic.Int64
+	p := startProxy(t, s.addr, func(request string) fate {
+		if !strings.Contains(request, "LOCK.") || rand.IntN(2) > 0 {
+			return heard
+		}
+		lost.Add(1)
+		return 1 + fate(rand.IntN(2))
+	})
+	client := newClient(t, through(t, p), lockward.WithPatience(time.Minute))
+	var working sync.WaitGroup
+	var inside atomic.Int64
+	for range 8 {
+		working.Add(1)
+		go func() {
+			defer working.Done()
+			for i := 0; lost.Load() < 1000; i++ {
+				err := client.Do(t.Context(), fmt.Sprint(i%2), func(ctx context.Context, lock *lockward.Lock) error {
+					if i%2 == 0 && inside.Add(1) != 1 {
+						t.Error("two at a time")
+					}
+					if err := lock.Reenter(ctx); err != nil {
+						return err
+					}
+					if holders, _ := s.info(lock.Key()); len(holders) != 1 || holders[0].holds != 2 {
+						t.Error(holders)
+					}
+					if i%2 == 0 {
+						inside.Add(-1)
+					}
+					return lock.Release(ctx)
+				}, lockward.WithLease(time.Hour))
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	working.Wait()
+	for i := range 2 {
+		if holders, waiters := s.info(fmt.Sprint(i)); holders != nil || waiters != 0 {
+			t.Fatal(holders, waiters)
+		}
+	}
+}
+
+func TestAWaiterWhoseConnectionBreaksWaitsOn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := startProxy(t, s.addr, func(string) fate { return heard })
+	client := newClient(t, through(t, p))
+	lock := acquire(t, client, "k")
+	granted, _ := acquiring(t.Context(), client, "k")
+	for range 3 {
+		s.waitFor("k", 1)
+		p.cut()
+		s.waitFor("k", 0)
+	}
+	s.waitFor("k", 1)
+	check(t, lock.Release(t.Context()))
+	check(t, receive(t, "the grant", granted).Release(t.Context()))
+}
+
+func TestABrokenConnectionHasAllLocksRenewedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := startProxy(t, s.addr, func(string) fate { return heard })
+	client := newClient(t, through(t, p))
+	locks := make([]*lockward.Lock, 5)
+	for i := range locks {
+		var options []lockward.AcquireOption
+		if i == 0 {
+			options = append(options, lockward.WithoutRenewal(), lockward.WithLease(time.Minute))
+		}
+		locks[i] = acquire(t, client, fmt.Sprint(i), options...)
+	}
+	p.cut()
+	acquire(t, client, "another")
+	eventually(t, "they are renewed", func() bool { return s.calls("lock.renew") >= 5 })
+	for _, lock := range locks {
+		check(t, lock.Release(t.Context()))
+	}
+}
+
+func TestATenureOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]string{
+		"remembered": {"default-lease", "20000", "--appendonly", "yes", "--appendfsync", "always"},
+		"forgotten":  {"default-lease", "20000", "quarantine", "20000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, settings...)
+			rdb := s.client()
+			if name == "forgotten" {
+				s.do("CONFIG", "SET", "lock.quarantine", "0")
+			}
+			client := newClient(t, rdb)
+			kept, released := acquire(t, client, "kept"), acquire(t, client, "released")
+			entered, left := acquire(t, client, "entered"), acquire(t, client, "left")
+			check(t, left.Reenter(t.Context()))
+			granted, _ := acquiring(t.Context(), client, "kept")
+			s.waitFor("kept", 1)
+			s.kill()
+			s.start()
+			check(t, released.Release(t.Context()))
+			check(t, entered.Reenter(t.Context()))
+			check(t, left.Release(t.Context()))
+			eventually(t, "it is there", func() bool { holders, _ := s.info("kept"); return len(holders) == 1 })
+			s.waitFor("kept", 1)
+			for lock, holds := range map[*lockward.Lock]int64{kept: 1, entered: 2, left: 1} {
+				holders, _ := s.info(lock.Key())
+				if len(holders) != 1 || holders[0] != (holder{lock.Owner(), lock.Token(), holds}) || !lock.Held() {
+					t.Fatal(lock.Key(), holders)
+				}
+			}
+			s.do("CONFIG", "SET", "lock.quarantine", "0")
+			check(t, kept.Release(t.Context()))
+			check(t, receive(t, "the grant", granted).Release(t.Context()))
+		})
+	}
+}
+
+func TestAServerThatForgetsLosesTheLock(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithLease(3*time.Second))
+	s.kill()
+	s.start()
+	receive(t, "the loss", lock.Lost())
+	err := lock.Release(t.Context())
+	expect(t, err, lockward.ErrLost)
+	refused(t, err, "NOTHELD")
+}
+
+func TestAServerThatStandsStillLosesTheLockWithItsLease(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithResponseLimit(200*time.Millisecond), lockward.WithPatience(time.Second))
+	lock := acquire(t, client, "k", lockward.WithLease(time.Second))
+	other := acquire(t, client, "other", lockward.WithLease(time.Minute))
+	s.pause()
+	receive(t, "the loss", lock.Lost())
+	if lock.Held() || !other.Held() {
+		t.Fatal("held")
+	}
+	expect(t, lock.Release(t.Context()), lockward.ErrLost)
+	expect(t, other.Renew(t.Context()), lockward.ErrUnreachable)
+	_, err := client.TryAcquire(t.Context(), "another")
+	expect(t, err, lockward.ErrUnreachable)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = client.Acquire(ctx, "another")
+	expect(t, err, lockward.ErrUnreachable, context.DeadlineExceeded)
+	expect(t, other.Release(t.Context()), lockward.ErrUnreachable)
+	if other.Held() {
+		t.Fatal("held, though its release was asked for")
+	}
+	s.resume()
+	eventually(t, "what was asked for is given back", func() bool {
+		others, _ := s.info("other")
+		another, _ := s.info("another")
+		return others == nil && another == nil
+	})
+}
+
+func TestAWaitLimitHoldsThoughTheServerStandsStill(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithResponseLimit(200*time.Millisecond))
+	lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, failed := acquiring(ctx, client, "k")
+	s.waitFor("k", 1)
+	s.pause()
+	expect(t, receive(t, "the end of the wait", failed), lockward.ErrUnreachable, context.DeadlineExceeded)
+	s.resume()
+	check(t, lock.Release(t.Context()))
+}
+
+func TestAWaiterLeavesAServerThatStandsStill(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithResponseLimit(100*time.Millisecond), lockward.WithPatience(500*time.Millisecond))
+	lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
+	granted, failed := acquiring(t.Context(), client, "k")
+	s.waitFor("k", 1)
+	time.Sleep(time.Second) // it is asked whether it is there, and is
+	if _, waiters := s.info("k"); waiters != 1 {
+		t.Fatal(waiters)
+	}
+	s.pause()
+	select {
+	case <-granted:
+		t.Fatal("granted")
+	case err := <-failed:
+		expect(t, err, lockward.ErrUnreachable)
+	case <-time.After(patience):
+		t.Fatal("it waits for ever")
+	}
+	s.resume()
+	check(t, lock.Release(t.Context()))
+}
+
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + freePort()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	client := newClient(t, rdb, lockward.WithPatience(200*time.Millisecond))
+	_, err := client.Acquire(t.Context(), "k")
+	expect(t, err, lockward.ErrUnreachable)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, failed := acquiring(ctx, client, "k")
+	cancel()
+	if err := receive(t, "the end", failed); err == nil {
+		t.Fatal("acquired")
+	}
+}

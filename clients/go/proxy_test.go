@@ -1,0 +1,118 @@
+package lockward_test
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// A fate is what happens to a request.
+type fate int
+
+const (
+	heard fate = iota
+	requestLost
+	replyLost
+)
+
+// A proxy stands before a server, and decides what of each request gets through. Where something is lost, the connection is
+// cut.
+type proxy struct {
+	addr     string
+	decide   func(request string) fate
+	listener net.Listener
+	working  sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func startProxy(tb testing.TB, server string, decide func(request string) fate) *proxy {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := &proxy{
+		addr: listener.Addr().String(), decide: decide, listener: listener, conns: make(map[net.Conn]struct{}),
+	}
+	p.working.Add(1)
+	go func() {
+		defer p.working.Done()
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.working.Add(1)
+			go p.serve(conn, server)
+		}
+	}()
+	tb.Cleanup(func() {
+		_ = listener.Close()
+		p.cut()
+		p.working.Wait()
+	})
+	return p
+}
+
+func (p *proxy) serve(client net.Conn, addr string) {
+	defer p.working.Done()
+	defer client.Close()
+	server, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	p.mu.Lock()
+	p.conns[client] = struct{}{}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.conns, client)
+		p.mu.Unlock()
+	}()
+	var swallow atomic.Bool
+	p.working.Add(1)
+	go func() {
+		defer p.working.Done()
+		defer client.Close()
+		buffer := make([]byte, 65536)
+		for {
+			n, err := server.Read(buffer)
+			if err != nil || swallow.Load() {
+				return
+			}
+			if _, err := client.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}()
+	buffer := make([]byte, 65536)
+	for {
+		n, err := client.Read(buffer)
+		if err != nil {
+			return
+		}
+		switch p.decide(string(buffer[:n])) {
+		case requestLost:
+			return
+		case replyLost:
+			swallow.Store(true)
+		case heard:
+		}
+		if _, err := server.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// cut cuts all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+}
