@@ -430,9 +430,9 @@ func TestLocksAreRenewedTogether(t *testing.T) {
 	client := newClient(t, s.client())
 	locks := make([]*lockward.Lock, 100)
 	for i := range locks {
-		locks[i] = acquire(t, client, fmt.Sprint(i), lockward.WithLease(2*time.Second))
+		locks[i] = acquire(t, client, fmt.Sprint(i), lockward.WithLease(1500*time.Millisecond))
 	}
-	eventually(t, "each is renewed five times", func() bool { return s.calls("lock.renew") > 5*len(locks) })
+	eventually(t, "each is renewed four times", func() bool { return s.calls("lock.renew") > 4*len(locks) })
 	for _, lock := range locks {
 		if !lock.Held() {
 			t.Fatal("lost")
@@ -443,7 +443,7 @@ func TestLocksAreRenewedTogether(t *testing.T) {
 		t.Fatal(connected, "connections")
 	}
 	calls := s.calls("lock.renew")
-	time.Sleep(time.Second) // longer than a third of the lease
+	time.Sleep(600 * time.Millisecond) // longer than a third of the lease
 	if more := s.calls("lock.renew") - calls; more != 0 {
 		t.Fatal(more, "renewals of what was released")
 	}
@@ -559,7 +559,7 @@ func TestWhatTheServerRefuses(t *testing.T) {
 
 func TestWithReplicas(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := startServer(t, "--repl-diskless-sync-delay", "0")
 	client := newClient(t, s.client())
 	enough := lockward.WithReplicas(1, 50*time.Millisecond)
 	_, err := client.Acquire(t.Context(), "k", enough)
@@ -567,7 +567,7 @@ func TestWithReplicas(t *testing.T) {
 	if holders, _ := s.info("k"); holders != nil {
 		t.Fatal("a grant is left behind", holders)
 	}
-	replica := startServer(t, "--repl-diskless-sync-delay", "0")
+	replica := startServer(t)
 	host, port, _ := strings.Cut(s.addr, ":")
 	replica.do("REPLICAOF", host, port)
 	eventually(t, "the replica is there", func() bool {

@@ -38,15 +38,19 @@ func startServer(tb testing.TB, settings ...string) *server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	port := freePort()
-	args := []string{
-		"--port", port, "--bind", "127.0.0.1", "--dir", tb.TempDir(), "--save", "", "--loadmodule", module,
-	}
-	s := &server{
-		tb: tb, command: cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"),
-		args: append(args, settings...), addr: "127.0.0.1:" + port,
-	}
+	s := newServer(tb)
+	s.args = append(s.args, append([]string{"--save", "", "--loadmodule", module}, settings...)...)
 	s.start()
+	return s
+}
+
+// newServer is one to be started, which ends with the test.
+func newServer(tb testing.TB) *server {
+	port := freePort()
+	s := &server{
+		tb: tb, command: cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"), addr: "127.0.0.1:" + port,
+		args: []string{"--port", port, "--bind", "127.0.0.1", "--dir", tb.TempDir()},
+	}
 	tb.Cleanup(s.kill)
 	return s
 }
@@ -110,8 +114,11 @@ func (s *server) answers() bool {
 
 // kill ends the server as a crash does.
 func (s *server) kill() {
-	_ = s.running.Process.Kill()
-	_ = s.running.Wait()
+	if s.running != nil {
+		_ = s.running.Process.Kill()
+		_ = s.running.Wait()
+		s.running = nil
+	}
 }
 
 // pause has the server stand still; its connections stay.

@@ -1,0 +1,173 @@
+package lockward_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockward"
+)
+
+func TestHoldersAndWaitersOutliveAFailover(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*server){
+		"asked for":            func(*server) {},
+		"of one that is gone":  (*server).kill,
+		"of one that is still": (*server).pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			primary := startServer(t, "--repl-diskless-sync-delay", "0")
+			replica := startServer(t)
+			host, port, _ := net.SplitHostPort(primary.addr)
+			replica.do("REPLICAOF", host, port)
+			sentinel := startSentinel(t)
+			sentinel.do("SENTINEL", "MONITOR", "it", host, port, "1")
+			sentinel.do("SENTINEL", "SET", "it", "down-after-milliseconds", "1000")
+			eventually(t, "the Sentinel knows the replica", func() bool {
+				return strings.Contains(sentinel.do("INFO", "sentinel").(string), "slaves=1") &&
+					strings.Contains(replica.do("INFO", "replication").(string), "master_link_status:up")
+			})
+
+			rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "it", SentinelAddrs: []string{sentinel.addr}})
+			t.Cleanup(func() { _ = rdb.Close() })
+			client := newClient(t, rdb, lockward.WithResponseLimit(500*time.Millisecond), lockward.WithPatience(time.Minute))
+			lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
+			granted, _ := acquiring(t.Context(), client, "k")
+			primary.waitFor("k", 1)
+			eventually(t, "the replica has heard", func() bool { holders, _ := replica.info("k"); return len(holders) == 1 })
+
+			stop(primary)
+			if name == "asked for" {
+				eventually(t, "the Sentinel has seen the replica", func() bool {
+					return sentinel.client().Do(t.Context(), "SENTINEL", "FAILOVER", "it").Err() == nil
+				})
+			}
+			eventually(t, "the replica is the primary", func() bool {
+				return strings.Contains(replica.do("INFO", "replication").(string), "role:master")
+			})
+			replica.waitFor("k", 1)
+			if !lock.Held() {
+				t.Fatal("not held")
+			}
+			check(t, lock.Release(t.Context()))
+			check(t, receive(t, "the grant", granted).Release(t.Context()))
+		})
+	}
+}
+
+// startSentinel starts a Sentinel that ends with the test.
+func startSentinel(tb testing.TB) *server {
+	tb.Helper()
+	s := newServer(tb)
+	file := filepath.Join(tb.TempDir(), "sentinel.conf")
+	check(tb, os.WriteFile(file, nil, 0o600))
+	s.args = append([]string{file, "--sentinel"}, s.args...)
+	s.start()
+	return s
+}
+
+// startCluster starts three nodes, each with a third of the slots.
+func startCluster(tb testing.TB) [3]*server {
+	tb.Helper()
+	var nodes [3]*server
+	for i := range nodes {
+		nodes[i] = startServer(tb, "--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+		nodes[i].do("CLUSTER", "ADDSLOTSRANGE", i*5462, min(i*5462+5461, 16383))
+		nodes[i].do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		if i > 0 {
+			host, port, _ := net.SplitHostPort(nodes[i].addr)
+			nodes[0].do("CLUSTER", "MEET", host, port)
+		}
+	}
+	for _, node := range nodes {
+		eventually(tb, "the cluster is in order", func() bool {
+			info := node.do("CLUSTER", "INFO").(string)
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") &&
+				strings.Contains(info, "cluster_slots_assigned:16384")
+		})
+	}
+	return nodes
+}
+
+func newClusterClient(tb testing.TB, nodes [3]*server) *redis.ClusterClient {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].addr}})
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func TestACluster(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	client := newClient(t, newClusterClient(t, nodes))
+	keys := [3]string{"b", "c", "a"} // in slots 3300, 7365 and 15495
+	var locks [3]*lockward.Lock
+	for i, key := range keys {
+		locks[i] = acquire(t, client, key, lockward.WithLease(time.Second))
+		if holders, _ := nodes[i].info(key); len(holders) != 1 {
+			t.Fatal(key, "is not there")
+		}
+	}
+	for i, node := range nodes {
+		eventually(t, "they are renewed where they are", func() bool { return node.calls("lock.renew") >= 3 })
+		if !locks[i].Held() {
+			t.Fatal("lost")
+		}
+		check(t, locks[i].Release(t.Context()))
+	}
+}
+
+func TestAHolderAndAWaiterGoWhereTheirSlotGoes(t *testing.T) {
+	t.Parallel()
+	const key, slot = "a", 15495
+	nodes := startCluster(t)
+	from, to := nodes[2], nodes[0]
+	client := newClient(t, newClusterClient(t, nodes))
+	lock := acquire(t, client, key, lockward.WithLease(2*time.Second))
+	granted, _ := acquiring(t.Context(), client, key)
+	from.waitFor(key, 1)
+
+	old, now := from.do("CLUSTER", "MYID"), to.do("CLUSTER", "MYID")
+	to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", old)
+	from.do("CLUSTER", "SETSLOT", slot, "MIGRATING", now)
+	host, port, _ := net.SplitHostPort(to.addr)
+	from.do("MIGRATE", host, port, key, 0, 5000)
+	// The slot is not moved yet: who asks for the key is sent on with ASK.
+	calls := to.calls("lock.renew")
+	eventually(t, "it is renewed where it is", func() bool { return to.calls("lock.renew") > calls+2 })
+	check(t, lock.Reenter(t.Context()))
+	_, err := client.TryAcquire(t.Context(), key)
+	expect(t, err, lockward.ErrBusy)
+	check(t, lock.Release(t.Context()))
+
+	for _, node := range []*server{to, from, nodes[1]} {
+		node.do("CLUSTER", "SETSLOT", slot, "NODE", now)
+	}
+	to.waitFor(key, 1)
+	check(t, lock.Release(t.Context()))
+	check(t, receive(t, "the grant", granted).Release(t.Context()))
+}
+
+func TestASlotMovesUnderAClientThatDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	const key, slot = "a", 15495
+	nodes := startCluster(t)
+	from, to := nodes[2], nodes[0]
+	client := newClient(t, newClusterClient(t, nodes))
+	check(t, client.Do(t.Context(), key, func(context.Context, *lockward.Lock) error { return nil }))
+	now := to.do("CLUSTER", "MYID")
+	for _, node := range []*server{to, from, nodes[1]} {
+		node.do("CLUSTER", "SETSLOT", slot, "NODE", now)
+	}
+	lock := acquire(t, client, key)
+	if holders, _ := to.info(key); len(holders) != 1 {
+		t.Fatal("it is not there")
+	}
+	check(t, lock.Release(t.Context()))
+}
