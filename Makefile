@@ -48,6 +48,9 @@ test-packages: deb dist ## Install the packages on clean Debians as docs/install
 test-python: build ## Check and test the Python client, clients/python, against a real server.
 	@scripts/test-python
 
+test-go: build ## Check and test the Go client, clients/go, against a real server.
+	@scripts/test-go
+
 test-builds: build
 	@scripts/install-deps tmux
 	cargo build --release -p lockward-cli -p lockward-empty-module

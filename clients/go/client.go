@@ -1,3 +1,16 @@
+// Package lockward is a client for locks on Redis and Valkey servers with the Lockward module, over go-redis.
+//
+// A lock has a lease, which is renewed while it is held; so it ends by itself when its process does. It is acquired in the
+// order of asking, as the server keeps the queue. Each acquisition has a fencing token, larger than all before.
+//
+//	client, err := lockward.New(rdb)
+//	...
+//	err = client.Do(ctx, "order:42", func(ctx context.Context, lock *lockward.Lock) error {
+//		return write(ctx, order, lock.Token())
+//	})
+//
+// A request may be sent twice: when its reply is lost, nobody knows whether the server has heard it. So each names the count
+// of holds that it leads to, or the token of its tenure, and nothing is counted twice.
 package lockward
 
 import (

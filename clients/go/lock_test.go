@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +20,33 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silence{})
-	goleak.VerifyTestMain(m)
+	forExamples := new(outside)
+	addr = startServer(forExamples).addr
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		for _, end := range slices.Backward(forExamples.ends) {
+			end()
+		}
+		os.Exit(code)
+	}))
+}
+
+// outside is what a server needs that no test has started.
+type outside struct {
+	testing.TB
+	ends []func()
+}
+
+func (*outside) Helper()                      {}
+func (*outside) Fatal(args ...any)            { panic(fmt.Sprint(args...)) }
+func (*outside) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }
+func (o *outside) Cleanup(end func())         { o.ends = append(o.ends, end) }
+func (o *outside) TempDir() string {
+	folder, err := os.MkdirTemp("", "lockward")
+	if err != nil {
+		panic(err)
+	}
+	o.Cleanup(func() { _ = os.RemoveAll(folder) })
+	return folder
 }
 
 // silence is what go-redis says of servers that are down on purpose.

@@ -28,6 +28,7 @@ type server struct {
 	command string
 	args    []string
 	addr    string
+	log     string
 	running *exec.Cmd
 }
 
@@ -46,10 +47,11 @@ func startServer(tb testing.TB, settings ...string) *server {
 
 // newServer is one to be started, which ends with the test.
 func newServer(tb testing.TB) *server {
-	port := freePort()
+	port, folder := freePort(), tb.TempDir()
 	s := &server{
-		tb: tb, command: cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"), addr: "127.0.0.1:" + port,
-		args: []string{"--port", port, "--bind", "127.0.0.1", "--dir", tb.TempDir()},
+		log: filepath.Join(folder, "log"),
+		tb:  tb, command: cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"), addr: "127.0.0.1:" + port,
+		args: []string{"--port", port, "--bind", "127.0.0.1", "--dir", folder},
 	}
 	tb.Cleanup(s.kill)
 	return s
@@ -83,17 +85,22 @@ func (s *server) calls(command string) int {
 // start starts the server, and returns when it answers.
 func (s *server) start() {
 	s.tb.Helper()
-	var log strings.Builder
+	log, err := os.Create(s.log)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer log.Close()
 	s.running = exec.Command(s.command, s.args...)
 	s.running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also where the tests end by a panic
-	s.running.Stdout = &log
+	s.running.Stdout = log
 	if err := s.running.Start(); err != nil {
 		s.tb.Fatal(err)
 	}
 	for end := time.Now().Add(patience); !s.answers(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.kill()
-			s.tb.Fatalf("the server does not start:\n%s", &log)
+			told, _ := os.ReadFile(s.log)
+			s.tb.Fatalf("the server does not start:\n%s", told)
 		}
 	}
 }

@@ -1,0 +1,158 @@
+// Package redsync has the interface of redsync on Lockward's client, as far as redsync's own tests need it, on one server.
+//
+// It is for these tests only: README.md tells how they are run, and what of redsync has no counterpart.
+package redsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-redsync/redsync/v4/redis"
+
+	"lockward"
+)
+
+// client is set by the tests.
+var client *lockward.Client
+
+// byValue finds the lock that a value of redsync stands for, also from another Mutex of this process.
+var byValue sync.Map
+
+// ErrTaken tells that another one holds the lock.
+type ErrTaken struct{ Nodes []int }
+
+func (e *ErrTaken) Error() string { return fmt.Sprint("taken on nodes ", e.Nodes) }
+
+// ErrNodeTaken is told by redsync of one of several servers.
+type ErrNodeTaken struct{ Node int }
+
+func (e *ErrNodeTaken) Error() string { return fmt.Sprint("taken on node ", e.Node) }
+
+// Mutex has the fields that redsync's tests set.
+type Mutex struct {
+	name   string
+	expiry time.Duration
+
+	tries     int
+	delayFunc func(tries int) time.Duration
+
+	driftFactor   float64
+	timeoutFactor float64
+	quorum        int
+	genValueFunc  func() (string, error)
+	value         string
+	setNXOnExtend bool
+	pools         []redis.Pool
+}
+
+// Redsync makes mutexes.
+type Redsync struct{ pools []redis.Pool }
+
+// New makes what makes mutexes.
+func New(pools ...redis.Pool) *Redsync { return &Redsync{pools} }
+
+// An Option of a Mutex.
+type Option func(*Mutex)
+
+// WithExpiry sets the lease.
+func WithExpiry(expiry time.Duration) Option { return func(m *Mutex) { m.expiry = expiry } }
+
+// WithValue goes on with another Mutex's lock.
+func WithValue(value string) Option { return func(m *Mutex) { m.value = value } }
+
+// NewMutex has redsync's defaults.
+func (r *Redsync) NewMutex(name string, options ...Option) *Mutex {
+	m := &Mutex{
+		name: name, expiry: 8 * time.Second, tries: 32, quorum: 1, pools: r.pools,
+		delayFunc: func(int) time.Duration { return 150 * time.Millisecond },
+	}
+	for _, option := range options {
+		option(m)
+	}
+	return m
+}
+
+func genValue() (string, error) { return "", errors.New("an owner is made by the client") }
+
+// TryLock is TryAcquire.
+func (m *Mutex) TryLock() error { return m.TryLockContext(context.Background()) }
+
+// TryLockContext is TryAcquire.
+func (m *Mutex) TryLockContext(ctx context.Context) error {
+	return m.keep(client.TryAcquire(ctx, m.name, lockward.WithLease(m.expiry), lockward.WithoutRenewal()))
+}
+
+// Lock is Acquire, with a deadline when redsync would have tried for the last time.
+func (m *Mutex) Lock() error {
+	if m.tries == 1 {
+		return m.TryLock()
+	}
+	limit := time.Duration(0)
+	for try := 1; try < m.tries; try++ {
+		limit += m.delayFunc(try)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return m.keep(client.Acquire(ctx, m.name, lockward.WithLease(m.expiry), lockward.WithoutRenewal()))
+}
+
+func (m *Mutex) keep(lock *lockward.Lock, err error) error {
+	if errors.Is(err, lockward.ErrBusy) {
+		return &ErrTaken{[]int{0}}
+	}
+	if err == nil {
+		m.value = lock.Owner()
+		byValue.Store(m.value, lock)
+	}
+	return err
+}
+
+func (m *Mutex) lock() (*lockward.Lock, error) {
+	lock, ok := byValue.Load(m.value)
+	if !ok {
+		return nil, errors.New("not locked")
+	}
+	return lock.(*lockward.Lock), nil
+}
+
+// Unlock is Release.
+func (m *Mutex) Unlock() (bool, error) {
+	lock, err := m.lock()
+	if err == nil {
+		err = lock.Release(context.Background())
+	}
+	return err == nil, err
+}
+
+// Extend is Renew.
+func (m *Mutex) Extend() (bool, error) {
+	lock, err := m.lock()
+	if err == nil {
+		err = lock.Renew(context.Background())
+	}
+	if m.setNXOnExtend && errors.Is(err, lockward.ErrLost) {
+		err = m.TryLock()
+	}
+	return err == nil, err
+}
+
+// Until is Until.
+func (m *Mutex) Until() time.Time {
+	lock, err := m.lock()
+	if err != nil {
+		return time.Time{}
+	}
+	return lock.Until()
+}
+
+// Value is the owner.
+func (m *Mutex) Value() string { return m.value }
+
+// Valid is Held.
+func (m *Mutex) Valid() (bool, error) {
+	lock, err := m.lock()
+	return err == nil && lock.Held(), err
+}

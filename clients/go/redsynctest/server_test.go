@@ -1,0 +1,101 @@
+package redsync
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-redsync/redsync/v4/redis"
+	goredis "github.com/redis/go-redis/v9"
+	_ "golang.org/x/sync/errgroup" // which their tests import
+
+	"lockward"
+)
+
+var server *goredis.Client
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// run runs the tests on a server of their own.
+func run(m *testing.M) (int, error) {
+	folder, err := os.MkdirTemp("", "redsynctest")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(folder)
+	socket := folder + "/socket"
+	running := exec.Command(
+		cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"), "--port", "0", "--unixsocket", socket,
+		"--dir", folder, "--save", "", "--loadmodule", os.Getenv("LOCKWARD_MODULE"),
+	)
+	running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := running.Start(); err != nil {
+		return 0, err
+	}
+	defer func() { _ = running.Process.Kill(); _ = running.Wait() }()
+	server = goredis.NewClient(&goredis.Options{Network: "unix", Addr: socket})
+	defer server.Close()
+	for end := time.Now().Add(20 * time.Second); server.Ping(context.Background()).Err() != nil; {
+		if time.Now().After(end) {
+			return 0, fmt.Errorf("the server does not start")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if client, err = lockward.New(server); err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	return m.Run(), nil
+}
+
+type testCase struct {
+	poolCount int
+	pools     []redis.Pool
+}
+
+// makeCases is one server, however many are asked for.
+func makeCases(count int) map[string]*testCase {
+	return map[string]*testCase{"lockward": {count, []redis.Pool{pool{}}}}
+}
+
+// A pool is how the tests look at the server.
+type pool struct{}
+
+func (pool) Get(context.Context) (redis.Conn, error) { return conn{}, nil }
+
+type conn struct{ redis.Conn }
+
+func (conn) Close() error { return nil }
+
+// Get is the owner.
+func (conn) Get(name string) (string, error) {
+	lock, err := server.Do(context.Background(), "LOCK.INFO", name).Result()
+	if err == goredis.Nil {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	holder := lock.(map[any]any)["holders"].([]any)[0].(map[any]any)
+	return holder["owner"].(string), nil
+}
+
+func (conn) Set(name, value string) (bool, error) {
+	return true, server.Set(context.Background(), name, value, 0).Err()
+}
+
+func (conn) PTTL(name string) (time.Duration, error) {
+	return server.PTTL(context.Background(), name).Result()
+}
