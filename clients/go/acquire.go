@@ -41,10 +41,12 @@ func WithoutRenewal() AcquireOption {
 	return func(cl *claim) { cl.renewed = false }
 }
 
-// WithReplicas has the grant confirmed by so many replicas within a time (rounded down to milliseconds, and at least one), or
-// gives it back and fails with ErrUnreplicated.
+// WithReplicas has the grant confirmed by so many replicas within a time, from a millisecond to a day, or gives it back and
+// fails with ErrUnreplicated.
 func WithReplicas(count int, within time.Duration) AcquireOption {
-	return func(cl *claim) { cl.replicas, cl.within = count, max(within, time.Millisecond) }
+	return func(cl *claim) {
+		cl.replicas, cl.within = count, min(max(within, time.Millisecond), 24*time.Hour)
+	}
 }
 
 // Acquire acquires a lock, waiting in the server's queue if need be, until the context ends. Any string is a name; in a
@@ -189,10 +191,13 @@ func (a *acquisition) ask(
 		a.atStake = answered.repeated
 		return nil, refusal
 	}
-	reply, err := answered.replies[0].Int64Slice()
-	if err != nil { // null
+	if errors.Is(answered.replies[0].Err(), redis.Nil) {
 		a.atStake = false
 		return nil, nil
+	}
+	reply, err := answered.replies[0].Int64Slice()
+	if err != nil || len(reply) != 2 {
+		return nil, fmt.Errorf("lockward: unexpected reply: %v", answered.replies[0])
 	}
 	got := &grant{token: reply[0], lease: a.lease, sent: answered.sent}
 	if !a.named {

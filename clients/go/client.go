@@ -39,19 +39,21 @@ type Client struct {
 	shut    context.CancelCauseFunc
 	working sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	owners uint64
-	nodes  map[string]*node
-	held   map[weak.Pointer[Lock]]struct{}
-	due    map[*node][]*Lock // what is renewed next; there is a list while somebody does that
+	mu      sync.Mutex
+	closed  bool
+	owners  uint64
+	nodes   map[string]*node
+	held    map[weak.Pointer[Lock]]struct{}
+	hurried time.Time
+	due     map[*node][]*Lock // what is renewed next; there is a list while somebody does that
 }
 
 // An Option sets how a Client behaves.
 type Option func(*Client)
 
 // WithResponseLimit sets how long a server has to reply before it is taken for unreachable, and the request is sent again on
-// another connection: 2 seconds. (A request that waits for a lock has its wait limit and then so long.)
+// another connection: 2 seconds, and at most an hour. A renewal is given no more than a part of the lease. A server where
+// somebody waits is asked after six times as long whether it is there.
 func WithResponseLimit(limit time.Duration) Option {
 	return func(c *Client) { c.responseLimit = limit }
 }
@@ -73,7 +75,7 @@ func WithWaiters(count int) Option {
 }
 
 // New is a client of the servers that rdb knows: a *redis.Client, also one for Sentinels, or a *redis.ClusterClient. It fails
-// for any other.
+// for any other, and for options that are out of range.
 //
 // It does not connect until it has to, and does so with connections of its own, made with rdb's options: those of rdb
 // cannot be told to stop waiting, and repeat requests without telling. Hooks and limiters of rdb do not see them. Keep rdb
@@ -98,6 +100,10 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	for _, option := range options {
 		option(c)
 	}
+	if c.responseLimit <= 0 || c.patience <= 0 {
+		return nil, errors.New("lockward: the response limit and the patience are longer than nothing")
+	}
+	c.responseLimit = min(c.responseLimit, time.Hour)
 	return c, nil
 }
 

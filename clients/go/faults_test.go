@@ -144,9 +144,13 @@ func TestABrokenConnectionHasAllLocksRenewedAtOnce(t *testing.T) {
 		}
 		locks[i] = acquire(t, client, fmt.Sprint(i), options...)
 	}
+	end := locks[0].Until()
 	p.cut()
 	acquire(t, client, "another")
 	eventually(t, "they are renewed", func() bool { return s.calls("lock.renew") >= 5 })
+	if locks[0].Until().After(end) {
+		t.Fatal("one without renewal has a longer lease")
+	}
 	for _, lock := range locks {
 		check(t, lock.Release(t.Context()))
 	}
@@ -272,6 +276,47 @@ func TestAWaiterLeavesAServerThatStandsStill(t *testing.T) {
 	}
 	s.resume()
 	check(t, lock.Release(t.Context()))
+}
+
+func TestWhoLeavesWhileItEntersOrReleasesLeavesNoHoldBehind(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
+	holds := func(want int) {
+		t.Helper()
+		holders, _ := s.info("k")
+		if lock.Holds() != want || len(holders) != 1 || holders[0].holds != int64(want) {
+			t.Fatal(lock.Holds(), holders)
+		}
+	}
+	cancelled := func(ask func(context.Context) error) {
+		t.Helper()
+		s.pause()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		expect(t, ask(ctx), context.DeadlineExceeded)
+		s.resume()
+	}
+	check(t, lock.Reenter(t.Context()))
+	cancelled(lock.Reenter)
+	eventually(t, "the server has heard", func() bool { holders, _ := s.info("k"); return holders[0].holds == 3 })
+	if lock.Holds() != 2 {
+		t.Fatal(lock.Holds())
+	}
+	check(t, lock.Release(t.Context()))
+	holds(1)
+	cancelled(lock.Reenter)
+	check(t, lock.Reenter(t.Context()))
+	holds(2)
+	cancelled(lock.Release)
+	check(t, lock.Reenter(t.Context()))
+	holds(2)
+	check(t, lock.Release(t.Context()))
+	check(t, lock.Release(t.Context()))
+	if holders, _ := s.info("k"); holders != nil {
+		t.Fatal(holders)
+	}
 }
 
 func TestNoServer(t *testing.T) {

@@ -121,7 +121,10 @@ func (l *Lock) Renew(ctx context.Context) error {
 		return err
 	}
 	defer end()
-	return l.renew(ctx, l.lease)
+	if err := l.renew(ctx, l.lease); err != nil {
+		return cmp.Or(l.checked(), err)
+	}
+	return nil
 }
 
 // Reenter holds the lock once more, to be given back once more.
@@ -133,6 +136,14 @@ func (l *Lock) Reenter(ctx context.Context) error {
 		return err
 	}
 	defer end()
+	if err := l.reenter(ctx); err != nil {
+		return cmp.Or(l.checked(), err)
+	}
+	return nil
+}
+
+// reenter holds the lock once more. The turn is held.
+func (l *Lock) reenter(ctx context.Context) error {
 	if err := l.settle(ctx); err != nil {
 		return err
 	}

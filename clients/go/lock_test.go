@@ -499,6 +499,58 @@ func TestWithoutRenewal(t *testing.T) {
 	}
 }
 
+func TestLeasesOfAnyLength(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	long := acquire(t, client, "long", lockward.WithLease(10*365*24*time.Hour))
+	short := acquire(t, client, "short", lockward.WithLease(600*time.Millisecond))
+	eventually(t, "it is renewed", func() bool { return s.calls("lock.renew") > 3 })
+	if !long.Held() || !short.Held() {
+		t.Fatal("lost")
+	}
+	check(t, long.Release(t.Context()))
+	check(t, short.Release(t.Context()))
+	for range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if lock, err := client.Acquire(ctx, "tiny", lockward.WithLease(time.Millisecond)); err != nil {
+			expect(t, err, context.DeadlineExceeded) // each is over before it is confirmed
+		} else {
+			receive(t, "the loss", lock.Lost())
+		}
+		cancel()
+	}
+}
+
+func TestAReleaseAndALossThatMeet(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	released := 0
+	for range 100 {
+		lock, err := client.TryAcquire(t.Context(), "k", lockward.WithLease(20*time.Millisecond), lockward.WithoutRenewal())
+		if errors.Is(err, lockward.ErrBusy) { // the last one is not over yet at the server
+			continue
+		}
+		check(t, err)
+		time.Sleep(time.Until(lock.Until()) - 500*time.Microsecond)
+		if err := lock.Release(t.Context()); err != nil {
+			if !errors.Is(err, lockward.ErrUnreachable) { // no reply within the lease
+				expect(t, err, lockward.ErrLost)
+				receive(t, "the loss", lock.Lost())
+			}
+			continue
+		}
+		released++
+		select {
+		case <-lock.Lost():
+			t.Fatal("both")
+		default:
+		}
+	}
+	t.Log(released, "of 100 are released in time")
+}
+
 func TestALockThatIsTakenAwayIsLost(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -675,5 +727,12 @@ func TestOnlyClientsThatItKnows(t *testing.T) {
 	}
 	if _, err := lockward.New(nil); err == nil {
 		t.Fatal("nil is refused")
+	}
+	rdb := redis.NewClient(&redis.Options{})
+	defer rdb.Close()
+	for _, option := range []lockward.Option{lockward.WithPatience(0), lockward.WithResponseLimit(-1)} {
+		if _, err := lockward.New(rdb, option); err == nil {
+			t.Fatal("an option out of range is refused")
+		}
 	}
 }

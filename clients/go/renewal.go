@@ -14,7 +14,7 @@ const minLimit = 10 * time.Millisecond
 // program has dropped is renewed no more.
 func (c *Client) keep(l *Lock, sent time.Time) {
 	self := weak.Make(l)
-	tell, end := l.lost, l.end
+	tell, over, end := l.lost, l.over, l.end
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lapse = time.AfterFunc(time.Until(l.until), func() {
@@ -22,9 +22,11 @@ func (c *Client) keep(l *Lock, sent time.Time) {
 			l.lapsed()
 			return
 		}
-		c.forget(self)
-		end(lost(errors.New("the program has dropped it")))
-		close(tell)
+		if over.Err() == nil {
+			c.forget(self)
+			end(lost(errors.New("the program has dropped it")))
+			close(tell)
+		}
 	})
 	l.renewal = time.AfterFunc(time.Until(sent.Add(l.third())), func() {
 		if l := self.Value(); l != nil {
@@ -63,8 +65,18 @@ func (c *Client) locks() []*Lock {
 	return held
 }
 
-// hurry has all locks renewed at once, but for those whose renewal has failed and is tried again anyway.
+// hurry has all locks renewed at once, but for those whose renewal has failed and is tried again anyway. It does so once in a
+// while: of several connections that break together, the first is enough.
 func (c *Client) hurry() {
+	c.mu.Lock()
+	early := time.Since(c.hurried) < time.Second
+	if !early {
+		c.hurried = time.Now()
+	}
+	c.mu.Unlock()
+	if early {
+		return
+	}
 	for _, l := range c.locks() {
 		l.mu.Lock()
 		if l.held() && l.failures == 0 {

@@ -65,6 +65,7 @@ func (c *Client) ask(
 		if err == nil {
 			refusal := said(replies[0].Err())
 			if to = redirected(refusal); to.addr != "" && failures < 5 {
+				c.reload()
 				failures++
 				continue
 			}
@@ -132,12 +133,13 @@ func (c *Client) attempt(
 		go func() { defer close(left); c.listen(ctx, at, used, cancel) }()
 	}
 	replies, err := used.exchange(ctx, to.asking, commands)
+	failed := err != nil || said(replies[0].Err()).passes()
 	switch {
-	case ctx.Err() != nil && caller.Err() != nil:
-		used.close()
-	case err != nil || said(replies[0].Err()).passes():
+	case failed && caller.Err() == nil:
 		used.close() // a new connection may lead to another server
 		c.broken(at)
+	case failed || ctx.Err() != nil:
+		used.close()
 	default:
 		c.put(at, used)
 	}
@@ -255,10 +257,15 @@ func (c *Client) broken(at *node) {
 	for _, used := range idle {
 		used.close()
 	}
+	c.reload()
+	c.hurry()
+}
+
+// reload has rdb ask, in the background, which node of a cluster has which slots.
+func (c *Client) reload() {
 	if rdb, ok := c.rdb.(*redis.ClusterClient); ok {
 		rdb.ReloadState(context.Background())
 	}
-	c.hurry()
 }
 
 // dial is a connection, made when it is first used.
@@ -321,12 +328,12 @@ func redirected(refusal *ServerError) redirect {
 	return redirect{addr, refusal.Code == "ASK"}
 }
 
-// from is the whole address, as told by a node that may not know its own host.
+// from is the whole address, as told by a node that may not know its own host. One by IPv6 is told without brackets.
 func (r redirect) from(asked string) string {
-	host, port, err := net.SplitHostPort(r.addr)
-	if err != nil || host != "" && host != "?" {
-		return r.addr
+	colon := strings.LastIndexByte(r.addr, ':')
+	host, port := strings.Trim(r.addr[:max(colon, 0)], "[]"), r.addr[colon+1:]
+	if host == "" || host == "?" {
+		host, _, _ = net.SplitHostPort(asked)
 	}
-	host, _, _ = net.SplitHostPort(asked)
 	return net.JoinHostPort(host, port)
 }
