@@ -110,6 +110,22 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // within finds the parent of a context that a Lock has made, which ends with what it names.
 type within struct{ over context.Context }
 
+// outside is a context like ctx that does not end with the lock.
+func (l *Lock) outside(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, limited := ctx.Deadline()
+	for {
+		parent, ends := ctx.Value(within{l.over}).(context.Context)
+		if !ends {
+			break
+		}
+		ctx = parent
+	}
+	if limited {
+		return context.WithDeadline(ctx, deadline)
+	}
+	return ctx, func() {}
+}
+
 // Renew gives the lock its lease anew. Who does so just before the work is made public knows that the lock was held up to
 // then. (It is renewed by itself, unless that was declined.)
 //
@@ -127,7 +143,7 @@ func (l *Lock) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Reenter holds the lock once more, to be given back once more.
+// Reenter holds the lock once more, to be given back once more. Its lease starts anew.
 //
 // The errors are those of Renew. After one, the lock is held as often as before, if it is not lost.
 func (l *Lock) Reenter(ctx context.Context) error {
@@ -186,14 +202,8 @@ func (l *Lock) reenter(ctx context.Context) error {
 // released before. If the context ends, or no server answers (ErrUnreachable), a lock that was held once is given back in the
 // background, as well as that goes; also where the context has ended before. Client.Close waits for that.
 func (l *Lock) Release(ctx context.Context) error {
-	if parent, ok := ctx.Value(within{l.over}).(context.Context); ok { // ctx is about to end
-		if deadline, ok := ctx.Deadline(); ok {
-			var cancel func()
-			parent, cancel = context.WithDeadline(parent, deadline)
-			defer cancel()
-		}
-		ctx = parent
-	}
+	ctx, cancel := l.outside(ctx)
+	defer cancel()
 	ctx, end, err := l.client.begin(ctx)
 	if err != nil {
 		return cmp.Or(l.checked(), l.lose(err))
@@ -396,7 +406,6 @@ func (l *Lock) extend(sent time.Time, lease int64) {
 	l.failures, l.trouble = 0, nil
 	if end := leaseEnd(sent, lease); end.After(l.until) {
 		l.until = end
-		l.lapse.Reset(time.Until(end))
 	}
 	if l.renewed {
 		l.renewal.Reset(time.Until(sent.Add(l.third())))

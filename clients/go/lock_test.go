@@ -265,7 +265,7 @@ func TestDo(t *testing.T) {
 	failure := errors.New("a failure")
 	var inside context.Context
 	err := client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
-		inside = ctx
+		inside = lock.Context(ctx)
 		if !lock.Held() || ctx.Err() != nil {
 			t.Error("not held")
 		}
@@ -295,7 +295,11 @@ func TestDo(t *testing.T) {
 	}
 	free()
 
-	check(t, client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error { return lock.Release(ctx) }))
+	check(t, client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
+		ctx, cancel := context.WithTimeout(lock.Context(ctx), patience)
+		defer cancel()
+		return lock.Release(ctx)
+	}))
 
 	err = client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
 		s.do("DEL", "k")
@@ -434,6 +438,29 @@ func TestMoreWaitersThanConnections(t *testing.T) {
 	check(t, lock.Release(t.Context()))
 	for range 10 {
 		check(t, receive(t, "a turn", done))
+	}
+}
+
+func TestAThousandCallersOnFewConnections(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithWaiters(20))
+	most, done := 0, make(chan error, 1000)
+	for i := range 1000 {
+		go func() {
+			done <- client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error {
+				if i%50 == 0 {
+					most = max(most, strings.Count(s.do("CLIENT", "LIST").(string), "\n"))
+				}
+				return nil
+			})
+		}()
+	}
+	for range 1000 {
+		check(t, receive(t, "a turn", done))
+	}
+	if most > 20+16+5 {
+		t.Fatal(most, "connections")
 	}
 }
 

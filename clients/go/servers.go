@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// spare is how many connections stand by at each node.
+	// spare is how many connections to each node are in use at a time but for those that wait, and how many stand by.
 	spare = 16
 	// silence is after how many response limits a server where somebody waits is asked whether it is there: one that stands
 	// still keeps its connections.
@@ -35,7 +35,8 @@ type line struct {
 // A node is a server, or what leads to the one that is the primary now.
 type node struct {
 	options *redis.Options
-	idle    []*line // under Client.mu
+	busy    chan struct{} // as many as may be in use
+	idle    []*line       // under Client.mu
 }
 
 // A command is its name and arguments.
@@ -78,7 +79,7 @@ func (c *Client) ask(
 				return nil, refusal
 			}
 			to = redirect{}
-			repeated = true
+			repeated = repeated || !errors.As(err, new(unsent))
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return nil, fmt.Errorf("%w: %w (%w)", ErrUnreachable, ctx.Err(), err)
@@ -119,7 +120,15 @@ func (c *Client) attempt(
 	defer cancel()
 	at, err := c.home(prompt, key, to)
 	if err != nil {
-		return nil, err
+		return nil, unsent{err}
+	}
+	if limit > 0 {
+		select {
+		case at.busy <- struct{}{}:
+			defer func() { <-at.busy }()
+		case <-caller.Done():
+			return nil, unsent{ended(caller)}
+		}
 	}
 	ctx, cancel := context.WithCancel(caller)
 	if limit > 0 {
@@ -143,8 +152,16 @@ func (c *Client) attempt(
 	default:
 		c.put(at, used)
 	}
+	if err != nil && used.remote.Load() == nil {
+		err = unsent{err}
+	}
 	return replies, err
 }
+
+// unsent is why a request was not even sent.
+type unsent struct{ error }
+
+func (e unsent) Unwrap() error { return e.error }
 
 // listen ends a wait on a connection when its server does not answer any more, or another one has taken its place.
 func (c *Client) listen(ctx context.Context, at *node, waiting *line, end func()) {
@@ -190,7 +207,7 @@ func (c *Client) home(ctx context.Context, key string, to redirect) (*node, erro
 	defer c.mu.Unlock()
 	at := c.nodes[addr]
 	if at == nil {
-		at = &node{options: c.options(theirs, addr)}
+		at = &node{options: c.options(theirs, addr), busy: make(chan struct{}, spare)}
 		c.nodes[addr] = at
 	}
 	return at, nil
