@@ -1,0 +1,237 @@
+// Connections of our own, made as those of the caller's client are, by the same library.
+//
+// The caller's own connection would do for neither waiting nor renewing: others share it, it may be in a subscription or a
+// transaction, and its library repeats requests and queues them for longer than a wait limit or a lease may last. So all
+// requests go on duplicates that repeat nothing and wait for nothing. That is all that is needed of a library, which is
+// why both do: this file is the only one that knows them.
+
+import calculateSlot from "cluster-key-slot";
+import { within } from "./time.js";
+
+/** What is needed of a client of ioredis: `Redis`, with or without Sentinels. */
+interface IoRedis {
+  readonly status: string;
+  readonly options: object;
+  // biome-ignore lint/suspicious/noExplicitAny: what either library takes there is narrower than object, and differs
+  duplicate(override?: any): unknown;
+  on(event: "end", listener: () => void): unknown;
+}
+
+/** What is needed of a client of ioredis: `Cluster`. */
+interface IoCluster {
+  readonly isCluster: boolean;
+  readonly status: string;
+  readonly options: object;
+  readonly slots: string[][];
+  nodes(role?: "master"): IoRedis[];
+  connect(): Promise<void>;
+  on(event: "end", listener: () => void): unknown;
+}
+
+/** A client of ioredis (`new Redis`, also with Sentinels; `new Cluster`). */
+export type RedisClient = IoRedis | IoCluster;
+
+export type Command = [name: string, ...rest: (string | number | Buffer)[]];
+
+/** A server's error. */
+export class Refusal {
+  readonly code: string;
+  readonly message: string;
+
+  constructor(message: string) {
+    this.message = message;
+    this.code = message.split(" ", 1)[0] ?? "";
+  }
+}
+
+export interface Connection {
+  /** The reply, a server's error as a `Refusal`. Rejects when the connection breaks. Strings are Buffers. */
+  send(command: Command): Promise<unknown>;
+  readonly isClosed: boolean;
+  onClose(listener: () => void): void;
+  /** Whether it keeps the process from ending: while it is held more often than not, which it is not at first. */
+  hold(by: number): void;
+  /** Closes it, once the server has read what was sent, and the farewell. Resolves when it is closed. */
+  close(farewell?: Command): Promise<void>;
+}
+
+/** Where a request goes. */
+export interface Site {
+  /** Connections to sites of one name lead to the same server, or to whichever is the primary. */
+  readonly name: string;
+  readonly host: string;
+  open(): Promise<Connection>;
+}
+
+export interface Address {
+  readonly host: string;
+  readonly port: number;
+}
+
+/** What is needed of a library. */
+export interface Port {
+  /** Put before each key. */
+  readonly prefix: string | Buffer;
+  /** Whether the caller has closed the client. */
+  readonly isEnded: boolean;
+  onEnd(listener: () => void): void;
+  /** Where the key is believed to be: at `address`, if that is given; or, in turn, who else may know. */
+  locate(slot: number, turn: number, address?: Address): Site;
+}
+
+/** How long to wait for a connection, in milliseconds. */
+const CONNECTING = 2_000;
+/** When a connection that is silent is probed first, in milliseconds. */
+const KEEPALIVE = 10_000;
+
+export function slotOf(key: Buffer): number {
+  return calculateSlot(key);
+}
+
+export function portOf(client: RedisClient): Port {
+  if (isIoCluster(client)) return ioClusterPort(client);
+  if (isIoRedis(client)) return ioRedisPort(client);
+  throw new TypeError("a client of ioredis is needed");
+}
+
+function isIoCluster(client: RedisClient): client is IoCluster {
+  return "isCluster" in client && client.isCluster === true && "slots" in client;
+}
+
+function isIoRedis(client: RedisClient): client is IoRedis {
+  return "status" in client && "duplicate" in client;
+}
+
+// ioredis.
+
+interface IoOptions {
+  host?: string;
+  port?: number;
+  keyPrefix?: string;
+  sentinels?: unknown[];
+  natMap?: NatMap;
+}
+
+type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined);
+
+interface IoConnection {
+  readonly status: string;
+  readonly stream: { ref?(): void; unref?(): void };
+  connect(): Promise<void>;
+  disconnect(): void;
+  callBuffer(...command: Command): Promise<unknown>;
+  on(event: "error", listener: (error: Error) => void): void;
+  once(event: "end", listener: () => void): void;
+}
+
+const IO_OVERRIDES = {
+  autoResendUnfulfilledCommands: false,
+  autoResubscribe: false,
+  blockingTimeout: undefined,
+  commandTimeout: undefined,
+  connectTimeout: CONNECTING,
+  disableClientInfo: true,
+  enableAutoPipelining: false,
+  enableOfflineQueue: false,
+  enableReadyCheck: false,
+  keepAlive: KEEPALIVE,
+  keyPrefix: "",
+  lazyConnect: true,
+  maxRetriesPerRequest: 0,
+  monitor: false,
+  protocol: 2,
+  readOnly: false,
+  reconnectOnError: null,
+  replyMapping: "legacy",
+  retryStrategy: () => null,
+  sentinelRetryStrategy: () => null,
+  socketTimeout: undefined,
+  stringNumbers: false,
+};
+
+function ioRedisPort(client: IoRedis): Port {
+  const options = client.options as IoOptions;
+  const site: Site = { name: "", host: options.host ?? "", open: () => openIo(client, {}) };
+  return {
+    prefix: options.keyPrefix ?? "",
+    get isEnded() {
+      return client.status === "end";
+    },
+    onEnd: (listener) => client.on("end", listener),
+    locate: () => site,
+  };
+}
+
+function ioClusterPort(client: IoCluster): Port {
+  const options = client.options as IoOptions & { redisOptions?: IoOptions };
+  return {
+    prefix: options.keyPrefix ?? options.redisOptions?.keyPrefix ?? "",
+    get isEnded() {
+      return client.status === "end";
+    },
+    onEnd: (listener) => client.on("end", listener),
+    locate(slot, turn, address) {
+      if (client.status === "wait") client.connect().catch(() => {});
+      const nodes = client.nodes("master");
+      const owner = turn === 0 ? client.slots[slot]?.[0] : undefined;
+      const node = nodes.find((node) => nameOf(node.options) === owner) ?? nodes[turn % nodes.length];
+      if (node === undefined) throw new Error("no node of the cluster is known");
+      const mapped = mappedBy(options.natMap, address);
+      const at = mapped ?? (node.options as IoOptions);
+      return { name: nameOf(at), host: at.host ?? "", open: () => openIo(node, { ...mapped }) };
+    },
+  };
+}
+
+function nameOf({ host, port }: IoOptions): string {
+  return `${host}:${port}`;
+}
+
+function mappedBy(map: NatMap | undefined, address: Address | undefined): Address | undefined {
+  if (map === undefined || address === undefined) return address;
+  const name = nameOf(address);
+  return (typeof map === "function" ? map(name) : map[name]) ?? address;
+}
+
+async function openIo(template: IoRedis, override: object): Promise<Connection> {
+  const redis = template.duplicate({ ...IO_OVERRIDES, ...override }) as IoConnection;
+  let failure: Error | undefined;
+  redis.on("error", (error) => {
+    failure = error;
+  });
+  const ended = new Promise<void>((resolve) => redis.once("end", resolve));
+  const asked = (template.options as IoOptions).sentinels?.length ?? 0;
+  try {
+    await within(redis.connect(), CONNECTING * (asked + 1));
+  } catch (error) {
+    redis.disconnect();
+    throw failure ?? error;
+  }
+  const { stream } = redis;
+  stream.unref?.();
+  let held = 0;
+  const send = (command: Command) => redis.callBuffer(...command).catch(refused);
+  return {
+    send,
+    get isClosed() {
+      return redis.status === "end";
+    },
+    onClose: (listener) => void ended.then(listener),
+    hold(by) {
+      held += by;
+      if (held > 0) stream.ref?.();
+      else stream.unref?.();
+    },
+    close(farewell) {
+      if (farewell !== undefined) send(farewell).catch(() => {});
+      redis.disconnect();
+      return ended;
+    },
+  };
+}
+
+/** A server's error begins with a word in capitals, those of the libraries do not. */
+function refused(error: Error): Refusal {
+  if (error.name === "ReplyError") return new Refusal(error.message);
+  throw error;
+}

@@ -1,0 +1,31 @@
+/** The clock that leases are measured by: milliseconds, and no step of the wall clock moves it. */
+export function now(): number {
+  return performance.now();
+}
+
+/** What a timer of Node.js can hold; it would ring at once for more. */
+export const LONGEST = 2 ** 31 - 1;
+
+/** Settles as the promise does, unless the milliseconds are over or a signal aborts (by its reason) first. */
+export function within<T>(
+  promise: Promise<T>,
+  milliseconds: number,
+  ...signals: (AbortSignal | undefined)[]
+): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const settle = (how: () => void) => {
+      clearTimeout(timer);
+      for (const signal of signals) signal?.removeEventListener("abort", abort);
+      how();
+    };
+    const abort = () => settle(() => reject(signals.find((signal) => signal?.aborted)?.reason));
+    const late = () => settle(() => reject(new Error(`no answer within ${milliseconds} ms`)));
+    const timer = milliseconds > LONGEST ? undefined : setTimeout(late, Math.max(0, milliseconds));
+    promise.then(
+      (value) => settle(() => resolve(value)),
+      (error) => settle(() => reject(error)),
+    );
+    for (const signal of signals) signal?.addEventListener("abort", abort);
+    if (signals.some((signal) => signal?.aborted)) abort();
+  });
+}
