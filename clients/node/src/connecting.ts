@@ -3,7 +3,7 @@
 // The caller's own connection would do for neither waiting nor renewing: others share it, it may be in a subscription or a
 // transaction, and its library repeats requests and queues them for longer than a wait limit or a lease may last. So all
 // requests go on duplicates that repeat nothing and wait for nothing. That is all that is needed of a library, which is
-// why both do: this file is the only one that knows them.
+// why ioredis and node-redis both do: this file is the only one that knows them.
 
 import calculateSlot from "cluster-key-slot";
 import { within } from "./time.js";
@@ -28,8 +28,40 @@ interface IoCluster {
   on(event: "end", listener: () => void): unknown;
 }
 
-/** A client of ioredis (`new Redis`, also with Sentinels; `new Cluster`). */
-export type RedisClient = IoRedis | IoCluster;
+/** What is needed of a client of node-redis: `createClient`. */
+interface NodeRedis {
+  readonly isOpen: boolean;
+  readonly options: object | undefined;
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  duplicate(overrides?: any): unknown;
+  on(event: "end" | "ready", listener: () => void): unknown;
+}
+
+/** What is needed of a client of node-redis: `createCluster`. */
+interface NodeCluster {
+  readonly _options: object;
+  readonly slots: { readonly master: NodeOfCluster }[];
+  readonly masters: NodeOfCluster[];
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  nodeClient(node: any): Promise<NodeRedis>;
+  on(event: "connect" | "disconnect", listener: () => void): unknown;
+}
+
+type NodeOfCluster = Address & { readonly client?: unknown };
+
+/** What is needed of a client of node-redis: `createSentinel`. */
+interface NodeSentinel {
+  getMasterNode(): unknown;
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  _execute(isReadonly: boolean, run: (client: any) => Promise<any>): Promise<any>;
+  on(event: "end" | "ready", listener: () => void): unknown;
+}
+
+/**
+ * A client of ioredis (`new Redis`, also of Sentinels; `new Cluster`) or of node-redis (`createClient`, `createCluster`,
+ * `createSentinel`). One of node-redis is connected first, as for anything else.
+ */
+export type RedisClient = IoRedis | IoCluster | NodeRedis | NodeCluster | NodeSentinel;
 
 export type Command = [name: string, ...rest: (string | number | Buffer)[]];
 
@@ -73,7 +105,7 @@ export interface Port {
   /** Put before each key. */
   readonly prefix: string | Buffer;
   /** Whether the caller has closed the client. */
-  readonly isEnded: boolean;
+  isEnded(): boolean;
   onEnd(listener: () => void): void;
   /** Where the key is believed to be: at `address`, if that is given; or, in turn, who else may know. */
   locate(slot: number, turn: number, address?: Address): Site;
@@ -91,7 +123,10 @@ export function slotOf(key: Buffer): number {
 export function portOf(client: RedisClient): Port {
   if (isIoCluster(client)) return ioClusterPort(client);
   if (isIoRedis(client)) return ioRedisPort(client);
-  throw new TypeError("a client of ioredis is needed");
+  if ("nodeClient" in client) return nodeClusterPort(client);
+  if ("_execute" in client) return nodeSentinelPort(client);
+  if ("isOpen" in client && "duplicate" in client) return nodeRedisPort(client);
+  throw new TypeError("a client of ioredis or of node-redis is needed");
 }
 
 function isIoCluster(client: RedisClient): client is IoCluster {
@@ -154,9 +189,7 @@ function ioRedisPort(client: IoRedis): Port {
   const site: Site = { name: "", host: options.host ?? "", open: () => openIo(client, {}) };
   return {
     prefix: options.keyPrefix ?? "",
-    get isEnded() {
-      return client.status === "end";
-    },
+    isEnded: () => client.status === "end",
     onEnd: (listener) => client.on("end", listener),
     locate: () => site,
   };
@@ -166,9 +199,7 @@ function ioClusterPort(client: IoCluster): Port {
   const options = client.options as IoOptions & { redisOptions?: IoOptions };
   return {
     prefix: options.keyPrefix ?? options.redisOptions?.keyPrefix ?? "",
-    get isEnded() {
-      return client.status === "end";
-    },
+    isEnded: () => client.status === "end",
     onEnd: (listener) => client.on("end", listener),
     locate(slot, turn, address) {
       if (client.status === "wait") client.connect().catch(() => {});
@@ -210,6 +241,7 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
   const { stream } = redis;
   stream.unref?.();
   let held = 0;
+  let isClosing = false;
   const send = (command: Command) => redis.callBuffer(...command).catch(refused);
   return {
     send,
@@ -224,14 +256,148 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
     },
     close(farewell) {
       if (farewell !== undefined) send(farewell).catch(() => {});
-      redis.disconnect();
+      if (!isClosing) redis.disconnect();
+      isClosing = true;
       return ended;
     },
   };
 }
 
-/** A server's error begins with a word in capitals, those of the libraries do not. */
+// node-redis.
+
+interface NodeOptions {
+  keyPrefix?: string | Buffer;
+  nodeAddressMap?: NatMap;
+  socket?: object;
+}
+
+interface NodeConnection {
+  readonly isOpen: boolean;
+  connect(): Promise<unknown>;
+  destroy(): void;
+  sendCommand(command: (string | Buffer)[]): Promise<unknown>;
+  ref(): void;
+  unref(): void;
+  on(event: "error" | "end", listener: (error?: Error) => void): void;
+}
+
+const NODE_OVERRIDES = {
+  clientSideCache: undefined,
+  // 36 is the type of strings.
+  commandOptions: { timeout: 0, typeMapping: { 36: Buffer } },
+  commandsQueueMaxLength: undefined,
+  disableClientInfo: true,
+  disableOfflineQueue: true,
+  emitInvalidate: false,
+  keyPrefix: undefined,
+  maintNotifications: "disabled",
+  pingInterval: undefined,
+  readonly: false,
+  RESP: 2,
+  url: undefined,
+};
+
+function nodeRedisPort(client: NodeRedis): Port {
+  const site: Site = { name: "", host: "", open: () => openNode(client, {}) };
+  return {
+    ...ending(client, "ready", "end"),
+    prefix: (client.options as NodeOptions | undefined)?.keyPrefix ?? "",
+    locate: () => site,
+  };
+}
+
+function nodeSentinelPort(client: NodeSentinel): Port {
+  // It tells its options to nobody: those of the connections that it has are taken.
+  const open = () => client._execute(false, (master: NodeRedis) => openNode(master, {}));
+  const site: Site = { name: "", host: "", open };
+  return {
+    ...ending(client, "ready", "end"),
+    prefix: (client as { _keyPrefix?: string | Buffer })._keyPrefix ?? "",
+    locate: () => site,
+  };
+}
+
+function nodeClusterPort(client: NodeCluster): Port {
+  const options = client._options as NodeOptions;
+  return {
+    ...ending(client, "connect", "disconnect"),
+    prefix: options.keyPrefix ?? "",
+    locate(slot, turn, address) {
+      const { masters } = client;
+      const node = (turn === 0 ? client.slots[slot]?.master : undefined) ?? masters[turn % masters.length];
+      if (node === undefined) throw new Error("no node of the cluster is known");
+      const { host, port } = mappedBy(options.nodeAddressMap, address ?? node) as Address;
+      const connected = masters.find((each) => each.client !== undefined) ?? node;
+      const open = async () => openNode(await client.nodeClient(connected), { host, port });
+      return { name: nameOf({ host, port }), host, open };
+    },
+  };
+}
+
+function ending(client: { on(event: string, listener: () => void): unknown }, begin: string, end: string) {
+  let isEnded = false;
+  client.on(begin, () => {
+    isEnded = false;
+  });
+  client.on(end, () => {
+    isEnded = true;
+  });
+  return {
+    isEnded: () => isEnded,
+    onEnd: (listener: () => void) => void client.on(end, listener),
+  };
+}
+
+async function openNode(template: NodeRedis, address: object): Promise<Connection> {
+  const socket = {
+    ...(template.options as NodeOptions | undefined)?.socket,
+    connectTimeout: CONNECTING,
+    keepAlive: true,
+    keepAliveInitialDelay: KEEPALIVE,
+    reconnectStrategy: false,
+    socketTimeout: undefined,
+    ...address,
+  };
+  const client = template.duplicate({ ...NODE_OVERRIDES, socket }) as NodeConnection;
+  const ended = new Promise<void>((resolve) => {
+    client.on("error", () => resolve()); // it does not connect again
+    client.on("end", () => resolve());
+  });
+  try {
+    await within(client.connect(), CONNECTING);
+  } catch (error) {
+    client.destroy();
+    throw error;
+  }
+  client.unref();
+  let held = 0;
+  const send = (command: Command) =>
+    client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(refused);
+  return {
+    send,
+    get isClosed() {
+      return !client.isOpen;
+    },
+    onClose: (listener) => void ended.then(listener),
+    hold(by) {
+      held += by;
+      if (held > 0) client.ref();
+      else client.unref();
+    },
+    async close(farewell) {
+      if (farewell !== undefined) send(farewell).catch(() => {});
+      // It writes in the next turn of the event loop, and loses what is not written by then.
+      await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
+      client.destroy();
+      return ended;
+    },
+  };
+}
+
+// Both.
+
+/** A server's error begins with a word in capitals, those of the libraries do not, and those of the system have a code. */
 function refused(error: Error): Refusal {
-  if (error.name === "ReplyError") return new Refusal(error.message);
+  if (/^[A-Z][A-Z0-9]*( |$)/.test(error.message) && !("code" in error)) return new Refusal(error.message);
   throw error;
 }

@@ -3,6 +3,7 @@
 // A request may be sent twice: when its reply is lost nobody knows whether the server has heard it. So each acquisition
 // names the count of holds that it should lead to, and each other request the fencing token of its tenure.
 
+import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   type Address,
@@ -62,7 +63,7 @@ export class Link {
   /** Where MOVED has sent the requests for a slot. */
   readonly #moved = new Map<number, Address>();
   readonly #onBreak = new Set<() => void>();
-  #closing = new AbortController();
+  #closing = crowded(new AbortController());
   /** When a server has last answered anything. */
   #answered = Number.NEGATIVE_INFINITY;
 
@@ -70,7 +71,7 @@ export class Link {
     this.#port = portOf(client);
     this.#port.onEnd(() => {
       this.#closing.abort(new Error("the client is closed"));
-      this.#closing = new AbortController();
+      this.#closing = crowded(new AbortController());
       for (const node of this.#nodes.values()) node.close();
     });
   }
@@ -101,7 +102,7 @@ export class Link {
     let failures = 0;
     for (let turn = 0, hops = 0; ; ) {
       request.signal?.throwIfAborted();
-      if (this.#port.isEnded) throw this.#unreachable(request, new Error("the client is closed"));
+      if (this.#port.isEnded()) throw this.#unreachable(request, new Error("the client is closed"));
       const closing = this.#closing.signal;
       const sent = now();
       let cause: Error;
@@ -289,6 +290,12 @@ class Node {
 /** Milliseconds before the next attempt: none at first, as the connection may have been cut while it was idle. */
 function backOff(failures: number): number {
   return failures === 0 ? 0 : Math.min(1_000, 25 * 2 ** Math.min(failures, 6)) * (0.5 + Math.random() / 2);
+}
+
+/** Any number may listen. */
+function crowded(controller: AbortController): AbortController {
+  setMaxListeners(Number.POSITIVE_INFINITY, controller.signal);
+  return controller;
 }
 
 async function rest(milliseconds: number, { signal, isBackground }: Request): Promise<void> {

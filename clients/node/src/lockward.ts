@@ -1,4 +1,5 @@
 import { randomUUID } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import { acquire, Doors } from "./acquiring.js";
 import type { RedisClient } from "./connecting.js";
 import { LockBusy } from "./errors.js";
@@ -101,6 +102,8 @@ export class Lockward {
     demand(waitLimit >= 0, "a wait limit is 0 milliseconds or more");
     demand(lease === undefined || isLease(lease), LEASE);
     signal?.throwIfAborted();
+    // Many may wait until the same signal: that is no leak, of which Node.js would warn.
+    if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
     owners += 1;
     const claim: Claim = { key: this.#link.full(key), owner: `${HERE}:${owners}` };
     const patience = this.#patience;

@@ -82,7 +82,6 @@ export class Tenure {
     this.#deadline = grant.deadline;
     this.#isRenewed = isRenewed;
     this.#patience = patience;
-    this.#keeper.add(this);
   }
 
   get signal(): AbortSignal {
@@ -96,6 +95,7 @@ export class Tenure {
   /** Is renewed while the program has a lock that is not released. */
   belongsTo(lock: WeakRef<object>): void {
     this.#locks.add(lock);
+    if (!this.signal.aborted) this.#keeper.add(this);
   }
 
   /** Throws when it is lost. */

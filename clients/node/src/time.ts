@@ -20,7 +20,8 @@ export function within<T>(
     };
     const abort = () => settle(() => reject(signals.find((signal) => signal?.aborted)?.reason));
     const late = () => settle(() => reject(new Error(`no answer within ${milliseconds} ms`)));
-    const timer = milliseconds > LONGEST ? undefined : setTimeout(late, Math.max(0, milliseconds));
+    // A process that stood still is to read what has come meanwhile before it finds that nothing has.
+    const timer = milliseconds > LONGEST ? undefined : setTimeout(setImmediate, Math.max(0, milliseconds), late);
     promise.then(
       (value) => settle(() => resolve(value)),
       (error) => settle(() => reject(error)),

@@ -1,0 +1,165 @@
+// Servers for the tests, each in a folder and on a port of its own; ended with the tests, whatever comes of them.
+
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { connect } from "node:net";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Redis } from "ioredis";
+import { createClient } from "redis";
+import type { RedisClient } from "../src/index.js";
+
+const SERVER = process.env.LOCKWARD_SERVER ?? "redis-server";
+const MODULE = process.env.LOCKWARD_MODULE ?? resolve("../../target/release/liblockward.so");
+
+/** What the condition says once it is true. */
+export async function eventually<T>(condition: () => T | Promise<T>, within = 20_000): Promise<T> {
+  const until = performance.now() + within;
+  for (;;) {
+    const found = await condition();
+    if (found) return found;
+    assert(performance.now() < until, "it has not come true in time");
+    await sleep(5);
+  }
+}
+
+interface Suite {
+  after(end: () => unknown): void;
+}
+
+/** Below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too. */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = 10_000 + Math.floor(Math.random() * 12_000);
+    const taken = await new Promise((resolve) => {
+      const probe = connect(port, "127.0.0.1", () => resolve(true)).on("error", () => resolve(false));
+      probe.unref();
+    });
+    if (!taken) return port;
+  }
+}
+
+export class Server {
+  readonly folder = mkdtempSync(join(tmpdir(), "lockward-"));
+  readonly #arguments: string[];
+  readonly #ends: (() => unknown)[] = [];
+  #process: ChildProcess | undefined;
+  port = 0;
+
+  private constructor(options: string[]) {
+    this.#arguments = options;
+  }
+
+  static async start(suite: Suite, options = ["--save", "", "--appendonly", "no"]): Promise<Server> {
+    const server = new Server(options);
+    server.port = await freePort();
+    await server.start();
+    suite.after(() => server.#end());
+    return server;
+  }
+
+  async start(): Promise<void> {
+    const log = openSync(join(this.folder, "log"), "a");
+    const place = ["--port", `${this.port}`, "--bind", "127.0.0.1", "--dir", this.folder];
+    // What begins with a file is a Sentinel, which takes no module.
+    const all = this.#arguments[0]?.startsWith("--")
+      ? [...place, ...this.#arguments, "--loadmodule", MODULE]
+      : [...this.#arguments, ...place];
+    const child = spawn(SERVER, all, { stdio: ["ignore", log, log] });
+    this.#process = child;
+    await eventually(async () => {
+      assert.equal(child.exitCode, null, readFileSync(join(this.folder, "log"), "utf8"));
+      return (await this.ask(["PING"]).catch(() => undefined)) === "PONG";
+    });
+  }
+
+  /** A client of ioredis, closed with the test. */
+  ioredis(options: object = {}, port = this.port): Redis {
+    const client = new Redis(port, "127.0.0.1", options);
+    client.on("error", () => {});
+    this.#ends.push(() => client.disconnect());
+    return client;
+  }
+
+  /** A client of node-redis, closed with the test. */
+  async nodeRedis(options: object = {}, port = this.port) {
+    const client = createClient({ socket: { port, host: "127.0.0.1" }, ...options });
+    client.on("error", () => {});
+    this.#ends.push(() => client.destroy());
+    await client.connect();
+    return client;
+  }
+
+  /** One command on a connection of its own. */
+  async ask(command: (string | number)[]): Promise<unknown> {
+    const client = new Redis({
+      port: this.port,
+      lazyConnect: true,
+      retryStrategy: () => null,
+      disableClientInfo: true,
+    });
+    client.on("error", () => {});
+    try {
+      await client.connect();
+      return await client.call(...(command as [string, ...string[]]));
+    } finally {
+      client.disconnect();
+    }
+  }
+
+  async info(key: string): Promise<Info> {
+    const info = asMap(await this.ask(["LOCK.INFO", key, "WAITERS", 100]));
+    const each = (name: string) => ((info[name] ?? []) as unknown[]).map(asMap);
+    return { holders: each("holders"), queue: each("queue") };
+  }
+
+  async waiters(key: string): Promise<number> {
+    return (await this.info(key)).queue.length;
+  }
+
+  /** How often a command was called, and how many connections there are. */
+  async calls(command: string): Promise<number> {
+    const stats = (await this.ask(["INFO", "commandstats"])) as string;
+    return Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0);
+  }
+
+  stop(): void {
+    this.#process?.kill("SIGSTOP");
+  }
+
+  goOn(): void {
+    this.#process?.kill("SIGCONT");
+  }
+
+  async kill(): Promise<void> {
+    const child = this.#process;
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = new Promise((resolve) => child.once("exit", resolve));
+    child.kill("SIGKILL");
+    await ended;
+  }
+
+  async #end(): Promise<void> {
+    await this.kill();
+    rmSync(this.folder, { recursive: true });
+    for (const end of this.#ends) end();
+  }
+}
+
+export interface Info {
+  holders: Record<string, unknown>[];
+  queue: Record<string, unknown>[];
+}
+
+function asMap(reply: unknown): Record<string, unknown> {
+  const list = (reply ?? []) as unknown[];
+  return Object.fromEntries(list.flatMap((name, at) => (at % 2 === 0 ? [[`${name}`, list[at + 1]]] : [])));
+}
+
+/** What each test is run with. */
+export const LIBRARIES: { name: string; client(server: Server, port?: number): Promise<RedisClient> }[] = [
+  { name: "ioredis", client: async (server, port = server.port) => server.ioredis({}, port) },
+  { name: "node-redis", client: (server, port = server.port) => server.nodeRedis({}, port) },
+];
