@@ -50,6 +50,8 @@ test-python: build ## Check and test the Python client, clients/python, against 
 
 test-go: build ## Check and test the Go client, clients/go, against a real server.
 	@scripts/test-go
+test-node: build ## Check and test the Node client, clients/node, against a real server.
+	@scripts/test-node
 
 test-builds: build
 	@scripts/install-deps tmux

@@ -47,7 +47,7 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
     until: Number.isFinite(waitLimit) && waitLimit > 0 ? until : begun + patience,
   };
 
-  let answer = await link.ask({ ...shared, commands: () => commands([]), limit: () => PROMPT });
+  let answer = await link.ask({ ...shared, commands: () => commands([]) });
   for (;;) {
     const { sent, replies } = answer;
     const granted = read(replies);

@@ -34,8 +34,8 @@ export interface Request {
   /** When the last attempt begins at the latest. Infinity: when nobody has answered for the patience. */
   readonly until: number;
   readonly patience: number;
-  /** How long an attempt that begins at this moment may take. */
-  limit(sent: number): number;
+  /** How long an attempt that begins at this moment may take; unless given, as long as what takes no time. */
+  limit?(sent: number): number;
   /** On a connection of its own, which is closed when the request is given up, and the farewell said. */
   readonly farewell?: Command;
   readonly signal?: AbortSignal | undefined;
@@ -173,9 +173,10 @@ class Node {
   async exchange(request: Request, sent: number, isAsk: boolean, closing: AbortSignal): Promise<unknown[]> {
     const asking: Command[] = isAsk ? [["ASKING"]] : [];
     const commands = [...asking, ...request.commands(sent)];
+    const limit = request.limit?.(sent) ?? Math.min(PROMPT, Math.max(100, request.until - sent));
     const replies = await (request.farewell === undefined
-      ? this.#share(commands, request.limit(sent), request.isBackground === true, [closing, request.signal])
-      : this.#own(commands, request.limit(sent), request.farewell, [closing, request.signal]));
+      ? this.#share(commands, limit, request.isBackground === true, [closing, request.signal])
+      : this.#own(commands, limit, request.farewell, [closing, request.signal]));
     return replies.slice(asking.length);
   }
 

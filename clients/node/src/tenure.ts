@@ -44,7 +44,6 @@ export function withdraw(link: Link, { key, owner }: Claim, patience: number): v
     commands: (): Command[] => [["LOCK.RELEASE", key, owner, "HOLDS", 0]],
     until: now() + patience,
     patience,
-    limit: () => PROMPT,
     isBackground: true,
   };
   link.ask(request).catch(() => {}); // its lease ends it
@@ -231,7 +230,6 @@ export class Tenure {
       commands: () => [command()],
       until: now() + this.#patience,
       patience: this.#patience,
-      limit: () => PROMPT,
     };
     let { sent, replies, isRepeat } = await this.#link.ask(request);
     if (isGone(replies[0])) {

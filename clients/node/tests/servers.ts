@@ -44,6 +44,7 @@ async function freePort(): Promise<number> {
 export class Server {
   readonly folder = mkdtempSync(join(tmpdir(), "lockward-"));
   readonly #arguments: string[];
+  readonly #module: string[] = [];
   readonly #ends: (() => unknown)[] = [];
   #process: ChildProcess | undefined;
   port = 0;
@@ -65,7 +66,7 @@ export class Server {
     const place = ["--port", `${this.port}`, "--bind", "127.0.0.1", "--dir", this.folder];
     // What begins with a file is a Sentinel, which takes no module.
     const all = this.#arguments[0]?.startsWith("--")
-      ? [...place, ...this.#arguments, "--loadmodule", MODULE]
+      ? [...place, ...this.#arguments, "--loadmodule", MODULE, ...this.#module]
       : [...this.#arguments, ...place];
     const child = spawn(SERVER, all, { stdio: ["ignore", log, log] });
     this.#process = child;
@@ -123,6 +124,11 @@ export class Server {
   async calls(command: string): Promise<number> {
     const stats = (await this.ask(["INFO", "commandstats"])) as string;
     return Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0);
+  }
+
+  /** More for the module, from its next start. */
+  add(settings: string[]): void {
+    this.#module.push(...settings);
   }
 
   stop(): void {

@@ -1,0 +1,89 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { Cluster } from "ioredis";
+import { createCluster } from "redis";
+import { Lockward, type RedisClient } from "../src/index.js";
+import { eventually, Server } from "./servers.js";
+
+const OPTIONS = ["--cluster-enabled", "yes", "--save", "", "--cluster-node-timeout", "5000"];
+const nodes = [
+  await Server.start({ after }, OPTIONS),
+  await Server.start({ after }, OPTIONS),
+  await Server.start({ after }, OPTIONS),
+];
+const [first, second, third] = nodes as [Server, Server, Server];
+const LAST = 16_383;
+
+before(async () => {
+  await first.ask(["CLUSTER", "ADDSLOTSRANGE", 0, 5_000]);
+  await second.ask(["CLUSTER", "ADDSLOTSRANGE", 5_001, 10_000]);
+  await third.ask(["CLUSTER", "ADDSLOTSRANGE", 10_001, LAST]);
+  for (const other of [second, third]) await first.ask(["CLUSTER", "MEET", "127.0.0.1", other.port]);
+  const isInOrder = async (node: Server) =>
+    `${await node.ask(["CLUSTER", "INFO"])}`.includes("cluster_state:ok") &&
+    ((await node.ask(["CLUSTER", "SLOTS"])) as unknown[]).length === 3;
+  for (const node of nodes) await eventually(() => isInOrder(node));
+});
+
+const CLIENTS: { name: string; client(): Promise<RedisClient> }[] = [
+  {
+    name: "ioredis",
+    async client() {
+      const cluster = new Cluster([{ host: "127.0.0.1", port: first.port }]);
+      after(() => cluster.disconnect());
+      return cluster;
+    },
+  },
+  {
+    name: "node-redis",
+    async client() {
+      const cluster = createCluster({ rootNodes: [{ socket: { host: "127.0.0.1", port: first.port } }] });
+      cluster.on("error", () => {});
+      await cluster.connect();
+      after(() => cluster.destroy());
+      return cluster;
+    },
+  },
+];
+
+for (const { name, client } of CLIENTS) {
+  describe(name, () => {
+    test("locks are at the nodes that have their slots", async () => {
+      const lockward = new Lockward(await client());
+      // In the slots 15495, 3300 and 7365.
+      const locks = await Promise.all(["a", "b", "c"].map((key) => lockward.acquire(key, { lease: 1_500 })));
+      const at = async (key: string, node: Server) => (await node.info(key)).holders.length;
+      assert.deepEqual(await Promise.all([at("a", third), at("b", first), at("c", second)]), [1, 1, 1]);
+      const waiting = lockward.acquire("a");
+      await eventually(() => third.waiters("a"));
+      const counts = await Promise.all(nodes.map((node) => node.calls("lock.renew")));
+      for (const [number, node] of nodes.entries()) {
+        await eventually(async () => (await node.calls("lock.renew")) > (counts[number] as number) + 1);
+      }
+      for (const lock of locks) await lock.release();
+      await (await waiting).release();
+    });
+
+    test("a slot that moves takes its lock along", async () => {
+      const lockward = new Lockward(await client());
+      const [key, slot] = ["{a}moving", 15_495];
+      const lock = await lockward.acquire(key, { lease: 1_500 });
+      const waiting = lockward.acquire(key);
+      await eventually(() => third.waiters(key));
+      const [source, target] = await Promise.all([third, first].map((node) => node.ask(["CLUSTER", "MYID"])));
+      await first.ask(["CLUSTER", "SETSLOT", slot, "IMPORTING", source as string]);
+      await third.ask(["CLUSTER", "SETSLOT", slot, "MIGRATING", target as string]);
+      await third.ask(["MIGRATE", "127.0.0.1", first.port, key, 0, 5_000]);
+      await lock.renew(); // by ASK
+      for (const node of [first, third]) await node.ask(["CLUSTER", "SETSLOT", slot, "NODE", target as string]);
+      await eventually(() => first.waiters(key));
+      const before = await first.calls("lock.renew");
+      await eventually(async () => (await first.calls("lock.renew")) > before + 1);
+      assert(lock.held);
+      await lock.release();
+      await (await waiting).release();
+      // Back again, for the next.
+      for (const node of [third, first, second]) await node.ask(["CLUSTER", "SETSLOT", slot, "NODE", source as string]);
+    });
+  });
+}

@@ -1,0 +1,187 @@
+import assert from "node:assert/strict";
+import { after, describe, test } from "node:test";
+import { type Lock, LockBusy, LockLost, Lockward, Unreachable } from "../src/index.js";
+import { type Fate, Proxy } from "./proxy.js";
+import { eventually, LIBRARIES, Server } from "./servers.js";
+
+const server = await Server.start({ after });
+
+for (const library of LIBRARIES) {
+  describe(library.name, () => {
+    async function through(fateOf?: (request: string) => Fate): Promise<{ lockward: Lockward; proxy: Proxy }> {
+      const proxy = await Proxy.start(server.port, fateOf);
+      const lockward = new Lockward(await library.client(server, proxy.port));
+      after(() => proxy.close());
+      return { lockward, proxy };
+    }
+
+    for (const fate of ["reply lost", "request lost"] as const) {
+      test(`${fate}: nothing is counted twice`, async () => {
+        const lost = new Set<string>();
+        const { lockward } = await through((request) => {
+          const command = /LOCK\.(ACQUIRE|RELEASE|RENEW)/.exec(request)?.[0];
+          if (command === undefined || lost.has(command)) return "served";
+          lost.add(command);
+          return fate;
+        });
+        const wasLost = (command: string) => assert(lost.delete(command));
+        const holds = async () => (await server.info("lost")).holders[0]?.holds;
+        const outer = await lockward.acquire("lost", { lease: 20_000 });
+        wasLost("LOCK.ACQUIRE");
+        const inner = await outer.reenter();
+        wasLost("LOCK.ACQUIRE");
+        assert.equal(await holds(), 2);
+        await outer.renew();
+        wasLost("LOCK.RENEW");
+        await inner.release();
+        wasLost("LOCK.RELEASE");
+        assert.equal(await holds(), 1);
+        await outer.release();
+        wasLost("LOCK.RELEASE");
+        assert.equal(await holds(), undefined);
+      });
+    }
+
+    test("at random: not one hold is miscounted", async () => {
+      let losses = 0;
+      const { lockward } = await through((request) => {
+        const fate = request.includes("LOCK.") ? Math.random() : 1;
+        if (fate < 0.2) losses += 1;
+        return fate < 0.1 ? "request lost" : fate < 0.2 ? "reply lost" : "served";
+      });
+      for (let round = 0; round < 40; round += 1) {
+        const locks: Lock[] = [await lockward.acquire("random", { lease: 20_000 })];
+        for (let hold = 0; hold < round % 3; hold += 1) locks.push(await (locks[0] as Lock).reenter());
+        assert.equal((await server.info("random")).holders[0]?.holds, locks.length);
+        for (const lock of locks) await lock.release();
+        assert.equal(await server.ask(["EXISTS", "random"]), 0);
+      }
+      assert(losses > 0);
+    });
+
+    test("a waiter whose connection is cut waits on", async () => {
+      const { lockward, proxy } = await through();
+      const holder = await new Lockward(server.ioredis()).acquire("cut");
+      const limited = assert.rejects(lockward.acquire("cut", { waitLimit: 1_500 }), LockBusy);
+      const waiting = lockward.acquire("cut");
+      for (let round = 0; round < 3; round += 1) {
+        await eventually(async () => (await server.waiters("cut")) >= 1);
+        proxy.cut();
+      }
+      await limited;
+      await eventually(() => server.waiters("cut"));
+      await holder.release();
+      await (await waiting).release();
+    });
+
+    test("a grant whose reply is lost is found again", async () => {
+      let isArmed = false;
+      const { lockward } = await through((request) => (isArmed && request.includes("BLOCK") ? "reply lost" : "served"));
+      const holder = await new Lockward(server.ioredis()).acquire("found");
+      isArmed = true;
+      const waiting = lockward.acquire("found");
+      await eventually(() => server.waiters("found"));
+      isArmed = false;
+      await holder.release();
+      const lock = await waiting;
+      assert.equal((await server.info("found")).holders[0]?.owner, lock.owner);
+      await lock.release();
+    });
+
+    test("given up while its connection is cut, nothing stays behind", async () => {
+      const { lockward, proxy } = await through();
+      const holder = await new Lockward(server.ioredis()).acquire("both");
+      const leaving = new AbortController();
+      const waiting = assert.rejects(lockward.acquire("both", { signal: leaving.signal }), { name: "AbortError" });
+      await eventually(() => server.waiters("both"));
+      proxy.cut();
+      leaving.abort();
+      await waiting;
+      await holder.release();
+      await eventually(async () => !(await server.ask(["EXISTS", "both"])));
+    });
+
+    test("a broken connection has what is held renewed at once", async () => {
+      const { lockward, proxy } = await through();
+      const locks = [
+        await lockward.acquire("first"),
+        await lockward.acquire("second", { autoRenewal: false, lease: 60_000 }),
+      ];
+      const before = await server.calls("lock.renew");
+      proxy.cut();
+      await eventually(async () => (await server.calls("lock.renew")) >= before + 2);
+      const [info] = (await server.info("second")).holders;
+      assert((info?.["lease-left"] as number) <= 60_000);
+      for (const lock of locks) await lock.release();
+    });
+  });
+}
+
+describe("servers", { concurrency: 4 }, () => {
+  test("a server killed and started anew keeps the tenure, and its waiters", async () => {
+    for (const options of [
+      ["--appendonly", "yes", "--appendfsync", "always"],
+      ["--save", "", "--appendonly", "no"],
+    ]) {
+      const own = await Server.start({ after }, options);
+      const lockward = new Lockward(own.ioredis(), { patience: 20_000 });
+      const lock = await lockward.acquire("kept", { lease: 6_000 });
+      const inner = await lock.reenter();
+      const waiting = lockward.acquire("kept", { waitLimit: 60_000 });
+      await eventually(() => own.waiters("kept"));
+      await own.kill();
+      // One that keeps nothing takes the tenure back in its quarantine.
+      own.add(["quarantine", "6000"]);
+      await own.start();
+      await eventually(async () => (await own.info("kept")).holders[0]?.token === lock.token);
+      assert(lock.held);
+      await inner.release();
+      await lock.release();
+      const next = await waiting;
+      assert(next.token > lock.token);
+      await next.release();
+    }
+  });
+
+  test("a server that forgets loses the lock, and the holder is told", async () => {
+    const own = await Server.start({ after });
+    const lock = await new Lockward(own.ioredis()).acquire("forgotten");
+    await own.kill();
+    await own.start();
+    await eventually(() => lock.signal.aborted);
+    await assert.rejects(lock.release(), LockLost);
+  });
+
+  test("a server that does not answer loses the lock with its lease", async () => {
+    const own = await Server.start({ after });
+    const lockward = new Lockward(own.ioredis(), { patience: 500 });
+    const lock = await lockward.acquire("silent", { lease: 1_000 });
+    const long = await lockward.acquire("long", { lease: 60_000 });
+    own.stop();
+    await eventually(() => lock.signal.aborted);
+    assert(!lock.held && long.held);
+    await assert.rejects(lock.release(), LockLost);
+    await assert.rejects(long.renew(), Unreachable);
+    await assert.rejects(long.release(), Unreachable);
+    await assert.rejects(lockward.acquire("other", { waitLimit: 300 }), Unreachable);
+    own.goOn();
+    // What was given up on is given back when the server goes on.
+    await eventually(async () => !(await own.ask(["EXISTS", "other"])));
+  });
+
+  test("who waits at a server that stands still goes on elsewhere, or when it goes on", async () => {
+    const own = await Server.start({ after });
+    const lockward = new Lockward(own.ioredis(), { patience: 60_000 });
+    const holder = await lockward.acquire("still", { lease: 120_000 });
+    const waiting = lockward.acquire("still");
+    await eventually(() => own.waiters("still"));
+    const id = async () => (await own.info("still")).queue[0]?.["client-id"];
+    const before = await id();
+    own.stop();
+    await new Promise((resolve) => setTimeout(resolve, 9_000)); // longer than it takes to ask whether it is still there
+    own.goOn();
+    await eventually(async () => ![undefined, before].includes((await id()) as undefined));
+    await holder.release();
+    await (await waiting).release();
+  });
+});

@@ -1,0 +1,56 @@
+import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
+
+/** What becomes of a request and its reply. */
+export type Fate = "served" | "request lost" | "reply lost";
+
+/**
+ * A proxy before the server on `port`, that loses requests or replies and cuts the connection then, as it is told for
+ * each request. It takes what comes in one piece for one request.
+ */
+export class Proxy {
+  readonly #server: Server;
+  readonly #connections = new Set<Socket>();
+
+  private constructor(port: number, fateOf: (request: string) => Fate) {
+    this.#server = createServer((client) => {
+      const server = connect(port, "127.0.0.1");
+      this.#connections.add(client);
+      let fate: Fate = "served";
+      const cut = () => {
+        this.#connections.delete(client);
+        client.destroy();
+        server.destroy();
+      };
+      client.on("data", (request) => {
+        if (fate === "served") fate = fateOf(request.toString("latin1"));
+        if (fate === "request lost") cut();
+        else server.write(request);
+      });
+      server.on("data", (reply) => {
+        if (fate === "reply lost") cut();
+        else client.write(reply);
+      });
+      for (const each of [client, server]) each.on("close", cut).on("error", cut);
+    });
+  }
+
+  static async start(port: number, fateOf: (request: string) => Fate = () => "served"): Promise<Proxy> {
+    const proxy = new Proxy(port, fateOf);
+    await new Promise<void>((resolve) => proxy.#server.listen(0, "127.0.0.1", resolve));
+    return proxy;
+  }
+
+  get port(): number {
+    return (this.#server.address() as AddressInfo).port;
+  }
+
+  /** Cuts all connections. */
+  cut(): void {
+    for (const client of this.#connections) client.destroy();
+  }
+
+  close(): void {
+    this.#server.close();
+    this.cut();
+  }
+}
