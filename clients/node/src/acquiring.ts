@@ -146,7 +146,7 @@ export class Doors {
     });
     this.#line.push(open);
     try {
-      return await within(opened, until - now(), signal);
+      return await within(opened, until - now(), { signals: [signal] });
     } catch {
       const at = this.#line.indexOf(open);
       if (at >= 0) this.#line.splice(at, 1);

@@ -189,7 +189,7 @@ function ioRedisPort(client: IoRedis): Port {
   const site: Site = { name: "", host: options.host ?? "", open: () => openIo(client, {}) };
   return {
     prefix: options.keyPrefix ?? "",
-    isEnded: () => client.status === "end",
+    isEnded: () => isIoEnded(client),
     onEnd: (listener) => client.on("end", listener),
     locate: () => site,
   };
@@ -199,7 +199,7 @@ function ioClusterPort(client: IoCluster): Port {
   const options = client.options as IoOptions & { redisOptions?: IoOptions };
   return {
     prefix: options.keyPrefix ?? options.redisOptions?.keyPrefix ?? "",
-    isEnded: () => client.status === "end",
+    isEnded: () => isIoEnded(client),
     onEnd: (listener) => client.on("end", listener),
     locate(slot, turn, address) {
       if (client.status === "wait") client.connect().catch(() => {});
@@ -212,6 +212,11 @@ function ioClusterPort(client: IoCluster): Port {
       return { name: nameOf(at), host: at.host ?? "", open: () => openIo(node, { ...mapped }) };
     },
   };
+}
+
+/** ioredis says nothing of its end when it is closed while it tries to connect again. */
+function isIoEnded(client: { readonly status: string; readonly manuallyClosing?: boolean }): boolean {
+  return client.status === "end" || client.manuallyClosing === true;
 }
 
 function nameOf({ host, port }: IoOptions): string {
@@ -233,9 +238,10 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
   const ended = new Promise<void>((resolve) => redis.once("end", resolve));
   const asked = (template.options as IoOptions).sentinels?.length ?? 0;
   try {
-    await within(redis.connect(), CONNECTING * (asked + 1));
+    await within(redis.connect(), CONNECTING * (asked + 1), { isBackground: true });
   } catch (error) {
-    redis.disconnect();
+    // One that is closed already would keep the process for a while.
+    if (redis.status !== "close" && redis.status !== "end") redis.disconnect();
     throw failure ?? error;
   }
   const { stream } = redis;
@@ -364,7 +370,7 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
     client.on("end", () => resolve());
   });
   try {
-    await within(client.connect(), CONNECTING);
+    await within(client.connect(), CONNECTING, { isBackground: true });
   } catch (error) {
     client.destroy();
     throw error;

@@ -195,7 +195,7 @@ class Node {
           }
         }),
         limit,
-        ...signals,
+        { signals, isBackground },
       );
     } catch (error) {
       // Whoever gives up leaves the connection to others; nobody trusts one that is late or broken.
@@ -208,7 +208,7 @@ class Node {
     const opening = this.#take();
     let connection: Connection;
     try {
-      connection = await within(opening, limit, ...signals);
+      connection = await within(opening, limit, { signals });
     } catch (error) {
       opening.then((connection) => connection.close()).catch(() => {});
       throw error;
@@ -217,11 +217,13 @@ class Node {
     this.#heartbeat ??= setInterval(() => this.#beat(), HEARTBEAT).unref();
     connection.hold(1);
     try {
-      const replies = await within(Promise.all(commands.map((each) => connection.send(each))), limit, ...signals);
+      const replies = await within(Promise.all(commands.map((each) => connection.send(each))), limit, {
+        signals,
+      });
       this.#keep(connection);
       return replies;
     } catch (error) {
-      await within(connection.close(farewell), PROMPT).catch(() => {});
+      await within(connection.close(farewell), PROMPT, { isBackground: true }).catch(() => {});
       throw error;
     } finally {
       connection.hold(-1);

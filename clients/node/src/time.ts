@@ -6,12 +6,15 @@ export function now(): number {
 /** What a timer of Node.js can hold; it would ring at once for more. */
 export const LONGEST = 2 ** 31 - 1;
 
+interface Bounds {
+  readonly signals?: (AbortSignal | undefined)[];
+  /** Whether the process may end meanwhile. */
+  readonly isBackground?: boolean;
+}
+
 /** Settles as the promise does, unless the milliseconds are over or a signal aborts (by its reason) first. */
-export function within<T>(
-  promise: Promise<T>,
-  milliseconds: number,
-  ...signals: (AbortSignal | undefined)[]
-): Promise<T> {
+export function within<T>(promise: Promise<T>, milliseconds: number, bounds: Bounds = {}): Promise<T> {
+  const { signals = [], isBackground = false } = bounds;
   return new Promise((resolve, reject) => {
     const settle = (how: () => void) => {
       clearTimeout(timer);
@@ -22,6 +25,7 @@ export function within<T>(
     const late = () => settle(() => reject(new Error(`no answer within ${milliseconds} ms`)));
     // A process that stood still is to read what has come meanwhile before it finds that nothing has.
     const timer = milliseconds > LONGEST ? undefined : setTimeout(setImmediate, Math.max(0, milliseconds), late);
+    if (isBackground) timer?.unref();
     promise.then(
       (value) => settle(() => resolve(value)),
       (error) => settle(() => reject(error)),

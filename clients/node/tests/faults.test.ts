@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
 import { type Lock, LockBusy, LockLost, Lockward, Unreachable } from "../src/index.js";
-import { type Fate, Proxy } from "./proxy.js";
+import { type Fate, LossyProxy } from "./proxy.js";
 import { eventually, LIBRARIES, Server } from "./servers.js";
 
 const server = await Server.start({ after });
 
 for (const library of LIBRARIES) {
   describe(library.name, () => {
-    async function through(fateOf?: (request: string) => Fate): Promise<{ lockward: Lockward; proxy: Proxy }> {
-      const proxy = await Proxy.start(server.port, fateOf);
+    async function through(fateOf?: (request: string) => Fate): Promise<{ lockward: Lockward; proxy: LossyProxy }> {
+      const proxy = await LossyProxy.start(server.port, fateOf);
       const lockward = new Lockward(await library.client(server, proxy.port));
       after(() => proxy.close());
       return { lockward, proxy };

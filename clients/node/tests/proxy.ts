@@ -7,7 +7,7 @@ export type Fate = "served" | "request lost" | "reply lost";
  * A proxy before the server on `port`, that loses requests or replies and cuts the connection then, as it is told for
  * each request. It takes what comes in one piece for one request.
  */
-export class Proxy {
+export class LossyProxy {
   readonly #server: Server;
   readonly #connections = new Set<Socket>();
 
@@ -34,8 +34,8 @@ export class Proxy {
     });
   }
 
-  static async start(port: number, fateOf: (request: string) => Fate = () => "served"): Promise<Proxy> {
-    const proxy = new Proxy(port, fateOf);
+  static async start(port: number, fateOf: (request: string) => Fate = () => "served"): Promise<LossyProxy> {
+    const proxy = new LossyProxy(port, fateOf);
     await new Promise<void>((resolve) => proxy.#server.listen(0, "127.0.0.1", resolve));
     return proxy;
   }
