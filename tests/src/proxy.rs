@@ -22,6 +22,11 @@ pub enum Fate {
     RequestLost,
     /// The request is forwarded, its reply is awaited, and the connection is cut instead of forwarding it.
     ReplyLost,
+    /// The same, but a part of the reply is forwarded before the cut.
+    ReplyTorn,
+    /// The request is forwarded, and from then on nothing reaches either side any more, as behind a firewall that has
+    /// forgotten the connection. It is cut when the client ends it, and so much later at the latest.
+    Silence(Duration),
     /// The request is forwarded and the client cut off. The server hears of that only when it has replied.
     ClientLost,
     /// The request is forwarded, and both sides are cut off so much later, unless the reply comes first. Then it is
@@ -148,12 +153,19 @@ impl Connection {
                     self.client.stream.shutdown(Shutdown::Both)?;
                     None
                 }
-                Fate::Carried | Fate::RequestLost | Fate::ReplyLost => None,
+                Fate::Carried | Fate::RequestLost | Fate::ReplyLost | Fate::ReplyTorn | Fate::Silence(_) => {
+                    None
+                }
             };
             match self.server.next(deadline) {
                 Ok((_, bytes)) if fate == Fate::Carried => self.client.stream.write_all(&bytes)?,
-                Ok((reply, _)) => {
+                Ok((reply, bytes)) => {
                     shared.losses().replies.push(reply);
+                    match fate {
+                        Fate::ReplyTorn => self.client.stream.write_all(&bytes[..bytes.len() / 2])?,
+                        Fate::Silence(limit) => self.client.wait_for_end(Instant::now() + limit)?,
+                        _ => {}
+                    }
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
@@ -170,6 +182,21 @@ impl Side {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream, unread: Vec::new() })
+    }
+
+    /// Reads what comes, and forgets it, until no more comes.
+    fn wait_for_end(&mut self, deadline: Instant) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
+                return Ok(());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            if matches!(self.stream.read(&mut [0; 4 * 1024]), Ok(0)) {
+                return Ok(());
+            }
+        }
     }
 
     /// The next request or reply, and its bytes.

@@ -1,0 +1,121 @@
+//! The locks that are tried.
+
+use lockward_tests::Client;
+use serde_json::{Value, json};
+
+/// Far longer than a run, so that no lease ends in it.
+const LEASE: &str = "36000000";
+
+/// A re-entrant lock as many have it: a hash of owners and their holds.
+const ACQUIRE_HASH: &str = "\
+if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1";
+const RELEASE_HASH: &str = "\
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return nil end
+if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 0 end
+redis.call('DEL', KEYS[1])
+return 1";
+
+/// A way to lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contestant {
+    /// Lockward, as its users are told to use it.
+    Lockward,
+    /// Lockward without HOLDS: a control.
+    WithoutHolds,
+    /// A hash, by scripts: a control.
+    Hash,
+}
+
+/// Where the owner's name stands in the commands below.
+pub(crate) fn owner_of<'a, T>(command: &'a [T], name: &str) -> Option<&'a T> {
+    match name {
+        "LOCK.ACQUIRE" | "LOCK.RELEASE" | "LOCK.RENEW" => command.get(2),
+        "EVAL" => command.get(4),
+        _ => None,
+    }
+}
+
+impl Contestant {
+    pub(crate) const ALL: [Self; 3] = [Self::Lockward, Self::WithoutHolds, Self::Hash];
+
+    /// What its keys begin with.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Lockward => "lockward",
+            Self::WithoutHolds => "without-holds",
+            Self::Hash => "hash",
+        }
+    }
+
+    /// Whether it can wait for a lock.
+    pub(crate) const fn can_wait(self) -> bool {
+        !matches!(self, Self::Hash)
+    }
+
+    /// The command that leads from `holds` - 1 to `holds`; it waits where it is told to.
+    pub(crate) fn acquire(self, key: &str, owner: &str, holds: i64, waits: bool) -> Vec<String> {
+        let block: &[&str] = if waits { &["BLOCK", "600000"] } else { &[] };
+        match self {
+            Self::Hash => words(&["EVAL", ACQUIRE_HASH, "1", key, owner, LEASE]),
+            Self::Lockward | Self::WithoutHolds => {
+                let command = words(&[&["LOCK.ACQUIRE", key, owner, "PX", LEASE], block].concat());
+                self.with_holds(command, holds)
+            }
+        }
+    }
+
+    /// The command that leads from `holds` + 1 to `holds`, in the tenure with this token, where it is named.
+    pub(crate) fn release(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Vec<String> {
+        match self {
+            Self::Hash => words(&["EVAL", RELEASE_HASH, "1", key, owner]),
+            Self::Lockward | Self::WithoutHolds => {
+                let mut command = words(&["LOCK.RELEASE", key, owner]);
+                command.extend(token.into_iter().flat_map(|token| ["TOKEN".to_owned(), token.to_string()]));
+                self.with_holds(command, holds)
+            }
+        }
+    }
+
+    fn with_holds(self, mut command: Vec<String>, holds: i64) -> Vec<String> {
+        if self == Self::Lockward {
+            command.extend(["HOLDS".to_owned(), holds.to_string()]);
+        }
+        command
+    }
+
+    /// What the reply to [`Self::acquire`] has to be, in a tenure with this token.
+    pub(crate) fn granted(self, holds: i64, token: Option<i64>) -> Value {
+        match self {
+            Self::Hash => json!(1),
+            Self::Lockward | Self::WithoutHolds => json!([token, holds]),
+        }
+    }
+
+    /// What the reply to [`Self::release`] has to be.
+    pub(crate) fn released(self, holds: i64) -> Value {
+        match self {
+            Self::Hash => json!(i64::from(holds == 0)),
+            Self::Lockward | Self::WithoutHolds => json!(holds),
+        }
+    }
+
+    /// How many holds the server counts, and for whom else it keeps the lock.
+    pub(crate) fn counted(self, server: &mut Client, key: &str, owner: &str) -> Result<i64, String> {
+        if self == Self::Hash {
+            let reply = server.call(["HGET", key, owner]);
+            return Ok(if reply.is_null() { 0 } else { reply.text().parse().expect("a count") });
+        }
+        let Some(info) = server.info(key) else { return Ok(0) };
+        match &info.holders[..] {
+            [holder] if holder.owner == owner && info.waiters == 0 => Ok(holder.holds),
+            _ => Err(format!("the lock is not {owner}'s alone: {info:?}")),
+        }
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}

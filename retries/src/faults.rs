@@ -1,0 +1,156 @@
+//! What the proxy loses.
+
+use crate::contestant::{Contestant, owner_of};
+use lockward_tests::{Fate, Random, Reply};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What has been done to the commands of a contestant.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    /// How many commands the client was told to issue; those that it was told again are not among them.
+    pub(crate) commands: u64,
+    /// How often a command came again that had come already, and that the client was told once.
+    pub(crate) sent_again: u64,
+    /// How often the client was told again, after it had failed.
+    pub(crate) told_again: u64,
+    /// The faults, by their names. Each hit a command in flight.
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// How many faults there are to be.
+    goal: u64,
+}
+
+impl Tally {
+    /// How many faults there were.
+    pub(crate) fn hits(&self) -> u64 {
+        self.faults.values().sum()
+    }
+}
+
+/// One owner's command, as the proxy sees it.
+#[derive(Debug)]
+struct Traffic {
+    contestant: Contestant,
+    random: Random,
+    /// For how long its next command is to hear nothing more.
+    silence: Option<Duration>,
+    /// How often the command has come since the client was last told to issue it.
+    arrivals: u32,
+    /// Whether it was carried when it came last.
+    is_carried: bool,
+}
+
+/// Decides what is lost: for each owner by numbers of its own, however the owners' commands are mixed.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    lanes: Vec<Mutex<Traffic>>,
+    tallies: [Mutex<Tally>; Contestant::ALL.len()],
+}
+
+/// The owner in a lane.
+pub(crate) fn owner(lane: usize) -> String {
+    format!("6b6f0d51-7d4e-4d0b-9a0c-5b7e7c2f1a90:{lane}")
+}
+
+fn lane_of(owner: &Reply) -> Option<usize> {
+    owner.text().rsplit_once(':')?.1.parse().ok()
+}
+
+impl Faults {
+    /// Faults for these lanes, each with its seed, until there are as many for each contestant as `goal` says.
+    pub(crate) fn new(
+        lanes: impl Iterator<Item = (Contestant, u64, Option<Duration>)>,
+        goal: impl Fn(Contestant) -> u64,
+    ) -> Self {
+        let traffic = |(contestant, seed, silence)| {
+            Mutex::new(Traffic {
+                contestant,
+                random: Random::from_seed(seed),
+                silence,
+                arrivals: 0,
+                is_carried: false,
+            })
+        };
+        let tally = |contestant| Mutex::new(Tally { goal: goal(contestant), ..Tally::default() });
+        Self { lanes: lanes.map(traffic).collect(), tallies: Contestant::ALL.map(tally) }
+    }
+
+    /// What becomes of a request.
+    pub(crate) fn fate_of(&self, request: &[Reply]) -> Fate {
+        let name = request.first().map(Reply::text).unwrap_or_default();
+        let lane = owner_of(request, &name).and_then(lane_of);
+        lane.map_or(Fate::Carried, |lane| self.fate_in(lane, request.contains(&Reply::bulk("BLOCK"))))
+    }
+
+    fn fate_in(&self, lane: usize, waits: bool) -> Fate {
+        let mut traffic = self.traffic(lane);
+        let mut tally = self.tally_mut(traffic.contestant);
+        traffic.arrivals += 1;
+        tally.sent_again += u64::from(traffic.arrivals > 1);
+        let (name, fate) = match traffic.silence.take() {
+            Some(limit) => ("silence", Fate::Silence(limit)),
+            None if tally.hits() >= tally.goal => ("", Fate::Carried),
+            None => traffic.next(waits),
+        };
+        traffic.is_carried = fate == Fate::Carried;
+        if !traffic.is_carried {
+            *tally.faults.entry(name).or_default() += 1;
+        }
+        fate
+    }
+
+    /// The client is told to issue a command, or told again.
+    pub(crate) fn expect(&self, lane: usize, again: bool) {
+        let mut traffic = self.traffic(lane);
+        traffic.arrivals = 0;
+        traffic.is_carried = false;
+        let mut tally = self.tally_mut(traffic.contestant);
+        if again {
+            tally.told_again += 1;
+        } else {
+            tally.commands += 1;
+        }
+    }
+
+    /// Whether the command that was last expected has come, and the last time was carried.
+    pub(crate) fn has_carried(&self, lane: usize) -> bool {
+        self.traffic(lane).is_carried
+    }
+
+    /// Whether there were enough faults.
+    pub(crate) fn are_enough(&self, contestant: Contestant) -> bool {
+        let tally = self.tally_mut(contestant);
+        tally.hits() >= tally.goal
+    }
+
+    /// What was done up to now.
+    pub(crate) fn tally(&self, contestant: Contestant) -> Tally {
+        self.tally_mut(contestant).clone()
+    }
+
+    fn tally_mut(&self, contestant: Contestant) -> MutexGuard<'_, Tally> {
+        self.tallies[contestant as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn traffic(&self, lane: usize) -> MutexGuard<'_, Traffic> {
+        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Traffic {
+    /// Every second command is hit, and of those that come again every third: some as often as a client tries.
+    fn next(&mut self, waits: bool) -> (&'static str, Fate) {
+        if !self.random.once_in(if self.arrivals == 1 { 2 } else { 3 }) {
+            return ("", Fate::Carried);
+        }
+        let while_waiting = Duration::from_millis(self.random.within(0..150).unsigned_abs());
+        match self.random.within(if waits { 0..8 } else { 0..4 }) {
+            0 => ("request", Fate::RequestLost),
+            1 => ("reply", Fate::ReplyLost),
+            2 => ("torn", Fate::ReplyTorn),
+            3 => ("hung up", Fate::ClientLost),
+            _ => ("waiting", Fate::CutAfter(while_waiting)),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! One client's trial.
+
+use crate::clients::Client;
+use crate::contestant::Contestant;
+use crate::driver::Driver;
+use crate::faults::{Faults, Tally};
+use crate::lane::{Habit, Lane};
+use lockward_tests::{Proxy, Random, Reply, Server};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) faults: u64,
+    pub(crate) control_faults: u64,
+    pub(crate) seed: u64,
+}
+
+/// What was found with one client.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    pub(crate) client: &'static Client,
+    pub(crate) version: String,
+    /// For each contestant what was done, and the miscounts.
+    pub(crate) contestants: [(Tally, Vec<String>); Contestant::ALL.len()],
+    /// The locks of Lockward that were left behind.
+    left: Vec<String>,
+}
+
+impl Finding {
+    /// What is not as promised.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let name = self.client.name;
+        let [(_, lockward), controls @ ..] = &self.contestants;
+        let mut failures: Vec<String> =
+            lockward.iter().map(|miscount| format!("{name}: {miscount}")).collect();
+        failures.extend(self.left.iter().map(|key| format!("{name}: {key} is left behind")));
+        for ((_, miscounts), contestant) in controls.iter().zip([Contestant::WithoutHolds, Contestant::Hash])
+        {
+            if miscounts.is_empty() {
+                failures.push(format!("{name}: the control {} does not miscount", contestant.prefix()));
+            }
+        }
+        if self.client.sends_again != (self.contestants[0].0.sent_again > 0) {
+            failures.push(format!("{name} is said to send again by itself: {}", self.client.sends_again));
+        }
+        failures
+    }
+}
+
+const HABITS: [Habit; 26] = {
+    let mut habits = [Habit::Takes; 26];
+    let mut number = 0;
+    while number < 10 {
+        habits[number] = if number < 2 { Habit::MeetsSilence } else { Habit::Waits };
+        number += 1;
+    }
+    habits
+};
+
+/// Lets the client play all contestants at the same time, on a server of its own.
+pub(crate) fn hold(client: &'static Client, plan: Plan) -> Finding {
+    let server = Server::start();
+    let lanes: Vec<(Contestant, Habit)> = Contestant::ALL
+        .into_iter()
+        .flat_map(|contestant| HABITS.map(|habit| (contestant, habit)))
+        .filter(|(contestant, habit)| contestant.can_wait() || *habit != Habit::Waits)
+        .collect();
+    let mut seeds = Random::from_seed(plan.seed);
+    let silence = client.patience.unwrap_or(Duration::from_secs(3)) + Duration::from_secs(2);
+    let faults = Arc::new(Faults::new(
+        lanes.iter().map(|&(contestant, habit)| {
+            (contestant, seeds.number(), (habit == Habit::MeetsSilence).then_some(silence))
+        }),
+        |contestant| if contestant == Contestant::Lockward { plan.faults } else { plan.control_faults },
+    ));
+    let proxy = Proxy::start(server.port(), {
+        let faults = Arc::clone(&faults);
+        move |request| faults.fate_of(request)
+    });
+    let driver = Driver::start(client.name, client.program, proxy.port());
+    let mut miscounts = [const { Vec::new() }; Contestant::ALL.len()];
+    thread::scope(|scope| {
+        let playing: Vec<_> = lanes
+            .iter()
+            .enumerate()
+            .map(|(number, &(contestant, habit))| {
+                let random = Random::from_seed(seeds.number());
+                let (driver, faults, server) = (&driver, &*faults, server.client());
+                let lane = Lane { number, contestant, habit, driver, faults, server, random };
+                (contestant, scope.spawn(move || lane.play()))
+            })
+            .collect();
+        for (contestant, lane) in playing {
+            miscounts[contestant as usize].extend(lane.join().expect("a lane that plays to its end"));
+        }
+    });
+    let pattern = format!("{}:*", Contestant::Lockward.prefix());
+    let left = server.client().call(["KEYS", &pattern]).items().iter().map(Reply::text).collect();
+    let version = driver.version.clone();
+    let contestants = {
+        let mut tallies = Contestant::ALL.map(|contestant| faults.tally(contestant)).into_iter();
+        miscounts.map(|miscounts| (tallies.next().expect("one a contestant"), miscounts))
+    };
+    Finding { client, version, contestants, left }
+}
