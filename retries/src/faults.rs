@@ -37,8 +37,8 @@ struct Traffic {
     silence: Option<Duration>,
     /// How often the command has come since the client was last told to issue it.
     arrivals: u32,
-    /// Whether it was carried when it came last.
-    is_carried: bool,
+    /// Whether it is on its way to the reply: nothing befalls it before that.
+    is_under_way: bool,
 }
 
 /// Decides what is lost: for each owner by numbers of its own, however the owners' commands are mixed.
@@ -69,7 +69,7 @@ impl Faults {
                 random: Random::from_seed(seed),
                 silence,
                 arrivals: 0,
-                is_carried: false,
+                is_under_way: false,
             })
         };
         let tally = |contestant| Mutex::new(Tally { goal: goal(contestant), ..Tally::default() });
@@ -93,8 +93,8 @@ impl Faults {
             None if tally.hits() >= tally.goal => ("", Fate::Carried),
             None => traffic.next(waits),
         };
-        traffic.is_carried = fate == Fate::Carried;
-        if !traffic.is_carried {
+        traffic.is_under_way = matches!(fate, Fate::Carried | Fate::ReplyLost | Fate::ReplyTorn);
+        if fate != Fate::Carried {
             *tally.faults.entry(name).or_default() += 1;
         }
         fate
@@ -104,7 +104,7 @@ impl Faults {
     pub(crate) fn expect(&self, lane: usize, again: bool) {
         let mut traffic = self.traffic(lane);
         traffic.arrivals = 0;
-        traffic.is_carried = false;
+        traffic.is_under_way = false;
         let mut tally = self.tally_mut(traffic.contestant);
         if again {
             tally.told_again += 1;
@@ -113,9 +113,9 @@ impl Faults {
         }
     }
 
-    /// Whether the command that was last expected has come, and the last time was carried.
-    pub(crate) fn has_carried(&self, lane: usize) -> bool {
-        self.traffic(lane).is_carried
+    /// Whether the command that was last expected has come, and nothing befalls it before its reply.
+    pub(crate) fn is_under_way(&self, lane: usize) -> bool {
+        self.traffic(lane).is_under_way
     }
 
     /// Whether there were enough faults.
@@ -144,7 +144,7 @@ impl Traffic {
         if !self.random.once_in(if self.arrivals == 1 { 2 } else { 3 }) {
             return ("", Fate::Carried);
         }
-        let while_waiting = Duration::from_millis(self.random.within(0..150).unsigned_abs());
+        let while_waiting = Duration::from_millis(self.random.within(0..50).unsigned_abs());
         match self.random.within(if waits { 0..8 } else { 0..4 }) {
             0 => ("request", Fate::RequestLost),
             1 => ("reply", Fate::ReplyLost),

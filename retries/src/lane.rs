@@ -109,7 +109,7 @@ impl Lane<'_> {
         let owner = owner(self.number);
         self.server.acquire(&format!("{key} {HOLDER} PX 36000000 HOLDS 1"));
         // Either at any time, or when the owner is known to wait after all that has happened to its request.
-        let after = Duration::from_millis(self.random.within(0..300).unsigned_abs());
+        let after = Duration::from_millis(self.random.within(0..100).unsigned_abs());
         let at_any_time = self.random.once_in(2);
         let command = self.contestant.acquire(key, &owner, 1, true);
         let mut attempt = self.issue(&command, false);
@@ -132,7 +132,7 @@ impl Lane<'_> {
                 let is_due = if at_any_time {
                     begun.elapsed() >= after
                 } else {
-                    queue.len() == 1 && self.faults.has_carried(self.number)
+                    queue.len() == 1 && self.faults.is_under_way(self.number)
                 };
                 if is_due {
                     self.server.call(format!("LOCK.RELEASE {key} {HOLDER} HOLDS 0"));

@@ -50,10 +50,10 @@ impl Finding {
     }
 }
 
-const HABITS: [Habit; 26] = {
-    let mut habits = [Habit::Takes; 26];
+const HABITS: [Habit; 28] = {
+    let mut habits = [Habit::Takes; 28];
     let mut number = 0;
-    while number < 10 {
+    while number < 16 {
         habits[number] = if number < 2 { Habit::MeetsSilence } else { Habit::Waits };
         number += 1;
     }
