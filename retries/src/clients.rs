@@ -18,7 +18,7 @@ pub(crate) struct Client {
 const NODE: &str = "target/retries/node/driver.js";
 const JAVA: &str = "target/retries/java/driver.jar";
 
-pub(crate) const CLIENTS: [Client; 6] = [
+pub(crate) const CLIENTS: [Client; 7] = [
     Client {
         name: "redis-py",
         program: &["target/retries/python/bin/python", "retries/drivers/python/driver.py"],
@@ -45,4 +45,10 @@ pub(crate) const CLIENTS: [Client; 6] = [
     },
     Client { name: "ioredis", program: &["node", NODE, "ioredis"], patience: None, sends_again: true },
     Client { name: "node-redis", program: &["node", NODE, "node-redis"], patience: None, sends_again: false },
+    Client {
+        name: "redis-rs",
+        program: &["target/release/retries-redis-rs"],
+        patience: Some(Duration::from_millis(500)),
+        sends_again: false,
+    },
 ];

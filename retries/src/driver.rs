@@ -6,6 +6,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -73,18 +74,21 @@ impl Driver {
     /// Starts one that talks to the server on `port`.
     pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the repository");
+        // Some libraries log every connection that they lose.
+        let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
         let mut child = Command::new(program[0])
             .args(&program[1..])
             .arg(port.to_string())
             .current_dir(root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not run ({error}): run `make test-retries`", program[0]));
         let orders = Mutex::new(child.stdin.take().expect("a pipe"));
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let greeting: Greeting =
-            read(&mut lines).unwrap_or_else(|| panic!("the driver of {name} ends at once"));
+        let greeting: Greeting = read(&mut lines)
+            .unwrap_or_else(|| panic!("the driver of {name} ends at once: see target/retries/{name}.log"));
         assert_eq!(greeting.client, name, "the driver drives another client");
         let pending = Pending::default();
         thread::spawn({

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) struct Tally {
     /// How many commands the client was told to issue; those that it was told again are not among them.
     pub(crate) commands: u64,
-    /// How often a command came again that had come already, and that the client was told once.
+    /// How often a command came though the client was not told to issue it again.
     pub(crate) sent_again: u64,
     /// How often the client was told again, after it had failed.
     pub(crate) told_again: u64,
@@ -35,8 +35,12 @@ struct Traffic {
     random: Random,
     /// For how long its next command is to hear nothing more.
     silence: Option<Duration>,
-    /// How often the command has come since the client was last told to issue it.
+    /// How often the client was told to issue it.
+    told: u32,
+    /// How often it has come.
     arrivals: u32,
+    /// How often it has come though the client was not told: the most seen, since what it was told may come late.
+    untold: u32,
     /// Whether it is on its way to the reply: nothing befalls it before that.
     is_under_way: bool,
 }
@@ -68,7 +72,9 @@ impl Faults {
                 contestant,
                 random: Random::from_seed(seed),
                 silence,
+                told: 0,
                 arrivals: 0,
+                untold: 0,
                 is_under_way: false,
             })
         };
@@ -87,7 +93,10 @@ impl Faults {
         let mut traffic = self.traffic(lane);
         let mut tally = self.tally_mut(traffic.contestant);
         traffic.arrivals += 1;
-        tally.sent_again += u64::from(traffic.arrivals > 1);
+        if traffic.arrivals > traffic.told + traffic.untold {
+            traffic.untold += 1;
+            tally.sent_again += 1;
+        }
         let (name, fate) = match traffic.silence.take() {
             Some(limit) => ("silence", Fate::Silence(limit)),
             None if tally.hits() >= tally.goal => ("", Fate::Carried),
@@ -103,12 +112,13 @@ impl Faults {
     /// The client is told to issue a command, or told again.
     pub(crate) fn expect(&self, lane: usize, again: bool) {
         let mut traffic = self.traffic(lane);
-        traffic.arrivals = 0;
         traffic.is_under_way = false;
         let mut tally = self.tally_mut(traffic.contestant);
         if again {
+            traffic.told += 1;
             tally.told_again += 1;
         } else {
+            (traffic.told, traffic.arrivals, traffic.untold) = (1, 0, 0);
             tally.commands += 1;
         }
     }

@@ -23,6 +23,19 @@ pub(crate) enum Habit {
     Waits,
     /// It hears nothing more after its first command, and plays only one round.
     MeetsSilence,
+    /// It waits for a lock for longer than its client waits for a reply, and plays only one round.
+    Outlasts,
+}
+
+impl Habit {
+    /// Whether it begins with a wait.
+    pub(crate) const fn waits(self) -> bool {
+        matches!(self, Self::Waits | Self::Outlasts)
+    }
+
+    const fn is_for_one_round(self) -> bool {
+        matches!(self, Self::MeetsSilence | Self::Outlasts)
+    }
 }
 
 /// One owner.
@@ -31,6 +44,8 @@ pub(crate) struct Lane<'a> {
     pub(crate) number: usize,
     pub(crate) contestant: Contestant,
     pub(crate) habit: Habit,
+    /// Longer than the client waits for a reply.
+    pub(crate) long: Duration,
     pub(crate) driver: &'a Driver,
     pub(crate) faults: &'a Faults,
     /// A connection past the proxy.
@@ -49,7 +64,7 @@ impl Lane<'_> {
                 miscounts.push(format!("{key}: {miscount}"));
                 self.server.call(["DEL", &key]);
             }
-            if self.habit == Habit::MeetsSilence || self.faults.are_enough(self.contestant) {
+            if self.habit.is_for_one_round() || self.faults.are_enough(self.contestant) {
                 break;
             }
         }
@@ -60,12 +75,10 @@ impl Lane<'_> {
         let depth = self.random.within(1..5);
         let mut token = None;
         for holds in 1..=depth {
-            let reply = match self.habit {
-                Habit::Waits if holds == 1 => self.wait(key)?,
-                Habit::Waits | Habit::Takes | Habit::MeetsSilence => {
-                    let command = self.contestant.acquire(key, &owner(self.number), holds, false);
-                    self.call(&command)?
-                }
+            let reply = if self.habit.waits() && holds == 1 {
+                self.wait(key)?
+            } else {
+                self.call(&self.contestant.acquire(key, &owner(self.number), holds, false))?
             };
             token = token.or(reply[0].as_i64());
             self.compare(key, &reply, &self.contestant.granted(holds, token), holds)?;
@@ -108,13 +121,19 @@ impl Lane<'_> {
     fn wait(&mut self, key: &str) -> Result<Value, String> {
         let owner = owner(self.number);
         self.server.acquire(&format!("{key} {HOLDER} PX 36000000 HOLDS 1"));
-        // Either at any time, or when the owner is known to wait after all that has happened to its request.
-        let after = Duration::from_millis(self.random.within(0..100).unsigned_abs());
-        let at_any_time = self.random.once_in(2);
+        // Either some time after the owner was seen to wait, or when it is known to wait after all that has happened to its request.
+        let after = match self.habit {
+            Habit::Outlasts => Some(self.long),
+            Habit::Waits | Habit::Takes | Habit::MeetsSilence => {
+                let after = Duration::from_millis(self.random.within(0..100).unsigned_abs());
+                self.random.once_in(2).then_some(after)
+            }
+        };
         let command = self.contestant.acquire(key, &owner, 1, true);
         let mut attempt = self.issue(&command, false);
         let begun = Instant::now();
         let mut is_held = true;
+        let mut waiting_since = None;
         loop {
             assert!(begun.elapsed() < LIMIT, "no reply within {LIMIT:?}: {command:?}");
             if let Some(reply) = self.look(&mut attempt, &command, LOOK_EVERY)? {
@@ -129,10 +148,12 @@ impl Lane<'_> {
                 if queue.len() > 1 {
                     return Err(format!("its owner waits {} times", queue.len()));
                 }
-                let is_due = if at_any_time {
-                    begun.elapsed() >= after
-                } else {
-                    queue.len() == 1 && self.faults.is_under_way(self.number)
+                if queue.len() == 1 {
+                    waiting_since.get_or_insert_with(Instant::now);
+                }
+                let is_due = match after {
+                    Some(after) => waiting_since.is_some_and(|since| since.elapsed() >= after),
+                    None => queue.len() == 1 && self.faults.is_under_way(self.number),
                 };
                 if is_due {
                     self.server.call(format!("LOCK.RELEASE {key} {HOLDER} HOLDS 0"));

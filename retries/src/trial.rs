@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::faults::{Faults, Tally};
 use crate::lane::{Habit, Lane};
 use lockward_tests::{Proxy, Random, Reply, Server};
+use std::iter;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -50,29 +51,25 @@ impl Finding {
     }
 }
 
-const HABITS: [Habit; 28] = {
-    let mut habits = [Habit::Takes; 28];
-    let mut number = 0;
-    while number < 16 {
-        habits[number] = if number < 2 { Habit::MeetsSilence } else { Habit::Waits };
-        number += 1;
-    }
-    habits
-};
+/// The owners of each contestant, for 28 commands at a time.
+const OWNERS: [(Habit, usize); 4] =
+    [(Habit::Takes, 12), (Habit::Waits, 12), (Habit::MeetsSilence, 2), (Habit::Outlasts, 2)];
 
 /// Lets the client play all contestants at the same time, on a server of its own.
 pub(crate) fn hold(client: &'static Client, plan: Plan) -> Finding {
     let server = Server::start();
+    let habits = OWNERS.iter().flat_map(|&(habit, owners)| iter::repeat_n(habit, owners));
     let lanes: Vec<(Contestant, Habit)> = Contestant::ALL
         .into_iter()
-        .flat_map(|contestant| HABITS.map(|habit| (contestant, habit)))
-        .filter(|(contestant, habit)| contestant.can_wait() || *habit != Habit::Waits)
+        .flat_map(|contestant| habits.clone().map(move |habit| (contestant, habit)))
+        .filter(|(contestant, habit)| contestant.can_wait() || !habit.waits())
         .collect();
     let mut seeds = Random::from_seed(plan.seed);
-    let silence = client.patience.unwrap_or(Duration::from_secs(3)) + Duration::from_secs(2);
+    // Longer than the client waits for a reply, where it does not wait without limit.
+    let long = client.patience.unwrap_or(Duration::from_secs(3)) + Duration::from_secs(1);
     let faults = Arc::new(Faults::new(
         lanes.iter().map(|&(contestant, habit)| {
-            (contestant, seeds.number(), (habit == Habit::MeetsSilence).then_some(silence))
+            (contestant, seeds.number(), (habit == Habit::MeetsSilence).then_some(long))
         }),
         |contestant| if contestant == Contestant::Lockward { plan.faults } else { plan.control_faults },
     ));
@@ -89,7 +86,7 @@ pub(crate) fn hold(client: &'static Client, plan: Plan) -> Finding {
             .map(|(number, &(contestant, habit))| {
                 let random = Random::from_seed(seeds.number());
                 let (driver, faults, server) = (&driver, &*faults, server.client());
-                let lane = Lane { number, contestant, habit, driver, faults, server, random };
+                let lane = Lane { number, contestant, habit, long, driver, faults, server, random };
                 (contestant, scope.spawn(move || lane.play()))
             })
             .collect();

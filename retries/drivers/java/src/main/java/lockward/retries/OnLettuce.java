@@ -5,7 +5,8 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.api.sync.RedisCommands;
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.ObjectOutput;
+import io.lettuce.core.output.ArrayOutput;
+import io.lettuce.core.output.IntegerOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.util.List;
@@ -28,7 +29,7 @@ final class OnLettuce implements Driver.Library {
 
     @Override
     public String version() {
-        return LettuceVersion.getVersion();
+        return LettuceVersion.getVersion().replaceFirst("\\.RELEASE.*", "");
     }
 
     @Override
@@ -36,7 +37,11 @@ final class OnLettuce implements Driver.Library {
         var commands = connections.computeIfAbsent(connection, number -> client.connect().sync());
         var args = new CommandArgs<>(StringCodec.UTF8);
         arguments.forEach(args::add);
-        return commands.dispatch(new Keyword(name), new ObjectOutput<>(StringCodec.UTF8), args);
+        if (!name.equals("LOCK.ACQUIRE")) {
+            return commands.dispatch(new Keyword(name), new IntegerOutput<>(StringCodec.UTF8), args);
+        }
+        List<Object> grant = commands.dispatch(new Keyword(name), new ArrayOutput<>(StringCodec.UTF8), args);
+        return grant.get(0) == null ? null : grant;
     }
 
     @Override
