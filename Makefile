@@ -7,6 +7,7 @@ ROUNDS ?= 24
 SERVERS ?=
 STAGES ?=
 GUARD ?=
+RETRIES ?=
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
 NEXT_MODULE := target/next-version/liblockward.so
@@ -52,6 +53,9 @@ test-go: build ## Check and test the Go client, clients/go, against a real serve
 	@scripts/test-go
 test-node: build ## Check and test the Node client, clients/node, against a real server.
 	@scripts/test-node
+test-retries: build ## See that locks count right under Redis clients as they come, while their replies are lost.
+	cargo build --release -p lockward-retries
+	@scripts/test-retries $(RETRIES)
 
 test-builds: build
 	@scripts/install-deps tmux

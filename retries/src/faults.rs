@@ -6,6 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// The names of the faults.
+pub(crate) const KINDS: [&str; 6] = [REQUEST, REPLY, TORN, HUNG_UP, WAITING, SILENCE];
+const REQUEST: &str = "request lost";
+const REPLY: &str = "reply lost";
+const TORN: &str = "reply torn";
+const HUNG_UP: &str = "client cut off";
+const WAITING: &str = "cut while waiting";
+const SILENCE: &str = "silence";
+
 /// What has been done to the commands of a contestant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
@@ -17,8 +26,6 @@ pub(crate) struct Tally {
     pub(crate) told_again: u64,
     /// The faults, by their names. Each hit a command in flight.
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// How many faults there are to be.
-    goal: u64,
 }
 
 impl Tally {
@@ -50,6 +57,7 @@ struct Traffic {
 pub(crate) struct Faults {
     lanes: Vec<Mutex<Traffic>>,
     tallies: [Mutex<Tally>; Contestant::ALL.len()],
+    goal: u64,
 }
 
 /// The owner in a lane.
@@ -62,11 +70,8 @@ fn lane_of(owner: &Reply) -> Option<usize> {
 }
 
 impl Faults {
-    /// Faults for these lanes, each with its seed, until there are as many for each contestant as `goal` says.
-    pub(crate) fn new(
-        lanes: impl Iterator<Item = (Contestant, u64, Option<Duration>)>,
-        goal: impl Fn(Contestant) -> u64,
-    ) -> Self {
+    /// Faults for these lanes, each with its seed and its silence, until there were so many for each contestant.
+    pub(crate) fn new(lanes: impl Iterator<Item = (Contestant, u64, Option<Duration>)>, goal: u64) -> Self {
         let traffic = |(contestant, seed, silence)| {
             Mutex::new(Traffic {
                 contestant,
@@ -78,8 +83,7 @@ impl Faults {
                 is_under_way: false,
             })
         };
-        let tally = |contestant| Mutex::new(Tally { goal: goal(contestant), ..Tally::default() });
-        Self { lanes: lanes.map(traffic).collect(), tallies: Contestant::ALL.map(tally) }
+        Self { lanes: lanes.map(traffic).collect(), tallies: Default::default(), goal }
     }
 
     /// What becomes of a request.
@@ -98,8 +102,8 @@ impl Faults {
             tally.sent_again += 1;
         }
         let (name, fate) = match traffic.silence.take() {
-            Some(limit) => ("silence", Fate::Silence(limit)),
-            None if tally.hits() >= tally.goal => ("", Fate::Carried),
+            Some(limit) => (SILENCE, Fate::Silence(limit)),
+            None if tally.hits() >= self.goal => ("", Fate::Carried),
             None => traffic.next(waits),
         };
         traffic.is_under_way = matches!(fate, Fate::Carried | Fate::ReplyLost | Fate::ReplyTorn);
@@ -130,8 +134,7 @@ impl Faults {
 
     /// Whether there were enough faults.
     pub(crate) fn are_enough(&self, contestant: Contestant) -> bool {
-        let tally = self.tally_mut(contestant);
-        tally.hits() >= tally.goal
+        self.tally_mut(contestant).hits() >= self.goal
     }
 
     /// What was done up to now.
@@ -155,12 +158,12 @@ impl Traffic {
             return ("", Fate::Carried);
         }
         let while_waiting = Duration::from_millis(self.random.within(0..50).unsigned_abs());
-        match self.random.within(if waits { 0..8 } else { 0..4 }) {
-            0 => ("request", Fate::RequestLost),
-            1 => ("reply", Fate::ReplyLost),
-            2 => ("torn", Fate::ReplyTorn),
-            3 => ("hung up", Fate::ClientLost),
-            _ => ("waiting", Fate::CutAfter(while_waiting)),
+        match self.random.within(if waits { 0..12 } else { 0..4 }) {
+            0 => (REQUEST, Fate::RequestLost),
+            1 => (REPLY, Fate::ReplyLost),
+            2 => (TORN, Fate::ReplyTorn),
+            3 => (HUNG_UP, Fate::ClientLost),
+            _ => (WAITING, Fate::CutAfter(while_waiting)),
         }
     }
 }

@@ -15,10 +15,11 @@ mod trial;
 
 use clap::Parser;
 use clients::CLIENTS;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use trial::Plan;
+use trial::Finding;
 
 /// Lets Redis clients as they come acquire and release locks, while a proxy loses requests and replies, and holds what they
 /// were told against what the server counts.
@@ -29,42 +30,40 @@ struct Arguments {
     /// The clients; without any, all.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(CLIENTS.map(|client| client.name)))]
     clients: Vec<String>,
-    /// How many faults hit commands of Lockward, for each client.
+    /// How many faults hit each lock, with each client.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     faults: u64,
-    /// How many faults hit commands of each control, for each client.
-    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..))]
-    control_faults: u64,
     /// The seed; without it, a new one.
     #[arg(long)]
     seed: Option<u64>,
+    /// Writes what was found into retries.md of this directory.
+    #[arg(long)]
+    docs: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let Arguments { clients, faults, control_faults, seed } = Arguments::parse();
+    let Arguments { clients, faults, seed, docs } = Arguments::parse();
     let seed = seed.unwrap_or_else(new_seed);
-    let plan = Plan { faults, control_faults, seed };
     let begun = Instant::now();
     // Each with a server and a proxy of its own, side by side: they wait more than they work.
-    let findings: Vec<_> = thread::scope(|scope| {
-        let chosen =
-            CLIENTS.iter().filter(|client| clients.is_empty() || clients.contains(&client.name.into()));
-        let trials: Vec<_> = chosen.map(|client| scope.spawn(move || trial::hold(client, plan))).collect();
-        trials
-            .into_iter()
-            .map(|trial| trial.join().unwrap_or_else(|_| panic!("a trial has failed: see above")))
-            .collect()
+    let findings: Vec<Finding> = thread::scope(|scope| {
+        let chosen = CLIENTS
+            .iter()
+            .filter(|client| clients.is_empty() || clients.iter().any(|name| name == client.name));
+        let trials: Vec<_> =
+            chosen.map(|client| scope.spawn(move || trial::hold(client, faults, seed))).collect();
+        trials.into_iter().map(|trial| trial.join().expect("a trial that is held to its end")).collect()
     });
     println!("{}", table::of(&findings));
-    println!("Seed {seed}; {} s.", begun.elapsed().as_secs());
-    let mut as_promised = true;
-    for finding in &findings {
-        for fault in finding.failures() {
-            println!("{fault}");
-            as_promised = false;
-        }
+    println!("Seed {seed}, {} s.", begun.elapsed().as_secs());
+    if let Some(docs) = docs {
+        table::write(&docs.join("retries.md"), &findings);
     }
-    if as_promised { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let failures: Vec<String> = findings.iter().flat_map(Finding::failures).collect();
+    for failure in &failures {
+        println!("{failure}");
+    }
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn new_seed() -> u64 {

@@ -1,35 +1,44 @@
 //! What was found, as a table in Markdown.
 
+use crate::faults::KINDS;
 use crate::trial::Finding;
-use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
-const FAULTS: [&str; 6] = ["request", "reply", "torn", "hung up", "waiting", "silence"];
+const BEGIN: &str = "<!-- table: written by `make test-retries RETRIES=\"--docs docs\"` -->";
+const END: &str = "<!-- end of table -->";
+
+/// Puts the table of these findings between the two marks of a page.
+pub(crate) fn write(page: &Path, findings: &[Finding]) {
+    let text = fs::read_to_string(page).expect("docs/retries.md");
+    let (before, rest) = text.split_once(BEGIN).expect("a mark where the table begins");
+    let (_, after) = rest.split_once(END).expect("a mark where it ends");
+    let table = format!("{BEGIN}\n{}\n{END}", of(findings));
+    fs::write(page, [before, &table, after].concat()).expect("a page that can be written");
+}
 
 /// The table of these findings.
 pub(crate) fn of(findings: &[Finding]) -> String {
-    let mut table = format!(
-        "| client | commands | faults: {} | sent again by the client | by the program | Lockward miscounts | without `HOLDS` | a hash, in Lua |\n\
-         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        FAULTS.join(" / ")
+    let head = format!(
+        "| client | commands | faults: {} | sent again by the client | by the program \
+         | miscounts of Lockward | without `HOLDS` | of a hash, in Lua |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- |",
+        KINDS.join(", ")
     );
-    for Finding { client, version, contestants, .. } in findings {
-        let [(tally, miscounts), controls @ ..] = contestants;
-        let faults =
-            FAULTS.map(|name| tally.faults.get(name).copied().unwrap_or_default().to_string()).join(" / ");
-        let _ = write!(
-            table,
-            "\n| {} {version} | {} | {}: {faults} | {} | {} | {}",
-            client.name,
-            tally.commands,
-            tally.hits(),
-            tally.sent_again,
-            tally.told_again,
-            miscounts.len()
-        );
-        for (tally, miscounts) in controls {
-            let _ = write!(table, " | {} of {} faults", miscounts.len(), tally.hits());
-        }
-        table.push_str(" |");
-    }
-    table
+    let rows = findings.iter().map(|Finding { client, version, contestants, .. }| {
+        let [(tally, miscounts), (_, without_holds), (_, hash)] = contestants;
+        let kinds = KINDS.map(|kind| tally.faults.get(kind).copied().unwrap_or_default().to_string());
+        let cells = [
+            format!("{} {version}", client.name),
+            tally.commands.to_string(),
+            format!("{}: {}", tally.hits(), kinds.join(", ")),
+            tally.sent_again.to_string(),
+            tally.told_again.to_string(),
+            miscounts.len().to_string(),
+            without_holds.len().to_string(),
+            hash.len().to_string(),
+        ];
+        format!("\n| {} |", cells.join(" | "))
+    });
+    head + &rows.collect::<String>()
 }

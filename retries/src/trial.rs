@@ -11,13 +11,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How much is done.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) faults: u64,
-    pub(crate) control_faults: u64,
-    pub(crate) seed: u64,
-}
+/// How many miscounts are told of in words.
+const TOLD: usize = 5;
 
 /// What was found with one client.
 #[derive(Debug)]
@@ -35,9 +30,12 @@ impl Finding {
     pub(crate) fn failures(&self) -> Vec<String> {
         let name = self.client.name;
         let [(_, lockward), controls @ ..] = &self.contestants;
-        let mut failures: Vec<String> =
-            lockward.iter().map(|miscount| format!("{name}: {miscount}")).collect();
-        failures.extend(self.left.iter().map(|key| format!("{name}: {key} is left behind")));
+        let left = self.left.iter().map(|key| format!("{key} is left behind"));
+        let wrong: Vec<String> = lockward.iter().cloned().chain(left).collect();
+        let mut failures: Vec<String> = wrong.iter().take(TOLD).map(|what| format!("{name}: {what}")).collect();
+        if wrong.len() > TOLD {
+            failures.push(format!("{name}: and {} more", wrong.len() - TOLD));
+        }
         for ((_, miscounts), contestant) in controls.iter().zip([Contestant::WithoutHolds, Contestant::Hash])
         {
             if miscounts.is_empty() {
@@ -56,7 +54,7 @@ const OWNERS: [(Habit, usize); 4] =
     [(Habit::Takes, 12), (Habit::Waits, 12), (Habit::MeetsSilence, 2), (Habit::Outlasts, 2)];
 
 /// Lets the client play all contestants at the same time, on a server of its own.
-pub(crate) fn hold(client: &'static Client, plan: Plan) -> Finding {
+pub(crate) fn hold(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let server = Server::start();
     let habits = OWNERS.iter().flat_map(|&(habit, owners)| iter::repeat_n(habit, owners));
     let lanes: Vec<(Contestant, Habit)> = Contestant::ALL
@@ -64,14 +62,14 @@ pub(crate) fn hold(client: &'static Client, plan: Plan) -> Finding {
         .flat_map(|contestant| habits.clone().map(move |habit| (contestant, habit)))
         .filter(|(contestant, habit)| contestant.can_wait() || !habit.waits())
         .collect();
-    let mut seeds = Random::from_seed(plan.seed);
+    let mut seeds = Random::from_seed(seed);
     // Longer than the client waits for a reply, where it does not wait without limit.
     let long = client.patience.unwrap_or(Duration::from_secs(3)) + Duration::from_secs(1);
     let faults = Arc::new(Faults::new(
         lanes.iter().map(|&(contestant, habit)| {
             (contestant, seeds.number(), (habit == Habit::MeetsSilence).then_some(long))
         }),
-        |contestant| if contestant == Contestant::Lockward { plan.faults } else { plan.control_faults },
+        goal,
     ));
     let proxy = Proxy::start(server.port(), {
         let faults = Arc::clone(&faults);

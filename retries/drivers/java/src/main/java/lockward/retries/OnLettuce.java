@@ -5,10 +5,12 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.api.sync.RedisCommands;
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.ArrayOutput;
+import io.lettuce.core.output.CommandOutput;
 import io.lettuce.core.output.IntegerOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 
@@ -17,6 +19,31 @@ final class OnLettuce implements Driver.Library {
         @Override
         public byte[] getBytes() {
             return name.getBytes();
+        }
+    }
+
+    /**
+     * A grant, or null. Lettuce's own ArrayOutput would not do: when a connection is cut within a reply, and the command sent
+     * again, it goes on where it had stopped, and tells [[token], holds].
+     */
+    private static final class GrantOutput extends CommandOutput<String, String, List<Object>> {
+        GrantOutput() {
+            super(StringCodec.UTF8, null);
+        }
+
+        @Override
+        public void multi(int count) {
+            output = new ArrayList<>();
+        }
+
+        @Override
+        public void set(long number) {
+            output.add(number);
+        }
+
+        @Override
+        public void set(ByteBuffer nothing) {
+            output = null;
         }
     }
 
@@ -37,11 +64,10 @@ final class OnLettuce implements Driver.Library {
         var commands = connections.computeIfAbsent(connection, number -> client.connect().sync());
         var args = new CommandArgs<>(StringCodec.UTF8);
         arguments.forEach(args::add);
-        if (!name.equals("LOCK.ACQUIRE")) {
-            return commands.dispatch(new Keyword(name), new IntegerOutput<>(StringCodec.UTF8), args);
+        if (name.equals("LOCK.ACQUIRE")) {
+            return commands.dispatch(new Keyword(name), new GrantOutput(), args);
         }
-        List<Object> grant = commands.dispatch(new Keyword(name), new ArrayOutput<>(StringCodec.UTF8), args);
-        return grant.get(0) == null ? null : grant;
+        return commands.dispatch(new Keyword(name), new IntegerOutput<>(StringCodec.UTF8), args);
     }
 
     @Override
