@@ -103,7 +103,8 @@ impl Faults {
         }
         let (name, fate) = match traffic.silence.take() {
             Some(limit) => (SILENCE, Fate::Silence(limit)),
-            None if tally.hits() >= self.goal => ("", Fate::Carried),
+            // What comes late, when the client has given up and was told again, is no longer in flight.
+            None if tally.hits() >= self.goal || traffic.arrivals < traffic.told => ("", Fate::Carried),
             None => traffic.next(waits),
         };
         traffic.is_under_way = matches!(fate, Fate::Carried | Fate::ReplyLost | Fate::ReplyTorn);

@@ -7,6 +7,7 @@ use crate::faults::{Faults, Tally};
 use crate::lane::{Habit, Lane};
 use lockward_tests::{Proxy, Random, Reply, Server};
 use std::iter;
+use std::mem;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -32,7 +33,8 @@ impl Finding {
         let [(_, lockward), controls @ ..] = &self.contestants;
         let left = self.left.iter().map(|key| format!("{key} is left behind"));
         let wrong: Vec<String> = lockward.iter().cloned().chain(left).collect();
-        let mut failures: Vec<String> = wrong.iter().take(TOLD).map(|what| format!("{name}: {what}")).collect();
+        let mut failures: Vec<String> =
+            wrong.iter().take(TOLD).map(|what| format!("{name}: {what}")).collect();
         if wrong.len() > TOLD {
             failures.push(format!("{name}: and {} more", wrong.len() - TOLD));
         }
@@ -95,9 +97,7 @@ pub(crate) fn hold(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let pattern = format!("{}:*", Contestant::Lockward.prefix());
     let left = server.client().call(["KEYS", &pattern]).items().iter().map(Reply::text).collect();
     let version = driver.version.clone();
-    let contestants = {
-        let mut tallies = Contestant::ALL.map(|contestant| faults.tally(contestant)).into_iter();
-        miscounts.map(|miscounts| (tallies.next().expect("one a contestant"), miscounts))
-    };
+    let contestants = Contestant::ALL
+        .map(|contestant| (faults.tally(contestant), mem::take(&mut miscounts[contestant as usize])));
     Finding { client, version, contestants, left }
 }

@@ -1,38 +1,43 @@
 // Issues the commands it is told to with ioredis or node-redis, as they come: see ../README.md.
 import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
+import { Redis, ReplyError } from "ioredis";
+import { createClient, ErrorReply } from "redis";
 
-const [, , library, port] = process.argv;
+const [, , client, port] = process.argv;
+const url = `redis://127.0.0.1:${port}`;
 
-// Whoever listens to no errors is ended by the first: both libraries say so.
+// Both end the program at the first lost connection if nobody listens to errors.
+const ignore = () => {};
 const libraries = {
-  ioredis: async () => {
-    const { Redis, ReplyError } = await import("ioredis");
-    const connect = () => new Redis(Number(port)).on("error", () => {});
-    return { name: "ioredis", module: "ioredis", connect, call: (client, command) => client.call(...command), Refusal: ReplyError };
+  ioredis: {
+    folder: "ioredis",
+    connect: () => new Redis(url).on("error", ignore),
+    call: (connection, command) => connection.call(...command),
+    Refusal: ReplyError,
   },
-  "node-redis": async () => {
-    const { createClient, ErrorReply } = await import("redis");
-    const connect = async () => createClient({ url: `redis://127.0.0.1:${port}` }).on("error", () => {}).connect();
-    return { name: "node-redis", module: "redis", connect, call: (client, command) => client.sendCommand(command), Refusal: ErrorReply };
+  "node-redis": {
+    folder: "redis",
+    connect: () => createClient({ url }).on("error", ignore).connect(),
+    call: (connection, command) => connection.sendCommand(command),
+    Refusal: ErrorReply,
   },
 };
-
-const tell = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
-const { name, module, connect, call, Refusal } = await libraries[library]();
-const { version } = JSON.parse(readFileSync(createRequire(import.meta.url).resolve(`${module}/package.json`)));
+const { folder, connect, call, Refusal } = libraries[client];
 const connections = new Map();
 
-tell({ client: name, version });
-for await (const line of createInterface({ input: process.stdin })) {
-  const { id, connection, command } = JSON.parse(line);
+const tell = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
+
+async function carryOut({ id, connection, command }) {
   if (!connections.has(connection)) connections.set(connection, connect());
-  Promise.resolve(connections.get(connection))
-    .then((client) => call(client, command))
-    .then(
-      (reply) => tell({ id, reply }),
-      (error) => tell({ id, [error instanceof Refusal ? "refused" : "failed"]: `${error}` }),
-    );
+  try {
+    tell({ id, reply: await call(await connections.get(connection), command) });
+  } catch (error) {
+    tell({ id, [error instanceof Refusal ? "refused" : "failed"]: `${error}` });
+  }
 }
+
+const manifest = new URL(`node_modules/${folder}/package.json`, import.meta.url);
+tell({ client, version: JSON.parse(readFileSync(manifest)).version });
+for await (const line of createInterface({ input: process.stdin })) carryOut(JSON.parse(line));
 process.exit();
