@@ -79,6 +79,12 @@ impl Contestant {
         }
     }
 
+    /// The command that renews the lease of a tenure with so many holds. A hash is left alone: its script counts nothing.
+    pub(crate) fn renew(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Option<Vec<String>> {
+        let command = words(&["LOCK.RENEW", key, owner, "PX", LEASE, "TOKEN", &token?.to_string()]);
+        Some(self.with_holds(command, holds))
+    }
+
     fn with_holds(self, mut command: Vec<String>, holds: i64) -> Vec<String> {
         if self == Self::Lockward {
             command.extend(["HOLDS".to_owned(), holds.to_string()]);

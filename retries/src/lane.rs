@@ -4,13 +4,13 @@ use crate::contestant::Contestant;
 use crate::driver::{Driver, Told};
 use crate::faults::{Faults, owner};
 use lockward_tests::{Client, Random};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long one command may take, with all its repeats.
 const LIMIT: Duration = Duration::from_secs(200);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Who holds the lock while the owner waits.
 const HOLDER: &str = "holder";
 
@@ -82,6 +82,10 @@ impl Lane<'_> {
             };
             token = token.or(reply[0].as_i64());
             self.compare(key, &reply, &self.contestant.granted(holds, token), holds)?;
+        }
+        if let Some(renewal) = self.contestant.renew(key, &owner(self.number), depth, token) {
+            let reply = self.call(&renewal)?;
+            self.compare(key, &reply, &json!(token), depth)?;
         }
         for holds in (0..depth).rev() {
             let named = token.filter(|_| self.random.once_in(2));

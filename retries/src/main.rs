@@ -44,6 +44,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let Arguments { clients, faults, seed, docs } = Arguments::parse();
     let seed = seed.unwrap_or_else(new_seed);
+    println!("Seed {seed}.");
     let begun = Instant::now();
     // Each with a server and a proxy of its own, side by side: they wait more than they work.
     let findings: Vec<Finding> = thread::scope(|scope| {
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         trials.into_iter().map(|trial| trial.join().expect("a trial that is held to its end")).collect()
     });
     println!("{}", table::of(&findings));
-    println!("Seed {seed}, {} s.", begun.elapsed().as_secs());
+    println!("{} s.", begun.elapsed().as_secs());
     if let Some(docs) = docs {
         table::write(&docs.join("retries.md"), &findings);
     }
