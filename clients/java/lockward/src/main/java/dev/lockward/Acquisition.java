@@ -1,0 +1,140 @@
+package dev.lockward;
+
+import dev.lockward.LockwardClient.Replicas;
+import java.util.Iterator;
+import java.util.List;
+import java.util.concurrent.Semaphore;
+import java.util.function.LongSupplier;
+import org.jspecify.annotations.Nullable;
+
+/** The way to a grant, from a first try through the server's queue. */
+final class Acquisition {
+    private final Claim claim;
+    private final @Nullable Long lease;
+    private final @Nullable Replicas replicas;
+    private final Attempts attempts;
+
+    Acquisition(Claim claim, @Nullable Long lease, @Nullable Replicas replicas, Attempts attempts) {
+        this.claim = claim;
+        this.lease = lease;
+        this.replicas = replicas;
+        this.attempts = attempts;
+    }
+
+    /** Null when it is busy for longer. */
+    @Nullable
+    Grant within(long wait, long patience, Semaphore waiting) throws InterruptedException {
+        long until = Clock.now() + wait;
+        attempts.within(wait == 0 || wait == Clock.FOREVER ? patience : wait);
+        boolean isPlaced = false;
+        try {
+            List<Object> replies = attempt();
+            for (int turns = 0; ; turns++) {
+                Grant grant = grant(replies, patience);
+                if (grant != null || Clock.left(until) <= 0) {
+                    return grant;
+                }
+                attempts.within(Clock.left(until));
+                isPlaced = isPlaced || waiting.tryAcquire();
+                if (isPlaced) {
+                    LongSupplier block =
+                            () -> wait == Clock.FOREVER ? Claim.NO_LIMIT : Clock.millis(Math.max(0, Clock.left(until)));
+                    replies = attempts.askInLine(() -> claim.acquire(1, lease, block.getAsLong(), replicas));
+                } else {
+                    attempts.pause(Math.min(Clock.left(until), Clock.backOff(turns + 1)));
+                    replies = attempt();
+                }
+            }
+        } catch (InterruptedException
+                | LockUnreachableException
+                | LockUnreplicatedException
+                | IllegalStateException given) {
+            attempts.withdraw(claim.withdraw(0));
+            throw given;
+        } finally {
+            if (isPlaced) {
+                waiting.release();
+            }
+        }
+    }
+
+    /** Does not wait for the lock. But it may for replicas, which others should not have to. */
+    private List<Object> attempt() throws InterruptedException {
+        List<Request> requests = claim.acquire(1, lease, Claim.NO_WAIT, replicas);
+        return replicas == null ? attempts.ask(requests) : attempts.askInLine(() -> requests);
+    }
+
+    private @Nullable Grant grant(List<Object> replies, long patience) throws InterruptedException {
+        if (replies.get(0) instanceof Refusal refusal) {
+            if (refusal.code().equals("HOLDS")) {
+                // What is left of a tenure that this owner has lost: nobody else has that name.
+                attempts.ask(claim.clear());
+                return null;
+            }
+            throw new LockRefusedException(refusal.words());
+        }
+        List<?> reply = (List<?>) replies.get(0);
+        if (reply.isEmpty() || !(reply.get(0) instanceof Long token)) {
+            return null;
+        }
+        Long granted = lease == null ? leaseLeft(replies.get(1), token) : lease;
+        if (granted == null) {
+            return null; // lost already
+        }
+        if (replicas != null) {
+            replicated(replies.get(replies.size() - 1), replicas);
+        }
+        if (Clock.now() - attempts.sent <= granted * 1_000_000 / 3) {
+            return new Grant(token, granted, Clock.end(attempts.sent, granted));
+        }
+        // By our clock the lease of a grant that was long in coming may be over: nobody relies on it before it has a
+        // new one.
+        attempts.within(patience);
+        Object renewed = attempts.ask(claim.renew(granted, token, 1));
+        if (renewed instanceof Refusal refusal) {
+            if (refusal.denies()) {
+                return null;
+            }
+            throw new LockRefusedException(refusal.words());
+        }
+        return new Grant(token, granted, Clock.end(attempts.sent, granted));
+    }
+
+    private static void replicated(Object reply, Replicas wanted) {
+        if (reply instanceof Refusal refusal) {
+            throw new LockRefusedException(refusal.words());
+        }
+        long reached = (Long) ((List<?>) reply).get(0);
+        if (reached < wanted.count()) {
+            throw new LockUnreplicatedException(
+                    reached + " of " + wanted.count() + " replicas have heard of the grant in time");
+        }
+    }
+
+    /** Of this owner's tenure, as LOCK.INFO tells. */
+    private @Nullable Long leaseLeft(Object info, Long token) {
+        if (info instanceof Refusal refusal) {
+            throw new LockRefusedException(refusal.words());
+        }
+        if (field((List<?>) info, "holders") instanceof List<?> holders) {
+            for (Object holder : holders) {
+                List<?> fields = (List<?>) holder;
+                if (claim.owner().equals(field(fields, "owner")) && token.equals(field(fields, "token"))) {
+                    return (Long) field(fields, "lease-left");
+                }
+            }
+        }
+        return null;
+    }
+
+    private static @Nullable Object field(List<?> map, String name) {
+        for (Iterator<?> each = map.iterator(); each.hasNext(); ) {
+            Object key = each.next();
+            Object value = each.hasNext() ? each.next() : null;
+            if (name.equals(key)) {
+                return value;
+            }
+        }
+        return null;
+    }
+}

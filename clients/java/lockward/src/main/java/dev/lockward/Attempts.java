@@ -1,0 +1,202 @@
+package dev.lockward;
+
+import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.api.StatefulRedisConnection;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Sends requests about one lock until a server answers, where the lock is now.
+ *
+ * <p>Each request may be sent again, whether the one before was heard or not.
+ */
+final class Attempts {
+    private static final Set<String> PASSING =
+            Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN", "UNBLOCKED");
+    private static final Set<String> NOT_LET_IN = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
+
+    /** How long an exchange may take beyond what the server was asked to wait. */
+    private static final long GRACE = TimeUnit.SECONDS.toNanos(2);
+
+    /** An attempt is given so much time at least: the first one has to connect. */
+    private static final long LEAST = TimeUnit.SECONDS.toNanos(1);
+
+    private static final long OUTAGE = TimeUnit.SECONDS.toNanos(1);
+
+    private final Servers servers;
+    private final String name;
+    private final boolean interruptible;
+    private long until;
+    private int failures;
+    private @Nullable Node asking;
+
+    /** When the request was sent that was answered. */
+    long sent;
+
+    /** Whether an earlier request than that may have been heard. */
+    boolean repeated;
+
+    Attempts(Servers servers, String name, long span, boolean interruptible) {
+        this.servers = servers;
+        this.name = name;
+        this.interruptible = interruptible;
+        within(span);
+    }
+
+    void within(long span) {
+        until = Clock.now() + span;
+    }
+
+    long left() {
+        return Clock.left(until);
+    }
+
+    /** Asks on the connection that all share. The first reply is none that passes. */
+    List<Object> ask(List<Request> requests) throws InterruptedException {
+        for (; ; ) {
+            Node node = servers.home(name);
+            sent = Clock.now();
+            try {
+                long limit = Math.max(LEAST, Math.min(left(), servers.responseLimit()));
+                List<Object> replies = Clock.await(servers.ask(node, requests), limit, interruptible);
+                if (answered(node, replies)) {
+                    return replies;
+                }
+            } catch (ExecutionException failure) {
+                repeated = true;
+                setback(failure.getCause());
+            } catch (TimeoutException silence) {
+                repeated = true;
+                if (Clock.now() - sent >= servers.responseLimit()) {
+                    servers.leave(node);
+                }
+                setback(silence);
+            }
+        }
+    }
+
+    Object ask(Request request) throws InterruptedException {
+        return ask(List.of(request)).get(0);
+    }
+
+    /** Asks on a connection of its own, on which the server may let it wait as long as there is time. */
+    List<Object> askInLine(Supplier<List<Request>> requests) throws InterruptedException {
+        for (; ; ) {
+            Node node = asking != null ? asking : servers.home(name);
+            sent = Clock.now();
+            CompletableFuture<StatefulRedisConnection<String, String>> line = servers.line(node);
+            boolean whole = false;
+            try {
+                Clock.await(line, Math.max(LEAST, Math.min(left(), servers.responseLimit())), interruptible);
+                sent = Clock.now();
+                List<Request> all = new ArrayList<>(requests.get());
+                if (asking != null) {
+                    all.add(0, Request.ASKING);
+                }
+                List<Object> replies = awaitTurn(node, Node.send(line.join(), all));
+                whole = true;
+                if (asking != null) {
+                    replies = replies.subList(1, replies.size());
+                    asking = null;
+                }
+                if (answered(node, replies)) {
+                    return replies;
+                }
+            } catch (ExecutionException failure) {
+                repeated = true;
+                asking = null;
+                setback(failure.getCause());
+            } catch (TimeoutException silence) {
+                repeated = true;
+                asking = null;
+                setback(silence);
+            } finally {
+                if (whole) {
+                    servers.giveBack(node, line.join());
+                } else {
+                    // Closing it leaves the queue. It has to be closed before anything is withdrawn.
+                    close(line);
+                }
+            }
+        }
+    }
+
+    private List<Object> awaitTurn(Node node, CompletableFuture<List<Object>> replies)
+            throws InterruptedException, ExecutionException, TimeoutException {
+        long last = Clock.now() + Math.min(Clock.FOREVER, Math.max(0, left()) + GRACE);
+        for (; ; ) {
+            try {
+                return Clock.await(replies, Math.min(Clock.left(last), servers.probeInterval()), interruptible);
+            } catch (TimeoutException silence) {
+                // A server that stands still keeps its connections.
+                if (Clock.left(last) <= 0
+                        || !servers.serves(node, asking == null ? servers.home(name) : node, interruptible)) {
+                    throw silence;
+                }
+            }
+        }
+    }
+
+    private static void close(CompletableFuture<StatefulRedisConnection<String, String>> line) {
+        CompletableFuture<Void> closed = line.thenCompose(StatefulRedisConnection::closeAsync);
+        if (line.isDone()) {
+            try {
+                Clock.await(closed, LEAST, false);
+            } catch (InterruptedException | ExecutionException | TimeoutException gone) {
+                // It is left alone: the server finds out by itself.
+            }
+        }
+    }
+
+    void pause(long span) throws InterruptedException {
+        servers.pause(span, interruptible);
+    }
+
+    /** Gives back what may have been granted meanwhile; best effort, as its lease ends it otherwise. */
+    void withdraw(Request request) {
+        try {
+            Clock.await(servers.send(name, request), LEAST, false);
+        } catch (InterruptedException | ExecutionException | TimeoutException late) {
+            // as said
+        }
+    }
+
+    private boolean answered(Node node, List<Object> replies) throws InterruptedException {
+        if (!(replies.get(0) instanceof Refusal refusal) || !PASSING.contains(refusal.code())) {
+            return true;
+        }
+        switch (refusal.code()) {
+            case "MOVED" -> servers.moved(node, name, refusal);
+            case "ASK" -> asking = servers.asked(node, refusal);
+            case "READONLY", "MASTERDOWN" -> servers.leave(node);
+            default -> {}
+        }
+        setback(new RedisCommandExecutionException(refusal.words()));
+        return false;
+    }
+
+    /** Pauses before the next attempt, if there is to be one. */
+    private void setback(Throwable cause) throws InterruptedException {
+        for (Throwable each = cause; each != null; each = each.getCause()) {
+            String words = String.valueOf(each.getMessage());
+            if (each instanceof RedisCommandExecutionException && NOT_LET_IN.contains(Refusal.code(words))) {
+                throw new LockRefusedException(words);
+            }
+        }
+        if (Clock.now() - sent > OUTAGE) {
+            failures = 0;
+        }
+        long pause = Clock.backOff(failures++);
+        if (left() <= pause) {
+            throw new LockUnreachableException("no server answers for the lock " + name + ": " + cause, cause);
+        }
+        servers.pause(pause, interruptible);
+    }
+}

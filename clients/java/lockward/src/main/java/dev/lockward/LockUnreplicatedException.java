@@ -1,0 +1,10 @@
+package dev.lockward;
+
+/** Fewer replicas than wanted have heard of the grant in time. The lock has been given back. */
+public final class LockUnreplicatedException extends LockwardException {
+    private static final long serialVersionUID = 1;
+
+    LockUnreplicatedException(String message) {
+        super(message, null);
+    }
+}

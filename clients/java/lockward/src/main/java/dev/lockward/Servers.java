@@ -1,0 +1,278 @@
+package dev.lockward;
+
+import io.lettuce.core.ClientOptions;
+import io.lettuce.core.RedisChannelHandler;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisConnectionStateListener;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.SocketOptions;
+import io.lettuce.core.SocketOptions.KeepAliveOptions;
+import io.lettuce.core.TimeoutOptions;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.cluster.SlotHash;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.protocol.ProtocolVersion;
+import io.lettuce.core.resource.ClientResources;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Which server has a lock, and the connections to it.
+ *
+ * <p>All of Lettuce's that would repeat or time out requests by itself is turned off: here it is known what a repetition
+ * means, and how long a request may take. Nothing here blocks.
+ */
+final class Servers implements AutoCloseable {
+    /** How many connections stand by at each node for those who wait next. */
+    private static final int SPARE = 16;
+
+    private final RedisClient redis;
+    private final List<RedisURI> seeds;
+    private final Runnable onBreak;
+    private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
+    /** By slot, as MOVED has told. Empty where there is no cluster. */
+    private final Map<Integer, RedisURI> homes = new ConcurrentHashMap<>();
+
+    private final long patience;
+    private final CompletableFuture<Void> closing = new CompletableFuture<>();
+
+    private volatile int turn;
+    private volatile boolean closed;
+
+    Servers(
+            List<RedisURI> seeds,
+            @Nullable ClientResources resources,
+            ClientOptions options,
+            long patience,
+            Runnable onBreak) {
+        this.seeds = seeds;
+        this.patience = patience;
+        this.onBreak = onBreak;
+        redis = resources == null ? RedisClient.create() : RedisClient.create(resources);
+        redis.setOptions(ours(options));
+    }
+
+    private static ClientOptions ours(ClientOptions theirs) {
+        SocketOptions socket = theirs.getSocketOptions();
+        if (!socket.isKeepAlive()) {
+            socket = socket.mutate()
+                    .keepAlive(KeepAliveOptions.builder()
+                            .enable()
+                            .idle(Duration.ofSeconds(12))
+                            .interval(Duration.ofSeconds(3))
+                            .count(3)
+                            .build())
+                    .build();
+        }
+        return theirs.mutate()
+                .autoReconnect(false)
+                .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
+                .timeoutOptions(TimeoutOptions.builder().timeoutCommands(false).build())
+                .protocolVersion(ProtocolVersion.RESP2)
+                .socketOptions(socket)
+                .build();
+    }
+
+    /** The node that has the lock, as far as is known. */
+    Node home(String name) {
+        RedisURI known = homes.isEmpty() ? null : homes.get(SlotHash.getSlot(name));
+        return nodes.computeIfAbsent(known == null ? any() : known, Node::new);
+    }
+
+    /** Any node of a cluster knows. They are asked in turn, as some may be down. */
+    private RedisURI any() {
+        List<RedisURI> all = new ArrayList<>(seeds);
+        all.addAll(homes.values());
+        return all.get(Math.floorMod(turn, all.size()));
+    }
+
+    /** Sends what takes no time, on the connection that all share. */
+    CompletableFuture<List<Object>> ask(Node node, List<Request> requests) {
+        return shared(node)
+                .thenCompose(connection -> Node.send(connection, requests))
+                .thenCompose(replies -> {
+                    if (replies.get(0) instanceof Refusal refusal
+                            && refusal.code().equals("ASK")) {
+                        Node other = asked(node, refusal);
+                        List<Request> asking = new ArrayList<>(List.of(Request.ASKING));
+                        asking.addAll(requests);
+                        return shared(other)
+                                .thenCompose(connection -> Node.send(connection, asking))
+                                .thenApply(all -> all.subList(1, all.size()));
+                    }
+                    return CompletableFuture.completedFuture(replies);
+                });
+    }
+
+    /** Sends it once, with its reply, or null where none comes. */
+    CompletableFuture<@Nullable Object> send(String name, Request request) {
+        Node node = home(name);
+        return ask(node, List.of(request)).handle((replies, error) -> {
+            Object reply = replies == null ? null : replies.get(0);
+            if (reply instanceof Refusal refusal && refusal.code().equals("MOVED")) {
+                moved(node, name, refusal);
+            } else if (reply instanceof Refusal refusal && refusal.code().equals("READONLY")) {
+                leave(node);
+            }
+            return reply;
+        });
+    }
+
+    private CompletableFuture<StatefulRedisConnection<String, String>> shared(Node node) {
+        return node.shared(() -> connect(node).whenComplete((connection, error) -> {
+            if (error != null) {
+                leave(node);
+                return;
+            }
+            connection.addListener(new RedisConnectionStateListener() {
+                @Override
+                public void onRedisDisconnected(RedisChannelHandler<?, ?> broken) {
+                    broken(node);
+                }
+            });
+            if (!connection.isOpen()) {
+                broken(node);
+            }
+        }));
+    }
+
+    /** A connection for one who waits. */
+    CompletableFuture<StatefulRedisConnection<String, String>> line(Node node) {
+        for (; ; ) {
+            StatefulRedisConnection<String, String> spare = node.spare.poll();
+            if (spare == null) {
+                return connect(node);
+            }
+            if (spare.isOpen()) {
+                return CompletableFuture.completedFuture(spare);
+            }
+            spare.closeAsync();
+        }
+    }
+
+    /** Keeps a connection for who waits next. Nothing may be under way on it. */
+    void giveBack(Node node, StatefulRedisConnection<String, String> line) {
+        if (closed || nodes.get(node.uri) != node || node.spare.size() >= SPARE) {
+            line.closeAsync();
+        } else {
+            node.spare.add(line);
+        }
+    }
+
+    private CompletableFuture<StatefulRedisConnection<String, String>> connect(Node node) {
+        if (closed) {
+            return CompletableFuture.failedFuture(closed());
+        }
+        CompletableFuture<StatefulRedisConnection<String, String>> connected;
+        try {
+            connected = redis.connectAsync(StringCodec.UTF8, node.uri).toCompletableFuture();
+        } catch (RuntimeException error) {
+            return CompletableFuture.failedFuture(error);
+        }
+        return connected.thenApply(connection -> {
+            if (closed) {
+                connection.closeAsync();
+            }
+            return connection;
+        });
+    }
+
+    /** The lock is elsewhere, as the server says. */
+    void moved(Node node, String name, Refusal refusal) {
+        homes.put(SlotHash.getSlot(name), address(node, refusal));
+    }
+
+    /** Where MOVED and ASK send. A node that does not know its own name means the one that it was reached by. */
+    private static RedisURI address(Node asked, Refusal refusal) {
+        String to = refusal.words().substring(refusal.words().lastIndexOf(' ') + 1);
+        int colon = to.lastIndexOf(':');
+        String host = to.substring(0, colon);
+        return RedisURI.builder(asked.uri)
+                .withHost(host.isEmpty() || host.equals("?") ? asked.uri.getHost() : host)
+                .withPort(Integer.parseInt(to.substring(colon + 1)))
+                .build();
+    }
+
+    /** Asks anew where things are, on new connections. */
+    void leave(Node node) {
+        if (nodes.remove(node.uri, node)) {
+            homes.values().removeIf(node.uri::equals);
+            turn++;
+            node.close();
+        }
+    }
+
+    private void broken(Node node) {
+        leave(node);
+        if (!closed) {
+            onBreak.run();
+        }
+    }
+
+    Node asked(Node node, Refusal refusal) {
+        return nodes.computeIfAbsent(address(node, refusal), Node::new);
+    }
+
+    /** Whether the node answers, and still is where the lock is. */
+    boolean serves(Node node, Node home, boolean interruptible) throws InterruptedException {
+        // Sentinels may send the same name elsewhere.
+        if (home != node
+                && (!home.uri.equals(node.uri) || !node.uri.getSentinels().isEmpty())) {
+            return false;
+        }
+        try {
+            Clock.await(ask(home, List.of(Request.PING)), responseLimit(), interruptible);
+            return true;
+        } catch (ExecutionException | TimeoutException silence) {
+            leave(home);
+            return false;
+        }
+    }
+
+    /** How long a server may take to answer what takes no time. */
+    long responseLimit() {
+        return patience / 2;
+    }
+
+    /** How often a server is asked whether it is still there, while somebody waits in its queue. */
+    long probeInterval() {
+        return patience;
+    }
+
+    void pause(long span, boolean interruptible) throws InterruptedException {
+        try {
+            Clock.await(closing, span, interruptible);
+            throw closed();
+        } catch (TimeoutException over) {
+            // as it should be
+        } catch (ExecutionException never) {
+            throw new AssertionError(never);
+        }
+    }
+
+    void checkOpen() {
+        if (closed) {
+            throw closed();
+        }
+    }
+
+    private static IllegalStateException closed() {
+        return new IllegalStateException("the client is closed");
+    }
+
+    /** Whoever waits on a connection learns that it is closed. */
+    @Override
+    public void close() {
+        closed = true;
+        closing.complete(null);
+        redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
+    }
+}

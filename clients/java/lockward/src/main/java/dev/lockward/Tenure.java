@@ -1,0 +1,408 @@
+package dev.lockward;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A lock that is held, from its grant to its end, by whoever has this object rather than by a thread: one thread may acquire
+ * it and another release it. {@link LockwardClient#tryAcquire} gives it.
+ *
+ * <p>When the program drops the object without releasing it, it is renewed no more, and the lock is free when its lease
+ * is over.
+ */
+public final class Tenure implements AutoCloseable {
+    private static final String LEASE_OVER = "its lease is over";
+
+    private final LockwardClient client;
+    private final Claim claim;
+    private final long token;
+
+    /** Who holds it, where that is a thread. It is renewed only while that lives. */
+    private final @Nullable Thread thread;
+
+    // All of these are guarded by this object. Nothing waits while it holds that.
+    private final List<Consumer<LockLostException>> listeners = new ArrayList<>();
+    private int holds = 1;
+    private long lease;
+    private boolean isRenewed;
+    private long deadline;
+    private @Nullable String loss;
+
+    // How its renewals go.
+    private @Nullable Future<?> timer;
+    private boolean isUnderWay;
+    private boolean isUrgent;
+    private long sent;
+    private int failures;
+    private long retryAt = Clock.now();
+
+    Tenure(LockwardClient client, Claim claim, Grant grant, boolean isRenewed, @Nullable Thread thread) {
+        this.client = client;
+        this.claim = claim;
+        this.token = grant.token();
+        this.lease = grant.lease();
+        this.deadline = grant.deadline();
+        this.isRenewed = isRenewed;
+        this.thread = thread;
+    }
+
+    /** The key of the lock on the server. */
+    public String name() {
+        return claim.name();
+    }
+
+    /** Who holds the lock, as LOCK.INFO tells. */
+    public String owner() {
+        return claim.owner();
+    }
+
+    /** Larger than the token of any earlier holder of this lock: see {@link LockwardLock#fencingToken}. */
+    public long fencingToken() {
+        return token;
+    }
+
+    /**
+     * Whether the lock is held for certain: its lease runs by the clock of this process, and no server has denied it. Asks no
+     * server.
+     */
+    public synchronized boolean isHeld() {
+        return holds > 0 && loss == null && Clock.left(deadline) > 0;
+    }
+
+    /**
+     * Has {@code listener} called when the lock is lost before it is released: once, or never. It is called by a thread of the
+     * client's; at once, if it is lost already.
+     */
+    public void onLost(Consumer<LockLostException> listener) {
+        String known;
+        synchronized (this) {
+            known = loss;
+            if (known == null) {
+                listeners.add(listener);
+            }
+        }
+        if (known != null) {
+            client.tell(List.of(listener), lost(known));
+        }
+    }
+
+    /**
+     * Gives the lock a lease from now, shorter or longer than it was. Where it is renewed, it is renewed with this one.
+     *
+     * @param lease more than 0, rounded up to milliseconds
+     * @throws LockLostException when the lock has been lost
+     * @throws IllegalMonitorStateException when it has been released
+     * @throws LockUnreachableException when no server has answered within the client's patience
+     */
+    public void renew(Duration lease) {
+        long millis = Clock.lease(lease);
+        checkHeld();
+        try {
+            Attempts attempts = client.attempts(name(), false);
+            show(attempts, millis);
+            lasts(attempts.sent, millis);
+            schedule();
+        } catch (InterruptedException never) {
+            throw new AssertionError(never);
+        }
+        checkHeld();
+    }
+
+    /**
+     * Gives the lock back.
+     *
+     * @throws LockLostException when the lock had been lost
+     * @throws IllegalMonitorStateException when it has been released already
+     * @throws LockUnreachableException when no server has answered within the client's patience. It ends with its lease
+     */
+    public void release() {
+        if (!leave()) {
+            throw LockwardClient.notHeld(name());
+        }
+    }
+
+    /** As {@link #release}, unless it has been released already. */
+    @Override
+    public void close() {
+        leave();
+    }
+
+    synchronized int holds() {
+        return holds;
+    }
+
+    void checkHeld() {
+        String known;
+        synchronized (this) {
+            if (holds == 0) {
+                throw LockwardClient.notHeld(name());
+            }
+            known = loss;
+        }
+        if (known == null && remaining() <= 0) {
+            known = lose(LEASE_OVER);
+        }
+        if (known != null) {
+            throw lost(known);
+        }
+    }
+
+    /** One hold more. */
+    void enter(@Nullable Long named, boolean interruptible) throws InterruptedException {
+        checkHeld();
+        int before = holds();
+        long millis = named == null ? lease() : named;
+        Attempts attempts = client.attempts(name(), interruptible);
+        try {
+            acquire(attempts, before + 1, millis);
+        } catch (InterruptedException | LockUnreachableException | IllegalStateException given) {
+            attempts.withdraw(claim.withdraw(before));
+            throw given;
+        }
+        synchronized (this) {
+            holds = before + 1;
+            isRenewed |= named == null;
+            long end = Clock.end(attempts.sent, millis);
+            if (end - deadline > 0) {
+                deadline = end;
+            }
+        }
+        schedule();
+    }
+
+    private void acquire(Attempts attempts, int wanted, long millis) throws InterruptedException {
+        for (boolean isShown = false; ; isShown = true) {
+            Object reply = attempts.ask(claim.acquire(wanted, millis, Claim.NO_WAIT, null))
+                    .get(0);
+            if (reply instanceof List<?> grant && grant.contains(token)) {
+                return;
+            }
+            if (reply instanceof Refusal refusal && (isShown || !refusal.denies())) {
+                throw new LockRefusedException(refusal.words());
+            }
+            if (isShown) {
+                throw lost(lose("another owner holds it"));
+            }
+            // The server may have forgotten the tenure, and then takes it back.
+            show(attempts, leaseLeft());
+        }
+    }
+
+    /**
+     * One hold less, also when that can not be told to a server.
+     *
+     * @return false if there was none
+     */
+    boolean leave() {
+        int left;
+        boolean isLost = remaining() <= 0;
+        synchronized (this) {
+            if (holds == 0) {
+                return false;
+            }
+            isLost |= loss != null;
+            // Before it is sent: a renewal that is denied from now on finds no loss.
+            left = --holds;
+            if (left == 0 && timer != null) {
+                timer.cancel(false);
+            }
+        }
+        if (isLost) {
+            if (left == 0) {
+                client.send(name(), claim.end(token)); // in case the server thinks otherwise
+            }
+            throw lost(lose(LEASE_OVER));
+        }
+        try {
+            release(client.attempts(name(), false), left);
+        } catch (InterruptedException never) {
+            throw new AssertionError(never);
+        }
+        return true;
+    }
+
+    private void release(Attempts attempts, int left) throws InterruptedException {
+        for (boolean isShown = false; ; isShown = true) {
+            Object reply = attempts.ask(left == 0 ? claim.end(token) : claim.release(left, token));
+            // A server that has forgotten some of the holds has less to give back. The last release ends them all.
+            if (!(reply instanceof Refusal refusal) || refusal.code().equals("HOLDS")) {
+                return;
+            }
+            if (!refusal.denies()) {
+                throw new LockRefusedException(refusal.words());
+            }
+            boolean isRunning = remaining() > 0;
+            if (left == 0 && attempts.repeated && !isShown && isRunning) {
+                return; // an earlier request was heard, and its reply lost
+            }
+            if (isShown || !isRunning) {
+                throw lost(lose(refusal.words()));
+            }
+            show(attempts, leaseLeft());
+        }
+    }
+
+    /** Shows the token to a server, which takes a tenure back that it has forgotten. */
+    private void show(Attempts attempts, long millis) throws InterruptedException {
+        Object reply = attempts.ask(List.of(claim.renew(millis, token, Math.max(1, holds()))))
+                .get(0);
+        if (reply instanceof Refusal refusal) {
+            throw refusal.denies() ? lost(lose(refusal.words())) : new LockRefusedException(refusal.words());
+        }
+    }
+
+    private LockLostException lost(String reason) {
+        return new LockLostException(name(), token, reason);
+    }
+
+    /** Ends it as far as this process is concerned: for which reason. The first one stays. */
+    String lose(String reason) {
+        List<Consumer<LockLostException>> told;
+        synchronized (this) {
+            if (loss != null) {
+                return loss;
+            }
+            loss = reason;
+            told = List.copyOf(listeners);
+            if (timer != null) {
+                timer.cancel(false);
+            }
+        }
+        client.tell(told, lost(reason));
+        return reason;
+    }
+
+    private synchronized long lease() {
+        return lease;
+    }
+
+    /** The time that is left of its lease. */
+    private synchronized long remaining() {
+        return Clock.left(deadline);
+    }
+
+    /** Where it is renewed, a whole lease; else what is left of it. In milliseconds. */
+    private synchronized long leaseLeft() {
+        return isRenewed ? lease : Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(deadline)));
+    }
+
+    /** Does what is due now: renews it, or finds that it is lost. */
+    void tick() {
+        boolean isOver = false;
+        boolean isSilent = false;
+        Request renewal = null;
+        long millis = 0;
+        synchronized (this) {
+            if (holds == 0 || loss != null) {
+                return;
+            }
+            long now = Clock.now();
+            if (deadline - now <= 0) {
+                isOver = true;
+            } else if (isUnderWay) {
+                isSilent = now - sent >= silence();
+                sent = isSilent ? now : sent;
+            } else if (due() - now <= 0) {
+                isUnderWay = true;
+                isUrgent = false;
+                sent = now;
+                millis = leaseLeft();
+                renewal = claim.renew(millis, token, holds);
+            }
+        }
+        if (isOver) {
+            lose(LEASE_OVER);
+            return;
+        }
+        if (isSilent) {
+            client.abandon(name());
+        }
+        if (renewal != null) {
+            long asked = sent;
+            long asks = millis;
+            client.send(name(), renewal).whenComplete((reply, error) -> renewed(reply, asked, asks));
+        }
+        schedule();
+    }
+
+    private void renewed(@Nullable Object reply, long asked, long millis) {
+        boolean isBack = false;
+        boolean isDenied = false;
+        synchronized (this) {
+            isUnderWay = false;
+            if (holds == 0) {
+                isBack = reply instanceof List<?>;
+            } else if (reply instanceof List<?>) {
+                failures = 0;
+                retryAt = Clock.now();
+                if (isRenewed) {
+                    deadline = Clock.end(asked, millis);
+                }
+            } else if (reply instanceof Refusal refusal && refusal.denies()) {
+                isDenied = true;
+            } else {
+                retryAt = Clock.now() + Clock.backOff(failures++);
+                isUrgent = true;
+            }
+        }
+        if (isBack) {
+            // It was released meanwhile, and a server that had forgotten it may have taken it back just now.
+            client.send(name(), claim.end(token));
+        } else if (isDenied) {
+            lose(((Refusal) reply).words());
+        } else {
+            schedule();
+        }
+    }
+
+    /** The server may have started anew and forgotten: it hears of this as soon as it can. */
+    void hurry() {
+        synchronized (this) {
+            isUrgent = true;
+        }
+        schedule();
+    }
+
+    /** Has it looked after when there is something to do next. */
+    synchronized void schedule() {
+        if (timer != null) {
+            timer.cancel(false);
+        }
+        if (holds > 0 && loss == null) {
+            long next = isUnderWay ? sent + silence() : due();
+            timer = client.timer(this, Clock.left(next - deadline < 0 ? next : deadline));
+        }
+    }
+
+    /** When it is to be renewed; when its lease is over, if it is not. */
+    private long due() {
+        if (thread != null && !thread.isAlive()) {
+            return deadline;
+        }
+        if (isUrgent) {
+            return retryAt;
+        }
+        if (!isRenewed) {
+            return deadline;
+        }
+        long third = deadline - TimeUnit.MILLISECONDS.toNanos(lease) / 3 * 2;
+        return retryAt - third > 0 ? retryAt : third;
+    }
+
+    /** After so long without a reply, another connection is tried. */
+    private long silence() {
+        return Math.max(
+                TimeUnit.MILLISECONDS.toNanos(500),
+                Math.min(client.responseLimit(), TimeUnit.MILLISECONDS.toNanos(lease) / 6));
+    }
+
+    private synchronized void lasts(long asked, long millis) {
+        lease = millis;
+        deadline = Clock.end(asked, millis);
+    }
+}

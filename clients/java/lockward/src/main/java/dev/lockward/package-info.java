@@ -1,0 +1,10 @@
+/**
+ * Locks on Redis and Valkey servers with the Lockward module, as {@link java.util.concurrent.locks.Lock}.
+ *
+ * <p>{@link dev.lockward.LockwardClient} talks to the servers, {@link dev.lockward.LockwardLock} is a lock that threads
+ * hold, {@link dev.lockward.Tenure} is one held by whoever has the object.
+ */
+@NullMarked
+package dev.lockward;
+
+import org.jspecify.annotations.NullMarked;
