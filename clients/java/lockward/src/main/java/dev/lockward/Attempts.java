@@ -4,11 +4,13 @@ import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.api.StatefulRedisConnection;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Function;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -54,32 +56,13 @@ final class Attempts {
         until = Clock.now() + span;
     }
 
-    long left() {
+    private long left() {
         return Clock.left(until);
     }
 
-    /** Asks on the connection that all share. The first reply is none that passes. */
+    /** Asks on the connection that all share, until a reply comes that does not pass. */
     List<Object> ask(List<Request> requests) throws InterruptedException {
-        for (; ; ) {
-            Node node = servers.home(name);
-            sent = Clock.now();
-            try {
-                long limit = Math.max(LEAST, Math.min(left(), servers.responseLimit()));
-                List<Object> replies = Clock.await(servers.ask(node, requests), limit, interruptible);
-                if (answered(node, replies)) {
-                    return replies;
-                }
-            } catch (ExecutionException failure) {
-                repeated = true;
-                setback(failure.getCause());
-            } catch (TimeoutException silence) {
-                repeated = true;
-                if (Clock.now() - sent >= servers.responseLimit()) {
-                    servers.leave(node);
-                }
-                setback(silence);
-            }
-        }
+        return persistently(servers::home, node -> exchange(node, requests));
     }
 
     Object ask(Request request) throws InterruptedException {
@@ -88,44 +71,75 @@ final class Attempts {
 
     /** Asks on a connection of its own, on which the server may let it wait as long as there is time. */
     List<Object> askInLine(Supplier<List<Request>> requests) throws InterruptedException {
+        return persistently(
+                name -> asking == null ? servers.home(name) : asking, node -> exchangeInLine(node, requests));
+    }
+
+    private interface Exchange {
+        List<Object> with(Node node) throws InterruptedException, ExecutionException, TimeoutException;
+    }
+
+    private List<Object> persistently(Function<String, Node> where, Exchange exchange) throws InterruptedException {
         for (; ; ) {
-            Node node = asking != null ? asking : servers.home(name);
+            Node node = where.apply(name);
             sent = Clock.now();
-            CompletableFuture<StatefulRedisConnection<String, String>> line = servers.line(node);
-            boolean whole = false;
+            Throwable cause;
             try {
-                Clock.await(line, Math.max(LEAST, Math.min(left(), servers.responseLimit())), interruptible);
-                sent = Clock.now();
-                List<Request> all = new ArrayList<>(requests.get());
-                if (asking != null) {
-                    all.add(0, Request.ASKING);
-                }
-                List<Object> replies = awaitTurn(node, Node.send(line.join(), all));
-                whole = true;
-                if (asking != null) {
-                    replies = replies.subList(1, replies.size());
-                    asking = null;
-                }
-                if (answered(node, replies)) {
+                List<Object> replies = exchange.with(node);
+                if (!(replies.get(0) instanceof Refusal refusal) || !PASSING.contains(refusal.code())) {
                     return replies;
                 }
+                follow(node, refusal);
+                cause = new RedisCommandExecutionException(refusal.words());
             } catch (ExecutionException failure) {
+                cause = Objects.requireNonNullElse(failure.getCause(), failure);
                 repeated = true;
                 asking = null;
-                setback(failure.getCause());
             } catch (TimeoutException silence) {
+                cause = silence;
                 repeated = true;
                 asking = null;
-                setback(silence);
-            } finally {
-                if (whole) {
-                    servers.giveBack(node, line.join());
-                } else {
-                    // Closing it leaves the queue. It has to be closed before anything is withdrawn.
-                    close(line);
-                }
+            }
+            setback(cause);
+        }
+    }
+
+    private List<Object> exchange(Node node, List<Request> requests)
+            throws InterruptedException, ExecutionException, TimeoutException {
+        try {
+            return Clock.await(servers.ask(node, requests), promptly(), interruptible);
+        } catch (TimeoutException silence) {
+            if (Clock.now() - sent >= servers.responseLimit()) {
+                servers.leave(node);
+            }
+            throw silence;
+        }
+    }
+
+    private List<Object> exchangeInLine(Node node, Supplier<List<Request>> requests)
+            throws InterruptedException, ExecutionException, TimeoutException {
+        CompletableFuture<StatefulRedisConnection<String, String>> line = servers.line(node);
+        boolean isWhole = false;
+        try {
+            StatefulRedisConnection<String, String> connection = Clock.await(line, promptly(), interruptible);
+            sent = Clock.now();
+            List<Request> all = new ArrayList<>(requests.get());
+            if (asking != null) {
+                all.add(0, Request.ASKING);
+            }
+            List<Object> replies = awaitTurn(node, Node.send(connection, all));
+            isWhole = true;
+            servers.giveBack(node, connection);
+            return asking == null ? replies : replies.subList(1, replies.size());
+        } finally {
+            if (!isWhole) {
+                close(line);
             }
         }
+    }
+
+    private long promptly() {
+        return Math.max(LEAST, Math.min(left(), servers.responseLimit()));
     }
 
     private List<Object> awaitTurn(Node node, CompletableFuture<List<Object>> replies)
@@ -144,6 +158,7 @@ final class Attempts {
         }
     }
 
+    /** Closing it leaves the queue. It is closed before anything is withdrawn. */
     private static void close(CompletableFuture<StatefulRedisConnection<String, String>> line) {
         CompletableFuture<Void> closed = line.thenCompose(StatefulRedisConnection::closeAsync);
         if (line.isDone()) {
@@ -168,22 +183,19 @@ final class Attempts {
         }
     }
 
-    private boolean answered(Node node, List<Object> replies) throws InterruptedException {
-        if (!(replies.get(0) instanceof Refusal refusal) || !PASSING.contains(refusal.code())) {
-            return true;
-        }
+    private void follow(Node node, Refusal refusal) {
+        asking = null;
         switch (refusal.code()) {
             case "MOVED" -> servers.moved(node, name, refusal);
             case "ASK" -> asking = servers.asked(node, refusal);
             case "READONLY", "MASTERDOWN" -> servers.leave(node);
             default -> {}
         }
-        setback(new RedisCommandExecutionException(refusal.words()));
-        return false;
     }
 
     /** Pauses before the next attempt, if there is to be one. */
     private void setback(Throwable cause) throws InterruptedException {
+        servers.checkOpen();
         for (Throwable each = cause; each != null; each = each.getCause()) {
             String words = String.valueOf(each.getMessage());
             if (each instanceof RedisCommandExecutionException && NOT_LET_IN.contains(Refusal.code(words))) {

@@ -218,9 +218,8 @@ public final class LockwardClient implements AutoCloseable {
     @Override
     public void close() {
         servers.close();
-        watchdog.shutdown();
+        watchdog.shutdownNow();
         held().forEach(tenure -> tenure.lose("the client was closed"));
-        listening.shutdown();
     }
 
     private String newOwner() {
@@ -283,7 +282,7 @@ public final class LockwardClient implements AutoCloseable {
         if (grant == null) {
             return null;
         }
-        Tenure tenure = new Tenure(this, claim, grant, lease == null, thread);
+        Tenure tenure = new Tenure(this, claim, grant, lease == null, thread, settings.onLost());
         synchronized (tenures) {
             tenures.add(tenure);
         }
@@ -356,16 +355,14 @@ public final class LockwardClient implements AutoCloseable {
         }
     }
 
-    /** Tells of a loss, on threads where it may take its time. */
-    void tell(List<Consumer<LockLostException>> listeners, LockLostException loss) {
-        for (Consumer<LockLostException> listener : listeners) {
-            listening.execute(() -> {
-                try {
-                    listener.accept(loss);
-                } catch (RuntimeException error) {
-                    LOGGER.log(System.Logger.Level.WARNING, "a listener has failed", error);
-                }
-            });
-        }
+    /** Tells of a loss, on a thread where that may take its time. */
+    void tell(Consumer<LockLostException> listener, LockLostException loss) {
+        listening.execute(() -> {
+            try {
+                listener.accept(loss);
+            } catch (RuntimeException error) {
+                LOGGER.log(System.Logger.Level.WARNING, "a listener has failed", error);
+            }
+        });
     }
 }

@@ -211,8 +211,8 @@ final class Servers implements AutoCloseable {
     }
 
     private void broken(Node node) {
-        leave(node);
         if (!closed) {
+            leave(node);
             onBreak.run();
         }
     }

@@ -41,7 +41,13 @@ public final class Tenure implements AutoCloseable {
     private int failures;
     private long retryAt = Clock.now();
 
-    Tenure(LockwardClient client, Claim claim, Grant grant, boolean isRenewed, @Nullable Thread thread) {
+    Tenure(
+            LockwardClient client,
+            Claim claim,
+            Grant grant,
+            boolean isRenewed,
+            @Nullable Thread thread,
+            @Nullable Consumer<LockLostException> onLost) {
         this.client = client;
         this.claim = claim;
         this.token = grant.token();
@@ -49,6 +55,9 @@ public final class Tenure implements AutoCloseable {
         this.deadline = grant.deadline();
         this.isRenewed = isRenewed;
         this.thread = thread;
+        if (onLost != null) {
+            listeners.add(onLost);
+        }
     }
 
     /** The key of the lock on the server. */
@@ -87,7 +96,7 @@ public final class Tenure implements AutoCloseable {
             }
         }
         if (known != null) {
-            client.tell(List.of(listener), lost(known));
+            client.tell(listener, lost(known));
         }
     }
 
@@ -212,6 +221,9 @@ public final class Tenure implements AutoCloseable {
                 timer.cancel(false);
             }
         }
+        if (left == 0) {
+            client.forget(this);
+        }
         if (isLost) {
             if (left == 0) {
                 client.send(name(), claim.end(token)); // in case the server thinks otherwise
@@ -273,7 +285,9 @@ public final class Tenure implements AutoCloseable {
                 timer.cancel(false);
             }
         }
-        client.tell(told, lost(reason));
+        LockLostException lost = lost(reason);
+        told.forEach(listener -> client.tell(listener, lost));
+        client.forget(this);
         return reason;
     }
 
@@ -296,12 +310,12 @@ public final class Tenure implements AutoCloseable {
         boolean isOver = false;
         boolean isSilent = false;
         Request renewal = null;
+        long now = Clock.now();
         long millis = 0;
         synchronized (this) {
             if (holds == 0 || loss != null) {
                 return;
             }
-            long now = Clock.now();
             if (deadline - now <= 0) {
                 isOver = true;
             } else if (isUnderWay) {
@@ -323,13 +337,13 @@ public final class Tenure implements AutoCloseable {
             client.abandon(name());
         }
         if (renewal != null) {
-            long asked = sent;
-            long asks = millis;
-            client.send(name(), renewal).whenComplete((reply, error) -> renewed(reply, asked, asks));
+            long asked = millis;
+            client.send(name(), renewal).whenComplete((reply, error) -> renewed(reply, now, asked));
         }
         schedule();
     }
 
+    /** Runs where replies are read, which must not be held up. */
     private void renewed(@Nullable Object reply, long asked, long millis) {
         boolean isBack = false;
         boolean isDenied = false;

@@ -1,0 +1,573 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.Threads.Running;
+import java.lang.ref.WeakReference;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** A lock, and who may have it. */
+class LockTest {
+    private static final Server SERVER = Server.shared();
+    private static final LockwardClient CLIENT = SERVER.client();
+
+    private final String name = "lock:" + UUID.randomUUID();
+    private final LockwardLock lock = CLIENT.getLock(name);
+
+    @AfterAll
+    static void close() {
+        CLIENT.close();
+    }
+
+    @Test
+    void oneThreadHoldsItAndOthersDoNot() throws Exception {
+        lock.lock();
+        assertTrue(lock.isHeldByCurrentThread() && lock.isLocked());
+        assertFalse(Threads.elsewhere(() -> lock.tryLock()));
+        assertFalse(Threads.elsewhere(() -> lock.tryLock(10, TimeUnit.MILLISECONDS)));
+        assertFalse(Threads.elsewhere(lock::isHeldByCurrentThread));
+        lock.unlock();
+        assertFalse(lock.isHeldByCurrentThread() || lock.isLocked());
+        assertTrue(Threads.elsewhere(() -> lock.tryLock(0, 100, TimeUnit.MILLISECONDS)));
+    }
+
+    @Test
+    void twoClientsExcludeEachOther() throws Exception {
+        try (LockwardClient other = SERVER.client()) {
+            lock.lock();
+            assertFalse(other.getLock(name).tryLock());
+            lock.unlock();
+            assertTrue(other.getLock(name).tryLock());
+            assertFalse(lock.tryLock());
+            other.getLock(name).unlock();
+        }
+    }
+
+    @Test
+    void objectsOfTheSameNameAreTheSameLock() {
+        CLIENT.getLock(name).lock();
+        CLIENT.getLock(name).lock();
+        assertEquals(2, lock.getHoldCount());
+        assertEquals(2, SERVER.holds(name));
+        CLIENT.getLock(name).unlock();
+        lock.unlock();
+        assertFalse(lock.isLocked());
+    }
+
+    @Test
+    void reentryCountsAndKeepsTheToken() {
+        lock.lock();
+        long token = lock.fencingToken();
+        lock.lock();
+        assertTrue(lock.tryLock());
+        assertEquals(3, lock.getHoldCount());
+        assertEquals(3, SERVER.holds(name));
+        assertEquals(token, lock.fencingToken());
+        lock.unlock();
+        lock.unlock();
+        assertEquals(1, SERVER.holds(name));
+        assertTrue(lock.isHeldByCurrentThread());
+        lock.unlock();
+        assertEquals(0, lock.getHoldCount());
+        assertThrows(IllegalMonitorStateException.class, lock::fencingToken);
+    }
+
+    @Test
+    void tokensGrow() {
+        List<Long> tokens = new ArrayList<>();
+        for (int i = 0; i < 3; i++) {
+            lock.lock();
+            tokens.add(lock.fencingToken());
+            lock.unlock();
+        }
+        List<Long> sorted = new ArrayList<>(new HashSet<>(tokens));
+        Collections.sort(sorted);
+        assertEquals(sorted, tokens);
+    }
+
+    @Test
+    void ownersAreNumberedByThread() throws Exception {
+        lock.lock();
+        String mine = SERVER.info(name).orElseThrow().owner();
+        lock.unlock();
+        lock.lock();
+        assertEquals(mine, SERVER.info(name).orElseThrow().owner());
+        lock.unlock();
+        String other = Threads.elsewhere(() -> {
+            lock.lock();
+            String owner = SERVER.info(name).orElseThrow().owner();
+            lock.unlock();
+            return owner;
+        });
+        assertTrue(mine.matches("[0-9a-f-]{36}:\\d+"), mine);
+        assertEquals(mine.split(":")[0], other.split(":")[0]);
+        assertNotEquals(mine, other);
+    }
+
+    @Test
+    @SuppressWarnings("deprecation") // in later Javas
+    void threadsThatClaimTheSameIdAreTwoOwners() throws Exception {
+        class Twin extends Thread {
+            private final AtomicInteger inside;
+
+            Twin(AtomicInteger inside) {
+                this.inside = inside;
+            }
+
+            @Override
+            public long getId() {
+                return 1;
+            }
+
+            @Override
+            public void run() {
+                inside.addAndGet(lock.tryLock() ? 1 : 0);
+            }
+        }
+        AtomicInteger inside = new AtomicInteger();
+        for (int i = 0; i < 2; i++) {
+            Twin twin = new Twin(inside);
+            twin.start();
+            twin.join();
+        }
+        assertEquals(1, inside.get());
+    }
+
+    @Test
+    void onlyItsThreadUnlocks() throws Exception {
+        lock.lock();
+        IllegalMonitorStateException refused = assertThrows(
+                IllegalMonitorStateException.class,
+                () -> Threads.elsewhere(() -> {
+                    lock.unlock();
+                    return true;
+                }));
+        assertFalse(refused instanceof LockLostException);
+        assertTrue(lock.isHeldByCurrentThread() && lock.isLocked());
+        lock.unlock();
+        assertThrows(IllegalMonitorStateException.class, lock::unlock);
+    }
+
+    @Test
+    void waitersAreServedInTheirOrder() throws Exception {
+        lock.lock();
+        List<Integer> order = Collections.synchronizedList(new ArrayList<>());
+        List<Running<Boolean>> threads = new ArrayList<>();
+        for (int i = 0; i < 5; i++) {
+            int number = i;
+            threads.add(Threads.run(() -> {
+                lock.lock();
+                order.add(number);
+                lock.unlock();
+            }));
+            eventually(() -> SERVER.waiters(name) == number + 1);
+        }
+        lock.unlock();
+        for (Running<Boolean> thread : threads) {
+            thread.join();
+        }
+        assertEquals(List.of(0, 1, 2, 3, 4), order);
+    }
+
+    @Test
+    void threadsCountTogetherWithoutMissing() throws Exception {
+        int[] count = {0};
+        List<Running<Boolean>> threads = new ArrayList<>();
+        for (int i = 0; i < 8; i++) {
+            threads.add(Threads.run(() -> {
+                for (int n = 0; n < 25; n++) {
+                    lock.lock();
+                    try {
+                        lock.lock();
+                        int seen = count[0];
+                        Thread.yield();
+                        count[0] = seen + 1;
+                        lock.unlock();
+                    } finally {
+                        lock.unlock();
+                    }
+                }
+            }));
+        }
+        for (Running<Boolean> thread : threads) {
+            thread.join();
+        }
+        assertEquals(200, count[0]);
+        assertFalse(lock.isLocked());
+    }
+
+    @Test
+    void aWaiterHoldsUpNobodyElse() throws Exception {
+        lock.lock();
+        Running<Boolean> waiter = Threads.run(() -> {
+            lock.lock();
+            lock.unlock();
+        });
+        eventually(() -> SERVER.waiters(name) == 1);
+        LockwardLock other = CLIENT.getLock(name + ":other");
+        other.lock();
+        other.unlock();
+        lock.unlock();
+        assertTrue(waiter.join());
+    }
+
+    @Test
+    void beyondTheLimitOfWaitingConnectionsThreadsAreServedToo() throws Exception {
+        try (LockwardClient few = SERVER.builder().waitingConnections(1).build()) {
+            lock.lock();
+            List<Running<Boolean>> threads = new ArrayList<>();
+            for (int i = 0; i < 4; i++) {
+                threads.add(Threads.run(() -> {
+                    few.getLock(name).lock();
+                    few.getLock(name).unlock();
+                }));
+            }
+            eventually(() -> SERVER.waiters(name) == 1);
+            // Who holds a lock that all others wait for has to get at another one nevertheless.
+            LockwardLock other = few.getLock(name + ":other");
+            Running<Boolean> brief =
+                    Threads.start(() -> CLIENT.getLock(name + ":other").tryLock(0, 300, TimeUnit.MILLISECONDS));
+            assertTrue(brief.join());
+            other.lock();
+            other.unlock();
+            assertEquals(1, SERVER.waiters(name));
+            lock.unlock();
+            for (Running<Boolean> thread : threads) {
+                assertTrue(thread.join());
+            }
+        }
+    }
+
+    @Test
+    void aNamedLeaseEndsIt() throws Exception {
+        CountDownLatch told = new CountDownLatch(1);
+        lock.lock(300, TimeUnit.MILLISECONDS);
+        lock.onLost(loss -> told.countDown());
+        assertTrue(told.await(20, TimeUnit.SECONDS));
+        assertFalse(lock.isHeldByCurrentThread());
+        assertEquals(0, lock.getHoldCount());
+        eventually(() -> !lock.isLocked());
+        assertThrows(LockLostException.class, lock::unlock);
+        IllegalMonitorStateException again = assertThrows(IllegalMonitorStateException.class, lock::unlock);
+        assertFalse(again instanceof LockLostException);
+    }
+
+    @Test
+    void aLeaseIsNeverRoundedToNothing() throws Exception {
+        lock.lock(1, TimeUnit.NANOSECONDS);
+        eventually(() -> !lock.isLocked());
+        assertThrows(LockLostException.class, lock::unlock);
+        assertThrows(IllegalArgumentException.class, () -> lock.lock(0, TimeUnit.SECONDS));
+        assertThrows(IllegalArgumentException.class, () -> lock.tryLock(1, -2, TimeUnit.SECONDS));
+        assertTrue(lock.tryLock(1, -1, TimeUnit.SECONDS));
+        lock.unlock();
+    }
+
+    @Test
+    void hugeSpansDoNotOverflow() throws Exception {
+        assertTrue(lock.tryLock(Long.MAX_VALUE, TimeUnit.DAYS));
+        Running<Boolean> waiter = Threads.start(() -> {
+            assertTrue(lock.tryLock(Long.MAX_VALUE, 3000, TimeUnit.DAYS));
+            assertTrue(lock.isHeldByCurrentThread());
+            lock.unlock();
+            return true;
+        });
+        eventually(() -> SERVER.waiters(name) == 1);
+        lock.unlock();
+        assertTrue(waiter.join());
+        assertTrue(lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS));
+        lock.unlock();
+        LockRefusedException refused =
+                assertThrows(LockRefusedException.class, () -> lock.lock(Long.MAX_VALUE, TimeUnit.DAYS));
+        assertTrue(refused.getMessage().contains("invalid expire time"), refused.getMessage());
+    }
+
+    @Test
+    void theLeaseIsTheServersOwnUnlessOneIsNamed() {
+        lock.lock();
+        long lease = SERVER.info(name).orElseThrow().leaseLeft();
+        assertTrue(lease > 20_000 && lease <= 30_000, "" + lease);
+        lock.unlock();
+        try (LockwardClient other =
+                SERVER.builder().lease(Duration.ofMinutes(10)).build()) {
+            other.getLock(name).lock();
+            assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 500_000);
+            other.getLock(name).unlock();
+        }
+    }
+
+    @Test
+    void aHoldWithoutALeaseHasOneWithALeaseRenewed() {
+        try (LockwardClient brief =
+                SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
+            LockwardLock mine = brief.getLock(name);
+            mine.lock(2, TimeUnit.SECONDS);
+            mine.lock();
+            renewedTwice(name);
+            mine.unlock();
+            mine.unlock();
+        }
+    }
+
+    @Test
+    void itIsRenewedUntilItIsReleased() {
+        try (LockwardClient brief =
+                SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
+            LockwardLock mine = brief.getLock(name);
+            mine.lock();
+            renewedTwice(name);
+            assertTrue(mine.isHeldByCurrentThread());
+            mine.unlock();
+            assertFalse(mine.isLocked());
+        }
+    }
+
+    /** The lease goes up again, twice. */
+    private static void renewedTwice(String name) {
+        for (int i = 0; i < 2; i++) {
+            long[] last = {Long.MAX_VALUE};
+            eventually(() -> {
+                long left = SERVER.info(name).orElseThrow().leaseLeft();
+                boolean isRenewed = left > last[0];
+                last[0] = left;
+                return isRenewed;
+            });
+        }
+    }
+
+    @Test
+    void oneThreadRenewsAllLocksOfAClient() {
+        try (LockwardClient brief =
+                SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
+            List<LockwardLock> locks = new ArrayList<>();
+            for (int i = 0; i < 50; i++) {
+                locks.add(brief.getLock(name + i));
+                locks.get(i).lock();
+            }
+            for (int i = 0; i < 50; i++) {
+                renewedTwice(name + i);
+            }
+            assertTrue(locks.stream().allMatch(LockwardLock::isHeldByCurrentThread));
+            locks.forEach(LockwardLock::unlock);
+        }
+    }
+
+    @Test
+    void aThreadThatDiesLeavesItToItsLease() throws Exception {
+        CountDownLatch told = new CountDownLatch(1);
+        try (LockwardClient brief = SERVER.builder()
+                .lease(Duration.ofSeconds(1))
+                .onLost(loss -> told.countDown())
+                .build()) {
+            Threads.run(() -> brief.getLock(name).lock()).join();
+            eventually(() -> !lock.isLocked());
+            assertTrue(lock.tryLock());
+            lock.unlock();
+        }
+    }
+
+    @Test
+    void whatTheProgramDropsIsRenewedNoMore() throws Exception {
+        try (LockwardClient brief =
+                SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
+            WeakReference<Tenure> dropped = new WeakReference<>(
+                    brief.tryAcquire(name, Duration.ZERO, null).orElseThrow());
+            eventually(() -> {
+                System.gc();
+                return dropped.get() == null;
+            });
+            eventually(() -> !lock.isLocked());
+        }
+    }
+
+    @Test
+    void aLockObjectThatTheProgramDropsChangesNothing() {
+        CLIENT.getLock(name).lock();
+        System.gc();
+        assertTrue(lock.isHeldByCurrentThread());
+        lock.unlock();
+    }
+
+    @Test
+    void thereAreNoConditions() {
+        assertThrows(UnsupportedOperationException.class, lock::newCondition);
+    }
+
+    @Test
+    void theServerRefusesInItsOwnWords() {
+        SERVER.call("SET", name, "a string");
+        LockRefusedException refused = assertThrows(LockRefusedException.class, lock::lock);
+        assertEquals("WRONGTYPE", refused.code());
+        assertThrows(LockRefusedException.class, () -> lock.tryLock(1, TimeUnit.SECONDS));
+        assertThrows(LockRefusedException.class, lock::isLocked);
+        assertThrows(NullPointerException.class, () -> CLIENT.getLock(null));
+    }
+
+    @Test
+    void whoMayNotGetInIsToldAtOnce() {
+        SERVER.call("ACL", "SETUSER", name, "on", ">right", "~*", "+@connection");
+        var uri = SERVER.uri();
+        uri.setCredentialsProvider(io.lettuce.core.RedisCredentialsProvider.from(
+                () -> io.lettuce.core.RedisCredentials.just(name, "right")));
+        try (LockwardClient few =
+                Server.builder(uri).patience(Duration.ofDays(1)).build()) {
+            assertEquals(
+                    "NOPERM",
+                    assertThrows(LockRefusedException.class, () -> few.getLock(name)
+                                    .lock())
+                            .code());
+        }
+        uri.setCredentialsProvider(io.lettuce.core.RedisCredentialsProvider.from(
+                () -> io.lettuce.core.RedisCredentials.just(name, "wrong")));
+        try (LockwardClient stranger =
+                Server.builder(uri).patience(Duration.ofDays(1)).build()) {
+            assertEquals(
+                    "WRONGPASS",
+                    assertThrows(LockRefusedException.class, () -> stranger.getLock(name)
+                                    .lock())
+                            .code());
+        }
+    }
+
+    @Test
+    void tooManyWaitersAreRefused() throws Exception {
+        try (Server own = new Server();
+                LockwardClient client = own.client()) {
+            own.call("CONFIG", "SET", "lock.max-waiters", 1);
+            client.getLock(name).lock();
+            Running<Boolean> first = Threads.run(() -> {
+                client.getLock(name).lock();
+                client.getLock(name).unlock();
+            });
+            eventually(() -> own.waiters(name) == 1);
+            LockRefusedException refused = assertThrows(
+                    LockRefusedException.class,
+                    () -> Threads.elsewhere(() -> client.getLock(name).tryLock(1, TimeUnit.MINUTES)));
+            assertEquals("MAXWAITERS", refused.code());
+            client.getLock(name).unlock();
+            assertTrue(first.join());
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"straße", "a b\r\n", ""})
+    void namesAreAnyText(String odd) {
+        LockwardLock mine = CLIENT.getLock(name + odd);
+        mine.lock();
+        assertEquals(1, SERVER.holds(name + odd));
+        mine.unlock();
+    }
+
+    @Test
+    void withoutEnoughReplicasItIsGivenBack() {
+        try (LockwardClient careful =
+                SERVER.builder().replicas(1, Duration.ofMillis(50)).build()) {
+            assertThrows(
+                    LockUnreplicatedException.class, () -> careful.getLock(name).lock());
+            assertFalse(careful.getLock(name).isLocked());
+        }
+    }
+
+    @Test
+    void withEnoughReplicasItIsGranted() throws Exception {
+        try (Server primary = new Server("--save", "", "--repl-diskless-sync-delay", "0");
+                Server replica = new Server("--save", "", "--replicaof", "127.0.0.1 " + primary.port);
+                LockwardClient careful =
+                        primary.builder().replicas(1, Duration.ofSeconds(20)).build()) {
+            eventually(() -> replica.call("INFO", "replication").toString().contains("master_link_status:up"));
+            LockwardLock mine = careful.getLock(name);
+            mine.lock();
+            assertTrue(replica.info(name).isPresent());
+            Running<Boolean> waiter = Threads.run(() -> {
+                mine.lock();
+                mine.unlock();
+            });
+            eventually(() -> primary.waiters(name) == 1);
+            mine.unlock();
+            assertTrue(waiter.join());
+        }
+    }
+
+    @Test
+    void aTenureGoesFromThreadToThread() throws Exception {
+        Tenure tenure = CLIENT.tryAcquire(name, Duration.ZERO, null).orElseThrow();
+        assertTrue(CLIENT.tryAcquire(name, Duration.ZERO, null).isEmpty());
+        assertTrue(CLIENT.tryAcquire(name, Duration.ofMillis(20), null).isEmpty());
+        assertFalse(lock.tryLock());
+        assertEquals(SERVER.info(name).orElseThrow().token(), tenure.fencingToken());
+        assertEquals(SERVER.info(name).orElseThrow().owner(), tenure.owner());
+        assertEquals(name, tenure.name());
+        tenure.renew(Duration.ofMinutes(5));
+        assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 250_000);
+        Threads.run(tenure::release).join();
+        assertFalse(tenure.isHeld() || lock.isLocked());
+        assertThrows(IllegalMonitorStateException.class, tenure::release);
+        assertThrows(IllegalMonitorStateException.class, () -> tenure.renew(Duration.ofSeconds(1)));
+        tenure.close();
+    }
+
+    @Test
+    void aTenureWithALeaseIsNotRenewed() throws Exception {
+        CountDownLatch told = new CountDownLatch(1);
+        Tenure tenure =
+                CLIENT.tryAcquire(name, Duration.ZERO, Duration.ofMillis(200)).orElseThrow();
+        tenure.onLost(loss -> told.countDown());
+        assertTrue(told.await(20, TimeUnit.SECONDS));
+        assertThrows(LockLostException.class, tenure::close);
+    }
+
+    @Test
+    void closingLeavesNoThreadsAndTellsWhoHolds() throws Exception {
+        LockwardClient own = LockwardClient.create("redis://127.0.0.1:" + SERVER.port);
+        CountDownLatch told = new CountDownLatch(1);
+        LockwardLock mine = own.getLock(name);
+        mine.lock();
+        mine.onLost(loss -> told.countDown());
+        Running<Boolean> waiter = Threads.run(mine::lock);
+        Running<Boolean> timed = Threads.start(() -> mine.tryLock(1, TimeUnit.HOURS));
+        eventually(() -> SERVER.waiters(name) == 2);
+        own.close();
+        assertThrows(IllegalStateException.class, waiter::join);
+        assertThrows(IllegalStateException.class, timed::join);
+        assertTrue(told.await(20, TimeUnit.SECONDS));
+        assertFalse(mine.isHeldByCurrentThread());
+        assertThrows(LockLostException.class, mine::unlock);
+        assertThrows(IllegalStateException.class, mine::lock);
+        assertThrows(IllegalStateException.class, mine::isLocked);
+        eventually(() -> SERVER.waiters(name) == 0);
+        own.close();
+        Set<Thread> left = Thread.getAllStackTraces().keySet();
+        assertTrue(left.stream().noneMatch(thread -> thread == waiter.thread()));
+    }
+
+    @Test
+    void noServerIsToldAfterThePatience() {
+        try (LockwardClient nobody = Server.builder(Server.uri(Server.freePort()))
+                .patience(Duration.ofMillis(300))
+                .build()) {
+            LockwardLock mine = nobody.getLock(name);
+            assertThrows(LockUnreachableException.class, mine::lock);
+            assertThrows(LockUnreachableException.class, mine::tryLock);
+            assertThrows(LockUnreachableException.class, () -> mine.tryLock(200, TimeUnit.MILLISECONDS));
+            assertThrows(LockUnreachableException.class, mine::isLocked);
+        }
+    }
+}

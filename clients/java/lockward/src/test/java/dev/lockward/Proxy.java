@@ -1,0 +1,111 @@
+package dev.lockward;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Predicate;
+
+/** Between clients and a server: cuts connections before requests arrive, or before their replies do, or holds replies back. */
+final class Proxy implements AutoCloseable {
+    private final ServerSocket listener = new ServerSocket(0, 100, InetAddress.getLoopbackAddress());
+    private final Set<Socket> sockets = ConcurrentHashMap.newKeySet();
+    private final int server;
+
+    /** Whether to cut the connection instead of passing on what a client has sent. */
+    volatile Predicate<String> losesRequest = request -> false;
+
+    /** Whether to cut the connection instead of passing on the reply to what a client has sent. */
+    volatile Predicate<String> losesReply = request -> false;
+
+    final AtomicInteger lost = new AtomicInteger();
+
+    Proxy(int server) throws IOException {
+        this.server = server;
+        start(() -> {
+            for (; ; ) {
+                serve(listener.accept());
+            }
+        });
+    }
+
+    int port() {
+        return listener.getLocalPort();
+    }
+
+    private void serve(Socket client) throws IOException {
+        Socket upstream = new Socket(InetAddress.getLoopbackAddress(), server);
+        sockets.add(client);
+        sockets.add(upstream);
+        AtomicInteger doomed = new AtomicInteger();
+        start(() -> {
+            try (client;
+                    upstream) {
+                InputStream from = client.getInputStream();
+                byte[] bytes = new byte[65536];
+                for (int n = from.read(bytes); n >= 0; n = from.read(bytes)) {
+                    String request = new String(bytes, 0, n, StandardCharsets.UTF_8);
+                    if (losesRequest.test(request)) {
+                        lost.incrementAndGet();
+                        return;
+                    }
+                    if (losesReply.test(request)) {
+                        doomed.set(1);
+                    }
+                    upstream.getOutputStream().write(bytes, 0, n);
+                }
+            }
+        });
+        start(() -> {
+            try (client;
+                    upstream) {
+                OutputStream to = client.getOutputStream();
+                InputStream from = upstream.getInputStream();
+                byte[] bytes = new byte[65536];
+                for (int n = from.read(bytes); n >= 0; n = from.read(bytes)) {
+                    if (doomed.get() > 0) {
+                        lost.incrementAndGet();
+                        return;
+                    }
+                    to.write(bytes, 0, n);
+                }
+            }
+        });
+    }
+
+    /** Cuts all connections. */
+    void cut() throws IOException {
+        for (Socket socket : sockets) {
+            socket.close();
+        }
+        sockets.clear();
+    }
+
+    private interface Task {
+        void run() throws IOException;
+    }
+
+    private static void start(Task task) {
+        Thread thread = new Thread(() -> {
+            try {
+                task.run();
+            } catch (IOException closed) {
+                // by either side
+            }
+        });
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    @Override
+    public void close() throws IOException {
+        listener.close();
+        cut();
+    }
+}

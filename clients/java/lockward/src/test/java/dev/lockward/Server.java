@@ -1,0 +1,275 @@
+package dev.lockward;
+
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.lettuce.core.ClientOptions;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.SocketOptions;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.output.ArrayOutput;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.ProtocolVersion;
+import io.lettuce.core.resource.ClientResources;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.InetAddress;
+import java.net.Socket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
+
+/** A server for tests, in a folder and on a port of its own. It ends with the tests at the latest. */
+final class Server implements AutoCloseable {
+    static final String PROGRAM = Objects.requireNonNullElse(System.getenv("LOCKWARD_SERVER"), "redis-server");
+    private static final String MODULE = Objects.requireNonNullElseGet(System.getenv("LOCKWARD_MODULE"), () -> Path.of(
+                    System.getProperty("repository"), "target/release/liblockward.so")
+            .toString());
+    private static final ClientResources RESOURCES = ClientResources.create();
+
+    final int port = freePort();
+    final List<String> arguments;
+    private final Path folder;
+    private final RedisClient redis = RedisClient.create(RESOURCES);
+    private final Thread atExit = new Thread(this::end);
+    private Process process;
+    private @Nullable StatefulRedisConnection<String, String> connection;
+
+    /** What LOCK.INFO tells of a lock with one holder. */
+    record Info(String owner, long holds, long token, long leaseLeft, long waiters) {}
+
+    private static final class Shared {
+        private static final Server SERVER = new Server();
+    }
+
+    /** A server that many tests use, at the same time. */
+    static Server shared() {
+        return Shared.SERVER;
+    }
+
+    /** With these arguments, or with nothing kept on disk; and the module. */
+    Server(String... arguments) {
+        this.arguments = new ArrayList<>(
+                arguments.length == 0 ? List.of("--save", "", "--appendonly", "no") : List.of(arguments));
+        try {
+            folder = Files.createTempDirectory("lockward");
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        redis.setOptions(ClientOptions.builder()
+                .protocolVersion(ProtocolVersion.RESP2)
+                .autoReconnect(false)
+                .socketOptions(SocketOptions.builder()
+                        .connectTimeout(Duration.ofSeconds(5))
+                        .build())
+                .build());
+        process = launch();
+        Runtime.getRuntime().addShutdownHook(atExit);
+        eventually(this::answers);
+    }
+
+    private Process launch() {
+        List<String> command = new ArrayList<>(List.of(PROGRAM));
+        if (arguments.contains("--sentinel")) {
+            Path file = folder.resolve("sentinel.conf");
+            try {
+                if (!Files.exists(file)) {
+                    Files.createFile(file);
+                }
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+            command.add(file.toString());
+        } else {
+            command.addAll(List.of("--dir", folder.toString(), "--loadmodule", MODULE));
+        }
+        command.addAll(List.of("--port", String.valueOf(port), "--bind", "127.0.0.1"));
+        command.addAll(arguments);
+        try {
+            return new ProcessBuilder(command)
+                    .redirectErrorStream(true)
+                    .redirectOutput(ProcessBuilder.Redirect.appendTo(
+                            folder.resolve("log").toFile()))
+                    .start();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    private boolean answers() throws IOException {
+        assertTrue(process.isAlive(), Files.readString(folder.resolve("log")));
+        try {
+            return call("PING").equals(List.of("PONG"));
+        } catch (RuntimeException notYet) {
+            return false;
+        }
+    }
+
+    RedisURI uri() {
+        return uri(port);
+    }
+
+    static RedisURI uri(int port) {
+        return RedisURI.create("127.0.0.1", port);
+    }
+
+    LockwardClient client() {
+        return builder().build();
+    }
+
+    LockwardClient.Builder builder() {
+        return LockwardClient.builder(uri()).resources(RESOURCES);
+    }
+
+    static LockwardClient.Builder builder(RedisURI uri, RedisURI... others) {
+        return LockwardClient.builder(uri, others).resources(RESOURCES);
+    }
+
+    /** Sends a command, for what it replies, as a list. */
+    synchronized List<Object> call(String command, Object... arguments) {
+        if (connection == null || !connection.isOpen()) {
+            connection = redis.connect(StringCodec.UTF8, uri());
+        }
+        CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
+        for (Object argument : arguments) {
+            args.add(argument.toString());
+        }
+        return connection
+                .sync()
+                .dispatch(
+                        new Request(command, List.of()).command().getType(), new ArrayOutput<>(StringCodec.UTF8), args);
+    }
+
+    Optional<Info> info(String name) {
+        Map<String, Object> info = map(call("LOCK.INFO", name));
+        if (info.isEmpty()) {
+            return Optional.empty();
+        }
+        Map<String, Object> holder = map((List<?>) ((List<?>) info.get("holders")).get(0));
+        return Optional.of(new Info(
+                (String) holder.get("owner"),
+                (Long) holder.get("holds"),
+                (Long) holder.get("token"),
+                (Long) holder.get("lease-left"),
+                (Long) info.get("waiters")));
+    }
+
+    long holds(String name) {
+        return info(name).map(Info::holds).orElse(0L);
+    }
+
+    long waiters(String name) {
+        return info(name).map(Info::waiters).orElse(0L);
+    }
+
+    /** The connections of those who wait, next to be served first. */
+    List<Long> queue(String name) {
+        Map<String, Object> info = map(call("LOCK.INFO", name, "WAITERS", 100));
+        return ((List<?>) info.getOrDefault("queue", List.of()))
+                .stream()
+                        .map(waiter -> (Long) map((List<?>) waiter).get("client-id"))
+                        .toList();
+    }
+
+    static Map<String, Object> map(List<?> flat) {
+        Map<String, Object> map = new HashMap<>();
+        for (int i = 0; i + 1 < flat.size(); i += 2) {
+            map.put((String) flat.get(i), flat.get(i + 1));
+        }
+        return map;
+    }
+
+    void stop() {
+        signal("STOP");
+    }
+
+    void goOn() {
+        signal("CONT");
+    }
+
+    private void signal(String name) {
+        try {
+            int code = new ProcessBuilder("kill", "-" + name, String.valueOf(process.pid()))
+                    .start()
+                    .waitFor();
+            assertTrue(code == 0);
+        } catch (IOException | InterruptedException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    void kill() {
+        process.destroyForcibly();
+        try {
+            process.waitFor();
+        } catch (InterruptedException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    void restart() {
+        kill();
+        process = launch();
+        eventually(this::answers);
+    }
+
+    @Override
+    public void close() {
+        Runtime.getRuntime().removeShutdownHook(atExit);
+        end();
+        redis.shutdown(Duration.ZERO, Duration.ofSeconds(2));
+    }
+
+    private void end() {
+        kill();
+        try (Stream<Path> files = Files.walk(folder)) {
+            files.sorted(Comparator.reverseOrder())
+                    .forEach(file -> file.toFile().delete());
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    /** Below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too. */
+    static int freePort() {
+        for (; ; ) {
+            int port = ThreadLocalRandom.current().nextInt(10_000, 22_000);
+            try (Socket probe = new Socket(InetAddress.getLoopbackAddress(), port)) {
+                assertTrue(probe.isConnected());
+            } catch (IOException free) {
+                return port;
+            }
+        }
+    }
+
+    /** Waits until it is so. */
+    static void eventually(Callable<Boolean> condition) {
+        eventually(Duration.ofSeconds(30), condition);
+    }
+
+    static void eventually(Duration within, Callable<Boolean> condition) {
+        long until = System.nanoTime() + within.toNanos();
+        try {
+            while (!condition.call()) {
+                assertTrue(System.nanoTime() < until, "it has not come true in time");
+                Thread.sleep(5);
+            }
+        } catch (RuntimeException error) {
+            throw error;
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+    }
+}

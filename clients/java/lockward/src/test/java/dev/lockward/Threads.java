@@ -1,0 +1,81 @@
+package dev.lockward;
+
+import static org.junit.jupiter.api.Assertions.assertFalse;
+
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** Threads of tests. */
+final class Threads {
+    private Threads() {}
+
+    interface Action {
+        void run() throws Exception;
+    }
+
+    /** A thread, and what has become of it. */
+    static final class Running<T> {
+        private final CompletableFuture<T> outcome = new CompletableFuture<>();
+        private final Thread thread;
+
+        private Running(Callable<T> action) {
+            thread = new Thread(() -> {
+                try {
+                    outcome.complete(action.call());
+                } catch (Throwable error) {
+                    outcome.completeExceptionally(error);
+                }
+            });
+            thread.setDaemon(true);
+            thread.start();
+        }
+
+        void interrupt() {
+            thread.interrupt();
+        }
+
+        boolean isDone() {
+            return outcome.isDone();
+        }
+
+        Thread thread() {
+            return thread;
+        }
+
+        /** What it has returned, or throws what it has thrown. */
+        T join() throws Exception {
+            try {
+                return outcome.get(30, TimeUnit.SECONDS);
+            } catch (ExecutionException error) {
+                if (error.getCause() instanceof Exception cause) {
+                    throw cause;
+                }
+                throw error;
+            } catch (TimeoutException late) {
+                throw new AssertionError("the thread goes on", late);
+            } finally {
+                thread.join(1_000);
+                assertFalse(outcome.isDone() && thread.isAlive());
+            }
+        }
+    }
+
+    static <T> Running<T> start(Callable<T> action) {
+        return new Running<>(action);
+    }
+
+    static Running<Boolean> run(Action action) {
+        return new Running<>(() -> {
+            action.run();
+            return true;
+        });
+    }
+
+    /** What it returns in a thread of its own. */
+    static <T> T elsewhere(Callable<T> action) throws Exception {
+        return start(action).join();
+    }
+}
