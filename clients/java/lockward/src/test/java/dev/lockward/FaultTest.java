@@ -1,0 +1,330 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.Threads.Running;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Locks that are taken away, servers that die and forget, connections that break. */
+class FaultTest {
+    private final Server shared = Server.shared();
+    private final String name = "fault:" + UUID.randomUUID();
+
+    @ParameterizedTest
+    @ValueSource(strings = {"DEL", "SET", "LOCK.RELEASE"})
+    void aLockTakenAwayIsTold(String theft) throws Exception {
+        List<LockLostException> all = new ArrayList<>();
+        CountDownLatch told = new CountDownLatch(2);
+        try (LockwardClient client = shared.builder()
+                .lease(Duration.ofMillis(500))
+                .onLost(loss -> {
+                    all.add(loss);
+                    told.countDown();
+                })
+                .build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.lock();
+            long token = lock.fencingToken();
+            lock.onLost(loss -> told.countDown());
+            take(theft);
+            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertEquals(1, all.size());
+            assertEquals(name, all.get(0).name());
+            assertEquals(token, all.get(0).fencingToken());
+            assertFalse(lock.isHeldByCurrentThread());
+            assertThrows(LockLostException.class, lock::fencingToken);
+            assertThrows(LockLostException.class, lock::lock);
+            assertThrows(LockLostException.class, lock::tryLock);
+            CountDownLatch late = new CountDownLatch(1);
+            lock.onLost(loss -> late.countDown());
+            assertTrue(late.await(20, TimeUnit.SECONDS));
+            // Once for each hold, so that nothing else is thrown from the one finally block and then the next.
+            assertThrows(LockLostException.class, lock::unlock);
+            assertThrows(LockLostException.class, lock::unlock);
+            assertFalse(assertThrows(IllegalMonitorStateException.class, lock::unlock) instanceof LockLostException);
+            shared.call("DEL", name);
+            assertTrue(lock.tryLock());
+            lock.unlock();
+        }
+    }
+
+    private void take(String theft) {
+        switch (theft) {
+            case "DEL" -> shared.call("DEL", name);
+            case "SET" -> shared.call("SET", name, "a string");
+            default ->
+                shared.call(
+                        "LOCK.RELEASE", name, shared.info(name).orElseThrow().owner(), "ALL");
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"DEL", "SET", "LOCK.RELEASE"})
+    void whoeverUnlocksOrReentersIsTold(String theft) {
+        try (LockwardClient client = shared.client()) {
+            LockwardLock lock = client.getLock(name);
+            AtomicInteger told = new AtomicInteger();
+            for (Runnable action : List.<Runnable>of(lock::unlock, lock::lock, lock::tryLock)) {
+                shared.call("DEL", name);
+                lock.lock();
+                lock.onLost(loss -> told.incrementAndGet());
+                take(theft);
+                assertThrows(LockLostException.class, action::run);
+                assertEquals(0, lock.getHoldCount());
+                try {
+                    lock.unlock();
+                } catch (IllegalMonitorStateException known) {
+                    // of the loss, or that it is not held
+                }
+            }
+            eventually(() -> told.get() == 3);
+        }
+    }
+
+    @Test
+    void anInnerReleaseOfALostLockTellsTheOuterOneToo() {
+        try (LockwardClient client = shared.client()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.lock();
+            shared.call("DEL", name);
+            assertThrows(LockLostException.class, lock::unlock);
+            assertFalse(lock.isHeldByCurrentThread());
+            assertThrows(LockLostException.class, lock::unlock);
+        }
+    }
+
+    @Test
+    void anotherOwnerIsNoReentry() throws Exception {
+        try (LockwardClient client = shared.client();
+                LockwardClient thief = shared.client()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            shared.call("DEL", name);
+            thief.getLock(name).lock();
+            assertThrows(LockLostException.class, lock::lock);
+            assertThrows(LockLostException.class, lock::unlock);
+            assertEquals(1, shared.holds(name));
+            thief.getLock(name).unlock();
+        }
+    }
+
+    @Test
+    void aListenerThatFailsOrHangsStopsNothing() throws Exception {
+        CountDownLatch hang = new CountDownLatch(1);
+        AtomicInteger told = new AtomicInteger();
+        try (LockwardClient client =
+                shared.builder().lease(Duration.ofSeconds(1)).build()) {
+            LockwardLock kept = client.getLock(name + ":kept");
+            kept.lock();
+            LockwardLock lost = client.getLock(name);
+            lost.lock();
+            lost.onLost(loss -> {
+                told.incrementAndGet();
+                throw new IllegalStateException("not today");
+            });
+            lost.onLost(loss -> {
+                told.incrementAndGet();
+                try {
+                    hang.await();
+                } catch (InterruptedException end) {
+                    Thread.currentThread().interrupt();
+                }
+            });
+            lost.onLost(loss -> told.incrementAndGet());
+            shared.call("DEL", name);
+            eventually(() -> told.get() == 3);
+            long[] last = {0};
+            AtomicInteger renewals = new AtomicInteger();
+            eventually(() -> {
+                long left = shared.info(name + ":kept").orElseThrow().leaseLeft();
+                renewals.addAndGet(left > last[0] ? 1 : 0);
+                last[0] = left;
+                return renewals.get() > 3;
+            });
+            kept.unlock();
+            assertThrows(LockLostException.class, lost::unlock);
+        } finally {
+            hang.countDown();
+        }
+    }
+
+    @Test
+    void aWaiterWhoseConnectionBreaksWaitsOn() throws Exception {
+        try (LockwardClient client = shared.client()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            Running<Boolean> waiter = Threads.start(() -> {
+                boolean granted = lock.tryLock(1, TimeUnit.HOURS);
+                lock.unlock();
+                return granted;
+            });
+            Object before = List.of();
+            for (int i = 0; i < 3; i++) {
+                Object former = before;
+                eventually(
+                        () -> shared.waiters(name) == 1 && !shared.queue(name).equals(former));
+                before = shared.queue(name);
+                shared.call("CLIENT", "KILL", "ID", shared.queue(name).get(0));
+            }
+            eventually(() -> shared.waiters(name) == 1);
+            assertFalse(waiter.isDone());
+            lock.unlock();
+            assertTrue(waiter.join());
+        }
+    }
+
+    @Test
+    void aWaitLimitHoldsThoughConnectionsBreak() throws Exception {
+        try (LockwardClient client = shared.client()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            Running<Boolean> waiter = Threads.start(() -> lock.tryLock(1500, TimeUnit.MILLISECONDS));
+            eventually(() -> shared.waiters(name) == 1);
+            shared.call("CLIENT", "KILL", "ID", shared.queue(name).get(0));
+            eventually(() -> shared.waiters(name) == 1);
+            assertFalse(waiter.join());
+            eventually(() -> shared.waiters(name) == 0);
+            lock.unlock();
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aServerKilledAndStartedAnewKeepsTheTenure(boolean isPersistent) throws Exception {
+        List<String> arguments = isPersistent
+                ? List.of("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+                : List.of("--save", "", "--appendonly", "no");
+        try (Server server = new Server(arguments.toArray(String[]::new));
+                LockwardClient client =
+                        server.builder().lease(Duration.ofSeconds(20)).build()) {
+            LockwardLock lock = client.getLock(name);
+            AtomicInteger losses = new AtomicInteger();
+            lock.lock();
+            lock.lock();
+            Tenure fixed = client.tryAcquire(name + ":fixed", Duration.ZERO, Duration.ofSeconds(20))
+                    .orElseThrow();
+            lock.onLost(loss -> losses.incrementAndGet());
+            fixed.onLost(loss -> losses.incrementAndGet());
+            long token = lock.fencingToken();
+            Running<Boolean> waiter = Threads.run(() -> {
+                lock.lockInterruptibly();
+                lock.unlock();
+            });
+            eventually(() -> server.waiters(name) == 1);
+            if (!isPersistent) {
+                server.arguments.addAll(List.of("--lock.quarantine", "30000"));
+            }
+            server.restart();
+            // A third of the lease is not over yet.
+            eventually(Duration.ofSeconds(5), () -> server.holds(name) == 2 && server.holds(name + ":fixed") == 1);
+            eventually(() -> server.waiters(name) == 1);
+            assertEquals(token, server.info(name).orElseThrow().token());
+            assertTrue(lock.isHeldByCurrentThread() && fixed.isHeld());
+            assertEquals(token, lock.fencingToken());
+            assertFalse(Threads.elsewhere(() -> lock.tryLock()));
+            fixed.release();
+            lock.unlock();
+            lock.unlock();
+            assertEquals(0, losses.get());
+            if (isPersistent) {
+                assertTrue(waiter.join());
+            } else {
+                waiter.interrupt(); // nobody is granted anything new for so long
+                assertThrows(InterruptedException.class, waiter::join);
+            }
+        }
+    }
+
+    @Test
+    void aServerThatForgetsLosesTheLockAndSaysSo() throws Exception {
+        CountDownLatch told = new CountDownLatch(1);
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.onLost(loss -> told.countDown());
+            server.restart();
+            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertThrows(LockLostException.class, lock::unlock);
+        }
+    }
+
+    @Test
+    void aServerThatStandsStillLosesTheLockWithItsLease() throws Exception {
+        CountDownLatch told = new CountDownLatch(2);
+        try (Server server = new Server();
+                LockwardClient client =
+                        server.builder().lease(Duration.ofMillis(800)).build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.onLost(loss -> told.countDown());
+            Tenure other =
+                    client.tryAcquire(name + ":other", Duration.ZERO, null).orElseThrow();
+            other.onLost(loss -> told.countDown());
+            server.stop();
+            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertFalse(lock.isHeldByCurrentThread() || other.isHeld());
+            server.goOn();
+            assertThrows(LockLostException.class, lock::unlock);
+            assertThrows(LockLostException.class, other::release);
+            assertTrue(lock.tryLock(20, TimeUnit.SECONDS));
+            lock.unlock();
+        }
+    }
+
+    @Test
+    void aWaitLimitHoldsThoughTheServerStandsStill() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client =
+                        server.builder().patience(Duration.ofSeconds(2)).build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock(1, TimeUnit.HOURS);
+            Running<Boolean> timed = Threads.start(() -> lock.tryLock(1, TimeUnit.SECONDS));
+            Running<Boolean> endless = Threads.run(() -> {
+                lock.lock();
+                lock.unlock();
+            });
+            eventually(() -> server.waiters(name) == 2);
+            server.stop();
+            assertThrows(LockUnreachableException.class, timed::join);
+            assertThrows(LockUnreachableException.class, () -> client.getLock(name + ":other")
+                    .lock());
+            server.goOn();
+            lock.unlock();
+            assertTrue(endless.join());
+        }
+    }
+
+    @Test
+    void aReleaseThatReachesNoServerSaysSo() throws Exception {
+        Server server = new Server();
+        try (LockwardClient client =
+                server.builder().patience(Duration.ofMillis(500)).build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.lock();
+            server.kill();
+            assertThrows(LockUnreachableException.class, lock::lock);
+            assertThrows(LockUnreachableException.class, lock::unlock);
+            assertThrows(LockUnreachableException.class, lock::unlock);
+            assertEquals(0, lock.getHoldCount());
+        } finally {
+            server.close();
+        }
+    }
+}

@@ -1,0 +1,160 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.Threads.Running;
+import java.time.Duration;
+import java.util.UUID;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.Test;
+
+/** Threads that are interrupted. */
+class InterruptTest {
+    private static final Server SERVER = Server.shared();
+    private static final LockwardClient CLIENT = SERVER.client();
+
+    private final String name = "interrupt:" + UUID.randomUUID();
+    private final LockwardLock lock = CLIENT.getLock(name);
+
+    @AfterAll
+    static void close() {
+        CLIENT.close();
+    }
+
+    @Test
+    void whoeverIsInterruptedWhileWaitingLeavesTheQueueAtOnce() throws Exception {
+        lock.lock();
+        for (Threads.Action wait : new Threads.Action[] {
+            lock::lockInterruptibly,
+            () -> lock.lockInterruptibly(1, TimeUnit.HOURS),
+            () -> lock.tryLock(1, TimeUnit.HOURS),
+            () -> lock.tryLock(1, 1, TimeUnit.HOURS),
+            () -> CLIENT.tryAcquire(name, Duration.ofHours(1), null)
+        }) {
+            Running<Boolean> waiter = Threads.run(wait);
+            eventually(() -> SERVER.waiters(name) == 1);
+            waiter.interrupt();
+            assertThrows(InterruptedException.class, waiter::join);
+            assertEquals(0, SERVER.waiters(name));
+        }
+        lock.unlock();
+        assertFalse(lock.isLocked());
+    }
+
+    @Test
+    void lockWaitsOnAndKeepsTheInterrupt() throws Exception {
+        lock.lock();
+        Running<Boolean> waiter = Threads.start(() -> {
+            lock.lock();
+            boolean interrupted = Thread.currentThread().isInterrupted();
+            lock.unlock();
+            return interrupted && Thread.currentThread().isInterrupted();
+        });
+        eventually(() -> SERVER.waiters(name) == 1);
+        Object place = SERVER.queue(name);
+        waiter.interrupt();
+        Threads.run(() -> CLIENT.getLock(name + ":other").lock()).join();
+        assertEquals(place, SERVER.queue(name));
+        lock.unlock();
+        assertTrue(waiter.join());
+    }
+
+    @Test
+    void whatDoesNotWaitHeedsNoInterrupt() throws Exception {
+        assertTrue(Threads.start(() -> {
+                    Thread.currentThread().interrupt();
+                    lock.lock();
+                    assertTrue(lock.tryLock() && lock.isLocked());
+                    lock.unlock();
+                    lock.unlock();
+                    return Thread.interrupted() && !lock.isLocked();
+                })
+                .join());
+    }
+
+    @Test
+    void whoeverIsInterruptedAlreadyGetsNothing() throws Exception {
+        for (Threads.Action acquire : new Threads.Action[] {
+            lock::lockInterruptibly, () -> lock.tryLock(0, TimeUnit.SECONDS), () -> lock.tryLock(0, 1, TimeUnit.SECONDS)
+        }) {
+            Running<Boolean> thread = Threads.run(() -> {
+                Thread.currentThread().interrupt();
+                try {
+                    acquire.run();
+                } finally {
+                    assertFalse(Thread.interrupted());
+                }
+            });
+            assertThrows(InterruptedException.class, thread::join);
+        }
+        assertFalse(lock.isLocked());
+    }
+
+    @Test
+    void anInterruptAtTheGrantLeavesNothingBehind() throws Exception {
+        int interrupted = 0;
+        for (int turn = 0; turn < 100; turn++) {
+            lock.lock();
+            Running<Boolean> waiter = Threads.run(() -> {
+                lock.lockInterruptibly();
+                lock.unlock();
+            });
+            eventually(() -> SERVER.waiters(name) == 1);
+            Running<Boolean> release = Threads.run(() -> {
+                LockSupport.parkNanos(ThreadLocalRandom.current().nextInt(2_000_000));
+                waiter.interrupt();
+            });
+            lock.unlock();
+            release.join();
+            try {
+                waiter.join();
+            } catch (InterruptedException expected) {
+                interrupted++;
+            }
+            assertEquals(0, SERVER.waiters(name));
+            assertTrue(lock.tryLock(), () -> "" + SERVER.info(name));
+            lock.unlock();
+        }
+        assertTrue(interrupted > 0 && interrupted < 100, "" + interrupted);
+    }
+
+    @Test
+    void anInterruptedReentryCountsNothing() throws Exception {
+        Threads.run(() -> {
+                    lock.lock();
+                    for (int turn = 0; turn < 100; turn++) {
+                        Thread me = Thread.currentThread();
+                        Running<Boolean> other = Threads.run(() -> {
+                            LockSupport.parkNanos(ThreadLocalRandom.current().nextInt(1_000_000));
+                            me.interrupt();
+                        });
+                        try {
+                            lock.lockInterruptibly();
+                            assertEquals(2, lock.getHoldCount());
+                            assertEquals(2, SERVER.holds(name));
+                            lock.unlock();
+                        } catch (InterruptedException expected) {
+                            // counts nothing
+                        } catch (io.lettuce.core.RedisCommandInterruptedException theTestsOwn) {
+                            lock.unlock();
+                        }
+                        while (!other.isDone()) {
+                            Thread.onSpinWait();
+                        }
+                        Thread.interrupted();
+                        assertEquals(1, lock.getHoldCount());
+                        assertEquals(1, SERVER.holds(name));
+                    }
+                    lock.unlock();
+                    assertFalse(lock.isLocked());
+                })
+                .join();
+    }
+}

@@ -1,0 +1,117 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.Threads.Running;
+import java.time.Duration;
+import java.util.Random;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Predicate;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Replies that are lost, and whether anything is counted twice. */
+class LostReplyTest {
+    private final Server server = Server.shared();
+    private final String name = "lost:" + UUID.randomUUID();
+
+    @Test
+    void lostRepliesAndRequestsMiscountNothing() throws Exception {
+        Random random = new Random(7);
+        try (Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
+            proxy.losesRequest = request -> request.contains("LOCK.") && random.nextInt(30) == 0;
+            proxy.losesReply = request -> request.contains("LOCK.") && random.nextInt(15) == 0;
+            LockwardLock lock = client.getLock(name);
+            for (int turn = 0; turn < 250; turn++) {
+                for (int holds = 1; holds <= 2; holds++) {
+                    lock.lock();
+                    assertEquals(holds, lock.getHoldCount());
+                    assertEquals(holds, server.holds(name));
+                }
+                for (int holds = 1; holds >= 0; holds--) {
+                    lock.unlock();
+                    assertEquals(holds, lock.getHoldCount());
+                    assertEquals(holds, server.holds(name));
+                }
+            }
+            assertTrue(proxy.lost.get() > 50, "" + proxy.lost);
+        }
+    }
+
+    /** Once, for a request that has this in it. */
+    private static Predicate<String> once(String part) {
+        AtomicBoolean done = new AtomicBoolean();
+        return request -> request.contains(part) && !done.getAndSet(true);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.RENEW"})
+    void aLostReplyIsAskedForAgain(String command) throws Exception {
+        try (Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port()))
+                        .lease(Duration.ofSeconds(3))
+                        .build()) {
+            AtomicInteger losses = new AtomicInteger();
+            proxy.losesReply = once(command);
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.onLost(loss -> losses.incrementAndGet());
+            lock.lock();
+            if (command.equals("LOCK.RENEW")) {
+                eventually(() -> proxy.lost.get() == 1);
+                eventually(() -> server.info(name).orElseThrow().leaseLeft() > 2_500);
+            }
+            assertEquals(2, server.holds(name));
+            lock.unlock();
+            assertEquals(1, server.holds(name));
+            lock.unlock();
+            assertEquals(0, server.holds(name));
+            assertEquals(1, proxy.lost.get());
+            assertEquals(0, losses.get());
+        }
+    }
+
+    @Test
+    void aLostReplyOfTheLastReleaseIsNoLoss() throws Exception {
+        try (Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            proxy.losesReply = once("ALL");
+            lock.unlock();
+            assertEquals(1, proxy.lost.get());
+            assertFalse(lock.isLocked());
+        }
+    }
+
+    @Test
+    void aGrantWhoseReplyIsLostIsFoundAgain() throws Exception {
+        try (Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port())).build();
+                LockwardClient holder = server.client()) {
+            holder.getLock(name).lock();
+            Running<Long> waiter = Threads.start(() -> {
+                LockwardLock lock = client.getLock(name);
+                lock.lock();
+                long token = lock.fencingToken();
+                assertEquals(1, server.holds(name));
+                assertEquals(token, server.info(name).orElseThrow().token());
+                lock.unlock();
+                return token;
+            });
+            eventually(() -> server.waiters(name) == 1);
+            proxy.cut();
+            eventually(() -> server.waiters(name) == 0);
+            eventually(() -> server.waiters(name) == 1);
+            holder.getLock(name).unlock();
+            assertTrue(waiter.join() > 0);
+        }
+    }
+}
