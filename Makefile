@@ -56,6 +56,8 @@ test-node: build ## Check and test the Node client, clients/node, against a real
 test-retries: build ## See that locks count right under Redis clients as they come, while their replies are lost.
 	cargo build --release -p lockward-retries
 	@scripts/test-retries $(RETRIES)
+test-java: build ## Check and test the Java client, clients/java, against a real server.
+	@scripts/test-java
 
 test-builds: build
 	@scripts/install-deps tmux

@@ -36,6 +36,7 @@ public final class Tenure implements AutoCloseable {
     // How its renewals go.
     private @Nullable Future<?> timer;
     private boolean isUnderWay;
+    private boolean isReleased;
     private boolean isUrgent;
     private long sent;
     private int failures;
@@ -234,6 +235,10 @@ public final class Tenure implements AutoCloseable {
             release(client.attempts(name(), false), left);
         } catch (InterruptedException never) {
             throw new AssertionError(never);
+        } finally {
+            synchronized (this) {
+                isReleased = left == 0;
+            }
         }
         return true;
     }
@@ -350,7 +355,7 @@ public final class Tenure implements AutoCloseable {
         synchronized (this) {
             isUnderWay = false;
             if (holds == 0) {
-                isBack = reply instanceof List<?>;
+                isBack = isReleased && reply instanceof List<?>;
             } else if (reply instanceof List<?>) {
                 failures = 0;
                 retryAt = Clock.now();
@@ -365,7 +370,7 @@ public final class Tenure implements AutoCloseable {
             }
         }
         if (isBack) {
-            // It was released meanwhile, and a server that had forgotten it may have taken it back just now.
+            // A server that had forgotten it may have taken it back after it was released.
             client.send(name(), claim.end(token));
         } else if (isDenied) {
             lose(((Refusal) reply).words());
