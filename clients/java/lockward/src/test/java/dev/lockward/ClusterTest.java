@@ -1,0 +1,138 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.Threads.Running;
+import io.lettuce.core.cluster.SlotHash;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+
+/** A cluster of three nodes. */
+class ClusterTest {
+    private static final int SLOTS = SlotHash.SLOT_COUNT;
+    private static final List<Server> NODES = new ArrayList<>();
+
+    @BeforeAll
+    static void start() {
+        for (int i = 0; i < 3; i++) {
+            Server node = new Server("--cluster-enabled", "yes", "--save", "", "--cluster-node-timeout", "5000");
+            NODES.add(node);
+            node.call("CLUSTER", "ADDSLOTSRANGE", i * SLOTS / 3, (i + 1) * SLOTS / 3 - 1);
+            node.call("CLUSTER", "SET-CONFIG-EPOCH", i + 1);
+        }
+        for (Server node : NODES.subList(1, 3)) {
+            NODES.get(0).call("CLUSTER", "MEET", "127.0.0.1", node.port);
+        }
+        for (Server node : NODES) {
+            eventually(() -> node.call("CLUSTER", "INFO").toString().contains("cluster_state:ok")
+                    && node.call("CLUSTER", "SLOTS").size() == 3);
+        }
+    }
+
+    @AfterAll
+    static void end() {
+        NODES.forEach(Server::close);
+    }
+
+    private static LockwardClient.Builder client() {
+        return Server.builder(NODES.get(0).uri(), NODES.get(1).uri());
+    }
+
+    /** The name of a lock that a node has. */
+    private static String on(int node, String prefix) {
+        for (int i = 0; ; i++) {
+            int slot = SlotHash.getSlot(prefix + i);
+            if (slot * 3 / SLOTS == node && (slot + 1) * 3 / SLOTS == node) {
+                return prefix + i;
+            }
+        }
+    }
+
+    @Test
+    void locksAreWhereTheirSlotsAre() throws Exception {
+        try (LockwardClient client = client().lease(Duration.ofSeconds(1)).build()) {
+            for (int i = 0; i < 3; i++) {
+                Server node = NODES.get(i);
+                String name = on(i, "a");
+                LockwardLock lock = client.getLock(name);
+                lock.lock();
+                lock.lock();
+                assertEquals(2, node.holds(name));
+                Running<Boolean> waiter = Threads.run(() -> {
+                    lock.lock();
+                    lock.unlock();
+                });
+                eventually(() -> node.waiters(name) == 1);
+                AtomicInteger renewals = new AtomicInteger();
+                long[] last = {0};
+                eventually(() -> {
+                    long left = node.info(name).orElseThrow().leaseLeft();
+                    renewals.addAndGet(left > last[0] ? 1 : 0);
+                    last[0] = left;
+                    return renewals.get() > 3;
+                });
+                lock.unlock();
+                lock.unlock();
+                assertTrue(waiter.join());
+            }
+        }
+    }
+
+    /** Nobody tells the client: it finds out by ASK and MOVED, while it waits, renews, enters and releases. */
+    @Test
+    void aSlotThatMovesTakesItsLockAlong() throws Exception {
+        String name = on(0, "b");
+        Server source = NODES.get(0);
+        Server target = NODES.get(1);
+        int slot = SlotHash.getSlot(name);
+        Object from = source.call("CLUSTER", "MYID").get(0);
+        Object to = target.call("CLUSTER", "MYID").get(0);
+        AtomicInteger losses = new AtomicInteger();
+        try (LockwardClient client = client().lease(Duration.ofSeconds(1)).build();
+                LockwardClient late = client().build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.onLost(loss -> losses.incrementAndGet());
+            Running<Boolean> waiter = Threads.start(() -> {
+                boolean granted = lock.tryLock(1, TimeUnit.HOURS);
+                lock.unlock();
+                return granted;
+            });
+            eventually(() -> source.waiters(name) == 1);
+            target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", from);
+            source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", to);
+            source.call("MIGRATE", "127.0.0.1", target.port, name, 0, 5000);
+            lock.lock();
+            eventually(() -> lock.isLocked());
+            Running<Boolean> asking = Threads.start(() -> late.getLock(name).tryLock(100, TimeUnit.MILLISECONDS));
+            assertFalse(asking.join());
+            for (Server node : List.of(target, source, NODES.get(2))) {
+                node.call("CLUSTER", "SETSLOT", slot, "NODE", to);
+            }
+            eventually(() -> target.waiters(name) == 1);
+            assertEquals(2, target.holds(name));
+            AtomicInteger renewals = new AtomicInteger();
+            long[] last = {0};
+            eventually(() -> {
+                long left = target.info(name).orElseThrow().leaseLeft();
+                renewals.addAndGet(left > last[0] ? 1 : 0);
+                last[0] = left;
+                return renewals.get() > 3;
+            });
+            assertTrue(lock.isHeldByCurrentThread() && !waiter.isDone());
+            lock.unlock();
+            lock.unlock();
+            assertTrue(waiter.join());
+            assertEquals(0, losses.get());
+        }
+    }
+}

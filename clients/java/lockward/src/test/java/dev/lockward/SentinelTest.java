@@ -1,0 +1,91 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.Threads.Running;
+import io.lettuce.core.RedisException;
+import io.lettuce.core.RedisURI;
+import java.time.Duration;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** A primary that a Sentinel knows. */
+class SentinelTest {
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    @Timeout(150)
+    void aFailoverLeavesHoldersAndWaitersAsTheyAre(boolean standsStill) throws Exception {
+        String[] plain = {"--save", "", "--repl-diskless-sync-delay", "0"};
+        try (Server primary = new Server(plain);
+                Server replica = new Server(plain);
+                Server sentinel = new Server("--sentinel")) {
+            replica.call("REPLICAOF", "127.0.0.1", primary.port);
+            eventually(() -> replica.call("INFO", "replication").toString().contains("master_link_status:up"));
+            sentinel.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 1);
+            sentinel.call("SENTINEL", "SET", "it", "down-after-milliseconds", 1_000, "failover-timeout", 10_000);
+            RedisURI uri =
+                    RedisURI.Builder.sentinel("127.0.0.1", sentinel.port, "it").build();
+            AtomicInteger losses = new AtomicInteger();
+            try (LockwardClient client =
+                    Server.builder(uri).patience(Duration.ofSeconds(4)).build()) {
+                LockwardLock lock = client.getLock("a");
+                lock.lock();
+                lock.onLost(loss -> losses.incrementAndGet());
+                eventually(() -> replica.holds("a") == 1);
+                Running<Boolean> waiter = Threads.run(() -> {
+                    lock.lock();
+                    lock.unlock();
+                });
+                eventually(() -> primary.waiters("a") == 1);
+                eventually(() -> sentinel.call("SENTINEL", "REPLICAS", "it").size() == 1);
+                if (standsStill) {
+                    primary.stop(); // it keeps its connections
+                }
+                eventually(Duration.ofSeconds(60), () -> hasFailedOver(sentinel, replica, standsStill));
+                eventually(Duration.ofSeconds(60), () -> replica.waiters("a") == 1);
+                assertTrue(lock.isHeldByCurrentThread() && !waiter.isDone());
+                lock.lock();
+                assertEquals(2, replica.holds("a"));
+                lock.unlock();
+                lock.unlock();
+                assertTrue(waiter.join());
+                assertEquals(0, losses.get());
+            }
+        }
+    }
+
+    private static boolean hasFailedOver(Server sentinel, Server replica, boolean byItself) {
+        try {
+            if (replica.call("INFO", "replication").toString().contains("role:master")) {
+                return true;
+            }
+            if (!byItself) {
+                sentinel.call("SENTINEL", "FAILOVER", "it");
+            }
+        } catch (RedisException busy) {
+            // The Sentinel has not seen the replica yet, or is at it, and that closes its connections.
+        }
+        return false;
+    }
+
+    @Test
+    void aPrimaryIsFoundByItsName() throws Exception {
+        try (Server primary = new Server();
+                Server sentinel = new Server("--sentinel")) {
+            sentinel.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 1);
+            try (LockwardClient client =
+                    LockwardClient.create("redis-sentinel://127.0.0.1:" + sentinel.port + "/0#it")) {
+                client.getLock("a").lock();
+                assertEquals(1, primary.holds("a"));
+                client.getLock("a").unlock();
+                assertFalse(client.getLock("a").isLocked());
+            }
+        }
+    }
+}
