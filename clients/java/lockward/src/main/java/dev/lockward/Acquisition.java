@@ -4,6 +4,7 @@ import dev.lockward.LockwardClient.Replicas;
 import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -58,19 +59,25 @@ final class Acquisition {
         }
     }
 
-    /** Does not wait for the lock. But it may for replicas, which others should not have to. */
+    /** Does not wait for the lock. */
     private List<Object> attempt() throws InterruptedException {
+        List<Object> replies = once();
+        if (replies.get(0) instanceof Refusal refusal && refusal.code().equals("HOLDS")) {
+            // This is left of a tenure that this owner has lost, as nobody else has its name.
+            attempts.ask(claim.clear());
+            return once();
+        }
+        return replies;
+    }
+
+    private List<Object> once() throws InterruptedException {
         List<Request> requests = claim.acquire(1, lease, Claim.NO_WAIT, replicas);
+        // It may wait for replicas, which others should not have to.
         return replicas == null ? attempts.ask(requests) : attempts.askInLine(() -> requests);
     }
 
     private @Nullable Grant grant(List<Object> replies, long patience) throws InterruptedException {
         if (replies.get(0) instanceof Refusal refusal) {
-            if (refusal.code().equals("HOLDS")) {
-                // What is left of a tenure that this owner has lost: nobody else has that name.
-                attempts.ask(claim.clear());
-                return null;
-            }
             throw new LockRefusedException(refusal.words());
         }
         List<?> reply = (List<?>) replies.get(0);
@@ -84,7 +91,7 @@ final class Acquisition {
         if (replicas != null) {
             replicated(replies.get(replies.size() - 1), replicas);
         }
-        if (Clock.now() - attempts.sent <= granted * 1_000_000 / 3) {
+        if (Clock.now() - attempts.sent <= TimeUnit.MILLISECONDS.toNanos(granted) / 3) {
             return new Grant(token, granted, Clock.end(attempts.sent, granted));
         }
         // By our clock the lease of a grant that was long in coming may be over: nobody relies on it before it has a

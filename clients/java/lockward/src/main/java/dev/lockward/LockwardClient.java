@@ -37,6 +37,7 @@ import org.jspecify.annotations.Nullable;
 public final class LockwardClient implements AutoCloseable {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     private static final int LISTENING_THREADS = 4;
+    private static final String CLOSED = "the client was closed";
 
     private final Settings settings;
     private final Servers servers;
@@ -219,7 +220,7 @@ public final class LockwardClient implements AutoCloseable {
     public void close() {
         servers.close();
         watchdog.shutdownNow();
-        held().forEach(tenure -> tenure.lose("the client was closed"));
+        held().forEach(tenure -> tenure.lose(CLOSED));
     }
 
     private String newOwner() {
@@ -285,6 +286,9 @@ public final class LockwardClient implements AutoCloseable {
         Tenure tenure = new Tenure(this, claim, grant, lease == null, thread, settings.onLost());
         synchronized (tenures) {
             tenures.add(tenure);
+        }
+        if (servers.isClosed()) {
+            tenure.lose(CLOSED);
         }
         tenure.schedule();
         return tenure;

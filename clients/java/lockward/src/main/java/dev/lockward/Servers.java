@@ -258,6 +258,10 @@ final class Servers implements AutoCloseable {
         }
     }
 
+    boolean isClosed() {
+        return closed;
+    }
+
     void checkOpen() {
         if (closed) {
             throw closed();

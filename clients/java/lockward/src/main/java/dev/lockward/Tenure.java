@@ -39,6 +39,7 @@ public final class Tenure implements AutoCloseable {
     private boolean isReleased;
     private boolean isUrgent;
     private long sent;
+    private int sends;
     private int failures;
     private long retryAt = Clock.now();
 
@@ -112,14 +113,19 @@ public final class Tenure implements AutoCloseable {
     public void renew(Duration lease) {
         long millis = Clock.lease(lease);
         checkHeld();
+        int turn;
+        synchronized (this) {
+            this.lease = millis;
+            turn = sends(millis);
+        }
+        Attempts attempts = client.attempts(name(), false);
         try {
-            Attempts attempts = client.attempts(name(), false);
             show(attempts, millis);
-            lasts(attempts.sent, millis);
-            schedule();
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
+        lasts(turn, attempts.sent, millis);
+        schedule();
         checkHeld();
     }
 
@@ -165,8 +171,14 @@ public final class Tenure implements AutoCloseable {
     /** One hold more. */
     void enter(@Nullable Long named, boolean interruptible) throws InterruptedException {
         checkHeld();
-        int before = holds();
-        long millis = named == null ? lease() : named;
+        int before;
+        int turn;
+        long millis;
+        synchronized (this) {
+            before = holds;
+            turn = sends;
+            millis = named == null || isRenewed ? lease : named;
+        }
         Attempts attempts = client.attempts(name(), interruptible);
         try {
             acquire(attempts, before + 1, millis);
@@ -178,7 +190,8 @@ public final class Tenure implements AutoCloseable {
             holds = before + 1;
             isRenewed |= named == null;
             long end = Clock.end(attempts.sent, millis);
-            if (end - deadline > 0) {
+            // It does not shorten a lease. But a renewal that was sent meanwhile may have.
+            if (end - deadline > 0 && turn == sends) {
                 deadline = end;
             }
         }
@@ -296,10 +309,6 @@ public final class Tenure implements AutoCloseable {
         return reason;
     }
 
-    private synchronized long lease() {
-        return lease;
-    }
-
     /** The time that is left of its lease. */
     private synchronized long remaining() {
         return Clock.left(deadline);
@@ -310,61 +319,84 @@ public final class Tenure implements AutoCloseable {
         return isRenewed ? lease : Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(deadline)));
     }
 
+    /**
+     * Notes that a request is sent that gives it such a lease, which may be shorter than it was: which one it is. The last one
+     * that is sent is what counts.
+     */
+    private int sends(long millis) {
+        long end = Clock.end(Clock.now(), millis);
+        if (end - deadline < 0) {
+            deadline = end;
+        }
+        return ++sends;
+    }
+
+    /** Notes that the request was answered. */
+    private synchronized void lasts(int turn, long asked, long millis) {
+        if (turn == sends) {
+            deadline = Clock.end(asked, millis);
+        }
+    }
+
     /** Does what is due now: renews it, or finds that it is lost. */
     void tick() {
-        boolean isOver = false;
         boolean isSilent = false;
+        boolean isDue = false;
+        int turn = 0;
+        long millis = 0;
         Request renewal = null;
         long now = Clock.now();
-        long millis = 0;
         synchronized (this) {
             if (holds == 0 || loss != null) {
                 return;
             }
-            if (deadline - now <= 0) {
-                isOver = true;
-            } else if (isUnderWay) {
-                isSilent = now - sent >= silence();
-                sent = isSilent ? now : sent;
-            } else if (due() - now <= 0) {
+            if (deadline - now > 0) {
+                isSilent = isUnderWay && now - sent >= silence();
+                isDue = isSilent || !isUnderWay && due() - now <= 0;
+            }
+            if (isDue) {
                 isUnderWay = true;
                 isUrgent = false;
                 sent = now;
                 millis = leaseLeft();
+                turn = sends(millis);
                 renewal = claim.renew(millis, token, holds);
             }
         }
-        if (isOver) {
+        if (remaining() <= 0) {
             lose(LEASE_OVER);
             return;
         }
-        if (isSilent) {
-            client.abandon(name());
+        try {
+            if (isSilent) {
+                client.abandon(name());
+            }
+            if (renewal != null) {
+                int sending = turn;
+                long asked = millis;
+                client.send(name(), renewal).whenComplete((reply, error) -> renewed(reply, sending, now, asked));
+            }
+        } finally {
+            schedule();
         }
-        if (renewal != null) {
-            long asked = millis;
-            client.send(name(), renewal).whenComplete((reply, error) -> renewed(reply, now, asked));
-        }
-        schedule();
     }
 
     /** Runs where replies are read, which must not be held up. */
-    private void renewed(@Nullable Object reply, long asked, long millis) {
-        boolean isBack = false;
-        boolean isDenied = false;
+    private void renewed(@Nullable Object reply, int turn, long asked, long millis) {
+        boolean isBack;
+        boolean isDenied;
         synchronized (this) {
-            isUnderWay = false;
-            if (holds == 0) {
-                isBack = isReleased && reply instanceof List<?>;
-            } else if (reply instanceof List<?>) {
+            boolean isLatest = asked == sent;
+            if (isLatest) {
+                isUnderWay = false;
+            }
+            isBack = isReleased && reply instanceof List<?>;
+            isDenied = holds > 0 && reply instanceof Refusal refusal && refusal.denies();
+            if (reply instanceof List<?>) {
                 failures = 0;
                 retryAt = Clock.now();
-                if (isRenewed) {
-                    deadline = Clock.end(asked, millis);
-                }
-            } else if (reply instanceof Refusal refusal && refusal.denies()) {
-                isDenied = true;
-            } else {
+                lasts(turn, asked, millis);
+            } else if (isLatest && !isDenied) {
                 retryAt = Clock.now() + Clock.backOff(failures++);
                 isUrgent = true;
             }
@@ -409,7 +441,7 @@ public final class Tenure implements AutoCloseable {
         if (!isRenewed) {
             return deadline;
         }
-        long third = deadline - TimeUnit.MILLISECONDS.toNanos(lease) / 3 * 2;
+        long third = deadline - Math.min(Clock.FOREVER, TimeUnit.MILLISECONDS.toNanos(lease)) / 3 * 2;
         return retryAt - third > 0 ? retryAt : third;
     }
 
@@ -418,10 +450,5 @@ public final class Tenure implements AutoCloseable {
         return Math.max(
                 TimeUnit.MILLISECONDS.toNanos(500),
                 Math.min(client.responseLimit(), TimeUnit.MILLISECONDS.toNanos(lease) / 6));
-    }
-
-    private synchronized void lasts(long asked, long millis) {
-        lease = millis;
-        deadline = Clock.end(asked, millis);
     }
 }
