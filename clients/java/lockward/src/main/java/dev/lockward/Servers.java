@@ -22,6 +22,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -44,7 +45,7 @@ final class Servers implements AutoCloseable {
     private final long patience;
     private final CompletableFuture<Void> closing = new CompletableFuture<>();
 
-    private volatile int turn;
+    private final AtomicInteger turn = new AtomicInteger();
     private volatile boolean closed;
 
     Servers(
@@ -91,7 +92,7 @@ final class Servers implements AutoCloseable {
     private RedisURI any() {
         List<RedisURI> all = new ArrayList<>(seeds);
         all.addAll(homes.values());
-        return all.get(Math.floorMod(turn, all.size()));
+        return all.get(Math.floorMod(turn.get(), all.size()));
     }
 
     /** Sends what takes no time, on the connection that all share. */
@@ -205,7 +206,7 @@ final class Servers implements AutoCloseable {
     void leave(Node node) {
         if (nodes.remove(node.uri, node)) {
             homes.values().removeIf(node.uri::equals);
-            turn++;
+            turn.incrementAndGet();
             node.close();
         }
     }

@@ -352,7 +352,7 @@ public final class Tenure implements AutoCloseable {
             }
             if (deadline - now > 0) {
                 isSilent = isUnderWay && now - sent >= silence();
-                isDue = isSilent || !isUnderWay && due() - now <= 0;
+                isDue = isSilent || (!isUnderWay && due() - now <= 0);
             }
             if (isDue) {
                 isUnderWay = true;
@@ -384,19 +384,21 @@ public final class Tenure implements AutoCloseable {
     /** Runs where replies are read, which must not be held up. */
     private void renewed(@Nullable Object reply, int turn, long asked, long millis) {
         boolean isBack;
-        boolean isDenied;
+        String denial = null;
         synchronized (this) {
             boolean isLatest = asked == sent;
             if (isLatest) {
                 isUnderWay = false;
             }
             isBack = isReleased && reply instanceof List<?>;
-            isDenied = holds > 0 && reply instanceof Refusal refusal && refusal.denies();
+            if (holds > 0 && reply instanceof Refusal refusal && refusal.denies()) {
+                denial = refusal.words();
+            }
             if (reply instanceof List<?>) {
                 failures = 0;
                 retryAt = Clock.now();
                 lasts(turn, asked, millis);
-            } else if (isLatest && !isDenied) {
+            } else if (isLatest && denial == null) {
                 retryAt = Clock.now() + Clock.backOff(failures++);
                 isUrgent = true;
             }
@@ -404,8 +406,8 @@ public final class Tenure implements AutoCloseable {
         if (isBack) {
             // A server that had forgotten it may have taken it back after it was released.
             client.send(name(), claim.end(token));
-        } else if (isDenied) {
-            lose(((Refusal) reply).words());
+        } else if (denial != null) {
+            lose(denial);
         } else {
             schedule();
         }
