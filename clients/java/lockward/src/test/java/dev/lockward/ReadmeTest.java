@@ -1,0 +1,26 @@
+package dev.lockward;
+
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** The program in the README. */
+class ReadmeTest {
+    @Test
+    void itRuns(@TempDir Path folder) throws Exception {
+        String readme = Files.readString(Path.of(System.getProperty("repository"), "clients/java/README.md"));
+        int start = readme.indexOf("```java\n") + "```java\n".length();
+        String program = readme.substring(start, readme.indexOf("```", start));
+        Path file = Files.writeString(
+                folder.resolve("Orders.java"), program.replace("6379", String.valueOf(Server.shared().port)));
+        String java = Path.of(System.getProperty("java.home"), "bin/java").toString();
+        Process process = new ProcessBuilder(java, "-cp", System.getProperty("java.class.path"), file.toString())
+                .redirectErrorStream(true)
+                .start();
+        String printed = new String(process.getInputStream().readAllBytes());
+        assertTrue(process.waitFor() == 0 && printed.contains("held with token "), printed);
+    }
+}
