@@ -46,18 +46,25 @@ test-packages: deb dist ## Install the packages on clean Debians as docs/install
 	@scripts/test-packages
 	@scripts/check-dockerfile
 
+test-clients: build ## All of the five below, two at a time.
+	cargo build --release -p lockward-retries
+	@$(MAKE) --no-print-directory -j2 -Otarget test-retries test-java test-python test-go test-node
+
 test-python: build ## Check and test the Python client, clients/python, against a real server.
 	@scripts/test-python
 
+test-java: build ## Check and test the Java client, clients/java, against a real server.
+	@scripts/test-java
+
 test-go: build ## Check and test the Go client, clients/go, against a real server.
 	@scripts/test-go
+
 test-node: build ## Check and test the Node client, clients/node, against a real server.
 	@scripts/test-node
+
 test-retries: build ## See that locks count right under Redis clients as they come, while their replies are lost.
 	cargo build --release -p lockward-retries
 	@scripts/test-retries $(RETRIES)
-test-java: build ## Check and test the Java client, clients/java, against a real server.
-	@scripts/test-java
 
 test-builds: build
 	@scripts/install-deps tmux
