@@ -55,10 +55,11 @@ fn main() -> ExitCode {
             chosen.map(|client| scope.spawn(move || trial::hold(client, faults, seed))).collect();
         trials.into_iter().map(|trial| trial.join().expect("a trial that is held to its end")).collect()
     });
-    println!("{}", table::of(&findings));
+    let table = table::of(&findings, seed);
+    println!("{table}");
     println!("{} s.", begun.elapsed().as_secs());
     if let Some(docs) = docs {
-        table::write(&docs.join("retries.md"), &findings);
+        table::write(&docs.join("retries.md"), &table);
     }
     let failures: Vec<String> = findings.iter().flat_map(Finding::failures).collect();
     for failure in &failures {

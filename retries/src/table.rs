@@ -8,19 +8,20 @@ use std::path::Path;
 const BEGIN: &str = "<!-- table: written by `make test-retries RETRIES=\"--docs docs\"` -->";
 const END: &str = "<!-- end of table -->";
 
-/// Puts the table of these findings between the two marks of a page.
-pub(crate) fn write(page: &Path, findings: &[Finding]) {
+/// Puts a table between the two marks of a page.
+pub(crate) fn write(page: &Path, table: &str) {
     let text = fs::read_to_string(page).expect("docs/retries.md");
     let (before, rest) = text.split_once(BEGIN).expect("a mark where the table begins");
     let (_, after) = rest.split_once(END).expect("a mark where it ends");
-    let table = format!("{BEGIN}\n{}\n{END}", of(findings));
+    let table = format!("{BEGIN}\n{table}\n{END}");
     fs::write(page, [before, &table, after].concat()).expect("a page that can be written");
 }
 
-/// The table of these findings.
-pub(crate) fn of(findings: &[Finding]) -> String {
+/// The table of what was found with a seed, on whichever server.
+pub(crate) fn of(findings: &[Finding], seed: u64) -> String {
+    let server = findings.first().map_or("", |finding| &finding.server);
     let head = format!(
-        "| client | commands | faults: {} | sent again by the client | by the program \
+        "{server}, seed {seed}:\n\n| client | commands | faults: {} | sent again by the client | by the program \
          | miscounts of Lockward | without `HOLDS` | of a hash, in Lua |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |",
         KINDS.join(", ")

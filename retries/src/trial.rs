@@ -20,6 +20,8 @@ const TOLD: usize = 5;
 pub(crate) struct Finding {
     pub(crate) client: &'static Client,
     pub(crate) version: String,
+    /// The server and its version.
+    pub(crate) server: String,
     /// For each contestant what was done, and the miscounts.
     pub(crate) contestants: [(Tally, Vec<String>); Contestant::ALL.len()],
     /// The locks of Lockward that were left behind.
@@ -99,5 +101,14 @@ pub(crate) fn hold(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let version = driver.version.clone();
     let contestants = Contestant::ALL
         .map(|contestant| (faults.tally(contestant), mem::take(&mut miscounts[contestant as usize])));
-    Finding { client, version, contestants, left }
+    Finding { client, version, server: named(&server), contestants, left }
+}
+
+fn named(server: &Server) -> String {
+    let info = server.client().call("INFO server").text();
+    let version = |field: &str| info.lines().find_map(|line| line.strip_prefix(field));
+    match version("valkey_version:") {
+        Some(version) => format!("Valkey {version}"),
+        None => format!("Redis {}", version("redis_version:").unwrap_or_default()),
+    }
 }
