@@ -138,9 +138,9 @@ func TestABrokenConnectionHasAllLocksRenewedAtOnce(t *testing.T) {
 	client := newClient(t, through(t, p))
 	locks := make([]*lockward.Lock, 5)
 	for i := range locks {
-		var options []lockward.AcquireOption
+		options := []lockward.AcquireOption{lockward.WithLease(time.Hour)}
 		if i == 0 {
-			options = append(options, lockward.WithoutRenewal(), lockward.WithLease(time.Minute))
+			options = append(options, lockward.WithoutRenewal())
 		}
 		locks[i] = acquire(t, client, fmt.Sprint(i), options...)
 	}
@@ -154,6 +154,24 @@ func TestABrokenConnectionHasAllLocksRenewedAtOnce(t *testing.T) {
 	for _, lock := range locks {
 		check(t, lock.Release(t.Context()))
 	}
+}
+
+func TestARenewalThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var failed atomic.Int64
+	p := startProxy(t, s.addr, func(request string) fate {
+		if strings.Contains(request, "LOCK.RENEW") && failed.Add(1) <= 5 {
+			return requestLost
+		}
+		return heard
+	})
+	lock := acquire(t, newClient(t, through(t, p)), "k", lockward.WithLease(3*time.Second))
+	eventually(t, "it is renewed", func() bool { return s.calls("lock.renew") > 0 })
+	if failed.Load() <= 5 || !lock.Held() {
+		t.Fatal(failed.Load())
+	}
+	check(t, lock.Release(t.Context()))
 }
 
 func TestATenureOutlivesARestart(t *testing.T) {
@@ -206,6 +224,23 @@ func TestAServerThatForgetsLosesTheLock(t *testing.T) {
 	err := lock.Release(t.Context())
 	expect(t, err, lockward.ErrLost)
 	refused(t, err, "NOTHELD")
+}
+
+func TestAReleaseThatWasNeverSentIsNotTakenForHeard(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
+	s.kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := client.TryAcquire(ctx, "another") // now no connection is left
+	expect(t, err, lockward.ErrUnreachable)
+	released := make(chan error, 1)
+	go func() { released <- lock.Release(t.Context()) }()
+	eventually(t, "its release is asked for", func() bool { return !lock.Held() })
+	s.start()
+	expect(t, receive(t, "the end of the release", released), lockward.ErrLost)
 }
 
 func TestAServerThatStandsStillLosesTheLockWithItsLease(t *testing.T) {
