@@ -118,20 +118,27 @@ final class Attempts {
 
     private List<Object> exchangeInLine(Node node, Supplier<List<Request>> requests)
             throws InterruptedException, ExecutionException, TimeoutException {
+        CompletableFuture<Void> turn = new CompletableFuture<>();
+        CompletableFuture<Void> turnBefore = node.last.getAndSet(turn);
         CompletableFuture<StatefulRedisConnection<String, String>> line = servers.line(node);
         boolean isWhole = false;
         try {
             StatefulRedisConnection<String, String> connection = Clock.await(line, promptly(), interruptible);
+            // Who has come later does not overtake whose connection is slow to open.
+            Clock.await(turnBefore, promptly(), interruptible);
             sent = Clock.now();
             List<Request> all = new ArrayList<>(requests.get());
             if (asking != null) {
                 all.add(0, Request.ASKING);
             }
-            List<Object> replies = awaitTurn(node, Node.send(connection, all));
+            CompletableFuture<List<Object>> pending = Node.send(connection, all);
+            turn.complete(null);
+            List<Object> replies = awaitTurn(node, pending);
             isWhole = true;
             servers.giveBack(node, connection);
             return asking == null ? replies : replies.subList(1, replies.size());
         } finally {
+            turn.complete(null);
             if (!isWhole) {
                 close(line);
             }

@@ -50,7 +50,16 @@ public final class LockwardClient implements AutoCloseable {
     private final ThreadPoolExecutor listening;
 
     /** What a thread holds. */
-    private record Mine(String owner, Map<String, Tenure> tenures) {}
+    private record Mine(String owner, Map<String, Tenure> tenures) {
+        private static final int MANY = 100;
+
+        /** Of many locks that were left to their leases, those that are over. Unlocking them says that they are not held. */
+        void forgetSome() {
+            if (tenures.size() >= MANY) {
+                tenures.values().removeIf(tenure -> !tenure.isHeld() && !tenure.isRenewed());
+            }
+        }
+    }
 
     record Replicas(int count, long within) {}
 
@@ -238,17 +247,27 @@ public final class LockwardClient implements AutoCloseable {
         if (interruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
-        Tenure tenure = mine(name);
-        if (tenure != null) {
-            tenure.enter(lease, interruptible);
-            return true;
+        Mine mine = this.mine.get();
+        Tenure lost = mine.tenures().get(name);
+        if (lost != null) {
+            try {
+                lost.enter(lease, interruptible);
+                return true;
+            } catch (LockLostException loss) {
+                // Who names a lease may leave the lock to that, and never unlock it.
+                if (lost.isRenewed()) {
+                    throw loss;
+                }
+            }
         }
-        Claim claim = new Claim(name, mine.get().owner());
-        tenure = acquire(claim, wait, lease, interruptible, Thread.currentThread());
-        if (tenure != null) {
-            mine.get().tenures().put(name, tenure);
+        Tenure tenure = acquire(new Claim(name, mine.owner()), wait, lease, interruptible, Thread.currentThread());
+        if (tenure == null) {
+            return false;
         }
-        return tenure != null;
+        tenure.former = lost;
+        mine.forgetSome();
+        mine.tenures().put(name, tenure);
+        return true;
     }
 
     void leave(String name) {
@@ -260,7 +279,7 @@ public final class LockwardClient implements AutoCloseable {
             tenure.leave();
         } finally {
             if (tenure.holds() == 0) {
-                mine.get().tenures().remove(name);
+                mine.get().tenures().compute(name, (key, ended) -> tenure.former);
             }
         }
     }

@@ -17,8 +17,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Unless a lease is named, the lock is held until {@link #unlock}: its lease is renewed for as long as the thread that
  * holds it lives. If the process or the thread dies, the lock is free when the lease is over. When it could not be
  * renewed, or somebody has deleted or broken the lock, it is <em>lost</em>: {@link #onLost} tells at once, {@link
- * #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link LockLostException}, as do {@link #lock} and its
- * like until the thread has unlocked it as often as it had locked it.
+ * #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link LockLostException}, once for each hold. Until the
+ * thread has unlocked it as often as it had locked it, {@link #lock} and its like throw that, too: the work around it
+ * is not protected any more. (But a lock with a named lease may be left to that: when it is lost, it is acquired anew.)
  *
  * <p>What asks a server throws a {@link LockRefusedException} when that refuses, and a {@link LockUnreachableException} when
  * none answers.

@@ -6,10 +6,12 @@ import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.protocol.AsyncCommand;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -22,6 +24,10 @@ final class Node {
 
     /** Connections on which somebody has waited, for who waits next. */
     final Queue<StatefulRedisConnection<String, String>> spare = new ConcurrentLinkedQueue<>();
+
+    /** Done when the last of those who wait has sent its request. */
+    final AtomicReference<CompletableFuture<Void>> last =
+            new AtomicReference<>(CompletableFuture.completedFuture(null));
 
     private @Nullable CompletableFuture<StatefulRedisConnection<String, String>> shared;
 
@@ -67,6 +73,6 @@ final class Node {
         if (error != null) {
             throw new CompletionException(error);
         }
-        return java.util.Objects.requireNonNull(value);
+        return Objects.requireNonNull(value);
     }
 }

@@ -25,6 +25,10 @@ public final class Tenure implements AutoCloseable {
     /** Who holds it, where that is a thread. It is renewed only while that lives. */
     private final @Nullable Thread thread;
 
+    /** What its thread had lost before, and not unlocked. */
+    @Nullable
+    Tenure former;
+
     // All of these are guarded by this object. Nothing waits while it holds that.
     private final List<Consumer<LockLostException>> listeners = new ArrayList<>();
     private int holds = 1;
@@ -146,6 +150,10 @@ public final class Tenure implements AutoCloseable {
     @Override
     public void close() {
         leave();
+    }
+
+    synchronized boolean isRenewed() {
+        return isRenewed;
     }
 
     synchronized int holds() {

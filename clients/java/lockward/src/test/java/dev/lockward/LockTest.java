@@ -189,6 +189,37 @@ class LockTest {
     }
 
     @Test
+    void whoComesLaterDoesNotOvertakeWhoIsSlowToConnect() throws Exception {
+        CountDownLatch connected = new CountDownLatch(1);
+        try (Proxy proxy = new Proxy(SERVER.port);
+                LockwardClient slow = Server.builder(Server.uri(proxy.port())).build()) {
+            LockwardLock mine = slow.getLock(name);
+            lock.lock();
+            assertFalse(mine.tryLock());
+            proxy.delays.set(connected);
+            List<Integer> order = Collections.synchronizedList(new ArrayList<>());
+            List<Running<Boolean>> threads = new ArrayList<>();
+            for (int i = 0; i < 2; i++) {
+                int number = i;
+                int accepted = proxy.accepted.get();
+                threads.add(Threads.run(() -> {
+                    mine.lock();
+                    order.add(number);
+                    mine.unlock();
+                }));
+                eventually(() -> proxy.accepted.get() > accepted);
+            }
+            connected.countDown();
+            eventually(() -> SERVER.waiters(name) == 2);
+            lock.unlock();
+            for (Running<Boolean> thread : threads) {
+                thread.join();
+            }
+            assertEquals(List.of(0, 1), order);
+        }
+    }
+
+    @Test
     void threadsCountTogetherWithoutMissing() throws Exception {
         int[] count = {0};
         List<Running<Boolean>> threads = new ArrayList<>();
@@ -269,6 +300,36 @@ class LockTest {
         assertThrows(LockLostException.class, lock::unlock);
         IllegalMonitorStateException again = assertThrows(IllegalMonitorStateException.class, lock::unlock);
         assertFalse(again instanceof LockLostException);
+    }
+
+    @Test
+    void whatIsLeftToItsLeaseIsAcquiredAnew() {
+        lock.lock(50, TimeUnit.MILLISECONDS);
+        long token = lock.fencingToken();
+        eventually(() -> !lock.isHeldByCurrentThread());
+        lock.lock(1, TimeUnit.HOURS);
+        assertEquals(1, lock.getHoldCount());
+        assertEquals(1, SERVER.holds(name));
+        assertTrue(lock.fencingToken() >= token);
+        lock.unlock();
+        assertFalse(lock.isLocked());
+        // The one that was left.
+        assertThrows(LockLostException.class, lock::unlock);
+        assertFalse(assertThrows(IllegalMonitorStateException.class, lock::unlock) instanceof LockLostException);
+    }
+
+    @Test
+    void manyThatAreLeftToTheirLeasesAreForgotten() {
+        for (int i = 0; i < 150; i++) {
+            CLIENT.getLock(name + i).lock(1, TimeUnit.MILLISECONDS);
+        }
+        eventually(() -> !CLIENT.getLock(name + 149).isHeldByCurrentThread());
+        lock.lock();
+        lock.unlock();
+        assertFalse(
+                assertThrows(IllegalMonitorStateException.class, () -> CLIENT.getLock(name + 0)
+                                .unlock())
+                        instanceof LockLostException);
     }
 
     @Test

@@ -9,8 +9,11 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
+import org.jspecify.annotations.Nullable;
 
 /** Between clients and a server: cuts connections before requests arrive, or before their replies do, or holds replies back. */
 final class Proxy implements AutoCloseable {
@@ -24,6 +27,10 @@ final class Proxy implements AutoCloseable {
     /** Whether to cut the connection instead of passing on the reply to what a client has sent. */
     volatile Predicate<String> losesReply = request -> false;
 
+    /** For what the next connection waits before anything passes. */
+    final AtomicReference<@Nullable CountDownLatch> delays = new AtomicReference<>();
+
+    final AtomicInteger accepted = new AtomicInteger();
     final AtomicInteger lost = new AtomicInteger();
 
     Proxy(int server) throws IOException {
@@ -41,12 +48,17 @@ final class Proxy implements AutoCloseable {
 
     private void serve(Socket client) throws IOException {
         Socket upstream = new Socket(InetAddress.getLoopbackAddress(), server);
+        CountDownLatch delay = delays.getAndSet(null);
+        accepted.incrementAndGet();
         sockets.add(client);
         sockets.add(upstream);
         AtomicInteger doomed = new AtomicInteger();
         start(() -> {
             try (client;
                     upstream) {
+                if (delay != null) {
+                    delay.await();
+                }
                 InputStream from = client.getInputStream();
                 byte[] bytes = new byte[65536];
                 for (int n = from.read(bytes); n >= 0; n = from.read(bytes)) {
@@ -88,14 +100,14 @@ final class Proxy implements AutoCloseable {
     }
 
     private interface Task {
-        void run() throws IOException;
+        void run() throws IOException, InterruptedException;
     }
 
     private static void start(Task task) {
         Thread thread = new Thread(() -> {
             try {
                 task.run();
-            } catch (IOException closed) {
+            } catch (IOException | InterruptedException closed) {
                 // by either side
             }
         });

@@ -1,35 +1,39 @@
 package org.redisson;
 
 import dev.lockward.LockwardClient;
+import dev.lockward.LockwardException;
 import dev.lockward.LockwardLock;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.api.sync.RedisCommands;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.time.Duration;
-import java.util.concurrent.TimeUnit;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.redisson.api.RLock;
-import org.redisson.api.RMap;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisException;
 import org.redisson.command.CommandAsyncExecutor;
 import org.redisson.config.Config;
 
 /** In the place of Redisson's own class: clients whose locks are Lockward's. */
 public class Redisson {
+    private static final Map<RedisURI, StatefulRedisConnection<String, String>> CONNECTIONS = new ConcurrentHashMap<>();
+
     private Redisson() {}
 
     public static RedissonClient create(Config config) {
-        String address = config.useSingleServer().getAddress();
-        LockwardClient.Builder builder = LockwardClient.builder(RedisURI.create(address));
+        RedisURI address = RedisURI.create(config.useSingleServer().getAddress());
+        LockwardClient.Builder builder = LockwardClient.builder(address);
         if (config.getLockWatchdogTimeout() != new Config().getLockWatchdogTimeout()) {
             builder.lease(Duration.ofMillis(config.getLockWatchdogTimeout()));
         }
         LockwardClient client = builder.build();
         return fake(RedissonClient.class, (proxy, method, arguments) -> switch (method.getName()) {
             case "getLock", "getFairLock" -> lock(address, client.getLock((String) arguments[0]));
-            case "getMap" -> fake(RMap.class, (map, asked, none) -> asked.getName().equals("isExists")
-                    && (Long) call(address, "EXISTS", (String) arguments[0]) == 1);
             case "getConfig" -> config;
             case "shutdown" -> {
                 client.close();
@@ -43,10 +47,18 @@ public class Redisson {
         throw new UnsupportedOperationException();
     }
 
-    private static RLock lock(String address, LockwardLock lock) {
+    private static RLock lock(RedisURI address, LockwardLock lock) {
         return fake(RLock.class, (proxy, method, arguments) -> switch (method.getName()) {
-            case "forceUnlock" -> (Long) call(address, "DEL", lock.getName()) == 1;
-            case "remainTimeToLive" -> call(address, "PTTL", lock.getName());
+            case "remainTimeToLive" -> commands(address).pttl(lock.getName());
+            case "forceUnlock" -> {
+                if (!lock.isHeldByCurrentThread()) {
+                    yield commands(address).del(lock.getName()) == 1;
+                }
+                while (lock.isHeldByCurrentThread()) {
+                    lock.unlock();
+                }
+                yield true;
+            }
             default -> delegate(lock, method, arguments);
         });
     }
@@ -59,22 +71,16 @@ public class Redisson {
         } catch (NoSuchMethodException none) {
             throw new UnsupportedOperationException(method.toString());
         } catch (InvocationTargetException thrown) {
-            throw thrown.getCause();
+            throw thrown.getCause() instanceof LockwardException ours
+                    ? new RedisException(ours.getMessage(), ours)
+                    : thrown.getCause();
         }
     }
 
-    private static Object call(String address, String command, String key) {
-        RedisClient redis = RedisClient.create(address);
-        try {
-            var commands = redis.connect().sync();
-            return switch (command) {
-                case "DEL" -> commands.del(key);
-                case "PTTL" -> commands.pttl(key);
-                default -> commands.exists(key);
-            };
-        } finally {
-            redis.shutdown(0, 0, TimeUnit.SECONDS);
-        }
+    private static RedisCommands<String, String> commands(RedisURI address) {
+        return CONNECTIONS
+                .computeIfAbsent(address, uri -> RedisClient.create(uri).connect())
+                .sync();
     }
 
     private interface Answers {
