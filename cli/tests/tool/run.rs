@@ -313,7 +313,8 @@ fn a_command_outlives_a_failover() {
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
     // The command ends if it is told to, so what it says at the end says that nobody has told it.
-    let mut run = Run::start(&sentinels.url(), &["--lease", "20s", "k", "-c", "echo on; read answer; exit 7"]);
+    let mut run =
+        Run::start(&sentinels.url(), &["--lease", "20s", "k", "-c", "echo on; read answer; exit 7"]);
     run.line();
     let token = first.client().holder("k").token;
     first.client().call("WAIT 1 20000");
