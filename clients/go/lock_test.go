@@ -694,7 +694,7 @@ func TestALockThatTheProgramDropsIsRenewedNoMore(t *testing.T) {
 	client := newClient(t, s.client())
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	lock := acquire(t, client, "k", lockward.WithLease(500*time.Millisecond))
+	lock := acquire(t, client, "k", lockward.WithLease(1500*time.Millisecond))
 	told, ctx := lock.Lost(), lock.Context(parent)
 	runtime.KeepAlive(lock)
 	eventually(t, "it ends", func() bool {

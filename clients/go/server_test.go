@@ -174,6 +174,16 @@ func (s *server) info(key string) (holders []holder, waiters int64) {
 	return holders, lock["waiters"].(int64)
 }
 
+// waiter is the connection that is next to have a lock, or nil.
+func (s *server) waiter(key string) any {
+	s.tb.Helper()
+	queue := s.do("LOCK.INFO", key, "WAITERS", 1).(map[any]any)["queue"].([]any)
+	if len(queue) == 0 {
+		return nil
+	}
+	return queue[0].(map[any]any)["client-id"]
+}
+
 // waitFor waits for a number of waiters.
 func (s *server) waitFor(key string, count int64) {
 	s.tb.Helper()
