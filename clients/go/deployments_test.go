@@ -160,7 +160,10 @@ func TestASlotMovesUnderAClientThatDoesNotKnow(t *testing.T) {
 	nodes := startCluster(t)
 	from, to := nodes[2], nodes[0]
 	client := newClient(t, newClusterClient(t, nodes))
-	check(t, client.Do(t.Context(), key, func(context.Context, *lockward.Lock) error { return nil }))
+	late := newClient(t, newClusterClient(t, nodes), lockward.WithPatience(300*time.Millisecond))
+	for _, client := range []*lockward.Client{client, late} {
+		check(t, client.Do(t.Context(), key, func(context.Context, *lockward.Lock) error { return nil }))
+	}
 	now := to.do("CLUSTER", "MYID")
 	for _, node := range []*server{to, from, nodes[1]} {
 		node.do("CLUSTER", "SETSLOT", slot, "NODE", now)
@@ -170,4 +173,7 @@ func TestASlotMovesUnderAClientThatDoesNotKnow(t *testing.T) {
 		t.Fatal("it is not there")
 	}
 	check(t, lock.Release(t.Context()))
+	to.kill()
+	_, err := late.Acquire(t.Context(), key)
+	expect(t, err, lockward.ErrUnreachable)
 }

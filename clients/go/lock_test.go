@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -154,6 +155,29 @@ func TestTheServersOwnLease(t *testing.T) {
 		t.Fatal(left)
 	}
 	check(t, lock.Release(t.Context()))
+}
+
+func TestConnectionsAreMadeAsTheClientsOwn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--unixsocket", filepath.Join(t.TempDir(), "socket"))
+	s.do("CONFIG", "SET", "requirepass", "secret")
+	for network, addr := range map[string]string{"tcp": s.addr, "unix": s.args[len(s.args)-1]} {
+		connected := false
+		rdb := redis.NewClient(&redis.Options{
+			Network: network, Addr: addr, Password: "secret", DB: 3, ClientName: "me", MaxRetries: -1, ReadTimeout: -1,
+			OnConnect: func(context.Context, *redis.Conn) error { connected = true; return nil },
+		})
+		client := newClient(t, rdb)
+		lock := acquire(t, client, network)
+		if !connected || rdb.Exists(t.Context(), network).Val() != 1 {
+			t.Fatal("not in the database")
+		}
+		if names := strings.Count(rdb.ClientList(t.Context()).Val(), " name=me "); names < 2 {
+			t.Fatal(names, "connections of that name")
+		}
+		check(t, rdb.Close())
+		check(t, lock.Release(t.Context())) // it needs rdb only where that knows more than one server
+	}
 }
 
 func TestAnyStringIsAName(t *testing.T) {

@@ -59,15 +59,15 @@ func (c *Client) ask(
 ) (*answer, error) {
 	var failing time.Time // since when
 	var to redirect
-	failures, repeated := 0, false
+	leaps, failures, repeated := 0, 0, false
 	for {
 		sent := time.Now()
 		replies, err := c.attempt(ctx, key, to, limit, commands(sent))
 		if err == nil {
 			refusal := said(replies[0].Err())
-			if to = redirected(refusal); to.addr != "" && failures < 5 {
+			if to = redirected(refusal); to.addr != "" && leaps < 5 {
 				c.reload()
-				failures++
+				leaps++
 				continue
 			}
 			if to.addr == "" && (refusal == nil || !refusal.passes()) {
@@ -87,9 +87,10 @@ func (c *Client) ask(
 		if ctx.Err() != nil {
 			return nil, ended(ctx)
 		}
-		if failures == 0 || time.Since(sent) > c.responseLimit*2 { // the request before this one has waited
+		if failing.IsZero() || time.Since(sent) > c.responseLimit*2 { // it has waited before it failed
 			failing, failures = sent, 0
 		}
+		leaps = 0
 		pause := backOff(failures)
 		failures++
 		if time.Since(failing)+pause > patience {
@@ -131,12 +132,11 @@ func (c *Client) attempt(
 		}
 	}
 	ctx, cancel := context.WithCancel(caller)
-	if limit > 0 {
-		ctx, cancel = context.WithTimeout(caller, limit)
-	}
 	defer cancel()
 	used := c.take(at)
-	if limit == 0 {
+	if limit > 0 {
+		defer time.AfterFunc(limit, cancel).Stop()
+	} else {
 		left := make(chan struct{})
 		defer func() { cancel(); <-left }()
 		go func() { defer close(left); c.listen(ctx, at, used, cancel) }()
@@ -233,10 +233,11 @@ func (c *Client) options(theirs *redis.Options, addr string) *redis.Options {
 		IdentitySuffix:               theirs.IdentitySuffix,
 		DialTimeout:                  c.responseLimit,
 		DialerRetries:                1,
+		DialerRetryTimeout:           1, // after the last one, too
 		ReadTimeout:                  -1, // each request has a limit of its own
 		WriteTimeout:                 -1,
 		MaxRetries:                   -1, // who repeats a request has to know of it
-		PoolSize:                     1,
+		PoolSize:                     2, // of which one is used: where all have failed, go-redis dials on by itself
 		MaintNotificationsConfig:     &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
