@@ -233,11 +233,11 @@ func (c *Client) options(theirs *redis.Options, addr string) *redis.Options {
 		IdentitySuffix:               theirs.IdentitySuffix,
 		DialTimeout:                  c.responseLimit,
 		DialerRetries:                1,
-		DialerRetryTimeout:           1, // after the last one, too
+		DialerRetryTimeout:           1,  // after the last one, too
 		ReadTimeout:                  -1, // each request has a limit of its own
 		WriteTimeout:                 -1,
 		MaxRetries:                   -1, // who repeats a request has to know of it
-		PoolSize:                     2, // of which one is used: where all have failed, go-redis dials on by itself
+		PoolSize:                     2,  // of which one is used: where all have failed, go-redis dials on by itself
 		MaintNotificationsConfig:     &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
