@@ -171,7 +171,8 @@ func (a *acquisition) ask(
 		if limit == 0 {
 			block := int64(0) // without limit
 			if !deadline.IsZero() {
-				block = min(max(1, deadline.Sub(sent).Milliseconds()+1), longest)
+				// The server's clock may just be about to tick.
+				block = min(max(1, deadline.Sub(sent).Milliseconds()+2), longest)
 			}
 			acquire = append(acquire, "BLOCK", block)
 		}

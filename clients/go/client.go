@@ -27,7 +27,7 @@ import (
 )
 
 // A Client acquires locks on one deployment: a server, the servers that Sentinels watch, or a cluster. It may be used by any
-// number of goroutines, and keeps one alive only while a request is under way.
+// number of goroutines, and has one of its own only while a request is under way.
 type Client struct {
 	rdb           redis.UniversalClient
 	responseLimit time.Duration

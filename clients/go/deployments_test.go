@@ -142,6 +142,7 @@ func TestAHolderAndAWaiterGoWhereTheirSlotGoes(t *testing.T) {
 	calls := to.calls("lock.renew")
 	eventually(t, "it is renewed where it is", func() bool { return to.calls("lock.renew") > calls+2 })
 	check(t, lock.Reenter(t.Context()))
+	fresh := acquire(t, client, "{a} fresh")
 	_, err := client.TryAcquire(t.Context(), key)
 	expect(t, err, lockward.ErrBusy)
 	check(t, lock.Release(t.Context()))
@@ -150,6 +151,10 @@ func TestAHolderAndAWaiterGoWhereTheirSlotGoes(t *testing.T) {
 		node.do("CLUSTER", "SETSLOT", slot, "NODE", now)
 	}
 	to.waitFor(key, 1)
+	if holders, _ := to.info(fresh.Key()); len(holders) != 1 || !fresh.Held() {
+		t.Fatal(holders)
+	}
+	check(t, fresh.Release(t.Context()))
 	check(t, lock.Release(t.Context()))
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }

@@ -420,23 +420,58 @@ func TestAGrantToWhoHasLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	for range 100 {
+	for i := range 200 {
 		lock := acquire(t, client, "k", lockward.WithLease(time.Hour))
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if i%2 == 0 { // the deadline, and the grant at about the same time
+			ctx, cancel = context.WithTimeout(t.Context(), 5*time.Millisecond)
+		}
 		granted, failed := acquiring(ctx, client, "k", lockward.WithLease(time.Hour))
-		s.waitFor("k", 1)
 		released := make(chan error, 1)
+		if i%2 == 0 {
+			time.Sleep(4 * time.Millisecond)
+		} else {
+			s.waitFor("k", 1)
+		}
 		go func() { released <- lock.Release(t.Context()) }()
-		cancel()
+		if i%2 != 0 {
+			cancel()
+		}
 		select {
 		case lock := <-granted:
 			check(t, lock.Release(t.Context()))
 		case err := <-failed:
-			expect(t, err, context.Canceled)
+			if !errors.Is(err, context.DeadlineExceeded) {
+				expect(t, err, context.Canceled)
+			}
 		}
+		cancel()
 		check(t, <-released)
 		eventually(t, "it is free", func() bool { holders, _ := s.info("k"); return holders == nil })
 	}
+}
+
+func TestNoGrantIsToldOnceTheContextHasEnded(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := startProxy(t, s.addr, func(string) fate { return heard })
+	client := newClient(t, through(t, p))
+	lock := acquire(t, newClient(t, s.client()), "k")
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	granted, failed := acquiring(ctx, client, "k", lockward.WithLease(time.Hour))
+	s.waitFor("k", 1)
+	deadline, _ := ctx.Deadline()
+	p.late.Store(int64(time.Until(deadline) + 30*time.Millisecond))
+	check(t, lock.Release(t.Context()))
+	select {
+	case <-granted:
+		t.Fatal("granted")
+	case err := <-failed:
+		expect(t, err, context.DeadlineExceeded)
+	}
+	p.late.Store(0)
+	eventually(t, "it is free", func() bool { holders, _ := s.info("k"); return holders == nil })
 }
 
 func TestMoreWaitersThanConnections(t *testing.T) {

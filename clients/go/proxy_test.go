@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // A fate is what happens to a request.
@@ -21,6 +22,7 @@ const (
 type proxy struct {
 	addr     string
 	decide   func(request string) fate
+	late     atomic.Int64 // nanoseconds, of replies
 	listener net.Listener
 	working  sync.WaitGroup
 
@@ -84,6 +86,7 @@ func (p *proxy) serve(client net.Conn, addr string) {
 			if err != nil || swallow.Load() {
 				return
 			}
+			time.Sleep(time.Duration(p.late.Load()))
 			if _, err := client.Write(buffer[:n]); err != nil {
 				return
 			}
