@@ -6,11 +6,7 @@ import { Lockward, type RedisClient } from "../src/index.js";
 import { eventually, Server } from "./servers.js";
 
 const OPTIONS = ["--cluster-enabled", "yes", "--save", "", "--cluster-node-timeout", "5000"];
-const nodes = [
-  await Server.start({ after }, OPTIONS),
-  await Server.start({ after }, OPTIONS),
-  await Server.start({ after }, OPTIONS),
-];
+const nodes = [await Server.start(OPTIONS), await Server.start(OPTIONS), await Server.start(OPTIONS)];
 const [first, second, third] = nodes as [Server, Server, Server];
 const LAST = 16_383;
 

@@ -1,13 +1,16 @@
 import assert from "node:assert/strict";
-import { after, describe, test } from "node:test";
+import { after, before, describe, test } from "node:test";
 import { type Lock, LockBusy, LockLost, Lockward, Unreachable } from "../src/index.js";
 import { type Fate, LossyProxy } from "./proxy.js";
 import { eventually, LIBRARIES, Server } from "./servers.js";
 
-const server = await Server.start({ after });
-
 for (const library of LIBRARIES) {
   describe(library.name, () => {
+    let server: Server;
+    before(async () => {
+      server = await Server.start();
+    });
+
     async function through(fateOf?: (request: string) => Fate): Promise<{ lockward: Lockward; proxy: LossyProxy }> {
       const proxy = await LossyProxy.start(server.port, fateOf);
       const lockward = new Lockward(await library.client(server, proxy.port));
@@ -123,7 +126,7 @@ describe("servers", { concurrency: 4 }, () => {
       ["--appendonly", "yes", "--appendfsync", "always"],
       ["--save", "", "--appendonly", "no"],
     ]) {
-      const own = await Server.start({ after }, options);
+      const own = await Server.start(options);
       const lockward = new Lockward(own.ioredis(), { patience: 20_000 });
       const lock = await lockward.acquire("kept", { lease: 6_000 });
       const inner = await lock.reenter();
@@ -144,7 +147,7 @@ describe("servers", { concurrency: 4 }, () => {
   });
 
   test("a server that forgets loses the lock, and the holder is told", async () => {
-    const own = await Server.start({ after });
+    const own = await Server.start();
     const lock = await new Lockward(own.ioredis()).acquire("forgotten");
     await own.kill();
     await own.start();
@@ -153,7 +156,7 @@ describe("servers", { concurrency: 4 }, () => {
   });
 
   test("a server that does not answer loses the lock with its lease", async () => {
-    const own = await Server.start({ after });
+    const own = await Server.start();
     const lockward = new Lockward(own.ioredis(), { patience: 500 });
     const lock = await lockward.acquire("silent", { lease: 1_000 });
     const long = await lockward.acquire("long", { lease: 60_000 });
@@ -170,7 +173,7 @@ describe("servers", { concurrency: 4 }, () => {
   });
 
   test("who waits at a server that stands still goes on elsewhere, or when it goes on", async () => {
-    const own = await Server.start({ after });
+    const own = await Server.start();
     const lockward = new Lockward(own.ioredis(), { patience: 60_000 });
     const holder = await lockward.acquire("still", { lease: 120_000 });
     const waiting = lockward.acquire("still");

@@ -15,13 +15,13 @@ interface Watched {
 /** A primary, its replica, and a Sentinel. */
 async function watched(): Promise<Watched> {
   const options = ["--save", "", "--repl-diskless-sync-delay", "0"];
-  const primary = await Server.start({ after }, options);
-  const replica = await Server.start({ after }, options);
+  const primary = await Server.start(options);
+  const replica = await Server.start(options);
   await replica.ask(["REPLICAOF", "127.0.0.1", primary.port]);
   await eventually(async () => `${await replica.ask(["INFO", "replication"])}`.includes("master_link_status:up"));
   const file = `${primary.folder}/sentinel.conf`;
   writeFileSync(file, "");
-  const sentinel = await Server.start({ after }, [file, "--sentinel"]);
+  const sentinel = await Server.start([file, "--sentinel"]);
   await sentinel.ask(["SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 1]);
   await sentinel.ask(["SENTINEL", "SET", "it", "failover-timeout", "10000"]);
   return { primary, replica, sentinel };

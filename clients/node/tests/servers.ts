@@ -6,6 +6,7 @@ import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { after } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
@@ -14,20 +15,24 @@ import type { RedisClient } from "../src/index.js";
 const SERVER = process.env.LOCKWARD_SERVER ?? "redis-server";
 const MODULE = process.env.LOCKWARD_MODULE ?? resolve("../../target/release/liblockward.so");
 
-/** What the condition says once it is true. */
+/** What the condition says once it is true. A server that cannot be asked now may be asked later. */
 export async function eventually<T>(condition: () => T | Promise<T>, within = 20_000): Promise<T> {
   const until = performance.now() + within;
   for (;;) {
-    const found = await condition();
+    const found = await (async () => condition())().catch((error) => {
+      if (error instanceof assert.AssertionError) throw error;
+    });
     if (found) return found;
     assert(performance.now() < until, "it has not come true in time");
     await sleep(5);
   }
 }
 
-interface Suite {
-  after(end: () => unknown): void;
-}
+const servers: Server[] = [];
+after(() => Promise.all(servers.map((server) => server.end())));
+process.once("exit", () => {
+  for (const server of servers) void server.kill();
+});
 
 /** Below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too. */
 async function freePort(): Promise<number> {
@@ -53,11 +58,11 @@ export class Server {
     this.#arguments = options;
   }
 
-  static async start(suite: Suite, options = ["--save", "", "--appendonly", "no"]): Promise<Server> {
+  static async start(options = ["--save", "", "--appendonly", "no"]): Promise<Server> {
     const server = new Server(options);
+    servers.push(server);
     server.port = await freePort();
     await server.start();
-    suite.after(() => server.#end());
     return server;
   }
 
@@ -147,7 +152,7 @@ export class Server {
     await ended;
   }
 
-  async #end(): Promise<void> {
+  async end(): Promise<void> {
     await this.kill();
     rmSync(this.folder, { recursive: true });
     for (const end of this.#ends) end();

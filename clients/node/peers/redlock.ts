@@ -1,0 +1,95 @@
+// node-redlock's interface on ours, for its tests: one server, one resource, and retries as it has them.
+
+import { setTimeout as sleep } from "node:timers/promises";
+import { LockBusy, LockError, Lockward, type Lock as Ours, type RedisClient } from "../src/index.js";
+
+interface Settings {
+  retryCount: number;
+  retryDelay: number;
+}
+
+interface Stats {
+  membershipSize: number;
+  quorumSize: number;
+  votesFor: Set<RedisClient>;
+  votesAgainst: Map<RedisClient, Error>;
+}
+
+export class ResourceLockedError extends Error {}
+
+export class ExecutionError extends Error {
+  readonly attempts: Promise<Stats>[];
+
+  constructor(message: string, attempts: Promise<Stats>[]) {
+    super(message);
+    this.attempts = attempts;
+  }
+}
+
+class Lock {
+  readonly #lock: Ours;
+
+  constructor(lock: Ours) {
+    this.#lock = lock;
+  }
+
+  get value(): string {
+    return this.#lock.owner;
+  }
+
+  async extend(duration: number): Promise<this> {
+    await this.#lock.renew(duration);
+    return this;
+  }
+
+  release(): Promise<void> {
+    return this.#lock.release();
+  }
+}
+
+export default class Redlock {
+  readonly #client: RedisClient;
+  readonly #lockward: Lockward;
+
+  constructor([client]: [RedisClient]) {
+    this.#client = client;
+    this.#lockward = new Lockward(client, { patience: 50 });
+  }
+
+  async acquire(resources: string[], lease: number, settings: Partial<Settings> = {}): Promise<Lock> {
+    const { retryCount = 10, retryDelay = 200 } = settings;
+    const attempts: Promise<Stats>[] = [];
+    for (;;) {
+      try {
+        const lock = await this.#lockward.acquire(only(resources), { waitLimit: 0, lease, autoRenewal: false });
+        return new Lock(lock);
+      } catch (error) {
+        if (error instanceof RangeError) throw new Error("Duration must be an integer value in milliseconds.");
+        if (!(error instanceof LockError)) throw error;
+        attempts.push(Promise.resolve(this.#against(error)));
+        if (attempts.length > retryCount) throw new ExecutionError(error.message, attempts);
+        await sleep(retryDelay);
+      }
+    }
+  }
+
+  using<T>(resources: string[], lease: number, _: unknown, routine: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    return this.#lockward.using(only(resources), { lease }, routine);
+  }
+
+  #against(error: LockError): Stats {
+    const told = error instanceof LockBusy ? new ResourceLockedError(error.message) : (error.cause as Error);
+    return {
+      membershipSize: 1,
+      quorumSize: 1,
+      votesFor: new Set(),
+      votesAgainst: new Map([[this.#client, told]]),
+    };
+  }
+}
+
+/** A lock is one key: several are not acquired at once. */
+function only(resources: string[]): string {
+  if (resources.length !== 1) throw new Error("not supported: a lock of several resources");
+  return resources[0] as string;
+}
