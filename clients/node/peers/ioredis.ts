@@ -6,7 +6,7 @@ const ports = (host: string | undefined) =>
   JSON.parse(process.env.PEER_PORTS ?? "{}")[host ?? ""] as number | undefined;
 
 /** Their locks are strings; ours tell the owner by LOCK.INFO. */
-async function valueOf(client: ioredis.Redis | ioredis.Cluster, key: string): Promise<string | null> {
+async function readValue(client: ioredis.Redis | ioredis.Cluster, key: string): Promise<string | null> {
   if ((await client.type(key)) === "string") return client.get(key);
   const info = (await client.call("LOCK.INFO", [key])) as unknown[] | null;
   const [holder] = (info?.[info.indexOf("holders") + 1] ?? []) as unknown[][];
@@ -17,14 +17,14 @@ class Redis extends ioredis.Redis {
   constructor(options: ioredis.RedisOptions) {
     const port = ports(options.host);
     super((port === undefined ? options : { ...options, host: "127.0.0.1", port }) as object);
-    this.get = ((key: string) => valueOf(new Proxy(this, { get: plain }), key)) as typeof this.get;
+    this.get = ((key: string) => readValue(new Proxy(this, { get: plain }), key)) as typeof this.get;
   }
 }
 
 class Cluster extends ioredis.Cluster {
   constructor([node]: { host: string }[]) {
     super([{ host: "127.0.0.1", port: ports(node?.host) ?? 0 }]);
-    this.get = ((key: string) => valueOf(new Proxy(this, { get: plain }), key)) as typeof this.get;
+    this.get = ((key: string) => readValue(new Proxy(this, { get: plain }), key)) as typeof this.get;
   }
 }
 

@@ -76,13 +76,19 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
     if (answer.replies[0] === null) return null;
   }
 
+  /** What is refused after the grant. */
+  function takenBack({ message, code }: Refusal): LockRefused {
+    withdraw(link, claim, patience);
+    return new LockRefused(message, text, code);
+  }
+
   /** Token and lease, where the lock was granted. */
   function read([reply, info]: unknown[]): { token: number; lease: number } | undefined {
     if (reply === null) return undefined;
     if (reply instanceof Refusal) throw new LockRefused(reply.message, text, reply.code);
     const [token] = reply as [number, number];
     if (lease !== undefined) return { token, lease };
-    if (info instanceof Refusal) throw new LockRefused(info.message, text, info.code);
+    if (info instanceof Refusal) throw takenBack(info);
     const left = leaseLeft(info, owner, token);
     return left === undefined ? undefined : { token, lease: left };
   }
@@ -100,7 +106,7 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
     });
     const [reply, reached] = replies;
     if (isGone(reply)) return undefined;
-    for (const each of replies) if (each instanceof Refusal) throw new LockRefused(each.message, text, each.code);
+    for (const each of replies) if (each instanceof Refusal) throw takenBack(each);
     if (replicas !== undefined && (reached as number) < replicas.count) {
       throw new Unreplicated(`${reached} of ${replicas.count} replicas have heard of the grant in time`, text);
     }

@@ -92,6 +92,7 @@ export interface Site {
   /** Connections to sites of one name lead to the same server, or to whichever is the primary. */
   readonly name: string;
   readonly host: string;
+  /** Rejects with a `Refusal` when the server does not let the client in. */
   open(): Promise<Connection>;
 }
 
@@ -242,7 +243,7 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
   } catch (error) {
     // One that is closed already would keep the process for a while.
     if (redis.status !== "close" && redis.status !== "end") redis.disconnect();
-    throw failure ?? error;
+    throw barred(failure ?? (error as Error));
   }
   const { stream } = redis;
   stream.unref?.();
@@ -373,7 +374,7 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
     await within(client.connect(), CONNECTING, { isBackground: true });
   } catch (error) {
     client.destroy();
-    throw error;
+    throw barred(error as Error);
   }
   client.unref();
   let held = 0;
@@ -401,6 +402,11 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
 }
 
 // Both.
+
+/** A `Refusal` where the server does not let the client in, so that there is no use in trying again. */
+function barred(error: Error): Error | Refusal {
+  return /^(WRONGPASS|NOAUTH|NOPERM) /.test(error.message) ? new Refusal(error.message) : error;
+}
 
 /** A server's error begins with a word in capitals, those of the libraries do not, and those of the system have a code. */
 function refused(error: Error): Refusal {

@@ -16,7 +16,7 @@ import {
   type Site,
   slotOf,
 } from "./connecting.js";
-import { Unreachable } from "./errors.js";
+import { LockRefused, Unreachable } from "./errors.js";
 import { now, within } from "./time.js";
 
 /** How long a server has to reply to what takes no time, in milliseconds. */
@@ -124,6 +124,7 @@ export class Link {
       } catch (error) {
         request.signal?.throwIfAborted();
         if (closing.aborted) throw this.#unreachable(request, closing.reason);
+        if (error instanceof Refusal) throw new LockRefused(error.message, request.key.toString(), error.code);
         if (!(error instanceof Error)) throw error;
         cause = error;
         isRepeat = true;
@@ -171,13 +172,13 @@ class Node {
   }
 
   async exchange(request: Request, sent: number, isAsk: boolean, closing: AbortSignal): Promise<unknown[]> {
-    const asking: Command[] = isAsk ? [["ASKING"]] : [];
-    const commands = [...asking, ...request.commands(sent)];
+    const asked = request.commands(sent);
+    const commands = isAsk ? asked.flatMap((command): Command[] => [["ASKING"], command]) : asked;
     const limit = request.limit?.(sent) ?? Math.min(PROMPT, Math.max(100, request.until - sent));
     const replies = await (request.farewell === undefined
       ? this.#share(commands, limit, request.isBackground === true, [closing, request.signal])
       : this.#own(commands, limit, request.farewell, [closing, request.signal]));
-    return replies.slice(asking.length);
+    return isAsk ? replies.filter((_, at) => at % 2 === 1) : replies;
   }
 
   async #share(commands: Command[], limit: number, isBackground: boolean, signals: (AbortSignal | undefined)[] = []) {
@@ -223,7 +224,8 @@ class Node {
       this.#keep(connection);
       return replies;
     } catch (error) {
-      await within(connection.close(farewell), PROMPT, { isBackground: true }).catch(() => {});
+      // Not where the request is repeated: the farewell might be heard after that.
+      void connection.close(signals.some((signal) => signal?.aborted) ? farewell : undefined);
       throw error;
     } finally {
       connection.hold(-1);

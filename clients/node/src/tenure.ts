@@ -130,10 +130,10 @@ export class Tenure {
   /** One hold less. Throws when the lock had been lost. */
   leave(lock: WeakRef<object>): Promise<void> {
     this.#locks.delete(lock);
-    this.#entered -= 1;
-    const isLast = this.#entered === 0;
     return this.#inTurn(async () => {
       const { key, owner } = this.claim;
+      this.#entered -= 1;
+      const isLast = this.#entered === 0;
       if (isLast && !this.isHeld) withdraw(this.#link, this.claim, this.#patience); // the server's lease may be longer
       this.check();
       // Before the request is sent: a renewal after the release would find the lock lost.

@@ -3,6 +3,7 @@ import { before, describe, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { Redis } from "ioredis";
+import { createClient } from "redis";
 import { type Lock, LockBusy, LockLost, LockRefused, Lockward, Unreachable, Unreplicated } from "../src/index.js";
 import { eventually, LIBRARIES, Server } from "./servers.js";
 
@@ -103,6 +104,17 @@ for (const library of LIBRARIES) {
       assert.equal((await server.info("together")).holders[0]?.holds, 9);
       await Promise.all([outer, ...inner].map((lock) => lock.release()));
       assert.equal(await server.ask(["EXISTS", "together"]), 0);
+    });
+
+    test("a re-entry under way when the lock is released holds it", async () => {
+      const outer = await lockward.acquire("overlap");
+      const entering = outer.reenter();
+      await outer.release();
+      const inner = await entering;
+      assert(inner.held);
+      assert.equal((await server.info("overlap")).holders[0]?.holds, 1);
+      await inner.release();
+      assert.equal(await server.ask(["EXISTS", "overlap"]), 0);
     });
 
     test("a re-entry into a lost tenure tells", async () => {
@@ -389,7 +401,16 @@ describe("clients", () => {
     for (const client of [server.ioredis(guest), await server.nodeRedis(guest)]) {
       await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefused", code: "NOPERM" });
     }
-    await assert.rejects(new Lockward(server.ioredis(stranger), { patience: 300 }).acquire("a"), Error);
+    // What is refused after the grant leaves no lock behind.
+    await server.ask(["ACL", "SETUSER", "half", "on", ">secret", "~*", "+select", "+lock.acquire", "+lock.release"]);
+    const half = new Lockward(server.ioredis({ username: "half", password: "secret" }));
+    await assert.rejects(half.acquire("half"), { name: "LockRefused", code: "NOPERM" });
+    await eventually(async () => !(await server.ask(["EXISTS", "half"])));
+    const lazy = createClient({ ...stranger, socket: { port: server.port } });
+    lazy.on("error", () => {});
+    for (const client of [server.ioredis(stranger), lazy]) {
+      await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefused", code: "WRONGPASS" });
+    }
   });
 
   test("what is no client is refused", () => {
