@@ -237,12 +237,13 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
     failure = error;
   });
   const ended = new Promise<void>((resolve) => redis.once("end", resolve));
+  // One that is closed already would keep the process for a while.
+  const leave = () => redis.status === "close" || redis.status === "end" || redis.disconnect();
   const asked = (template.options as IoOptions).sentinels?.length ?? 0;
   try {
     await within(redis.connect(), CONNECTING * (asked + 1), { isBackground: true });
   } catch (error) {
-    // One that is closed already would keep the process for a while.
-    if (redis.status !== "close" && redis.status !== "end") redis.disconnect();
+    leave();
     throw barred(failure ?? (error as Error));
   }
   const { stream } = redis;
@@ -263,7 +264,7 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
     },
     close(farewell) {
       if (farewell !== undefined) send(farewell).catch(() => {});
-      if (!isClosing) redis.disconnect();
+      if (!isClosing) leave();
       isClosing = true;
       return ended;
     },
@@ -314,7 +315,7 @@ function nodeRedisPort(client: NodeRedis): Port {
 }
 
 function nodeSentinelPort(client: NodeSentinel): Port {
-  // It tells its options to nobody: those of the connections that it has are taken.
+  // It tells its options to nobody: those of the connections that it has are taken, as the library itself does.
   const open = () => client._execute(false, (master: NodeRedis) => openNode(master, {}));
   const site: Site = { name: "", host: "", open };
   return {
@@ -373,7 +374,7 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
   try {
     await within(client.connect(), CONNECTING, { isBackground: true });
   } catch (error) {
-    client.destroy();
+    if (client.isOpen) client.destroy();
     throw barred(error as Error);
   }
   client.unref();
@@ -395,7 +396,7 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
       if (farewell !== undefined) send(farewell).catch(() => {});
       // It writes in the next turn of the event loop, and loses what is not written by then.
       await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
-      client.destroy();
+      if (client.isOpen) client.destroy();
       return ended;
     },
   };

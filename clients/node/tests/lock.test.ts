@@ -66,8 +66,11 @@ for (const library of LIBRARIES) {
       const holder = await lockward.acquire("narrow");
       const served: number[] = [];
       const begin = (number: number) => narrow.using("narrow", () => void served.push(number));
-      const first = [begin(0), begin(1)];
-      await eventually(async () => (await server.waiters("narrow")) === 2);
+      const first: Promise<void>[] = [];
+      for (const number of [0, 1]) {
+        first.push(begin(number));
+        await eventually(async () => (await server.waiters("narrow")) === number + 1);
+      }
       const late = begin(2);
       await assert.rejects(narrow.acquire("narrow", { waitLimit: 30 }), LockBusy);
       const leaving = new AbortController();

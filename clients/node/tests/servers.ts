@@ -93,7 +93,7 @@ export class Server {
   async nodeRedis(options: object = {}, port = this.port) {
     const client = createClient({ socket: { port, host: "127.0.0.1" }, ...options });
     client.on("error", () => {});
-    this.#ends.push(() => client.destroy());
+    this.#ends.push(() => client.isOpen && client.destroy());
     await client.connect();
     return client;
   }
