@@ -201,13 +201,16 @@ final class Server implements AutoCloseable {
 
     private void signal(String name) {
         try {
-            int code = new ProcessBuilder("kill", "-" + name, String.valueOf(process.pid()))
-                    .start()
-                    .waitFor();
-            assertTrue(code == 0);
+            assertTrue(signal(process, name) == 0);
         } catch (IOException | InterruptedException error) {
             throw new IllegalStateException(error);
         }
+    }
+
+    static int signal(Process process, String name) throws IOException, InterruptedException {
+        return new ProcessBuilder("kill", "-" + name, String.valueOf(process.pid()))
+                .start()
+                .waitFor();
     }
 
     void kill() {
