@@ -1,0 +1,74 @@
+package dev.lockward.spring;
+
+import dev.lockward.LockwardClient;
+import io.lettuce.core.RedisURI;
+import java.util.List;
+import java.util.stream.Stream;
+import org.springframework.data.redis.connection.RedisClusterConfiguration;
+import org.springframework.data.redis.connection.RedisConfiguration;
+import org.springframework.data.redis.connection.RedisSentinelConfiguration;
+import org.springframework.data.redis.connection.RedisSocketConfiguration;
+import org.springframework.data.redis.connection.lettuce.LettuceClientConfiguration;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.data.redis.connection.lettuce.LettuceConverters;
+import org.springframework.data.redis.connection.lettuce.RedisCredentialsProviderFactory;
+
+/** Where Spring Data Redis connects to by Lettuce, and how. */
+final class LettuceConnections {
+    private final LettuceConnectionFactory connections;
+    private final LettuceClientConfiguration how;
+    private final RedisCredentialsProviderFactory credentials;
+
+    LettuceConnections(LettuceConnectionFactory connections) {
+        this.connections = connections;
+        how = connections.getClientConfiguration();
+        credentials =
+                how.getRedisCredentialsProviderFactory().orElseGet(() -> new RedisCredentialsProviderFactory() {});
+    }
+
+    LockwardClient.Builder builder() {
+        List<RedisURI> uris = uris();
+        LockwardClient.Builder builder =
+                LockwardClient.builder(uris.get(0), uris.subList(1, uris.size()).toArray(RedisURI[]::new));
+        how.getClientResources().ifPresent(builder::resources);
+        how.getClientOptions().ifPresent(builder::options);
+        return builder;
+    }
+
+    private List<RedisURI> uris() {
+        RedisClusterConfiguration cluster = connections.getClusterConfiguration();
+        if (cluster != null) {
+            return cluster.getClusterNodes().stream()
+                    .map(node -> uri(RedisURI.create(node.getRequiredHost(), node.getRequiredPort()), cluster))
+                    .toList();
+        }
+        RedisSentinelConfiguration sentinels = connections.getSentinelConfiguration();
+        if (sentinels != null) {
+            RedisURI uri = uri(LettuceConverters.sentinelConfigurationToRedisURI(sentinels), sentinels);
+            uri.getSentinels()
+                    .forEach(one ->
+                            one.setCredentialsProvider(credentials.createSentinelCredentialsProvider(sentinels)));
+            return List.of(uri);
+        }
+        RedisSocketConfiguration socket = connections.getSocketConfiguration();
+        if (socket != null) {
+            return List.of(uri(RedisURI.Builder.socket(socket.getSocket()).build(), socket));
+        }
+        return List.of(uri(
+                RedisURI.create(connections.getHostName(), connections.getPort()),
+                connections.getStandaloneConfiguration()));
+    }
+
+    private RedisURI uri(RedisURI uri, RedisConfiguration configuration) {
+        uri.setDatabase(connections.getDatabase());
+        uri.setCredentialsProvider(credentials.createCredentialsProvider(configuration));
+        Stream.concat(Stream.of(uri), uri.getSentinels().stream()).forEach(each -> {
+            how.getClientName().ifPresent(each::setClientName);
+            each.setSsl(how.isUseSsl());
+            each.setVerifyPeer(how.getVerifyMode());
+            each.setStartTls(how.isStartTls());
+            each.setTimeout(how.getCommandTimeout());
+        });
+        return uri;
+    }
+}

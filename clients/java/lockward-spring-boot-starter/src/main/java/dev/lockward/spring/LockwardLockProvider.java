@@ -1,0 +1,102 @@
+package dev.lockward.spring;
+
+import dev.lockward.LockLostException;
+import dev.lockward.LockwardClient;
+import dev.lockward.LockwardException;
+import dev.lockward.Tenure;
+import java.time.Duration;
+import java.util.Objects;
+import java.util.Optional;
+import net.javacrumbs.shedlock.core.AbstractSimpleLock;
+import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.SimpleLock;
+import net.javacrumbs.shedlock.support.LockException;
+
+/**
+ * ShedLock's locks at a server with Lockward. {@code lockAtMostFor} is the lease, which is not renewed, and {@code lockAtLeastFor}
+ * is kept by the server, too. Both are counted by monotonic clocks, here and there: what the clocks of machines
+ * show does not matter.
+ *
+ * <p>A lock is held by the execution of a task, not by a thread: two executions exclude each other also in one thread.
+ */
+public final class LockwardLockProvider implements ExtensibleLockProvider {
+    private static final System.Logger LOGGER = System.getLogger(LockwardLockProvider.class.getName());
+
+    private final LockwardClient client;
+    private final String prefix;
+
+    /**
+     * The locks of a client.
+     *
+     * @param prefix what stands before each name, in the key on the server
+     */
+    public LockwardLockProvider(LockwardClient client, String prefix) {
+        this.client = Objects.requireNonNull(client);
+        this.prefix = Objects.requireNonNull(prefix);
+    }
+
+    /**
+     * Acquires a lock if it is free.
+     *
+     * @throws LockException when the server refuses, or none answers within the client's patience, or the thread is interrupted
+     */
+    @Override
+    public Optional<SimpleLock> lock(LockConfiguration configuration) {
+        long asked = System.nanoTime();
+        try {
+            return client.tryAcquire(prefix + configuration.getName(), Duration.ZERO, configuration.getLockAtMostFor())
+                    .map(tenure -> new Execution(configuration, tenure, asked));
+        } catch (LockwardException error) {
+            throw new LockException("Unable to lock " + configuration.getName(), error);
+        } catch (InterruptedException interrupt) {
+            Thread.currentThread().interrupt();
+            throw new LockException("Interrupted, so " + configuration.getName() + " is not locked", interrupt);
+        }
+    }
+
+    private static final class Execution extends AbstractSimpleLock {
+        private final Tenure tenure;
+        private final long begun;
+
+        Execution(LockConfiguration configuration, Tenure tenure, long begun) {
+            super(configuration);
+            this.tenure = tenure;
+            this.begun = begun;
+        }
+
+        @Override
+        protected void doUnlock() {
+            boolean isHeld = tenure.isHeld();
+            Duration rest = lockConfiguration.getLockAtLeastFor().minusNanos(System.nanoTime() - begun);
+            try {
+                if (rest.isNegative() || rest.isZero()) {
+                    tenure.release();
+                } else {
+                    tenure.renew(rest);
+                }
+            } catch (LockLostException lost) {
+                if (isHeld) {
+                    return; // lost since: the rest was short
+                }
+                // The task has run, and what has become of it is for its caller to hear.
+                LOGGER.log(System.Logger.Level.WARNING, "the task may not have run alone: " + lost.getMessage());
+            } catch (LockwardException error) {
+                throw new LockException("Unable to unlock " + lockConfiguration.getName(), error);
+            }
+        }
+
+        @Override
+        protected Optional<SimpleLock> doExtend(LockConfiguration wanted) {
+            long asked = System.nanoTime();
+            try {
+                tenure.renew(wanted.getLockAtMostFor());
+                return Optional.of(new Execution(wanted, tenure, asked));
+            } catch (LockLostException lost) {
+                return Optional.empty();
+            } catch (LockwardException error) {
+                throw new LockException("Unable to extend " + lockConfiguration.getName(), error);
+            }
+        }
+    }
+}

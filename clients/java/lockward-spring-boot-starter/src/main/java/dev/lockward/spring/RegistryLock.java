@@ -1,0 +1,154 @@
+package dev.lockward.spring;
+
+import dev.lockward.LockLostException;
+import dev.lockward.LockwardException;
+import dev.lockward.LockwardLock;
+import java.time.Duration;
+import java.util.ConcurrentModificationException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.Lock;
+import org.springframework.dao.CannotAcquireLockException;
+
+/**
+ * A lock of a {@link LockwardLockRegistry}: a {@link LockwardLock} that fails in the way of Spring Integration's locks.
+ *
+ * <p>What acquires it throws a {@link CannotAcquireLockException} when the server refuses, or none answers, or the thread holds
+ * the lock already and has lost it. What is for its holder throws an {@link IllegalStateException} where the thread does not hold it,
+ * and a {@link ConcurrentModificationException} where the thread has lost it: the work may not have been done alone.
+ */
+public class RegistryLock implements Lock {
+    private final LockwardLock lock;
+
+    RegistryLock(LockwardLock lock) {
+        this.lock = lock;
+    }
+
+    /** As {@link LockwardLock#lock()}: the lock is held until it is unlocked, and renewed for as long. */
+    @Override
+    public void lock() {
+        acquire(() -> {
+            lock.lock();
+            return true;
+        });
+    }
+
+    /**
+     * Acquires the lock for no longer than {@code lease}: it is not renewed.
+     *
+     * @param lease a millisecond or more
+     */
+    public void lock(Duration lease) {
+        long millis = millis(lease);
+        acquire(() -> {
+            lock.lock(millis, TimeUnit.MILLISECONDS);
+            return true;
+        });
+    }
+
+    /** As {@link LockwardLock#lockInterruptibly()}. */
+    @Override
+    public void lockInterruptibly() throws InterruptedException {
+        acquire(() -> {
+            lock.lockInterruptibly();
+            return true;
+        });
+    }
+
+    /** As {@link LockwardLock#tryLock()}. */
+    @Override
+    public boolean tryLock() {
+        return acquire(lock::tryLock);
+    }
+
+    /** As {@link LockwardLock#tryLock(long, TimeUnit)}. */
+    @Override
+    public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
+        return acquire(() -> lock.tryLock(wait, unit));
+    }
+
+    /**
+     * Acquires the lock for no longer than {@code lease}, as {@link #lock(Duration)}, and waits for so long if need be.
+     *
+     * @param lease a millisecond or more
+     */
+    public boolean tryLock(Duration wait, Duration lease) throws InterruptedException {
+        long millis = millis(lease);
+        return acquire(() -> lock.tryLock(TimeUnit.MILLISECONDS.convert(wait), millis, TimeUnit.MILLISECONDS));
+    }
+
+    @Override
+    public void unlock() {
+        asHolder(lock::unlock);
+    }
+
+    /** Not offered. */
+    @Override
+    public Condition newCondition() {
+        return lock.newCondition();
+    }
+
+    /** The lock itself, with its fencing token, and whom to tell when it is lost. */
+    public LockwardLock lockward() {
+        return lock;
+    }
+
+    void renew(Duration lease) {
+        long millis = millis(lease);
+        asHolder(() -> {
+            if (lock.fencingToken() > 0) {
+                lock.lock(millis, TimeUnit.MILLISECONDS);
+                lock.unlock();
+            }
+        });
+    }
+
+    void renew() {
+        asHolder(lock::fencingToken);
+    }
+
+    private interface Acquisition<E extends Exception> {
+        boolean run() throws E;
+    }
+
+    private static <E extends Exception> boolean acquire(Acquisition<E> acquisition) throws E {
+        try {
+            return acquisition.run();
+        } catch (LockwardException | LockLostException error) {
+            throw new CannotAcquireLockException(String.valueOf(error.getMessage()), error);
+        }
+    }
+
+    private static void asHolder(Runnable action) {
+        try {
+            action.run();
+        } catch (LockLostException lost) {
+            throw new ConcurrentModificationException(lost.getMessage(), lost);
+        } catch (IllegalMonitorStateException notHeld) {
+            throw new IllegalStateException(notHeld.getMessage(), notHeld);
+        }
+    }
+
+    private static long millis(Duration lease) {
+        long millis = TimeUnit.MILLISECONDS.convert(lease);
+        if (millis < 1) {
+            throw new IllegalArgumentException("a lease is a millisecond or more: " + lease);
+        }
+        return millis;
+    }
+
+    @Override
+    public final boolean equals(Object other) {
+        return other instanceof RegistryLock another && lock.getName().equals(another.lock.getName());
+    }
+
+    @Override
+    public final int hashCode() {
+        return lock.getName().hashCode();
+    }
+
+    @Override
+    public String toString() {
+        return "RegistryLock[" + lock.getName() + "]";
+    }
+}

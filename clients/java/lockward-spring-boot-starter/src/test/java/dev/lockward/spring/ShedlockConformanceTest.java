@@ -1,0 +1,42 @@
+package dev.lockward.spring;
+
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.LockwardClient;
+import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
+import net.javacrumbs.shedlock.test.support.AbstractExtensibleLockProviderIntegrationTest;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+
+/** What ShedLock asks of each of its lock providers, by its own tests. */
+class ShedlockConformanceTest extends AbstractExtensibleLockProviderIntegrationTest {
+    private static final Server SERVER = Server.shared();
+    private static final LockwardClient CLIENT = SERVER.client();
+
+    /** One of these tests has a lease that is shorter than it takes to connect. */
+    @BeforeAll
+    static void connect() {
+        CLIENT.getLock("").isLocked();
+    }
+
+    @AfterAll
+    static void close() {
+        CLIENT.close();
+    }
+
+    @Override
+    protected ExtensibleLockProvider getLockProvider() {
+        return new LockwardLockProvider(CLIENT, "conformance:");
+    }
+
+    @Override
+    protected void assertUnlocked(String name) {
+        assertFalse(SERVER.isLocked("conformance:" + name));
+    }
+
+    @Override
+    protected void assertLocked(String name) {
+        assertTrue(SERVER.isLocked("conformance:" + name));
+    }
+}
