@@ -35,7 +35,7 @@ final class LettuceConnections {
         return builder;
     }
 
-    private List<RedisURI> uris() {
+    List<RedisURI> uris() {
         RedisClusterConfiguration cluster = connections.getClusterConfiguration();
         if (cluster != null) {
             return cluster.getClusterNodes().stream()

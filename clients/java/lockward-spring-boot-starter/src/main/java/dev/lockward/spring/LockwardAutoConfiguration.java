@@ -2,10 +2,8 @@ package dev.lockward.spring;
 
 import dev.lockward.LockwardClient;
 import io.lettuce.core.RedisURI;
-import net.javacrumbs.shedlock.core.LockProvider;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
-import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
@@ -13,13 +11,13 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnSingleCandi
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.core.annotation.Order;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
-import org.springframework.integration.support.locks.LockRegistry;
 
 /**
- * A {@link LockwardClient}, closed with the context; with Spring Integration a {@link LockwardLockRegistry}; with ShedLock a {@link
- * LockwardLockProvider}. A bean of the application's own takes the place of each. None connects before it is used.
+ * A {@link LockwardClient} of {@code lockward.uri}, or else of what Spring Data Redis connects to by Lettuce, unless the application has one
+ * of its own. It connects when it is first needed, and is closed with the context.
  */
 @AutoConfiguration(
         // Of Spring Boot 3, and of 4.
@@ -32,6 +30,7 @@ public class LockwardAutoConfiguration {
     LockwardAutoConfiguration() {}
 
     @Configuration(proxyBeanMethods = false)
+    @Order(1)
     @ConditionalOnMissingBean(LockwardClient.class)
     @ConditionalOnProperty("lockward.uri")
     static class ByUri {
@@ -43,6 +42,7 @@ public class LockwardAutoConfiguration {
     }
 
     @Configuration(proxyBeanMethods = false)
+    @Order(2)
     @ConditionalOnClass(RedisConnectionFactory.class)
     @ConditionalOnMissingBean(LockwardClient.class)
     @ConditionalOnSingleCandidate(RedisConnectionFactory.class)
@@ -75,27 +75,5 @@ public class LockwardAutoConfiguration {
         }
         customizers.orderedStream().forEach(customizer -> customizer.customize(builder));
         return builder.build();
-    }
-
-    @Configuration(proxyBeanMethods = false)
-    @ConditionalOnClass(LockRegistry.class)
-    @ConditionalOnBean(LockwardClient.class)
-    @ConditionalOnMissingBean(LockRegistry.class)
-    static class ForIntegration {
-        @Bean
-        LockwardLockRegistry lockwardLockRegistry(LockwardClient client, LockwardProperties properties) {
-            return new LockwardLockRegistry(client, properties.lockRegistry().prefix());
-        }
-    }
-
-    @Configuration(proxyBeanMethods = false)
-    @ConditionalOnClass(LockProvider.class)
-    @ConditionalOnBean(LockwardClient.class)
-    @ConditionalOnMissingBean(LockProvider.class)
-    static class ForShedlock {
-        @Bean
-        LockwardLockProvider lockwardLockProvider(LockwardClient client, LockwardProperties properties) {
-            return new LockwardLockProvider(client, properties.shedlock().prefix());
-        }
     }
 }

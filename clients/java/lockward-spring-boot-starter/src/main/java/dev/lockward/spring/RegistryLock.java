@@ -96,8 +96,11 @@ public class RegistryLock implements Lock {
     void renew(Duration lease) {
         long millis = millis(lease);
         asHolder(() -> {
-            if (lock.fencingToken() > 0) {
-                lock.lock(millis, TimeUnit.MILLISECONDS);
+            lock.fencingToken();
+            lock.lock(millis, TimeUnit.MILLISECONDS);
+            try {
+                lock.fencingToken();
+            } finally {
                 lock.unlock();
             }
         });

@@ -27,8 +27,12 @@ final class Server implements AutoCloseable {
     final int port = freePort();
     private final Process process;
     private final Path folder;
-    private final RedisClient redis = RedisClient.create(RedisURI.create("127.0.0.1", port));
+    private final RedisClient redis = RedisClient.create();
     private final StatefulRedisConnection<String, String> connection;
+
+    private RedisURI uri() {
+        return RedisURI.create("127.0.0.1", port);
+    }
 
     static Server shared() {
         return SHARED;
@@ -54,13 +58,13 @@ final class Server implements AutoCloseable {
         Runtime.getRuntime().addShutdownHook(new Thread(this::end));
         eventually(() -> {
             try {
-                redis.connect().close();
+                redis.connect(uri()).close();
                 return true;
             } catch (RuntimeException notYet) {
                 return false;
             }
         });
-        connection = redis.connect();
+        connection = redis.connect(uri());
     }
 
     LockwardClient client() {

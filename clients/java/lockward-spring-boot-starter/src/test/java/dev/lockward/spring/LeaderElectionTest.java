@@ -1,0 +1,95 @@
+package dev.lockward.spring;
+
+import static dev.lockward.spring.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.LockwardClient;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.UUID;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.springframework.integration.leader.Context;
+import org.springframework.integration.leader.DefaultCandidate;
+import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
+
+/** Spring Integration's election of a leader, by a lock. */
+class LeaderElectionTest {
+    private static final Server SERVER = Server.shared();
+
+    private final String role = UUID.randomUUID().toString();
+    private final List<LockwardClient> clients = new ArrayList<>();
+    private final List<LockRegistryLeaderInitiator> candidates = new ArrayList<>();
+
+    /** Three processes. */
+    @BeforeEach
+    void start() {
+        for (int i = 0; i < 3; i++) {
+            LockwardClient client = SERVER.client();
+            LockRegistryLeaderInitiator candidate = new LockRegistryLeaderInitiator(
+                    new LockwardLockRegistry(client, ""), new DefaultCandidate("" + i, role));
+            candidate.setHeartBeatMillis(50);
+            candidate.setBusyWaitMillis(10);
+            candidate.setApplicationEventPublisher(event -> {});
+            candidate.start();
+            clients.add(client);
+            candidates.add(candidate);
+        }
+    }
+
+    @AfterEach
+    void stop() {
+        candidates.forEach(LockRegistryLeaderInitiator::stop);
+        eventually(() -> leaders().isEmpty());
+        clients.forEach(LockwardClient::close);
+    }
+
+    private List<LockRegistryLeaderInitiator> leaders() {
+        return candidates.stream()
+                .filter(candidate -> candidate.getContext().isLeader())
+                .toList();
+    }
+
+    private LockRegistryLeaderInitiator leader() {
+        eventually(() -> leaders().size() == 1);
+        return leaders().get(0);
+    }
+
+    @Test
+    void thereIsOneLeaderAndAnotherOnceItStops() {
+        LockRegistryLeaderInitiator first = leader();
+        first.stop();
+        eventually(() -> leaders().size() == 1 && leaders().get(0) != first);
+        LockRegistryLeaderInitiator second = leader();
+        second.stop();
+        eventually(() -> leaders().size() == 1
+                && !List.of(first, second).contains(leaders().get(0)));
+    }
+
+    @Test
+    void aLeaderWhoseLockIsBrokenIsNoLeaderUntilElectedAgain() {
+        Context before = leader().getContext();
+        String owner = owner();
+        SERVER.call("DEL", role);
+        // By whichever of them, it is another tenure.
+        eventually(() -> owner().length() > 0 && !owner().equals(owner));
+        LockRegistryLeaderInitiator after = leader();
+        assertEquals(before == after.getContext(), before.isLeader());
+    }
+
+    @Test
+    void aLeaderYields() {
+        Context first = leader().getContext();
+        first.yield();
+        eventually(() -> leaders().size() == 1 && leaders().get(0).getContext() != first);
+        assertTrue(!first.isLeader());
+    }
+
+    /** Whose it is, as LOCK.INFO tells. */
+    private String owner() {
+        List<Object> info = SERVER.call("LOCK.INFO", role);
+        return info.contains("holders") ? info.get(info.indexOf("holders") + 1).toString() : "";
+    }
+}

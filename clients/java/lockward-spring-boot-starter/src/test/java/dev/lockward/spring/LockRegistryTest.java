@@ -1,0 +1,244 @@
+package dev.lockward.spring;
+
+import static dev.lockward.spring.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNotSame;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.LockLostException;
+import dev.lockward.LockwardClient;
+import java.lang.ref.WeakReference;
+import java.time.Duration;
+import java.util.ConcurrentModificationException;
+import java.util.UUID;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.Test;
+import org.springframework.dao.CannotAcquireLockException;
+import org.springframework.integration.support.locks.LockRegistry;
+import org.springframework.util.ClassUtils;
+
+/** The locks of Spring Integration. */
+class LockRegistryTest {
+    private static final Server SERVER = Server.shared();
+    private static final LockwardClient CLIENT = SERVER.client();
+    private static final LockwardLockRegistry REGISTRY = new LockwardLockRegistry(CLIENT, "registry:");
+
+    private final String key = UUID.randomUUID().toString();
+    private final String name = "registry:" + key;
+    private final RegistryLock lock = REGISTRY.obtain(key);
+
+    @AfterAll
+    static void close() {
+        CLIENT.close();
+    }
+
+    private static <T> FutureTask<T> start(Callable<T> action) {
+        FutureTask<T> task = new FutureTask<>(action);
+        Thread thread = new Thread(task);
+        thread.setDaemon(true);
+        thread.start();
+        return task;
+    }
+
+    private static <T> T elsewhere(Callable<T> action) throws Exception {
+        return start(action).get(30, TimeUnit.SECONDS);
+    }
+
+    @Test
+    void theSameKeyIsTheSameLock() {
+        assertSame(lock, REGISTRY.obtain(key));
+        assertNotSame(lock, REGISTRY.obtain(key + "2"));
+        REGISTRY.expireUnusedOlderThan(0);
+        assertSame(lock, REGISTRY.obtain(key));
+    }
+
+    @Test
+    void whatNobodyHasIsForgotten() {
+        WeakReference<RegistryLock> dropped = new WeakReference<>(REGISTRY.obtain(key + "2"));
+        eventually(() -> {
+            System.gc();
+            return dropped.get() == null;
+        });
+    }
+
+    @Test
+    void aLockIsHeldThoughItsObjectIsForgotten() {
+        REGISTRY.obtain(key + "2").lock();
+        System.gc();
+        REGISTRY.obtain(key + "2").unlock();
+        assertFalse(SERVER.isLocked(name + "2"));
+    }
+
+    @Test
+    void aKeyIsAString() {
+        assertThrows(IllegalArgumentException.class, () -> REGISTRY.obtain(1));
+    }
+
+    @Test
+    void aThreadReentersAndOthersWait() throws Exception {
+        lock.lock();
+        assertTrue(lock.tryLock());
+        assertFalse(elsewhere(() -> REGISTRY.obtain(key).tryLock()));
+        assertFalse(elsewhere(() -> lock.tryLock(20, TimeUnit.MILLISECONDS)));
+        lock.unlock();
+        FutureTask<Void> waiter = start(() -> {
+            lock.lockInterruptibly();
+            lock.unlock();
+            return null;
+        });
+        eventually(() -> SERVER.waiters(name) == 1);
+        lock.unlock();
+        waiter.get(30, TimeUnit.SECONDS);
+    }
+
+    @Test
+    void registriesOfTwoClientsExcludeEachOther() {
+        try (LockwardClient other = SERVER.client()) {
+            lock.lock();
+            assertFalse(new LockwardLockRegistry(other, "registry:").obtain(key).tryLock());
+            assertTrue(new LockwardLockRegistry(CLIENT, "registry:").obtain(key).tryLock());
+            lock.unlock();
+            lock.unlock();
+        }
+    }
+
+    @Test
+    void whoWaitsAsksNothing() throws Exception {
+        try (Server own = new Server();
+                LockwardClient client = own.client()) {
+            RegistryLock one = new LockwardLockRegistry(client, "").obtain(key);
+            one.lock();
+            FutureTask<Boolean> waiter = start(() -> one.tryLock(600, TimeUnit.MILLISECONDS));
+            assertFalse(waiter.get(30, TimeUnit.SECONDS));
+            String asked = own.call("INFO", "commandstats").toString();
+            // Of the holder; of the waiter, first whether it is free and then in the queue.
+            assertTrue(asked.contains("cmdstat_lock.acquire:calls=3,"), asked);
+            one.unlock();
+        }
+    }
+
+    @Test
+    void whoIsInterruptedLeavesTheQueue() throws Exception {
+        lock.lock();
+        CompletableFuture<Boolean> interrupted = new CompletableFuture<>();
+        Thread waiter = new Thread(() -> {
+            try {
+                lock.lockInterruptibly();
+            } catch (InterruptedException expected) {
+                interrupted.complete(true);
+            }
+        });
+        waiter.start();
+        eventually(() -> SERVER.waiters(name) == 1);
+        waiter.interrupt();
+        assertTrue(interrupted.get(30, TimeUnit.SECONDS));
+        assertEquals(0, SERVER.waiters(name));
+        lock.unlock();
+    }
+
+    @Test
+    void whoDoesNotHoldItIsTold() {
+        assertThrows(IllegalStateException.class, lock::unlock);
+        assertThrows(IllegalStateException.class, () -> REGISTRY.renewLock(key));
+        assertThrows(IllegalStateException.class, () -> REGISTRY.renewLock(key, Duration.ofSeconds(1)));
+    }
+
+    @Test
+    void whoHasLostItIsTold() {
+        lock.lock();
+        SERVER.call("DEL", name);
+        ConcurrentModificationException lost = assertThrows(ConcurrentModificationException.class, lock::unlock);
+        assertInstanceOf(LockLostException.class, lost.getCause());
+        assertThrows(IllegalStateException.class, lock::unlock);
+        lock.lock();
+        lock.unlock();
+    }
+
+    @Test
+    void whoReentersALockThatIsLostDoesNotGetIt() {
+        lock.lock();
+        SERVER.call("DEL", name);
+        assertThrows(CannotAcquireLockException.class, lock::lock);
+        assertThrows(ConcurrentModificationException.class, lock::unlock);
+    }
+
+    @Test
+    void whatTheServerRefusesIsTold() {
+        SERVER.call("SET", name, "a string");
+        assertThrows(CannotAcquireLockException.class, lock::lock);
+        assertThrows(CannotAcquireLockException.class, lock::lockInterruptibly);
+        assertThrows(CannotAcquireLockException.class, lock::tryLock);
+        assertThrows(CannotAcquireLockException.class, () -> lock.tryLock(1, TimeUnit.SECONDS));
+        assertThrows(CannotAcquireLockException.class, () -> lock.lock(Duration.ofSeconds(1)));
+    }
+
+    @Test
+    void aLeaseIsNotRenewed() throws Exception {
+        lock.lock(Duration.ofMillis(200));
+        eventually(() -> !SERVER.isLocked(name));
+        assertThrows(ConcurrentModificationException.class, lock::unlock);
+        assertTrue(lock.tryLock(Duration.ZERO, Duration.ofMinutes(5)));
+        assertTrue(leaseLeft() > 200_000);
+        assertFalse(elsewhere(() -> lock.tryLock(Duration.ofMillis(20), Duration.ofMinutes(5))));
+        lock.unlock();
+        assertThrows(IllegalArgumentException.class, () -> lock.lock(Duration.ofNanos(1)));
+        assertThrows(IllegalArgumentException.class, () -> lock.tryLock(Duration.ZERO, Duration.ofMillis(-1)));
+    }
+
+    @Test
+    void aLeaseIsRenewedWhenAsked() {
+        lock.lock(Duration.ofSeconds(10));
+        REGISTRY.renewLock(key, Duration.ofMinutes(5));
+        assertTrue(leaseLeft() > 200_000);
+        REGISTRY.renewLock(key);
+        assertTrue(leaseLeft() > 200_000);
+        lock.unlock();
+        assertFalse(SERVER.isLocked(name));
+    }
+
+    private long leaseLeft() {
+        return (Long) SERVER.call("PTTL", name).get(0);
+    }
+
+    @Test
+    void springIntegrationExecutesUnderIt() throws Exception {
+        LockRegistry<?> registry = REGISTRY;
+        assertTrue(registry.executeLocked(key, () -> SERVER.isLocked(name)));
+        assertFalse(SERVER.isLocked(name));
+        lock.lock();
+        assertInstanceOf(
+                TimeoutException.class,
+                assertThrows(ExecutionException.class, () -> start(() -> {
+                                    registry.executeLocked(key, Duration.ofMillis(20), () -> {});
+                                    return null;
+                                })
+                                .get(30, TimeUnit.SECONDS))
+                        .getCause());
+        lock.unlock();
+    }
+
+    @Test
+    void fromSpringIntegration7OnItIsOneOfItsOwn() {
+        String its = "org.springframework.integration.support.locks.DistributedLock";
+        if (ClassUtils.isPresent(its, null)) {
+            assertTrue(ClassUtils.resolveClassName(its, null).isInstance(lock));
+        }
+    }
+
+    @Test
+    void itsTokenIsKnown() {
+        lock.lock();
+        assertTrue(lock.lockward().fencingToken() > 0);
+        lock.unlock();
+    }
+}
