@@ -2,7 +2,6 @@ package dev.lockward.spring;
 
 import static dev.lockward.spring.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.lockward.LockwardClient;
 import java.util.ArrayList;
@@ -81,10 +80,12 @@ class LeaderElectionTest {
 
     @Test
     void aLeaderYields() {
-        Context first = leader().getContext();
-        first.yield();
-        eventually(() -> leaders().size() == 1 && leaders().get(0).getContext() != first);
-        assertTrue(!first.isLeader());
+        LockRegistryLeaderInitiator first = leader();
+        eventually(() -> {
+            // The others stand in the queue nearly always.
+            first.getContext().yield();
+            return leaders().size() == 1 && leaders().get(0) != first;
+        });
     }
 
     /** Whose it is, as LOCK.INFO tells. */

@@ -118,8 +118,12 @@ final class Server implements AutoCloseable {
         end();
     }
 
-    private void end() {
+    void kill() {
         process.destroyForcibly();
+    }
+
+    private void end() {
+        kill();
         folder.resolve("log").toFile().delete();
         folder.toFile().delete();
     }
