@@ -10,6 +10,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.cluster.api.async.RedisClusterAsyncCommands;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.output.ArrayOutput;
@@ -28,7 +29,6 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.springframework.data.redis.RedisSystemException;
-import org.springframework.data.redis.connection.lettuce.LettuceConnection;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.data.redis.core.RedisCallback;
 import org.springframework.data.redis.core.StringRedisTemplate;
@@ -95,44 +95,50 @@ class StringRedisTemplateTest {
                 .startsWith("NOTHELD "));
     }
 
-    /** The connection itself, not the proxy around it, can be told what reply to expect. */
-    private static Object exposed(String command, CommandOutput<byte[], byte[], ?> output, String... words) {
-        RedisCallback<Object> callback =
-                connection -> ((LettuceConnection) connection).execute(command, output, words(words));
-        return REDIS.execute(callback, true);
+    /** Lettuce's own connection, which the template uses, can be told what reply to expect. */
+    @SuppressWarnings("unchecked")
+    private static <T> T dispatch(String command, CommandOutput<byte[], byte[], T> output, String... words) {
+        return REDIS.execute((RedisCallback<T>) connection -> {
+            RedisClusterAsyncCommands<byte[], byte[]> lettuce =
+                    (RedisClusterAsyncCommands<byte[], byte[]>) connection.getNativeConnection();
+            CommandArgs<byte[], byte[]> arguments = new CommandArgs<>(ByteArrayCodec.INSTANCE).addKeys(words(words));
+            return lettuce.dispatch(new Name(command), output, arguments)
+                    .toCompletableFuture()
+                    .join();
+        });
     }
 
     @Test
     void lettucesConnectionCan() {
-        List<?> grant = (List<?>) exposed("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
+        List<?> grant = dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
         assertInstanceOf(Long.class, grant.get(0));
         assertEquals(
                 Collections.singletonList(null),
-                exposed("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "you"));
-        assertEquals(0L, exposed("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
+                dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "you"));
+        assertEquals(0L, dispatch("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
     }
 
     @Test
     void whoWaitsOnTheSharedConnectionHoldsUpAllOthers() throws Exception {
-        exposed("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
-        CompletableFuture<Object> waiter = CompletableFuture.supplyAsync(() ->
-                exposed("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "you", "BLOCK", "20000"));
+        dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
+        CompletableFuture<List<Object>> waiter = CompletableFuture.supplyAsync(() ->
+                dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "you", "BLOCK", "20000"));
         eventually(() -> SERVER.waiters(key) == 1);
         CompletableFuture<Boolean> other = CompletableFuture.supplyAsync(() -> REDIS.hasKey(key));
-        CompletableFuture<Object> release = CompletableFuture.supplyAsync(
-                () -> exposed("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
+        CompletableFuture<Long> release = CompletableFuture.supplyAsync(
+                () -> dispatch("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
         // Whoever else asks is answered. These two are not: even the release stands behind the waiter.
         assertEquals(1, SERVER.waiters(key));
         assertFalse(other.isDone() || release.isDone());
         SERVER.call("DEL", key);
-        assertInstanceOf(Long.class, ((List<?>) waiter.get(30, TimeUnit.SECONDS)).get(0));
+        assertInstanceOf(Long.class, waiter.get(30, TimeUnit.SECONDS).get(0));
         assertTrue(other.get(30, TimeUnit.SECONDS));
         assertThrows(Exception.class, () -> release.get(30, TimeUnit.SECONDS));
     }
 
     @Test
     void whoWaitsHasAConnectionOfItsOwn() throws Exception {
-        exposed("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
+        dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
         RedisClient client = (RedisClient) CONNECTIONS.getRequiredNativeClient();
         try (StatefulRedisConnection<String, String> own = client.connect()) {
             CommandArgs<String, String> words = new CommandArgs<>(StringCodec.UTF8)
@@ -143,7 +149,7 @@ class StringRedisTemplateTest {
             CompletableFuture<List<Object>> waiter = CompletableFuture.supplyAsync(
                     () -> own.sync().dispatch(new Name("LOCK.ACQUIRE"), new ArrayOutput<>(StringCodec.UTF8), words));
             eventually(() -> SERVER.waiters(key) == 1);
-            assertEquals(0L, exposed("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
+            assertEquals(0L, dispatch("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
             assertInstanceOf(Long.class, waiter.get(30, TimeUnit.SECONDS).get(0));
         }
     }
