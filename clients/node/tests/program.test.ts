@@ -76,11 +76,11 @@ test("a program does not end while it waits", async () => {
 test("a process stopped for longer than its lease knows", async () => {
   const { child, told, ended } = run(`${BEGIN}
     const lock = await lockward.acquire("stopped", { lease: 1_000 });
-    console.log("held");
     process.on("SIGUSR2", async () => {
       console.log(lock.held, await lock.release().catch((error) => error.name), lock.signal.aborted);
       process.exit();
     });
+    console.log("held");
   `);
   await eventually(() => told.out === "held\n");
   child.kill("SIGSTOP");
