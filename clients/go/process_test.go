@@ -1,0 +1,56 @@
+package lockward_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockward"
+)
+
+func TestAProcessThatStandsStillPastItsLeaseKnows(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	process := exec.Command(os.Args[0], "-test.run=^TestHolder$")
+	process.Env = append(os.Environ(), "LOCKWARD_TEST_ADDR="+s.addr)
+	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	input, err := process.StdinPipe()
+	check(t, err)
+	output, err := process.StdoutPipe()
+	check(t, err)
+	check(t, process.Start())
+	defer func() { _ = process.Process.Kill(); _ = process.Wait() }()
+	said := bufio.NewScanner(output)
+	if !said.Scan() || said.Text() != "held" {
+		t.Fatal(said.Text())
+	}
+	check(t, process.Process.Signal(syscall.SIGSTOP))
+	eventually(t, "the lease is over", func() bool { holders, _ := s.info("k"); return holders == nil })
+	_, err = fmt.Fprintln(input)
+	check(t, err)
+	check(t, process.Process.Signal(syscall.SIGCONT))
+	if !said.Scan() || !strings.HasPrefix(said.Text(), "false lockward: the lock is lost: its lease is over") {
+		t.Fatal(said.Text())
+	}
+}
+
+// TestHolder is what the other process does.
+func TestHolder(t *testing.T) {
+	addr := os.Getenv("LOCKWARD_TEST_ADDR")
+	if addr == "" {
+		t.Skip("it belongs to another test")
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	lock := acquire(t, newClient(t, rdb), "k", lockward.WithLease(time.Second))
+	fmt.Println("held")
+	bufio.NewScanner(os.Stdin).Scan()
+	fmt.Println(lock.Held(), lock.Release(t.Context()))
+}
