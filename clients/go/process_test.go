@@ -26,7 +26,7 @@ func TestAProcessThatStandsStillPastItsLeaseKnows(t *testing.T) {
 	output, err := process.StdoutPipe()
 	check(t, err)
 	check(t, process.Start())
-	defer func() { _ = process.Process.Kill(); _ = process.Wait() }()
+	defer func() { _ = process.Process.Kill() }()
 	said := bufio.NewScanner(output)
 	if !said.Scan() || said.Text() != "held" {
 		t.Fatal(said.Text())
@@ -39,6 +39,9 @@ func TestAProcessThatStandsStillPastItsLeaseKnows(t *testing.T) {
 	if !said.Scan() || !strings.HasPrefix(said.Text(), "false lockward: the lock is lost: its lease is over") {
 		t.Fatal(said.Text())
 	}
+	for said.Scan() {
+	}
+	check(t, process.Wait())
 }
 
 // TestHolder is what the other process does.
