@@ -28,7 +28,7 @@ final class Attempts {
     private static final long GRACE = TimeUnit.SECONDS.toNanos(2);
 
     /** An attempt is given so much time at least: the first one has to connect. */
-    private static final long LEAST = TimeUnit.SECONDS.toNanos(1);
+    private static final long LEAST = TimeUnit.SECONDS.toNanos(2);
 
     private static final long OUTAGE = TimeUnit.SECONDS.toNanos(1);
 

@@ -197,25 +197,24 @@ class LockTest {
             lock.lock();
             assertFalse(mine.tryLock());
             proxy.delays.set(connected);
-            List<Integer> order = Collections.synchronizedList(new ArrayList<>());
-            List<Running<Boolean>> threads = new ArrayList<>();
-            for (int i = 0; i < 2; i++) {
-                int number = i;
-                int accepted = proxy.accepted.get();
-                threads.add(Threads.run(() -> {
-                    mine.lock();
-                    order.add(number);
-                    mine.unlock();
-                }));
-                eventually(() -> proxy.accepted.get() > accepted);
+            Running<Boolean> first = Threads.run(() -> {
+                mine.lock();
+                mine.unlock();
+            });
+            eventually(() -> proxy.delays.get() == null);
+            int pings = proxy.pings.get();
+            Running<Boolean> second = Threads.run(() -> {
+                mine.lock();
+                mine.unlock();
+            });
+            eventually(() -> proxy.pings.get() > pings); // the second one is connected
+            for (int i = 0; i < 50; i++) {
+                assertEquals(0, SERVER.waiters(name));
             }
             connected.countDown();
             eventually(() -> SERVER.waiters(name) == 2);
             lock.unlock();
-            for (Running<Boolean> thread : threads) {
-                thread.join();
-            }
-            assertEquals(List.of(0, 1), order);
+            assertTrue(first.join() && second.join());
         }
     }
 
@@ -439,10 +438,14 @@ class LockTest {
                 .lease(Duration.ofSeconds(1))
                 .onLost(loss -> told.countDown())
                 .build()) {
-            Threads.run(() -> brief.getLock(name).lock()).join();
+            Tenure tenure = Threads.start(() -> {
+                        brief.getLock(name).lock();
+                        return brief.mine(name);
+                    })
+                    .join();
+            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertFalse(tenure.isHeld());
             eventually(() -> !lock.isLocked());
-            assertTrue(lock.tryLock());
-            lock.unlock();
         }
     }
 

@@ -30,7 +30,7 @@ final class Proxy implements AutoCloseable {
     /** For what the next connection waits before anything passes. */
     final AtomicReference<@Nullable CountDownLatch> delays = new AtomicReference<>();
 
-    final AtomicInteger accepted = new AtomicInteger();
+    final AtomicInteger pings = new AtomicInteger();
     final AtomicInteger lost = new AtomicInteger();
 
     Proxy(int server) throws IOException {
@@ -49,7 +49,6 @@ final class Proxy implements AutoCloseable {
     private void serve(Socket client) throws IOException {
         Socket upstream = new Socket(InetAddress.getLoopbackAddress(), server);
         CountDownLatch delay = delays.getAndSet(null);
-        accepted.incrementAndGet();
         sockets.add(client);
         sockets.add(upstream);
         AtomicInteger doomed = new AtomicInteger();
@@ -71,6 +70,7 @@ final class Proxy implements AutoCloseable {
                         doomed.set(1);
                     }
                     upstream.getOutputStream().write(bytes, 0, n);
+                    pings.addAndGet(request.contains("PING") ? 1 : 0);
                 }
             }
         });

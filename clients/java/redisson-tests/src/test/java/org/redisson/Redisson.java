@@ -32,6 +32,7 @@ public class Redisson {
             builder.lease(Duration.ofMillis(config.getLockWatchdogTimeout()));
         }
         LockwardClient client = builder.build();
+        commands(address).ping(); // what is asked later is asked without delay
         return fake(RedissonClient.class, (proxy, method, arguments) -> switch (method.getName()) {
             case "getLock", "getFairLock" -> lock(address, client.getLock((String) arguments[0]));
             case "getConfig" -> config;
