@@ -117,6 +117,9 @@ def test_a_slot_that_moves_takes_its_lock_along(nodes: Any) -> None:
     source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
     source.execute_command("MIGRATE", "127.0.0.1", nodes[1].port, name, 0, 5000)
     assert lock.owned()  # by ASK
+    new = Lock(cluster, "{c}new")
+    assert new.acquire() and new.held
+    new.release()
     for client in (target, source):
         client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
     eventually(lambda: waiters(target, name) == 1)

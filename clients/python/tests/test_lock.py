@@ -297,6 +297,18 @@ def test_who_may_not_get_in_is_told_at_once(client: redis.Redis, server: Any) ->
         Lock(few, "a", patience=1000).acquire()
 
 
+def test_who_may_not_ask_for_the_lease_is_left_no_grant(client: redis.Redis, server: Any) -> None:
+    """Without LOCK.INFO nobody knows how long the server's own lease is."""
+    commands = ["+@connection", "+lock.acquire", "+lock.release", "+lock.renew"]
+    client.acl_setuser("unseeing", enabled=True, passwords="+right", keys="*", commands=commands, reset=True)
+    with server.client(username="unseeing", password="right") as unseeing:
+        with pytest.raises(LockRefused, match="NOPERM"):
+            Lock(unseeing, "a").acquire()
+        assert holders(client, "a") == []
+        with Lock(unseeing, "a", timeout=60) as lock:
+            assert lock.held
+
+
 def test_an_on_lost_that_fails_stops_nothing(client: redis.Redis) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("not today")

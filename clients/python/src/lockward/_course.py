@@ -290,20 +290,29 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
 
     sent, replies, _ = yield from persistently(attempt, try_until)
     while True:
-        grant = _read(claim, replies)
+        try:
+            grant = _read(claim, replies)
+        except LockRefused:
+            if not isinstance(replies[0], ResponseError):  # what was refused came after the grant
+                yield from _withdrawing(claim)
+            raise
         if grant is not None:
             token, holds, lease = grant
-            if monotonic() - sent <= lease / 3000:
-                break
-            # By our clock the lease of a grant that was long in coming may be over: have a new one before anybody relies on it.
-            renewal = ("LOCK.RENEW", claim.key, claim.owner, "PX", lease, "TOKEN", token, "HOLDS", holds)
-            sent, [reply, *_], _ = yield from once(claim.key, (renewal,), patience)
-            if not isinstance(reply, ResponseError):
-                break
-            if not gone(reply):
-                raise told(LockRefused, words(reply), claim.key)
+            over = "its lease is over"
+            if lease > 0:
+                if monotonic() - sent <= lease / 3000:
+                    break
+                # By our clock the lease of a grant that was long in coming may be over: have a new one before it is relied on.
+                renewal = ("LOCK.RENEW", claim.key, claim.owner, "PX", lease, "TOKEN", token, "HOLDS", holds)
+                sent, [reply, *_], _ = yield from once(claim.key, (renewal,), patience)
+                if not isinstance(reply, ResponseError):
+                    break
+                if not gone(reply):
+                    yield from _withdrawing(claim)
+                    raise told(LockRefused, words(reply), claim.key)
+                over = words(reply)
             if claim.holds > 1:
-                raise told(LockLost, f"The lock was lost: {words(reply)}", claim.key)
+                raise told(LockLost, f"The lock was lost: {over}", claim.key)
         if monotonic() >= until:
             return None
         sent, replies, _ = yield from persistently(wait, until)
@@ -316,7 +325,7 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
 
 
 def _read(claim: Claim, replies: list[Any]) -> tuple[int, int, int] | None:
-    """Token, holds and lease."""
+    """Token, holds and lease; the lease is 0 when it is over."""
     grant = replies[0]
     if grant is None:
         return None

@@ -233,7 +233,8 @@ class Link:
 def _exchange(connection: Any, ask: Ask) -> list[Any]:
     until = None if ask.limit is None else monotonic() + ask.limit
     asking = ask.redirect is not None and ask.redirect.asking
-    commands = (("ASKING",), *ask.commands) if asking else ask.commands
+    # It counts for the next command alone.
+    commands = [each for command in ask.commands for each in (("ASKING",), command)] if asking else ask.commands
     connection.send_packed_command(connection.pack_commands(commands), check_health=False)
     replies: list[Any] = []
     for _ in commands:
@@ -245,7 +246,7 @@ def _exchange(connection: Any, ask: Ask) -> list[Any]:
             raise
         except ResponseError as error:
             replies.append(error)
-    return replies[1:] if asking else replies
+    return replies[1::2] if asking else replies
 
 
 _links: weakref.WeakKeyDictionary[Any, Link] = weakref.WeakKeyDictionary()

@@ -234,7 +234,8 @@ async def _stop(exchange: asyncio.Future[Any]) -> None:
 
 async def _exchange(connection: Any, ask: Ask) -> list[Any]:
     asking = ask.redirect is not None and ask.redirect.asking
-    commands = (("ASKING",), *ask.commands) if asking else ask.commands
+    # It counts for the next command alone.
+    commands = [each for command in ask.commands for each in (("ASKING",), command)] if asking else ask.commands
     await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
     replies: list[Any] = []
     for _ in commands:
@@ -244,7 +245,7 @@ async def _exchange(connection: Any, ask: Ask) -> list[Any]:
             raise
         except ResponseError as error:
             replies.append(error)
-    return replies[1:] if asking else replies
+    return replies[1::2] if asking else replies
 
 
 _links: weakref.WeakKeyDictionary[Any, Link] = weakref.WeakKeyDictionary()
