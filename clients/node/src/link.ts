@@ -70,7 +70,7 @@ export class Link {
   private constructor(client: RedisClient) {
     this.#port = portOf(client);
     this.#port.onEnd(() => {
-      this.#closing.abort(new Error("the client is closed"));
+      this.#closing.abort(closed());
       this.#closing = crowded(new AbortController());
       for (const node of this.#nodes.values()) node.close();
     });
@@ -102,7 +102,7 @@ export class Link {
     let failures = 0;
     for (let turn = 0, hops = 0; ; ) {
       request.signal?.throwIfAborted();
-      if (this.#port.isEnded()) throw this.#unreachable(request, new Error("the client is closed"));
+      if (this.#port.isEnded()) throw this.#unreachable(request, closed());
       const closing = this.#closing.signal;
       const sent = now();
       let cause: Error;
@@ -295,6 +295,11 @@ class Node {
 /** Milliseconds before the next attempt: none at first, as the connection may have been cut while it was idle. */
 function backOff(failures: number): number {
   return failures === 0 ? 0 : Math.min(1_000, 25 * 2 ** Math.min(failures, 6)) * (0.5 + Math.random() / 2);
+}
+
+/** In the words of ioredis. */
+function closed(): Error {
+  return new Error("Connection is closed.");
 }
 
 /** Any number may listen. */

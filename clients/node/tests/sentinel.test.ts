@@ -58,8 +58,8 @@ describe("a failover", { concurrency: 2 }, () => {
     test(`${name}: it leaves holders and waiters as they are`, { timeout: 120_000 }, async () => {
       const { primary, replica, sentinel } = await watched();
       const lockward = new Lockward(await client(sentinel), { patience: 60_000 });
-      const lock = await lockward.acquire("a");
-      await eventually(async () => (await replica.info("a")).holders.length === 1);
+      const lock = await lockward.acquire("a", { replicas: { count: 1, within: 10_000 } });
+      assert.equal((await replica.info("a")).holders.length, 1);
       const waiting = lockward.acquire("a");
       await eventually(() => primary.waiters("a"));
       const isPrimary = async () => `${await replica.ask(["INFO", "replication"])}`.includes("role:master");
