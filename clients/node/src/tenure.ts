@@ -109,21 +109,14 @@ export class Tenure {
       this.check();
       const holds = this.#holds + 1;
       const { key, owner } = this.claim;
-      const { reply, sent } = await this.#ask(() => [
-        "LOCK.ACQUIRE",
-        key,
-        owner,
-        "PX",
-        this.#leaseLeft(),
-        "HOLDS",
-        holds,
-      ]);
-      this.#holds = holds;
+      const lease = this.#leaseLeft();
+      const { reply, sent } = await this.#ask(() => ["LOCK.ACQUIRE", key, owner, "PX", lease, "HOLDS", holds]);
       if (isGone(reply)) this.#lose(said(reply));
       this.check();
       this.#answered(reply);
+      this.#holds = holds;
       this.#entered += 1;
-      if (this.#isRenewed) this.#deadline = Math.max(this.#deadline, deadline(sent, this.#lease));
+      if (this.#isRenewed) this.#deadline = Math.max(this.#deadline, deadline(sent, lease));
     });
   }
 
@@ -191,7 +184,9 @@ export class Tenure {
     try {
       const lease = this.#leaseLeft();
       const sent = await this.#renewOnce(lease, true);
-      if (this.#isRenewed) this.#deadline = deadline(sent, this.#lease);
+      // Of this lease, not of one that was set meanwhile: the last to be answered is what the server has.
+      const end = deadline(sent, lease);
+      this.#deadline = this.#isRenewed ? end : Math.min(this.#deadline, end);
     } catch {
       // It is lost, or is tried again before long.
       this.#retryAt = now() + 1_000;
