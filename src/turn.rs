@@ -202,9 +202,9 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, no
         }
     }
     effects.clear();
-    let waits = waits.take();
+    let next = waits.take().map(|waits| (waits.line, waits.due));
     state::with(|state| {
-        if let Some(Waits { line, due, .. }) = waits {
+        if let Some((line, due)) = next {
             state.set_due(line, due, now.mono);
         }
         state.decided = Some(decided);

@@ -182,7 +182,7 @@ impl<H> Effects<H> {
     }
 
     /// Records one change of `lock` and carries it out.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, now: Now) {
         self.record(&change, now);
         lock.apply(change, now);

@@ -188,7 +188,7 @@ impl Lock {
         (fit && count > 0).then(|| Self::pack(Loose { holders: holders.into(), expires_at }))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn held_by_one(holder: Holder, expires_at: WallTime) -> Self {
         Self(match Packed::new(holder, expires_at) {
             Ok(packed) => Rest::One(packed),
@@ -256,6 +256,15 @@ impl Lock {
         }
     }
 
+    /// Whether the lease of a holder is over.
+    #[inline]
+    pub(crate) fn has_one_over(&self, now: Instant) -> bool {
+        match &self.0 {
+            Rest::One(packed) => packed.holder().is_over(now),
+            Rest::List { holders, .. } => holders.iter().any(|holder| holder.is_over(now)),
+        }
+    }
+
     /// Whether a request that names `slots` fits beside the present holders: counting it, they are no more than the
     /// number it named and no more than the number that any of them named.
     #[must_use]
@@ -309,7 +318,7 @@ impl Lock {
     }
 
     /// Carries out one change: the only way a lock changes, on a primary, on a replica and from a file.
-    #[inline]
+    #[inline(always)]
     pub fn apply(&mut self, change: Change, now: Now) {
         match (&self.0, change) {
             // What happens to most locks needs no unpacking: somebody takes one that is free, and gives it back.

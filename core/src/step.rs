@@ -141,9 +141,12 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     /// Ends the tenures whose lease is over, and serves the line.
+    #[inline(always)]
     pub fn settle(&mut self) {
         let now = self.now.mono;
-        self.end_all(|holder| holder.is_over(now), End::LeaseOver, Event::LeaseOver);
+        if self.lock.has_one_over(now) {
+            self.end_all(|holder| holder.is_over(now), End::LeaseOver, Event::LeaseOver);
+        }
         self.serve();
     }
 
@@ -183,10 +186,8 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         self.effects.events.push(event);
     }
 
+    #[inline(never)]
     fn end_all(&mut self, ends: impl Fn(Holder<&Owner>) -> bool, end: End, event: Event) {
-        if !self.lock.holders().any(&ends) {
-            return;
-        }
         let ended = self.lock.holders().filter(|holder| ends(*holder));
         for holder in ended.clone() {
             match end {
@@ -206,6 +207,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// Whether the owner is let in as a holder: not while there are more holders than it names now. A tenure that is only
     /// remembered may have ended, and another's have begun, in calls that were forgotten: an owner that asks for its
     /// first hold then is none that holds the lock.
+    #[inline(always)]
     fn re_enters(&self, request: &AcquireRequest) -> bool {
         let Some(known) = self.lock.holder(&request.owner) else { return false };
         request.slots.allows(self.lock.holders().len())
@@ -238,6 +240,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         }
     }
 
+    #[inline(never)]
     fn serve_line(&mut self, line: LineId) {
         while let Some(first) = self.room.front(line) {
             let request = &first.ticket.request;
@@ -282,6 +285,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     /// Grants a request that fits: a re-entry, or a new tenure.
+    #[inline(always)]
     fn admit(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
         let deadline = self.now.mono.after(request.lease);
         if let Some(known) = self.lock.holder(&request.owner) {
@@ -328,6 +332,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     /// The holds left and, when the tenure has ended with this, since when it had lasted.
+    #[inline(always)]
     fn give_back(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
         let Some(known) = self.lock.holder(&request.owner) else {
             // A repeat of the release that ended the tenure: none are left, as it named.

@@ -83,6 +83,7 @@ impl<'a> OpenKey<'a> {
     }
 
     /// Stores `lock`, and its TTL, in a key that holds nothing. One that is free has no key.
+    #[inline(always)]
     pub fn create(&mut self, lock: Lock) {
         if lock.is_free() {
             return;
