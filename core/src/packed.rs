@@ -24,6 +24,7 @@ pub struct Packed {
 
 impl Packed {
     /// Packs a holder; gives it back when a number does not fit.
+    #[inline(always)]
     pub fn new(holder: Holder, expires_at: WallTime) -> Result<Self, Holder> {
         let Some((holds_and_token, deadline_and_slots, length_and_drift)) = Self::pairs(&holder, expires_at)
         else {
@@ -32,6 +33,7 @@ impl Packed {
         Ok(Self { owner: holder.owner, holds_and_token, deadline_and_slots, length_and_drift })
     }
 
+    #[inline(always)]
     fn pairs(holder: &Holder, expires_at: WallTime) -> Option<(Pair<54>, Pair<8>, Pair<23>)> {
         let (token, deadline) = (holder.token.get().cast_signed(), holder.deadline.as_micros());
         let length = deadline.checked_sub(holder.since.as_micros())?;
