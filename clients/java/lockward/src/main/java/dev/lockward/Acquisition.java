@@ -46,10 +46,7 @@ final class Acquisition {
                     replies = attempt();
                 }
             }
-        } catch (InterruptedException
-                | LockUnreachableException
-                | LockUnreplicatedException
-                | IllegalStateException given) {
+        } catch (InterruptedException | RuntimeException given) {
             attempts.withdraw(claim.withdraw(0));
             throw given;
         } finally {

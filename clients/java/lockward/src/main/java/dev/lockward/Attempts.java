@@ -30,6 +30,10 @@ final class Attempts {
     /** An attempt is given so much time at least: the first one has to connect. */
     private static final long LEAST = TimeUnit.SECONDS.toNanos(2);
 
+    /** How long who leaves waits until that is heard. */
+    private static final long FAREWELL = TimeUnit.SECONDS.toNanos(1);
+
+    /** An attempt that has lasted longer was no failure to connect: pauses start anew. */
     private static final long OUTAGE = TimeUnit.SECONDS.toNanos(1);
 
     private final Servers servers;
@@ -170,7 +174,7 @@ final class Attempts {
         CompletableFuture<Void> closed = line.thenCompose(StatefulRedisConnection::closeAsync);
         if (line.isDone()) {
             try {
-                Clock.await(closed, LEAST, false);
+                Clock.await(closed, FAREWELL, false);
             } catch (InterruptedException | ExecutionException | TimeoutException gone) {
                 // It is left alone: the server finds out by itself.
             }
@@ -184,7 +188,7 @@ final class Attempts {
     /** Gives back what may have been granted meanwhile; best effort, as its lease ends it otherwise. */
     void withdraw(Request request) {
         try {
-            Clock.await(servers.send(name, request), LEAST, false);
+            Clock.await(servers.send(name, request), FAREWELL, false);
         } catch (InterruptedException | ExecutionException | TimeoutException late) {
             // as said
         }

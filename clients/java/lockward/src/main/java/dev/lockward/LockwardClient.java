@@ -159,6 +159,9 @@ public final class LockwardClient implements AutoCloseable {
          * that has not answered for half of it is connected to anew.
          */
         public Builder patience(Duration limit) {
+            if (limit.isZero() || limit.isNegative()) {
+                throw new IllegalArgumentException("a patience is more than 0: " + limit);
+            }
             patience = Clock.span(limit);
             return this;
         }
@@ -168,6 +171,9 @@ public final class LockwardClient implements AutoCloseable {
          * have no place in a queue: they ask once a second, or somewhat more often, whether the lock is free.
          */
         public Builder waitingConnections(int limit) {
+            if (limit < 1) {
+                throw new IllegalArgumentException("one at least: " + limit);
+            }
             waitingConnections = limit;
             return this;
         }
@@ -265,6 +271,9 @@ public final class LockwardClient implements AutoCloseable {
             return false;
         }
         tenure.former = lost;
+        if (lost != null) {
+            lost.former = null; // who never unlocks leaves no more than one behind
+        }
         mine.forgetSome();
         mine.tenures().put(name, tenure);
         return true;
