@@ -311,6 +311,32 @@ class FaultTest {
     }
 
     @Test
+    void aServerThatIsLeftKeepsNoConnections() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client =
+                        server.builder().patience(Duration.ofSeconds(1)).build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            List<Running<Boolean>> waiters = new ArrayList<>();
+            for (int i = 0; i < 4; i++) {
+                waiters.add(Threads.run(() -> {
+                    lock.lock();
+                    lock.unlock();
+                }));
+            }
+            eventually(() -> server.waiters(name) == 4);
+            lock.unlock();
+            for (Running<Boolean> waiter : waiters) {
+                waiter.join();
+            }
+            eventually(() -> server.connections() == 6); // of this test, the shared one, and those that stand by
+            server.call("REPLICAOF", "127.0.0.1", Server.freePort());
+            assertThrows(LockUnreachableException.class, lock::lock);
+            eventually(() -> server.connections() <= 2);
+        }
+    }
+
+    @Test
     void aReleaseThatReachesNoServerSaysSo() throws Exception {
         Server server = new Server();
         try (LockwardClient client =

@@ -174,6 +174,10 @@ final class Server implements AutoCloseable {
         return info(name).map(Info::waiters).orElse(0L);
     }
 
+    long connections() {
+        return call("CLIENT", "LIST", "TYPE", "normal").toString().lines().count() - 1;
+    }
+
     /** The connections of those who wait, next to be served first. */
     List<Long> queue(String name) {
         Map<String, Object> info = map(call("LOCK.INFO", name, "WAITERS", 100));
