@@ -8,6 +8,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.lockward.Threads.Running;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Random;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -44,6 +46,39 @@ class LostReplyTest {
             }
             assertTrue(proxy.lost.get() > 50, "" + proxy.lost);
         }
+    }
+
+    @Test
+    void lostRepliesLetNobodyElseIn() throws Exception {
+        Random random = new Random(11);
+        AtomicInteger inside = new AtomicInteger();
+        AtomicInteger turns = new AtomicInteger();
+        try (Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
+            proxy.losesRequest = request -> request.contains("LOCK.") && random.nextInt(40) == 0;
+            proxy.losesReply = request -> request.contains("LOCK.") && random.nextInt(20) == 0;
+            LockwardLock lock = client.getLock(name);
+            List<Running<Boolean>> threads = new ArrayList<>();
+            for (int i = 0; i < 4; i++) {
+                threads.add(Threads.run(() -> {
+                    for (int turn = 0; turn < 50; turn++) {
+                        lock.lock();
+                        lock.lock();
+                        assertEquals(1, inside.incrementAndGet());
+                        turns.incrementAndGet();
+                        inside.decrementAndGet();
+                        lock.unlock();
+                        lock.unlock();
+                    }
+                }));
+            }
+            for (Running<Boolean> thread : threads) {
+                thread.join();
+            }
+            assertEquals(200, turns.get());
+            assertTrue(proxy.lost.get() > 20, "" + proxy.lost);
+        }
+        assertEquals(0, server.holds(name));
     }
 
     /** Once, for a request that has this in it. */
