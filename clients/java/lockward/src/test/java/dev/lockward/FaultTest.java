@@ -250,6 +250,44 @@ class FaultTest {
         }
     }
 
+    @ParameterizedTest
+    @ValueSource(strings = {"LOCK.RELEASE", "LOCK.ACQUIRE"})
+    void aDenialIsBelievedOnlyAfterTheTokenWasShown(String command) throws Exception {
+        AtomicInteger losses = new AtomicInteger();
+        AtomicInteger asked = new AtomicInteger();
+        try (Server server = new Server();
+                Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port()))
+                        .patience(Duration.ofSeconds(20))
+                        .onLost(loss -> losses.incrementAndGet())
+                        .build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            lock.lock();
+            long token = lock.fencingToken();
+            // The watchdog does not get through before the server has denied what this thread asks.
+            proxy.losesRequest = request -> {
+                asked.addAndGet(request.contains(command) ? 1 : 0);
+                return asked.get() == 0 && request.contains("LOCK.RENEW");
+            };
+            server.arguments.addAll(List.of("--lock.quarantine", "30000"));
+            server.restart();
+            if (command.equals("LOCK.RELEASE")) {
+                lock.unlock();
+                assertEquals(1, server.holds(name));
+            } else {
+                lock.lock();
+                assertEquals(3, server.holds(name));
+                lock.unlock();
+                lock.unlock();
+            }
+            assertEquals(token, server.info(name).orElseThrow().token());
+            lock.unlock();
+            assertEquals(0, server.holds(name));
+            assertEquals(0, losses.get());
+        }
+    }
+
     @Test
     void aServerThatForgetsLosesTheLockAndSaysSo() throws Exception {
         CountDownLatch told = new CountDownLatch(1);

@@ -47,7 +47,13 @@ final class Proxy implements AutoCloseable {
     }
 
     private void serve(Socket client) throws IOException {
-        Socket upstream = new Socket(InetAddress.getLoopbackAddress(), server);
+        Socket upstream;
+        try {
+            upstream = new Socket(InetAddress.getLoopbackAddress(), server);
+        } catch (IOException down) {
+            client.close();
+            return;
+        }
         CountDownLatch delay = delays.getAndSet(null);
         sockets.add(client);
         sockets.add(upstream);
