@@ -21,24 +21,28 @@ class PauseTest {
     private final String name = "pause:" + UUID.randomUUID();
 
     /** What runs in a process of its own: says what it has, and does what it is told by a line. */
-    public static void main(String[] args) throws Exception {
-        CountDownLatch lost = new CountDownLatch(1);
-        try (LockwardClient client = LockwardClient.builder(Server.uri(Integer.parseInt(args[0])))
-                .lease(Duration.ofMillis(500))
-                .build()) {
-            LockwardLock lock = client.getLock(args[1]);
-            System.out.println("asking");
-            lock.lock();
-            lock.onLost(loss -> lost.countDown());
-            System.out.println(lock.fencingToken());
-            System.in.read();
-            System.out.println(lock.isHeldByCurrentThread());
-            lost.await();
-            try {
-                lock.unlock();
-                System.out.println("released");
-            } catch (LockLostException loss) {
-                System.out.println("lost");
+    static final class Program {
+        private Program() {}
+
+        public static void main(String[] args) throws Exception {
+            CountDownLatch lost = new CountDownLatch(1);
+            try (LockwardClient client = LockwardClient.builder(Server.uri(Integer.parseInt(args[0])))
+                    .lease(Duration.ofMillis(500))
+                    .build()) {
+                LockwardLock lock = client.getLock(args[1]);
+                System.out.println("asking");
+                lock.lock();
+                lock.onLost(loss -> lost.countDown());
+                System.out.println(lock.fencingToken());
+                System.in.read();
+                System.out.println(lock.isHeldByCurrentThread());
+                lost.await();
+                try {
+                    lock.unlock();
+                    System.out.println("released");
+                } catch (LockLostException loss) {
+                    System.out.println("lost");
+                }
             }
         }
     }
@@ -52,7 +56,7 @@ class PauseTest {
                             Path.of(System.getProperty("java.home"), "bin/java").toString(),
                             "-cp",
                             System.getProperty("java.class.path"),
-                            PauseTest.class.getName(),
+                            Program.class.getName(),
                             String.valueOf(SERVER.port),
                             name)
                     .redirectError(ProcessBuilder.Redirect.DISCARD)
