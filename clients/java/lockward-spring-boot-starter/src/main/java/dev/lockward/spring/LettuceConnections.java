@@ -3,6 +3,7 @@ package dev.lockward.spring;
 import dev.lockward.LockwardClient;
 import io.lettuce.core.RedisURI;
 import java.util.List;
+import java.util.Objects;
 import java.util.stream.Stream;
 import org.springframework.data.redis.connection.RedisClusterConfiguration;
 import org.springframework.data.redis.connection.RedisConfiguration;
@@ -39,7 +40,10 @@ final class LettuceConnections {
         RedisClusterConfiguration cluster = connections.getClusterConfiguration();
         if (cluster != null) {
             return cluster.getClusterNodes().stream()
-                    .map(node -> uri(RedisURI.create(node.getRequiredHost(), node.getRequiredPort()), cluster))
+                    .map(node -> uri(
+                            RedisURI.create(
+                                    Objects.requireNonNull(node.getHost()), Objects.requireNonNull(node.getPort())),
+                            cluster))
                     .toList();
         }
         RedisSentinelConfiguration sentinels = connections.getSentinelConfiguration();
