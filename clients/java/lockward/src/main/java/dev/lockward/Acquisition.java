@@ -26,14 +26,24 @@ final class Acquisition {
     @Nullable
     Grant within(long wait, long patience, Semaphore waiting) throws InterruptedException {
         long until = Clock.now() + wait;
+        long late = Clock.now() + patience;
         attempts.within(wait == 0 || wait == Clock.FOREVER ? patience : wait);
         boolean isPlaced = false;
         try {
             List<Object> replies = attempt();
             for (int turns = 0; ; turns++) {
                 Grant grant = grant(replies, patience);
-                if (grant != null || Clock.left(until) <= 0) {
+                if (grant != null) {
                     return grant;
+                }
+                if (Clock.left(until) <= 0) {
+                    if (!isGrant(replies) || Clock.left(late) <= 0) {
+                        return null;
+                    }
+                    // It was not busy, but too late: the first one had to connect, say.
+                    attempts.within(Clock.left(late));
+                    replies = attempt();
+                    continue;
                 }
                 attempts.within(Clock.left(until));
                 isPlaced = isPlaced || waiting.tryAcquire();
@@ -73,6 +83,11 @@ final class Acquisition {
         return replicas == null ? attempts.ask(requests) : attempts.askInLine(() -> requests);
     }
 
+    private static boolean isGrant(List<Object> replies) {
+        return replies.get(0) instanceof List<?> reply && !reply.isEmpty() && reply.get(0) instanceof Long;
+    }
+
+    /** Null when it is busy, or is over by now. */
     private @Nullable Grant grant(List<Object> replies, long patience) throws InterruptedException {
         if (replies.get(0) instanceof Refusal refusal) {
             throw new LockRefusedException(refusal.words());

@@ -1,5 +1,6 @@
 package dev.lockward;
 
+import java.time.Duration;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
@@ -138,6 +139,17 @@ public final class LockwardLock implements Lock {
         Tenure tenure = held();
         tenure.checkHeld();
         return tenure.fencingToken();
+    }
+
+    /**
+     * Gives the lock a lease from now, shorter or longer than it was. Where it is renewed, it is renewed with this one.
+     *
+     * @param lease more than 0, rounded up to milliseconds
+     * @throws LockLostException when the lock has been lost
+     * @throws IllegalMonitorStateException when the current thread does not hold the lock
+     */
+    public void renew(Duration lease) {
+        held().renew(lease);
     }
 
     /**

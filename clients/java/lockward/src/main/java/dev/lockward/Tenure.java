@@ -146,6 +146,21 @@ public final class Tenure implements AutoCloseable {
         }
     }
 
+    /**
+     * Gives the lock back for a time that is to come: nobody has it until then, and the first waiter from then on. It is
+     * held here no more, and its end is no loss.
+     *
+     * @param rest how long nobody is to have it, more than 0, rounded up to milliseconds
+     * @throws LockLostException when the lock had been lost
+     * @throws IllegalMonitorStateException when it has been released already
+     * @throws LockUnreachableException when no server has answered within the client's patience. It ends with its lease
+     */
+    public void releaseAfter(Duration rest) {
+        if (!leave(Clock.lease(rest))) {
+            throw LockwardClient.notHeld(name());
+        }
+    }
+
     /** As {@link #release}, unless it has been released already. */
     @Override
     public void close() {
@@ -230,6 +245,10 @@ public final class Tenure implements AutoCloseable {
      * @return false if there was none
      */
     boolean leave() {
+        return leave(null);
+    }
+
+    private boolean leave(@Nullable Long rest) {
         int left;
         boolean isLost = remaining() <= 0;
         synchronized (this) {
@@ -253,12 +272,17 @@ public final class Tenure implements AutoCloseable {
             throw lost(lose(LEASE_OVER));
         }
         try {
-            release(client.attempts(name(), false), left);
+            Attempts attempts = client.attempts(name(), false);
+            if (rest == null) {
+                release(attempts, left);
+            } else {
+                show(attempts, rest);
+            }
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         } finally {
             synchronized (this) {
-                isReleased = left == 0;
+                isReleased = left == 0 && rest == null;
             }
         }
         return true;

@@ -610,6 +610,52 @@ class LockTest {
     }
 
     @Test
+    void aTenureIsGivenBackForLater() throws Exception {
+        AtomicInteger losses = new AtomicInteger();
+        Tenure tenure = CLIENT.tryAcquire(name, Duration.ZERO, null).orElseThrow();
+        tenure.onLost(loss -> losses.incrementAndGet());
+        tenure.releaseAfter(Duration.ofMinutes(5));
+        assertFalse(tenure.isHeld());
+        assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 250_000);
+        assertThrows(IllegalMonitorStateException.class, () -> tenure.releaseAfter(Duration.ofMinutes(5)));
+
+        Tenure brief = CLIENT.tryAcquire(name + "2", Duration.ZERO, Duration.ofMinutes(5))
+                .orElseThrow();
+        brief.onLost(loss -> losses.incrementAndGet());
+        brief.releaseAfter(Duration.ofMillis(50));
+        assertTrue(CLIENT.getLock(name + "2").tryLock(1, TimeUnit.MINUTES));
+        CLIENT.getLock(name + "2").unlock();
+        assertEquals(0, losses.get());
+
+        Tenure lost = CLIENT.tryAcquire(name + "3", Duration.ZERO, null).orElseThrow();
+        SERVER.call("DEL", name + "3");
+        assertThrows(LockLostException.class, () -> lost.releaseAfter(Duration.ofMinutes(5)));
+        assertEquals(0, SERVER.holds(name + "3"));
+    }
+
+    @Test
+    void aThreadRenewsItsLock() {
+        assertThrows(IllegalMonitorStateException.class, () -> lock.renew(Duration.ofMinutes(5)));
+        lock.lock(1, TimeUnit.MINUTES);
+        lock.renew(Duration.ofMinutes(5));
+        assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 250_000);
+        lock.renew(Duration.ofMinutes(1));
+        assertTrue(SERVER.info(name).orElseThrow().leaseLeft() < 100_000);
+        lock.unlock();
+    }
+
+    @Test
+    void aGrantThatCameTooLateIsAskedForAgain() throws Exception {
+        // Most of these are over by the time that they are known of, the first ones at least: it has to connect.
+        try (LockwardClient cold = SERVER.client()) {
+            for (int i = 0; i < 20; i++) {
+                assertTrue(cold.tryAcquire(name + i, Duration.ZERO, Duration.ofMillis(2))
+                        .isPresent());
+            }
+        }
+    }
+
+    @Test
     void aTenureWithALeaseIsNotRenewed() throws Exception {
         CountDownLatch told = new CountDownLatch(1);
         Tenure tenure =
