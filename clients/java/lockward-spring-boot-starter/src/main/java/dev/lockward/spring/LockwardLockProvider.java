@@ -67,18 +67,14 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
 
         @Override
         protected void doUnlock() {
-            boolean isHeld = tenure.isHeld();
             Duration rest = lockConfiguration.getLockAtLeastFor().minusNanos(System.nanoTime() - begun);
             try {
                 if (rest.isNegative() || rest.isZero()) {
                     tenure.release();
                 } else {
-                    tenure.renew(rest);
+                    tenure.releaseAfter(rest);
                 }
             } catch (LockLostException lost) {
-                if (isHeld) {
-                    return; // lost since: the rest was short
-                }
                 // The task has run, and what has become of it is for its caller to hear.
                 LOGGER.log(System.Logger.Level.WARNING, "the task may not have run alone: " + lost.getMessage());
             } catch (LockwardException error) {

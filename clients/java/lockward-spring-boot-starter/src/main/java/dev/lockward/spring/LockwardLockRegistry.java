@@ -84,7 +84,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
      */
     @Override
     public void renewLock(Object key) {
-        obtain(key).renew();
+        obtain(key).checkHeld();
     }
 
     /**

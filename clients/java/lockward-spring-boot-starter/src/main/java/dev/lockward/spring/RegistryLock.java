@@ -94,19 +94,10 @@ public class RegistryLock implements Lock {
     }
 
     void renew(Duration lease) {
-        long millis = millis(lease);
-        asHolder(() -> {
-            lock.fencingToken();
-            lock.lock(millis, TimeUnit.MILLISECONDS);
-            try {
-                lock.fencingToken();
-            } finally {
-                lock.unlock();
-            }
-        });
+        asHolder(() -> lock.renew(lease));
     }
 
-    void renew() {
+    void checkHeld() {
         asHolder(lock::fencingToken);
     }
 

@@ -202,6 +202,8 @@ class LockRegistryTest {
         assertTrue(leaseLeft() > 200_000);
         REGISTRY.renewLock(key);
         assertTrue(leaseLeft() > 200_000);
+        REGISTRY.renewLock(key, Duration.ofMinutes(1));
+        assertTrue(leaseLeft() <= 60_000);
         lock.unlock();
         assertFalse(SERVER.isLocked(name));
     }

@@ -7,18 +7,11 @@ import dev.lockward.LockwardClient;
 import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
 import net.javacrumbs.shedlock.test.support.AbstractExtensibleLockProviderIntegrationTest;
 import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
 
 /** What ShedLock asks of each of its lock providers, by its own tests. */
 class ShedlockConformanceTest extends AbstractExtensibleLockProviderIntegrationTest {
     private static final Server SERVER = Server.shared();
     private static final LockwardClient CLIENT = SERVER.client();
-
-    /** One of these tests has a lease that is shorter than it takes to connect. */
-    @BeforeAll
-    static void connect() {
-        CLIENT.getLock("").isLocked();
-    }
 
     @AfterAll
     static void close() {
