@@ -9,6 +9,7 @@ import dev.lockward.LockwardClient;
 import dev.lockward.LockwardLock;
 import io.lettuce.core.RedisURI;
 import java.lang.reflect.Proxy;
+import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
@@ -22,6 +23,7 @@ import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.context.annotation.ImportCandidates;
 import org.springframework.boot.test.context.FilteredClassLoader;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
+import org.springframework.context.ApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
@@ -149,21 +151,26 @@ class AutoConfigurationTest {
 
     @Test
     void propertiesAndCustomizersSayHowTheClientIs() {
-        connected
-                .withBean(LockwardClientCustomizer.class, () -> builder -> builder.waitingConnections(1))
-                .withPropertyValues("lockward.lease=10m", "lockward.patience=300ms")
-                .run(context -> {
-                    LockwardLock lock = context.getBean(LockwardClient.class).getLock(name);
-                    lock.lock();
-                    assertThat((Long) SERVER.call("PTTL", name).get(0)).isGreaterThan(500_000);
-                    lock.unlock();
-                });
+        ApplicationContextRunner lasting = connected.withPropertyValues("lockward.lease=10m");
+        lasting.run(context -> assertThat(leaseIn(context)).isBetween(500_000L, 600_000L));
+        lasting.withBean(LockwardClientCustomizer.class, () -> builder -> builder.lease(Duration.ofMinutes(20)))
+                .run(context -> assertThat(leaseIn(context)).isBetween(1_000_000L, 1_200_000L));
         connected
                 .withPropertyValues("lockward.replicas.count=1", "lockward.replicas.within=10ms")
                 .run(context -> {
                     LockwardLock lock = context.getBean(LockwardClient.class).getLock(name);
                     assertThrows(LockUnreplicatedException.class, lock::lock);
                 });
+    }
+
+    private long leaseIn(ApplicationContext context) {
+        LockwardLock lock = context.getBean(LockwardClient.class).getLock(name);
+        lock.lock();
+        try {
+            return (Long) SERVER.call("PTTL", name).get(0);
+        } finally {
+            lock.unlock();
+        }
     }
 
     @Test
