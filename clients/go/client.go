@@ -141,8 +141,8 @@ func (c *Client) begin(ctx context.Context) (_ context.Context, end func(), err 
 	if c.closed {
 		return nil, nil, ErrClosed
 	}
+	ctx, cancel := context.WithCancelCause(ctx) // panics if there is none
 	c.working.Add(1)
-	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.open, func() { cancel(ErrClosed) })
 	return ctx, func() { stop(); cancel(nil); c.working.Done() }, nil
 }

@@ -746,6 +746,29 @@ func TestWithReplicas(t *testing.T) {
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }
 
+func TestWhoWaitsForReplicasKeepsNoLockFromBeingRenewed(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "renewed", lockward.WithLease(time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for i := range 20 {
+		waiting.Add(1)
+		go func() {
+			defer waiting.Done()
+			_, _ = client.TryAcquire(ctx, fmt.Sprint("replicated ", i), lockward.WithReplicas(1, time.Minute))
+		}()
+	}
+	renewals := s.calls("lock.renew")
+	eventually(t, "renewals", func() bool { return s.calls("lock.renew") > renewals+3 })
+	if !lock.Held() {
+		t.Fatal("lost")
+	}
+	cancel()
+	waiting.Wait()
+}
+
 func TestALockThatTheProgramDropsIsRenewedNoMore(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -793,6 +816,23 @@ func TestClose(t *testing.T) {
 		return strings.Count(s.do("CLIENT", "LIST").(string), "\n") == 1
 	})
 	runtime.KeepAlive(idle)
+}
+
+func TestNoContextKeepsNoClientFromBeingClosed(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, startServer(t).client())
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		var none context.Context
+		_, _ = client.Acquire(none, "k")
+	}()
+	closed := make(chan error)
+	go func() { closed <- client.Close() }()
+	check(t, receive(t, "the end", closed))
 }
 
 func TestAContextThatHasEndedKeepsNoLockFromBeingGivenBack(t *testing.T) {

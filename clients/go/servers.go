@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// spare is how many connections to each node are in use at a time but for those that wait, and how many stand by.
+	// spare is how many connections to each node are in use at a time but for those that wait for a lock or for replicas, and
+	// how many stand by.
 	spare = 16
 	// silence is after how many response limits a server where somebody waits is asked whether it is there: one that stands
 	// still keeps its connections.
@@ -123,7 +124,7 @@ func (c *Client) attempt(
 	if err != nil {
 		return nil, unsent{err}
 	}
-	if limit > 0 {
+	if 0 < limit && limit <= c.responseLimit { // who waits for replicas must not keep others from renewing
 		select {
 		case at.busy <- struct{}{}:
 			defer func() { <-at.busy }()
