@@ -13,6 +13,9 @@ export interface LockwardOptions {
   /**
    * How many connections may wait for locks at a time: 100. More callers stand in line before these, in the process,
    * within their wait limits. Who finds the lock free needs none.
+   *
+   * Who holds one lock and waits for another stands in that line, too. If all connections are taken by waiters for the
+   * lock that it holds, nobody goes on: allow more than may wait for such locks, or set wait limits.
    */
   waitingConnections?: number;
 }
@@ -50,7 +53,7 @@ export class Lockward {
   /** Throws a `TypeError` when it is no client of these libraries, a `RangeError` for settings out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
     const { patience = 10_000, waitingConnections = 100 } = options;
-    demand(patience > 0, "the patience is more than 0 milliseconds");
+    demand(isSpan(patience) && patience > 0, "the patience is more than 0 milliseconds");
     demand(Number.isInteger(waitingConnections) && waitingConnections > 0, "at least one connection may wait");
     this.#link = Link.of(client);
     this.#doors = new Doors(waitingConnections);
@@ -99,8 +102,11 @@ export class Lockward {
   async #acquire(key: string | Buffer, options: AcquireOptions): Promise<Lock | null> {
     const { waitLimit = Number.POSITIVE_INFINITY, lease, autoRenewal = true, signal, replicas } = options;
     if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key is a string or a Buffer");
-    demand(waitLimit >= 0, "a wait limit is 0 milliseconds or more");
-    demand(lease === undefined || isLease(lease), LEASE);
+    demand(isSpan(waitLimit), "a wait limit is 0 milliseconds or more");
+    demand(lease === undefined || isWhole(lease), LEASE);
+    // WAIT takes 0 milliseconds for no limit.
+    demand(replicas === undefined || isWhole(replicas.within), "replicas have whole milliseconds, at least 1");
+    demand(replicas === undefined || Number.isSafeInteger(replicas.count), "a count of replicas is a whole number");
     signal?.throwIfAborted();
     // Many may wait until the same signal: that is no leak, of which Node.js would warn.
     if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
@@ -174,7 +180,7 @@ export class Lock implements AsyncDisposable {
    * as long as it was. Rejects with `LockLost` when the lock is lost.
    */
   async renew(lease?: number): Promise<void> {
-    demand(lease === undefined || isLease(lease), LEASE);
+    demand(lease === undefined || isWhole(lease), LEASE);
     this.#demandHold();
     await this.#tenure.renew(lease);
   }
@@ -200,8 +206,12 @@ export class Lock implements AsyncDisposable {
 
 const LEASE = "a lease is a whole number of milliseconds, at least 1";
 
-function isLease(lease: number): boolean {
-  return Number.isSafeInteger(lease) && lease > 0;
+function isWhole(value: number): boolean {
+  return Number.isSafeInteger(value) && value > 0;
+}
+
+function isSpan(milliseconds: number): boolean {
+  return typeof milliseconds === "number" && milliseconds >= 0;
 }
 
 function demand(condition: boolean, message: string): void {

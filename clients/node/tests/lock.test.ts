@@ -296,8 +296,12 @@ for (const library of LIBRARIES) {
       for (const lease of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
         await assert.rejects(lockward.acquire("none", { lease }), RangeError);
       }
-      for (const waitLimit of [-1, Number.NaN])
+      for (const waitLimit of [-1, Number.NaN, "100" as unknown as number, null as unknown as number]) {
         await assert.rejects(lockward.acquire("none", { waitLimit }), RangeError);
+      }
+      for (const [count, within] of [[1, 0] as const, [1, Number.NaN] as const, [Number.NaN, 20] as const]) {
+        await assert.rejects(lockward.acquire("none", { replicas: { count, within } }), RangeError);
+      }
       await assert.rejects(lockward.acquire("none", { lease: 11 * YEAR }), { name: "LockRefused", code: "ERR" });
     });
 
