@@ -17,6 +17,7 @@ from conftest import eventually, holders, queue, waiters
 
 import lockward
 from lockward import Lock, LockError, LockLost, LockNotOwnedError, LockRefused, Unreachable, Unreplicated
+from lockward._sync import Link
 
 
 def in_thread(action: Any) -> threading.Thread:
@@ -265,6 +266,32 @@ def test_leaving_a_lost_lock_raises_or_logs(client: redis.Redis, caplog: pytest.
     with caplog.at_level(logging.WARNING), Lock(client, "a", raise_on_release_error=False):
         client.delete("a")
     assert "no longer owned" in caplog.text
+
+
+def test_a_shorter_lease_is_believed_in_from_when_it_is_asked_for(client: redis.Redis, monkeypatch: Any) -> None:
+    lock = Lock(client, "a", timeout=20, patience=0.1)
+    lock.acquire()
+    exchange = Link.exchange
+
+    def lose_replies(link: Link, ask: Any) -> Any:
+        exchange(link, ask)
+        raise redis.ConnectionError("cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, "exchange", lose_replies)
+        with pytest.raises(Unreachable):
+            lock.extend(0.3, replace_ttl=True)
+    eventually(lambda: Lock(client, "a").acquire(blocking=False))
+    assert not lock.held
+    eventually(lock.lost.is_set)
+
+
+@pytest.mark.parametrize("denied", ["lock.info", "wait"])
+def test_what_is_refused_after_the_grant_leaves_nothing(client: redis.Redis, server: Any, denied: str) -> None:
+    client.execute_command("ACL", "SETUSER", "few", "on", ">right", "~*", "+@all", f"-{denied}")
+    with server.client(username="few", password="right") as few, pytest.raises(LockRefused, match="NOPERM"):
+        Lock(few, "a", replicas=(1, 0.05)).acquire()
+    assert not client.exists("a")
 
 
 def test_extend_and_reacquire(client: redis.Redis) -> None:

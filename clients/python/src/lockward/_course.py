@@ -132,6 +132,7 @@ class Tenure:
     named: bytes  # what redis-py calls the token
     pid: int = field(default_factory=os.getpid)
     over: bool = False
+    since: float = 0.0  # when renewals were sent that count
     failures: int = 0
     retry_at: float = 0.0
     soon: bool = False
@@ -160,8 +161,16 @@ class Tenure:
         return ("LOCK.RELEASE", self.key, self.owner, *count, "TOKEN", self.token)
 
     def lasts(self, sent: float, lease: int) -> None:
-        self.deadline = sent + lease / 1000
+        self.deadline = end(sent, lease)
         self.remembered()
+
+    def lasts_at_most(self, lease: int) -> None:
+        """A lease is about to be asked for, shorter perhaps than it was, which may be heard though no reply comes.
+
+        Of another renewal that is under way, nobody knows which one the server hears last: it does not count.
+        """
+        self.deadline = min(self.deadline, end(monotonic(), lease))
+        self.since = float("inf")
 
     def remembered(self) -> None:
         self.failures, self.retry_at, self.soon = 0, 0.0, False
@@ -173,6 +182,14 @@ class Tenure:
 
 def millis(seconds: float) -> int:
     return max(1, int(seconds * 1000))
+
+
+def end(sent: float, lease: int) -> float:
+    """When a lease of so many milliseconds ends that was asked for at ``sent``.
+
+    The server begins to count later; what its clock may be faster than ours, a thousandth and a millisecond, is left out.
+    """
+    return sent + (lease - lease // 1000 - 1) / 1000
 
 
 def back_off(failures: int) -> float:
@@ -290,12 +307,11 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
 
     sent, replies, _ = yield from persistently(attempt, try_until)
     while True:
-        try:
-            grant = _read(claim, replies)
-        except LockRefused:
-            if not isinstance(replies[0], ResponseError):  # what was refused came after the grant
-                yield from _withdrawing(claim)
-            raise
+        refused = next((reply for reply in replies[1:] if isinstance(reply, ResponseError)), None)
+        if refused is not None and isinstance(replies[0], list):
+            yield from _withdrawing(claim)
+            raise told(LockRefused, words(refused), claim.key)
+        grant = _read(claim, replies)
         if grant is not None:
             token, holds, lease = grant
             over = "its lease is over"
@@ -321,7 +337,7 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
     if claim.replicas is not None and replies[-1] < claim.replicas[0]:
         message = f"{replies[-1]} of {claim.replicas[0]} replicas have heard of the grant in time"
         raise told(Unreplicated, message, claim.key)
-    return Grant(token, holds, lease, sent + lease / 1000)
+    return Grant(token, holds, lease, end(sent, lease))
 
 
 def _read(claim: Claim, replies: list[Any]) -> tuple[int, int, int] | None:
@@ -362,7 +378,10 @@ def releasing(tenure: Tenure, trusted: bool, patience: float) -> Course[int]:
 
 def renewing(tenure: Tenure, lease: int, patience: float, what: str) -> Course[None]:
     """Give the tenure a lease of so many milliseconds from now."""
-    sent, [reply, *_], _ = yield from once(tenure.key, (tenure.renewal(lease),), patience)
+    try:
+        sent, [reply, *_], _ = yield from once(tenure.key, (tenure.renewal(lease),), patience)
+    finally:
+        tenure.since = monotonic()
     if gone(reply):
         raise told(LockLost, f"Cannot {what} a lock that's no longer owned: {words(reply)}", tenure.key)
     if isinstance(reply, ResponseError):
@@ -440,7 +459,7 @@ class Schedule:
             return True
         if isinstance(reply, Exception):
             tenure.postpone(monotonic())
-        elif tenure.renewed:
+        elif tenure.renewed and sent >= tenure.since:
             tenure.lasts(sent, tenure.lease)
         else:
             tenure.remembered()

@@ -279,6 +279,8 @@ class LockBase(Generic[E]):
         return tenure
 
     def _renew(self, tenure: Tenure, lease: float, what: str) -> Course[None]:
+        tenure.lasts_at_most(course.millis(lease))
+        self._keeper().watch(tenure)
         try:
             yield from course.renewing(tenure, course.millis(lease), self.patience, what)
         except LockLost:
@@ -307,7 +309,7 @@ class LockBase(Generic[E]):
         asked, holders = yield from course.asking(self.name, self.patience)
         for holder in holders:
             if (holder.owner, holder.token) == (handle.owner, handle.token):
-                self._take(self._tenure(handle._replace(holds=holder.holds), asked + holder.lease_left / 1000))
+                self._take(self._tenure(handle._replace(holds=holder.holds), course.end(asked, holder.lease_left)))
                 return
         raise told(LockLost, "Cannot resume a lock that's no longer owned", self.name)
 
