@@ -54,6 +54,7 @@ class PauseTest {
         Child(String name) throws IOException {
             process = new ProcessBuilder(
                             Path.of(System.getProperty("java.home"), "bin/java").toString(),
+                            "-Drepository=" + System.getProperty("repository"),
                             "-cp",
                             System.getProperty("java.class.path"),
                             Program.class.getName(),
