@@ -7,12 +7,15 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import dev.lockward.LockUnreplicatedException;
 import dev.lockward.LockwardClient;
 import dev.lockward.LockwardLock;
+import io.lettuce.core.RedisCredentials;
+import io.lettuce.core.RedisCredentialsProvider;
 import io.lettuce.core.RedisURI;
 import java.lang.reflect.Proxy;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Set;
 import java.util.UUID;
 import java.util.function.Consumer;
 import java.util.stream.Stream;
@@ -27,7 +30,10 @@ import org.springframework.context.ApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
+import org.springframework.data.redis.connection.RedisSentinelConfiguration;
+import org.springframework.data.redis.connection.lettuce.LettuceClientConfiguration;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.data.redis.connection.lettuce.RedisCredentialsProviderFactory;
 import org.springframework.integration.support.locks.DefaultLockRegistry;
 import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.integration.support.locks.LockRegistry;
@@ -240,6 +246,25 @@ class AutoConfigurationTest {
                             .extracting(AutoConfigurationTest::password)
                             .containsOnly("theirs");
                 });
+    }
+
+    @Test
+    void whoeverGivesCredentialsGivesThemToSentinelsToo() {
+        RedisCredentialsProviderFactory given = new RedisCredentialsProviderFactory() {
+            @Override
+            public RedisCredentialsProvider createSentinelCredentialsProvider(RedisSentinelConfiguration sentinels) {
+                return RedisCredentialsProvider.from(() -> RedisCredentials.just(null, "given"));
+            }
+        };
+        LettuceConnectionFactory connections = new LettuceConnectionFactory(
+                new RedisSentinelConfiguration("main", Set.of("one:1")),
+                LettuceClientConfiguration.builder()
+                        .redisCredentialsProviderFactory(given)
+                        .build());
+        RedisURI uri = new LettuceConnections(connections).uris().get(0);
+        assertThat(uri.getSentinels())
+                .extracting(AutoConfigurationTest::password)
+                .containsExactly("given");
     }
 
     @Test
