@@ -2,7 +2,7 @@
 
 import { type Command, Refusal } from "./connecting.js";
 import { LockRefused, Unreplicated } from "./errors.js";
-import { type Link, PROMPT } from "./link.js";
+import { type Answer, type Link, PROMPT } from "./link.js";
 import { type Claim, deadline, type Grant, isGone, renewal, withdraw } from "./tenure.js";
 import { LONGEST, now, within } from "./time.js";
 
@@ -49,8 +49,8 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
 
   let answer = await link.ask({ ...shared, commands: () => commands([]) });
   for (;;) {
-    const { sent, replies } = answer;
-    const granted = read(replies);
+    const { sent } = answer;
+    const granted = read(answer);
     if (granted !== undefined) {
       // By our clock the lease of a grant that was long in coming may be over: a new one is asked for before anybody
       // relies on it.
@@ -76,16 +76,17 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
     if (answer.replies[0] === null) return null;
   }
 
-  /** What is refused after the grant. */
+  /** What is refused after the grant, or after an earlier request that may have been granted. */
   function takenBack({ message, code }: Refusal): LockRefused {
     withdraw(link, claim, patience);
     return new LockRefused(message, text, code);
   }
 
   /** Token and lease, where the lock was granted. */
-  function read([reply, info]: unknown[]): { token: number; lease: number } | undefined {
+  function read({ replies, isRepeat }: Answer): { token: number; lease: number } | undefined {
+    const [reply, info] = replies;
     if (reply === null) return undefined;
-    if (reply instanceof Refusal) throw new LockRefused(reply.message, text, reply.code);
+    if (reply instanceof Refusal) throw isRepeat ? takenBack(reply) : new LockRefused(reply.message, text, reply.code);
     const [token] = reply as [number, number];
     if (lease !== undefined) return { token, lease };
     if (info instanceof Refusal) throw takenBack(info);

@@ -91,6 +91,25 @@ for (const library of LIBRARIES) {
       await lock.release();
     });
 
+    test("a grant whose reply is lost is given back where the next request is refused", async () => {
+      let isFull: boolean | undefined;
+      const { lockward } = await through((request) => {
+        if (!request.includes("LOCK.ACQUIRE") || isFull === true) return "served";
+        if (isFull === false) return "request lost";
+        isFull = false;
+        void server.ask(["CONFIG", "SET", "maxmemory", "1"]).then(() => {
+          isFull = true;
+        });
+        return "reply lost";
+      });
+      try {
+        await assert.rejects(lockward.acquire("full"), { name: "LockRefused", code: "OOM" });
+        await eventually(async () => !(await server.ask(["EXISTS", "full"])));
+      } finally {
+        await server.ask(["CONFIG", "SET", "maxmemory", "0"]);
+      }
+    });
+
     test("given up while its connection is cut, nothing stays behind", async () => {
       const { lockward, proxy } = await through();
       const holder = await new Lockward(server.ioredis()).acquire("both");
