@@ -144,6 +144,17 @@ def test_a_refusal_is_an_error_at_once(clock: Clock, words: str) -> None:
         course.send([redis.ResponseError(words)])
 
 
+def test_a_grant_whose_reply_is_lost_is_given_back_where_the_next_request_is_refused(clock: Clock) -> None:
+    course = acquiring(claim(), None, 5)
+    next(course)
+    assert isinstance(course.throw(redis.ConnectionError("cut")), Pause)
+    course.send(None)
+    refusal = [redis.ResponseError("OOM command not allowed")]
+    assert course.send(refusal).commands == (("LOCK.RELEASE", "a", MINE, "HOLDS", 0),)
+    with pytest.raises(LockRefused, match="OOM"):
+        course.send([0])
+
+
 def test_a_reentry_into_a_lost_tenure_tells(clock: Clock) -> None:
     course = acquiring(claim(2), None, 5)
     next(course)

@@ -305,11 +305,13 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
         left = until - now
         return Ask(claim.key, claim.commands(millis(left)), max(0.0, left) + GRACE)
 
-    sent, replies, _ = yield from persistently(attempt, try_until)
+    sent, replies, repeated = yield from persistently(attempt, try_until)
     while True:
-        refused = next((reply for reply in replies[1:] if isinstance(reply, ResponseError)), None)
-        if refused is not None and isinstance(replies[0], list):
-            yield from _withdrawing(claim)
+        refused = next((reply for reply in replies if isinstance(reply, ResponseError)), None)
+        is_reentry_denied = claim.holds > 1 and gone(replies[0])
+        if refused is not None and not is_reentry_denied:
+            if repeated or isinstance(replies[0], list):  # it may be granted all the same
+                yield from _withdrawing(claim)
             raise told(LockRefused, words(refused), claim.key)
         grant = _read(claim, replies)
         if grant is not None:
@@ -331,7 +333,7 @@ def _acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gra
                 raise told(LockLost, f"The lock was lost: {over}", claim.key)
         if monotonic() >= until:
             return None
-        sent, replies, _ = yield from persistently(wait, until)
+        sent, replies, repeated = yield from persistently(wait, until)
         if replies[0] is None:
             return None
     if claim.replicas is not None and replies[-1] < claim.replicas[0]:
@@ -346,9 +348,7 @@ def _read(claim: Claim, replies: list[Any]) -> tuple[int, int, int] | None:
     if grant is None:
         return None
     if isinstance(grant, ResponseError):
-        if claim.holds > 1 and gone(grant):
-            raise told(LockLost, f"The lock was lost: {words(grant)}", claim.key)
-        raise told(LockRefused, words(grant), claim.key)
+        raise told(LockLost, f"The lock was lost: {words(grant)}", claim.key)
     token, holds = int(grant[0]), int(grant[1])
     if claim.lease is not None:
         return token, holds, claim.lease
