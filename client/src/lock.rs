@@ -7,6 +7,7 @@ use crate::keeper::{Abandoned, Errand};
 use crate::request::{Block, Claim, Grant, grant, millis};
 use crate::servers::{Attempts, Lane, Line};
 use crate::tenure::{FAR, Lease, Tenure, Turns};
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedMutexGuard, SemaphorePermit};
@@ -18,6 +19,9 @@ const LEASE: Duration = Duration::from_secs(30);
 /// A wait without limit bears an outage as long as the client's patience. An attempt that has lasted longer than so
 /// many response limits was in the queue, and an outage begins when it ends.
 const A_WAIT: u32 = 3;
+
+/// How long who waits for a connection to wait on stands by before it tries again without: at first, and at most.
+const TRIES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 /// A lock that may be acquired, and how.
 ///
@@ -179,6 +183,8 @@ impl Lock {
         let mut attempts = servers.attempts(&claim.key, limit.unwrap_or(patience).max(patience));
         let mut line: Option<Line> = None;
         let mut permit: Option<SemaphorePermit<'_>> = None;
+        let mut standing_by = pin!(shared.waiting.acquire());
+        let [mut pause, longest] = TRIES;
         loop {
             let asked = Instant::now();
             let wait = limit.map(|limit| limit.saturating_duration_since(asked));
@@ -239,16 +245,21 @@ impl Lock {
                     return Err(Error::Busy);
                 }
                 None => {
-                    let standing_by = shared.waiting.acquire();
-                    let found = match limit {
-                        Some(limit) => timeout_at(limit.into(), standing_by).await,
-                        None => Ok(standing_by.await),
-                    };
-                    let Ok(Ok(found)) = found else {
-                        stake.lost();
-                        return Err(Error::Busy);
-                    };
-                    permit = Some(found);
+                    // Who waits for a connection tries now and then: all may be taken by those who wait for a lock that the
+                    // caller holds.
+                    let next = limit.map_or(asked + pause, |limit| limit.min(asked + pause));
+                    pause = (pause * 2).min(longest);
+                    match timeout_at(next.into(), standing_by.as_mut()).await {
+                        Ok(Ok(found)) => permit = Some(found),
+                        Err(_) if limit.is_none_or(|limit| Instant::now() < limit) => {}
+                        Ok(Err(_)) | Err(_) => {
+                            stake.lost();
+                            return Err(Error::Busy);
+                        }
+                    }
+                    if limit.is_none() {
+                        attempts.until = Instant::now() + servers.settings.patience;
+                    }
                 }
             }
         }

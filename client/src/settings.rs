@@ -44,8 +44,8 @@ impl Settings {
     /// How many connections may wait for locks at a time: 100, at least 1. More callers that wait stand in line
     /// before these, in the process, within their wait limits. Whoever finds the lock free needs none.
     ///
-    /// Who holds one lock and waits for another stands in that line too. If all connections are taken by waiters for the
-    /// lock that it holds, nobody goes on: allow more connections than may wait for such locks, or set wait limits.
+    /// Who stands in that line asks for its lock now and then, once a second or more often, and gets it when it is free and nobody waits in the
+    /// server's queue: all connections may be taken by those who wait for a lock that it holds itself.
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting: count.max(1), ..self }

@@ -99,3 +99,26 @@ async fn more_waiters_than_connections_stand_in_line_in_the_process() {
     }
     eventually("all are served, and give it back", || observer.info("k").is_none());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_what_others_wait_for_gets_another_lock_though_they_have_all_connections() {
+    let server = Server::start();
+    let address = format!("redis://127.0.0.1:{}", server.port()).parse().expect("an address");
+    let client = Client::new(address, Settings::default().waiting_connections(1)).expect("a client");
+    let guard = client.lock("a").acquire().await.expect("a guard");
+    let waiter = tokio::spawn(client.lock("a").acquire());
+    let mut observer = server.client();
+    observer.see_waiters("a", 1);
+    observer.acquire("b another PX 600000");
+    let second = tokio::spawn(client.lock("b").acquire());
+    // It was busy at first.
+    eventually("it tries again", || {
+        let stats = observer.call("INFO lock").text();
+        let busy = stats.lines().find_map(|line| line.strip_prefix("lock_busy:"));
+        busy.and_then(|count| count.trim().parse().ok()).is_some_and(|count: u64| count > 1)
+    });
+    observer.call("LOCK.RELEASE b another");
+    soon(second).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    guard.release().await.expect("a release");
+    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+}
