@@ -13,6 +13,21 @@ fn three_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new())
 }
 
+/// The same, which a machine that stands still for some seconds does not take apart.
+#[track_caller]
+fn three_steady_primaries() -> Cluster {
+    Cluster::start_without_replicas(Setup::new().config("cluster-node-timeout 20000"))
+}
+
+/// Ends a load when it goes out of scope: a test that fails meanwhile ends, too.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A node that serves all slots.
 #[track_caller]
 fn node_with_all_slots(setup: Setup) -> Server {
@@ -431,7 +446,7 @@ fn keys_of_first(slots: u16, each: usize) -> BTreeMap<u16, Vec<String>> {
 fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
     const SOON: Duration = Duration::from_millis(200);
     let (slots, each) = rounds((5, 10), (20, 100));
-    let cluster = three_primaries();
+    let cluster = three_steady_primaries();
     let from = cluster.owner(0);
     let to = cluster.owner(16_383);
     let keys = keys_of_first(slots, each);
@@ -442,6 +457,7 @@ fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
         let (cluster, contended, stop) = (&cluster, &contended, &stop);
         let load: Vec<_> =
             (0..3).map(|who| scope.spawn(move || contend(cluster, who, contended, stop))).collect();
+        let end = Ends(stop);
         let mut client = cluster.client();
         for (slot, keys) in &keys {
             let mut held: Vec<_> = keys
@@ -472,7 +488,7 @@ fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
                 assert!(waiter.reply().grant().token > before.token);
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         load.into_iter().map(|one| one.join().expect("no alarm")).sum()
     });
     println!(
@@ -490,7 +506,7 @@ fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
 #[test]
 fn operators_move_slots_with_redis_cli() {
     let slots = rounds(20, 1_000);
-    let cluster = three_primaries();
+    let cluster = three_steady_primaries();
     let (from, to) = (cluster.owner(0), cluster.owner(16_383));
     // It moves the first ones.
     let keys = keys_of_first(slots, 1);
@@ -507,8 +523,9 @@ fn operators_move_slots_with_redis_cli() {
         .collect();
     let grants = thread::scope(|scope| {
         let load = scope.spawn(|| contend(&cluster, 0, &contended, &stop));
+        let end = Ends(&stop);
         cluster.reshard(from, to, slots);
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         load.join().expect("no alarm")
     });
     println!("{slots} slots by redis-cli, {} locks held: {grants} grants meanwhile", held.len());
