@@ -67,6 +67,8 @@ export class Tenure {
   #entered = 1;
   #isOver = false;
   #isRenewing = false;
+  /** How many were sent. */
+  #renewals = 0;
   #isHurried = false;
   #retryAt = 0;
   /** Requests that change the count go one after the other. */
@@ -109,14 +111,20 @@ export class Tenure {
       this.check();
       const holds = this.#holds + 1;
       const { key, owner } = this.claim;
-      const lease = this.#leaseLeft();
-      const { reply, sent } = await this.#ask(() => ["LOCK.ACQUIRE", key, owner, "PX", lease, "HOLDS", holds]);
+      const turn = this.#renewals;
+      let lease = 0;
+      const { reply, sent } = await this.#ask(() => {
+        lease = this.#leaseLeft();
+        return ["LOCK.ACQUIRE", key, owner, "PX", lease, "HOLDS", holds];
+      });
       if (isGone(reply)) this.#lose(said(reply));
       this.check();
       this.#answered(reply);
       this.#holds = holds;
       this.#entered += 1;
-      if (this.#isRenewed) this.#deadline = Math.max(this.#deadline, deadline(sent, lease));
+      if (this.#isRenewed && turn === this.#renewals) {
+        this.#deadline = Math.max(this.#deadline, deadline(sent, lease));
+      }
     });
   }
 
@@ -148,9 +156,14 @@ export class Tenure {
   /** A lease of so many milliseconds from now, and at each renewal. */
   async renew(lease = this.#lease): Promise<void> {
     this.check();
-    const sent = await this.#renewOnce(lease, false);
+    const former = this.#lease;
     this.#lease = lease;
-    this.#deadline = deadline(sent, lease);
+    try {
+      await this.#renewOnce(lease, false);
+    } catch (error) {
+      if (error instanceof LockRefused) this.#lease = former;
+      throw error;
+    }
     this.#keeper.arm(this.next);
   }
 
@@ -182,11 +195,7 @@ export class Tenure {
     this.#isRenewing = true;
     this.#isHurried = false;
     try {
-      const lease = this.#leaseLeft();
-      const sent = await this.#renewOnce(lease, true);
-      // Of this lease, not of one that was set meanwhile: the last to be answered is what the server has.
-      const end = deadline(sent, lease);
-      this.#deadline = this.#isRenewed ? end : Math.min(this.#deadline, end);
+      await this.#renewOnce(this.#leaseLeft(), true);
     } catch {
       // It is lost, or is tried again before long.
       this.#retryAt = now() + 1_000;
@@ -196,8 +205,13 @@ export class Tenure {
     }
   }
 
-  /** Has a lease of so many milliseconds: when that was asked for. Throws when the tenure is lost. */
-  async #renewOnce(lease: number, isBackground: boolean): Promise<number> {
+  /** Has a lease of so many milliseconds. Throws when the tenure is lost. */
+  async #renewOnce(lease: number, isBackground: boolean): Promise<void> {
+    this.#renewals += 1;
+    const turn = this.#renewals;
+    // It may be shorter than it was, and be heard though no reply comes.
+    this.#deadline = Math.min(this.#deadline, deadline(now(), lease));
+    this.#keeper.arm(this.#deadline);
     const { sent, replies } = await this.#link.ask({
       key: this.claim.key,
       commands: () => [renewal(this.claim, lease, this.token, this.#holds)],
@@ -210,7 +224,8 @@ export class Tenure {
     // A tenure that is over stays over.
     this.check();
     this.#answered(replies[0]);
-    return sent;
+    // The last one that was sent is what counts.
+    if (turn === this.#renewals && (this.#isRenewed || !isBackground)) this.#deadline = deadline(sent, lease);
   }
 
   /** Who is not renewed gets no more than is left. */

@@ -123,6 +123,22 @@ for (const library of LIBRARIES) {
       await eventually(async () => !(await server.ask(["EXISTS", "both"])));
     });
 
+    test("a shorter lease is believed in from when it is asked for, also where its reply is lost", async () => {
+      let isDown = false;
+      const { lockward } = await through((request) => {
+        const fate = isDown ? "request lost" : request.includes("\r\n300\r\n") ? "reply lost" : "served";
+        isDown ||= fate === "reply lost";
+        return fate;
+      });
+      const lock = await lockward.acquire("shorter", { lease: 20_000 });
+      const renewal = assert.rejects(lock.renew(300), Unreachable);
+      const next = await new Lockward(server.ioredis()).acquire("shorter");
+      assert(!lock.held);
+      await renewal;
+      await eventually(() => lock.signal.aborted);
+      await next.release();
+    });
+
     test("a broken connection has what is held renewed at once", async () => {
       const { lockward, proxy } = await through();
       const locks = [

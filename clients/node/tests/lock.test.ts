@@ -158,6 +158,15 @@ for (const library of LIBRARIES) {
       await lock.release();
     });
 
+    test("a lease that is refused is not renewed by", async () => {
+      const lock = await lockward.acquire("refused", { lease: 900 });
+      await assert.rejects(lock.renew(Number.MAX_SAFE_INTEGER), { name: "LockRefused", code: "ERR" });
+      const before = await server.calls("lock.renew");
+      await eventually(async () => lock.signal.aborted || (await server.calls("lock.renew")) > before + 4);
+      assert(lock.held);
+      await lock.release();
+    });
+
     test("one client renews hundreds of locks", async () => {
       const locks = await Promise.all(
         Array.from({ length: 300 }, (_, at) => lockward.acquire(`of ${at}`, { lease: 900 })),
