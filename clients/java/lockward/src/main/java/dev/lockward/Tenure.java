@@ -118,7 +118,9 @@ public final class Tenure implements AutoCloseable {
         long millis = Clock.lease(lease);
         checkHeld();
         int turn;
+        long former;
         synchronized (this) {
+            former = this.lease;
             this.lease = millis;
             turn = sends(millis);
         }
@@ -127,6 +129,11 @@ public final class Tenure implements AutoCloseable {
             show(attempts, millis);
         } catch (InterruptedException never) {
             throw new AssertionError(never);
+        } catch (LockRefusedException refused) {
+            synchronized (this) {
+                this.lease = former;
+            }
+            throw refused;
         }
         lasts(turn, attempts.sent, millis);
         schedule();

@@ -656,6 +656,19 @@ class LockTest {
     }
 
     @Test
+    void aLeaseThatIsRefusedIsNotRenewedBy() throws Exception {
+        try (LockwardClient client =
+                SERVER.builder().lease(Duration.ofMillis(900)).build()) {
+            CountDownLatch lost = new CountDownLatch(1);
+            Tenure tenure = client.tryAcquire(name, Duration.ZERO, null).orElseThrow();
+            tenure.onLost(loss -> lost.countDown());
+            assertThrows(LockRefusedException.class, () -> tenure.renew(Duration.ofDays(20 * 365)));
+            assertFalse(lost.await(3, TimeUnit.SECONDS));
+            tenure.release();
+        }
+    }
+
+    @Test
     void aTenureWithALeaseIsNotRenewed() throws Exception {
         CountDownLatch told = new CountDownLatch(1);
         Tenure tenure =
