@@ -212,6 +212,10 @@ func (l *Lock) Release(ctx context.Context) error {
 	l.mu.Lock()
 	if !l.held() {
 		defer l.mu.Unlock()
+		if l.holds == 1 {
+			l.client.leave(l.giveBack)
+		}
+		l.holds = max(0, l.holds-1)
 		return l.why()
 	}
 	l.holds--
@@ -226,6 +230,14 @@ func (l *Lock) Release(ctx context.Context) error {
 		l.client.leave(func(ctx context.Context) { _ = l.settleInTurn(ctx) })
 	}
 	return err
+}
+
+// giveBack ends the tenure at a server whose lease is longer: it has heard a renewal whose reply was lost.
+func (l *Lock) giveBack(ctx context.Context) {
+	limit := l.client.responseLimit
+	_, _ = l.client.ask(ctx, l.key, limit, limit, func(time.Time) []command {
+		return []command{{"LOCK.RELEASE", l.key, l.owner, "ALL", "TOKEN", l.token}}
+	})
 }
 
 // settleInTurn settles when nobody else asks about the tenure.

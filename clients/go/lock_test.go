@@ -582,6 +582,9 @@ func TestWithoutRenewal(t *testing.T) {
 	if calls := s.calls("lock.renew"); calls != 1 {
 		t.Fatal(calls, "renewals")
 	}
+	// The server's lease may be longer.
+	eventually(t, "given back", func() bool { return s.calls("lock.release") == 1 })
+	expect(t, lock.Release(t.Context()), lockward.ErrLost)
 }
 
 func TestLeasesOfAnyLength(t *testing.T) {
