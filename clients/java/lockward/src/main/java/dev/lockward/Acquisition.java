@@ -20,6 +20,9 @@ final class Acquisition {
         this.lease = lease;
         this.replicas = replicas;
         this.attempts = attempts;
+        if (replicas != null) {
+            attempts.grace += TimeUnit.MILLISECONDS.toNanos(replicas.within());
+        }
     }
 
     /** Null when it is busy for longer. */

@@ -24,7 +24,6 @@ final class Attempts {
             Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN", "UNBLOCKED");
     private static final Set<String> NOT_LET_IN = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
-    /** How long an exchange may take beyond what the server was asked to wait. */
     private static final long GRACE = TimeUnit.SECONDS.toNanos(2);
 
     /** An attempt is given so much time at least: the first one has to connect. */
@@ -41,6 +40,10 @@ final class Attempts {
     private final boolean interruptible;
     private long until;
     private int failures;
+
+    /** How long an exchange may take beyond what the server was asked to wait for the lock. */
+    long grace = GRACE;
+
     private @Nullable Node asking;
 
     /** When the request was sent that was answered. */
@@ -155,7 +158,7 @@ final class Attempts {
 
     private List<Object> awaitTurn(Node node, CompletableFuture<List<Object>> replies)
             throws InterruptedException, ExecutionException, TimeoutException {
-        long last = Clock.now() + Math.min(Clock.FOREVER, Math.max(0, left()) + GRACE);
+        long last = Clock.now() + Math.min(Clock.FOREVER, Math.max(0, left()) + grace);
         for (; ; ) {
             try {
                 return Clock.await(replies, Math.min(Clock.left(last), servers.probeInterval()), interruptible);

@@ -561,10 +561,13 @@ class LockTest {
         mine.unlock();
     }
 
-    @Test
-    void withoutEnoughReplicasItIsGivenBack() {
-        try (LockwardClient careful =
-                SERVER.builder().replicas(1, Duration.ofMillis(50)).build()) {
+    @ParameterizedTest
+    @ValueSource(longs = {50, 2_500})
+    void withoutEnoughReplicasItIsGivenBack(long within) {
+        try (LockwardClient careful = SERVER.builder()
+                .patience(Duration.ofMillis(100))
+                .replicas(1, Duration.ofMillis(within))
+                .build()) {
             assertThrows(
                     LockUnreplicatedException.class, () -> careful.getLock(name).lock());
             assertFalse(careful.getLock(name).isLocked());
