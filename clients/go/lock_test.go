@@ -583,7 +583,7 @@ func TestWithoutRenewal(t *testing.T) {
 		t.Fatal(calls, "renewals")
 	}
 	// The server's lease may be longer.
-	eventually(t, "given back", func() bool { return s.calls("lock.release") == 1 })
+	eventually(t, "given back", func() bool { return s.calls("lock.release") > 0 })
 	expect(t, lock.Release(t.Context()), lockward.ErrLost)
 }
 
@@ -753,7 +753,7 @@ func TestWhoWaitsForReplicasKeepsNoLockFromBeingRenewed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	lock := acquire(t, client, "renewed", lockward.WithLease(time.Second))
+	lock := acquire(t, client, "renewed", lockward.WithLease(3*time.Second))
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	for i := range 20 {
@@ -764,7 +764,7 @@ func TestWhoWaitsForReplicasKeepsNoLockFromBeingRenewed(t *testing.T) {
 		}()
 	}
 	renewals := s.calls("lock.renew")
-	eventually(t, "renewals", func() bool { return s.calls("lock.renew") > renewals+3 })
+	eventually(t, "renewals", func() bool { return s.calls("lock.renew") > renewals+1 })
 	if !lock.Held() {
 		t.Fatal("lost")
 	}
