@@ -134,14 +134,26 @@ func (a *acquisition) run(ctx context.Context, waits bool) (*Lock, error) {
 	return nil, err
 }
 
-// wait stands in the queue.
+// wait stands in the queue, on one of the connections for that. Until there is one it tries now and then: all may be taken by
+// those who wait for a lock that the caller holds.
 func (a *acquisition) wait(ctx context.Context) (*grant, error) {
-	select {
-	case a.client.waiting <- struct{}{}:
-		defer func() { <-a.client.waiting }()
-	case <-ctx.Done():
-		return nil, busy(ctx)
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		select {
+		case a.client.waiting <- struct{}{}:
+			defer func() { <-a.client.waiting }()
+			return a.queue(ctx)
+		case <-ctx.Done():
+			return nil, busy(ctx)
+		case <-time.After(pause):
+		}
+		if got, err := a.ask(ctx, a.client.patience, a.client.responseLimit+a.within, time.Time{}); got != nil || err != nil {
+			return got, err
+		}
 	}
+}
+
+// queue stands in the queue.
+func (a *acquisition) queue(ctx context.Context) (*grant, error) {
 	a.waited = true
 	deadline, limited := ctx.Deadline()
 	if !limited {

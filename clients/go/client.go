@@ -68,8 +68,8 @@ func WithPatience(patience time.Duration) Option {
 // WithWaiters sets how many connections may wait for locks at a time: 100, and at least 1. More callers that wait stand in
 // line before these, in the process. Whoever finds the lock free needs none.
 //
-// Who holds one lock and waits for another stands in that line, too. If all connections are taken by waiters for the lock
-// that it holds, nobody goes on: allow more than may wait for such locks, or set deadlines.
+// Who stands in that line asks for its lock now and then, once a second or more often, and gets it when it is free and nobody
+// waits in the server's queue: all connections may be taken by those who wait for a lock that it holds.
 func WithWaiters(count int) Option {
 	return func(c *Client) { c.waiting = make(chan struct{}, max(1, count)) }
 }

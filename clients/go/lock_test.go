@@ -500,6 +500,29 @@ func TestMoreWaitersThanConnections(t *testing.T) {
 	}
 }
 
+func TestWhoHoldsWhatOthersWaitForGetsAnotherLock(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithWaiters(1))
+	lock, other := acquire(t, client, "a"), acquire(t, newClient(t, s.client()), "b")
+	done := make(chan error, 2)
+	go func() {
+		done <- client.Do(t.Context(), "a", func(context.Context, *lockward.Lock) error { return nil })
+	}()
+	s.waitFor("a", 1) // all connections
+	go func() {
+		done <- client.Do(t.Context(), "b", func(context.Context, *lockward.Lock) error { return nil })
+	}()
+	rdb := s.client()
+	eventually(t, "it has tried", func() bool {
+		return !strings.Contains(rdb.Info(t.Context(), "lock").Val(), "lock_busy:0")
+	})
+	check(t, other.Release(t.Context()))
+	check(t, receive(t, "another lock", done))
+	check(t, lock.Release(t.Context()))
+	check(t, receive(t, "the lock", done))
+}
+
 func TestAThousandCallersOnFewConnections(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

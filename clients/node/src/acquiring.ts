@@ -48,6 +48,7 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
   };
 
   let answer = await link.ask({ ...shared, commands: () => commands([]) });
+  let pause = 50;
   for (;;) {
     const { sent } = answer;
     const granted = read(answer);
@@ -61,7 +62,17 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
       if (confirmed !== undefined) return confirmed;
     }
     if (now() >= until) return null;
-    if (!(await doors.enter(until, signal))) return null;
+    if (!(await doors.enter(Math.min(until, now() + pause), signal))) {
+      if (now() >= until) return null;
+      // All may be taken by those who wait for a lock that the caller holds: it is tried now and then.
+      pause = Math.min(2 * pause, 1_000);
+      answer = await link.ask({
+        ...shared,
+        until: until < Infinity ? until : now() + patience,
+        commands: () => commands([]),
+      });
+      continue;
+    }
     try {
       answer = await link.ask({
         ...shared,
@@ -132,7 +143,7 @@ function asMap(flat: unknown): Map<string, unknown> {
   return new Map(list.flatMap((name, at) => (at % 2 === 0 ? [[`${name}`, list[at + 1]]] : [])));
 }
 
-/** So many may wait at a time, each on a connection of its own. More stand in line, first come, first served. */
+/** So many may wait at a time, each on a connection of its own. More stand in line. */
 export class Doors {
   #free: number;
   readonly #line: (() => void)[] = [];

@@ -83,6 +83,21 @@ for (const library of LIBRARIES) {
       assert.deepEqual(served, [0, 1, 2]);
     });
 
+    test("who holds what others wait for gets another lock, though they have all connections", async () => {
+      const narrow = new Lockward(await library.client(server), { waitingConnections: 1 });
+      const [held, other] = [await narrow.acquire("all"), await lockward.acquire("another")];
+      const waiting = narrow.using("all", () => {});
+      await eventually(() => server.waiters("all"));
+      const busy = async () => Number(/lock_busy:(\d+)/.exec(`${await server.ask(["INFO", "lock"])}`)?.[1]);
+      const before = await busy();
+      const second = narrow.using("another", () => {});
+      await eventually(async () => (await busy()) > before);
+      await other.release();
+      await second;
+      await held.release();
+      await waiting;
+    });
+
     test("re-entries are counted", async () => {
       const outer = await lockward.acquire("again");
       const inner = await outer.reenter();
