@@ -132,8 +132,7 @@ async fn what_is_settled_does_not_wait_for_renewals() {
 async fn a_waiter_bears_a_server_that_loads_its_data() {
     // Each key takes it 0.1 s, and it answers meanwhile.
     let slow = Setup::new()
-        .config("appendonly yes")
-        .config("aof-use-rdb-preamble no")
+        .config("rdbcompression no")
         .config("key-load-delay 100000")
         .config("loading-process-events-interval-bytes 1024");
     let mut server = slow.start();
@@ -145,6 +144,7 @@ async fn a_waiter_bears_a_server_that_loads_its_data() {
     }
     let waiter = tokio::spawn(client.lock("k").acquire());
     held.see_waiters("k", 1);
+    held.call("SAVE");
     server.kill_and_start_again();
     let mut observer = server.client();
     observer.see_waiters("k", 1);
