@@ -113,7 +113,7 @@ class ClusterTest {
             source.call("MIGRATE", "127.0.0.1", target.port, name, 0, 5000);
             lock.lock();
             eventually(() -> lock.isLocked());
-            Running<Boolean> asking = Threads.start(() -> late.getLock(name).tryLock(100, TimeUnit.MILLISECONDS));
+            Running<Boolean> asking = Threads.start(() -> late.getLock(name).tryLock(2, TimeUnit.SECONDS));
             assertFalse(asking.join());
             for (Server node : List.of(target, source, NODES.get(2))) {
                 node.call("CLUSTER", "SETSLOT", slot, "NODE", to);

@@ -28,6 +28,7 @@ class PauseTest {
             CountDownLatch lost = new CountDownLatch(1);
             try (LockwardClient client = LockwardClient.builder(Server.uri(Integer.parseInt(args[0])))
                     .lease(Duration.ofMillis(500))
+                    .patience(Duration.ofMinutes(1))
                     .build()) {
                 LockwardLock lock = client.getLock(args[1]);
                 System.out.println("asking");
