@@ -94,7 +94,8 @@ func (l *Lock) Until() time.Time {
 	return l.until
 }
 
-// Lost is closed when the lock is lost. It is not closed when it is released.
+// Lost is closed when the lock is lost. It is not closed when it is released: a loss that the last Release finds out is told by
+// that alone.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // Context is a context that ends with parent, or when the lock is lost or released for the last time: context.Cause then
