@@ -14,6 +14,8 @@
 //!
 //! A step changes the lock in memory and records the changes in [`Effects`]; the caller carries the effects out before
 //! anything else can look at the lock.
+//!
+//! What most steps come to is in line, and what is rare (a lease that is over, a line) is kept out of the way: docs/performance.md.
 
 use crate::effects::{Effects, Event, Grant, NotHeld, Outcome, Refusal, Wake, event_of};
 use crate::lock::{Change, End, Holder, Lock, Slots};
