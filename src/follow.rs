@@ -2,7 +2,7 @@
 
 use crate::callbacks::events;
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey, now};
+use crate::server::{Content, Context, KeyName, OpenKey, now, values};
 use crate::state::{self, Acting};
 use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{Change, Event, Lock, Now, event_of};
@@ -57,7 +57,7 @@ fn change(
             events
         }
         Content::Missing => {
-            let mut lock = Lock::new();
+            let mut lock = values::spare();
             let events = apply_to(&mut lock, changes, now);
             key.create(lock);
             events

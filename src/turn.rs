@@ -6,7 +6,7 @@
 //! still waits.
 
 use crate::client::Client;
-use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now};
+use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now, values};
 use crate::state::{self, Acting, State};
 use crate::waiters::{self, LockName};
 use lockward_core::{Effects, Instant, LineId, Lock, Now, Propagation, Step, encoding};
@@ -60,16 +60,16 @@ pub fn on_lock<R>(
             decided
         }
         Content::Missing => {
-            let mut lock = Lock::new();
+            let mut lock = values::spare();
             let decided = state::with(|state| {
                 let shadow = state.take_shadow(name);
                 let shadowed = shadow.is_some();
                 if let Some(shadow) = shadow {
-                    lock = shadow;
+                    *lock = shadow;
                 }
                 let (answer, mut decided) = decide_on(context, state, name, &mut lock, now, decide);
                 if shadowed && !decided.effects.changed() {
-                    state.shadows.put(name.db(), name.bytes(), mem::take(&mut lock));
+                    state.shadows.put(name.db(), name.bytes(), mem::take(&mut *lock));
                 } else if shadowed {
                     state.shadows.told(name.db(), name.bytes());
                     decided.effects.make_whole(&lock, now);
@@ -120,7 +120,7 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     lock.reckon_expiry(now);
     let mut payload = Vec::new();
     encoding::append_lock(&mut payload, &lock, now);
-    key.create(lock);
+    key.create(Box::new(lock));
     drop(key);
     replicate(context, name, &payload);
     let _acting = Acting::begin();
@@ -138,6 +138,7 @@ pub fn tell_of_shadow(context: Context, name: &KeyName<'_>) {
 }
 
 /// Sends a payload to replicas and the AOF.
+#[inline(never)]
 pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
     if !context.replicate(APPLY, name, payload) {
         log(Level::Warning, "the server does not know LOCK._APPLY: replicas and the AOF miss a change");
@@ -196,17 +197,18 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, no
             context.notify(*event, name);
         }
     }
-    if let Some(Waits { lock, .. }) = waits {
-        for wake in effects.wakes.drain(..) {
-            waiters::wake(wake, Some(lock.clone()));
-        }
+    if let Some(waits) = waits.take() {
+        wake(effects, waits, now);
     }
     effects.clear();
-    let next = waits.take().map(|waits| (waits.line, waits.due));
-    state::with(|state| {
-        if let Some((line, due)) = next {
-            state.set_due(line, due, now.mono);
-        }
-        state.decided = Some(decided);
-    });
+    state::with(|state| state.decided = Some(decided));
+}
+
+/// Tells those whose wait has ended, and sets the alarm for the others.
+#[inline(never)]
+fn wake(effects: &mut Effects<Client>, Waits { line, lock, due }: Waits, now: Now) {
+    for wake in effects.wakes.drain(..) {
+        waiters::wake(wake, Some(lock.clone()));
+    }
+    state::with(|state| state.set_due(line, due, now.mono));
 }

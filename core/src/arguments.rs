@@ -207,19 +207,28 @@ pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Mistake> {
 /// A number as Redis reads one: no sign but minus, no leading zeros, no spaces.
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = text.strip_prefix(b"-").map_or((false, text), |digits| (true, digits));
+    match text {
+        [b'-', digits @ ..] => {
+            natural(digits).filter(|number| *number > 0).and_then(|number| 0_i64.checked_sub_unsigned(number))
+        }
+        digits => natural(digits)?.try_into().ok(),
+    }
+}
+
+/// The same for one that has no sign, of up to 19 digits: whatever they are, they fit.
+#[must_use]
+pub(crate) fn natural(digits: &[u8]) -> Option<u64> {
     match digits {
-        [b'0'] => return (!negative).then_some(0),
-        [b'1'..=b'9', ..] => {}
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        [b'0'] => return Some(0),
         _ => return None,
     }
-    // Counted below zero, where there is room for one more.
-    let mut number = 0_i64;
+    let mut number = 0_u64;
     for digit in digits {
-        let digit = digit.is_ascii_digit().then(|| i64::from(digit & 0x0f))?;
-        number = number.checked_mul(10)?.checked_sub(digit)?;
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit & 0x0f))?;
+        number = number.wrapping_mul(10).wrapping_add(digit);
     }
-    if negative { Some(number) } else { number.checked_neg() }
+    Some(number)
 }
 
 #[cfg(test)]

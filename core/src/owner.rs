@@ -82,11 +82,16 @@ impl Owner {
     /// The owner named by `bytes`; `None` when they are none or too many.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        if bytes.is_empty() || bytes.len() > Self::MAX_LEN {
-            return None;
-        }
         if let Some(owner) = Self::read_uuid(bytes) {
             return Some(owner);
+        }
+        Self::of_name(bytes)
+    }
+
+    #[inline(never)]
+    fn of_name(bytes: &[u8]) -> Option<Self> {
+        if bytes.is_empty() || bytes.len() > Self::MAX_LEN {
+            return None;
         }
         Some(Self(Short::of_name(bytes).map_or_else(|| Name::Heap(bytes.into()), Name::Short)))
     }
@@ -110,7 +115,7 @@ impl Owner {
         let uuid = read_uuid(uuid)?;
         let behind = match behind {
             [] => 0,
-            [b':', thread @ ..] => u64::try_from(arguments::integer(thread)?).ok()?.checked_add(1)?,
+            [b':', thread @ ..] => arguments::natural(thread)?.checked_add(1)?,
             _ => return None,
         };
         Self::from_uuid(uuid, behind)

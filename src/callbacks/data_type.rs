@@ -92,10 +92,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         let loaded = stored::load(unsafe { slice::from_raw_parts(buffer.cast(), len) });
         // SAFETY: allocated by the server in the call above, freed once.
         unsafe { api!(RedisModule_Free(buffer.cast())) };
-        loaded.map_or(ptr::null_mut(), |lock| {
-            values::given();
-            Box::into_raw(Box::new(lock)).cast()
-        })
+        loaded.map_or(ptr::null_mut(), |lock| values::give(Box::new(lock)).cast())
     })
 }
 
@@ -135,12 +132,9 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // May run on a thread of the server's own: touches nothing but the value, and a count that any thread may.
-    guard(Edge::Free, (), || {
-        values::free();
-        // SAFETY: a boxed lock that the server gives back once.
-        drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
-    });
+    // May run on a thread of the server's own.
+    // SAFETY: a lock that the server was given, and gives back once.
+    guard(Edge::Free, (), || unsafe { values::free(value.cast()) });
 }
 
 unsafe extern "C" fn mem_usage(
@@ -176,11 +170,19 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 }
 
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    // What we do ourselves is no news.
+    if !state::acting() {
+        // SAFETY: the server's context and value of this very call.
+        unsafe { unlinked(context, value) };
+    }
+}
+
+/// # Safety
+/// Context and value are the server's, of a call that is not over.
+#[inline(never)]
+unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     guard(Edge::Unlink, (), || {
-        if state::acting() {
-            return;
-        }
-        // SAFETY: the server's context and value of this very call; the name is valid through it.
+        // SAFETY: as demanded; the name is valid through the call.
         unsafe {
             let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));
             let name = api!(RedisModule_GetKeyNameFromOptCtx(context));

@@ -1,6 +1,6 @@
 //! A key opened for writing, and the lock in it.
 
-use super::{Context, KeyName};
+use super::{Context, KeyName, values};
 use lockward_core::{Lock, WallTime};
 use redis_module::raw;
 use std::marker::PhantomData;
@@ -39,6 +39,8 @@ pub enum Content<'a> {
 /// has passed, and so calls back into the module.
 pub struct OpenKey<'a> {
     key: *mut raw::RedisModuleKey,
+    /// The lock in it, once that has been looked for.
+    value: *mut Lock,
     open: PhantomData<&'a ()>,
 }
 
@@ -57,7 +59,7 @@ impl<'a> OpenKey<'a> {
         let mode = c_int::try_from(mode).unwrap_or_default();
         // SAFETY: context and name are valid for 'a.
         let key = unsafe { api!(RedisModule_OpenKey(context.as_ptr(), name.as_ptr(), mode)) };
-        Self { key, open: PhantomData }
+        Self { key, value: ptr::null_mut(), open: PhantomData }
     }
 
     /// What the key holds.
@@ -72,11 +74,13 @@ impl<'a> OpenKey<'a> {
         if of_type.is_null() || of_type != LOCK_TYPE.load(Ordering::Relaxed) {
             return Content::Foreign;
         }
+        // SAFETY: the key is open.
+        self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)) }.cast();
         // SAFETY:
-        // - a value of our type was made by `Box::into_raw` of a `Lock`, in `create` or in the type's load callback;
+        // - a value of our type was made by `values::give`, in `create` or in the type's load callback;
         // - it lives as long as the key does, and `self` is borrowed while the reference is used;
         // - all runs under the server's lock, and the key is open once.
-        match unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)).cast::<Lock>().as_mut() } {
+        match unsafe { self.value.as_mut() } {
             Some(lock) => Content::Lock(lock),
             None => Content::Foreign,
         }
@@ -84,21 +88,19 @@ impl<'a> OpenKey<'a> {
 
     /// Stores `lock`, and its TTL, in a key that holds nothing. One that is free has no key.
     #[inline(always)]
-    pub fn create(&mut self, lock: Lock) {
+    pub fn create(&mut self, lock: Box<Lock>) {
         if lock.is_free() {
-            return;
+            return values::keep(lock);
         }
         let expires_at = lock.expires_at();
-        let value = Box::into_raw(Box::new(lock));
+        let value = values::give(lock);
         let of_type = LOCK_TYPE.load(Ordering::Relaxed);
         // SAFETY: the key is open for writing; the value belongs to the server from here on.
         let stored = unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, value.cast())) };
         if stored != raw::REDISMODULE_OK as c_int {
             // SAFETY: refused, so it is still ours.
-            drop(unsafe { Box::from_raw(value) });
-            return;
+            return unsafe { values::free(value) };
         }
-        super::values::given();
         self.expire_at(expires_at);
     }
 
@@ -107,10 +109,10 @@ impl<'a> OpenKey<'a> {
     /// where the same changes are heard.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
-            // SAFETY: the key is open for writing.
-            None => unsafe {
-                api!(RedisModule_DeleteKey(self.key));
-            },
+            None => values::deleting(self.value, || {
+                // SAFETY: the key is open for writing.
+                unsafe { api!(RedisModule_DeleteKey(self.key)) };
+            }),
             Some(after) if after != before => self.expire_at(after),
             Some(_) => {}
         }

@@ -60,6 +60,24 @@ fn acquired_and_released() {
 }
 
 #[test]
+fn acquired_by_the_hundred_and_released_or_flushed() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("CONFIG SET lazyfree-lazy-server-del yes");
+    stays_flat("acquired by the hundred and released or flushed", &mut a, |a, from| {
+        let numbers = || from..from + BATCH;
+        a.call_all(numbers().map(|number| format!("LOCK.ACQUIRE lock-{number} A")));
+        let flush = ["FLUSHALL ASYNC".to_owned()];
+        // What is given back and what a thread of the server frees, at the same time.
+        let release = |number| format!("LOCK.RELEASE lock-{number} A");
+        let take_again = |number| format!("LOCK.ACQUIRE lock-{number} B");
+        let half = numbers().take(BATCH / 2);
+        a.call_all(half.clone().map(release).chain(flush.clone()).chain(half.map(take_again)).chain(flush));
+    });
+    eventually("none is counted", || a.stat("lock", "lock_held") == 0);
+}
+
+#[test]
 fn acquired_and_handed_over() {
     let server = Server::start();
     let mut b = server.client();
