@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     errands: mpsc::UnboundedSender<Errand>,
     /// Owners that the caller names, and their tenures. Whoever asks in an owner's name has its turn first.
     owners: Mutex<HashMap<Claim, Weak<Turns>>>,
+    /// The lease where none is named, in milliseconds, as the server has told; 0 before that.
+    lease: AtomicU64,
     name: Uuid,
     count: AtomicU64,
 }
@@ -72,6 +74,7 @@ impl Client {
             waiting,
             errands,
             owners: Mutex::default(),
+            lease: AtomicU64::new(0),
             name: Uuid::new_v4(),
             count: AtomicU64::new(0),
         };
@@ -113,6 +116,20 @@ impl Shared {
     /// An owner that nobody else is.
     pub(crate) fn fresh_owner(&self) -> Vec<u8> {
         format!("{}:{}", self.name, self.count.fetch_add(1, Ordering::Relaxed)).into_bytes()
+    }
+
+    /// The lease where none is named, in milliseconds, if it is known.
+    pub(crate) fn lease(&self) -> Option<u64> {
+        Some(self.lease.load(Ordering::Relaxed)).filter(|lease| *lease > 0)
+    }
+
+    pub(crate) fn learn_lease(&self, lease: u64) {
+        self.lease.store(lease, Ordering::Relaxed);
+    }
+
+    /// The server does not take this lease any more. It may have told of another one since.
+    pub(crate) fn forget_lease(&self, lease: u64) {
+        let _ = self.lease.compare_exchange(lease, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Where owners of this name take turns at this lock.

@@ -38,7 +38,7 @@ pub enum Error {
         /// How many were asked for.
         wanted: usize,
     },
-    /// The caller has asked for something that no server would accept. Nothing has been sent.
+    /// The caller has asked for something that no server would accept. Nothing is held.
     #[error("{0}")]
     Invalid(&'static str),
     /// The URL is not understood, or the server or a Sentinel does not let this client in.

@@ -42,7 +42,7 @@ pub(crate) struct Abandoned {
     pub(crate) claim: Claim,
     /// Whether it may still stand in the queue.
     pub(crate) waited: bool,
-    /// When what it may have been granted ends by itself, if it is granted now.
+    /// When what it may have been granted ends by itself, if it is granted now, as far as that is known.
     pub(crate) lease: Duration,
     /// Until this is done, nobody in this process asks in this owner's name.
     pub(crate) turn: Option<OwnedMutexGuard<Weak<Tenure>>>,
@@ -176,7 +176,7 @@ async fn give_back(servers: Arc<Servers>, abandoned: Abandoned) -> Done {
     loop {
         let sent = match is_out {
             false => {
-                let take_over = claim.acquire(1, 1, Block::For(Duration::ZERO));
+                let take_over = claim.acquire(Some(1), 1, Block::For(Duration::ZERO));
                 attempts.send(&mut Lane::Own(&mut line), &take_over, limit).await
             }
             true => attempts.send(&mut Lane::Shared, &claim.release(0, None), limit).await,

@@ -49,6 +49,7 @@ mod client;
 mod error;
 mod guard;
 mod keeper;
+mod lease;
 mod lock;
 pub mod redlock;
 mod request;

@@ -4,6 +4,7 @@ use crate::client::{Client, Shared};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::keeper::{Abandoned, Errand};
+use crate::lease::{Given, LEASE, Learnt, Terms, is_too_long, learn};
 use crate::request::{Block, Claim, Grant, grant, millis};
 use crate::servers::{Attempts, Lane, Line};
 use crate::tenure::{FAR, Lease, Tenure, Turns};
@@ -12,9 +13,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedMutexGuard, SemaphorePermit};
 use tokio::time::timeout_at;
-
-/// The lease where none is named.
-const LEASE: Duration = Duration::from_secs(30);
 
 /// A wait without limit bears an outage as long as the client's patience. An attempt that has lasted longer than so
 /// many response limits was in the queue, and an outage begins when it ends.
@@ -38,7 +36,7 @@ pub struct Lock {
     client: Client,
     key: Vec<u8>,
     owner: Option<Vec<u8>>,
-    lease: Duration,
+    lease: Option<Duration>,
     is_renewed: bool,
     hold_limit: Option<Duration>,
     wait: Option<Duration>,
@@ -51,7 +49,7 @@ impl Lock {
             client,
             key,
             owner: None,
-            lease: LEASE,
+            lease: None,
             is_renewed: true,
             hold_limit: None,
             wait: None,
@@ -59,11 +57,16 @@ impl Lock {
         }
     }
 
-    /// How long the lock stays held when this process is not heard of any more: 30 seconds, at least 1 millisecond.
-    /// While it is, the lease is renewed each time a third of it has passed. The server may have a longest lease, see
-    /// `lock.max-lease` and `lock.quarantine`.
+    /// How long the lock stays held when this process is not heard of any more: at least 1 millisecond. While it is,
+    /// the lease is renewed each time a third of it has passed. The server may have a longest lease, see
+    /// `lock.max-lease` and `lock.quarantine`, and refuses a longer one.
+    ///
+    /// Without this it is the server's default: `lock.default-lease`, 30 seconds unless it is set, and no longer than
+    /// the server's longest. The first acquisition asks for it by `LOCK.INFO`, and the client remembers the answer until
+    /// the server refuses it: another default that is set later counts for new clients. Without permission to
+    /// `LOCK.INFO` it is 30 seconds.
     pub fn lease(self, lease: Duration) -> Self {
-        Self { lease, ..self }
+        Self { lease: Some(lease), ..self }
     }
 
     /// Does not renew the lease: the lock is lost when it is over.
@@ -91,7 +94,7 @@ impl Lock {
 
     /// Acquires it only if so many replicas have heard of it within a time; else it is given back, and the error is
     /// [`Error::Unreplicated`]. A replica that has heard of a grant has it when it is promoted. The time has to be
-    /// shorter than the lease.
+    /// shorter than the lease; where the lease is not known yet, that is seen once it is granted.
     pub fn replicas(self, count: usize, within: Duration) -> Self {
         Self { replicas: Some((count, within)), ..self }
     }
@@ -143,7 +146,7 @@ impl Lock {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if millis(self.lease) == 0 {
+        if self.lease.is_some_and(|lease| millis(lease) == 0) {
             return Err(Error::Invalid("a lease lasts a millisecond at least"));
         }
         if self.owner.as_ref().is_some_and(|owner| owner.is_empty() || owner.len() > 1_024) {
@@ -152,13 +155,23 @@ impl Lock {
         if self.owner.as_ref().is_some_and(|owner| owner == b"*") {
             return Err(Error::Invalid("the owner * stands for one that the server makes up"));
         }
-        if self.replicas.is_some_and(|(_, within)| within >= self.lease) {
-            return Err(Error::Invalid("replicas have less time than a lease lasts"));
-        }
         if self.hold_limit.is_some_and(|limit| millis(limit) == 0) {
             return Err(Error::Invalid("a hold limit lasts a millisecond at least"));
         }
+        self.terms().named().map_or(Ok(()), |lease| self.check_replicas(lease))
+    }
+
+    /// With a lease of so many milliseconds.
+    fn check_replicas(&self, lease: u64) -> Result<(), Error> {
+        if self.replicas.is_some_and(|(_, within)| within >= Duration::from_millis(lease)) {
+            return Err(Error::Invalid("replicas have less time than a lease lasts"));
+        }
         Ok(())
+    }
+
+    fn terms(&self) -> Terms {
+        let known = || self.client.shared.lease().map_or(Terms::Default, Terms::Known);
+        self.lease.map_or_else(known, |lease| Terms::Named(millis(lease)))
     }
 
     fn guard(self, tenure: Arc<Tenure>) -> Guard {
@@ -177,7 +190,9 @@ impl Lock {
     ) -> Result<Arc<Tenure>, Error> {
         let shared = &self.client.shared;
         let servers = &shared.servers;
-        let abandoned = Abandoned { claim: claim.clone(), waited: false, lease: self.lease, turn };
+        let mut terms = self.terms();
+        let lease = terms.named().map_or(LEASE, Duration::from_millis);
+        let abandoned = Abandoned { claim: claim.clone(), waited: false, lease, turn };
         let mut stake = Stake { shared, abandoned: Some(abandoned) };
         let patience = Instant::now() + servers.settings.patience;
         let mut attempts = servers.attempts(&claim.key, limit.unwrap_or(patience).max(patience));
@@ -185,6 +200,10 @@ impl Lock {
         let mut permit: Option<SemaphorePermit<'_>> = None;
         let mut standing_by = pin!(shared.waiting.acquire());
         let [mut pause, longest] = TRIES;
+        // Whether the server has granted it already, though not as it is to be.
+        let mut is_granted = false;
+        // Whether what the server has granted is to be replaced by a whole lease.
+        let mut is_anew = false;
         loop {
             let asked = Instant::now();
             let wait = limit.map(|limit| limit.saturating_duration_since(asked));
@@ -195,7 +214,7 @@ impl Lock {
                 Some(wait) => Block::For(wait),
                 None => Block::WithoutLimit,
             };
-            let cmd = claim.acquire(self.millis(), 1, block);
+            let cmd = claim.acquire(terms.named().map(|lease| self.cut(lease)), 1, block);
             let response = servers.settings.response_limit;
             if waits {
                 stake.waits(true);
@@ -213,8 +232,16 @@ impl Lock {
                         attempts.until = Instant::now() + servers.settings.patience;
                     }
                     if let Err(error) = attempts.after(setback).await {
+                        if let Terms::Known(lease) = terms
+                            && is_too_long(&error)
+                        {
+                            shared.forget_lease(lease);
+                            // An earlier one may have been granted.
+                            (terms, is_anew) = (Terms::Default, attempts.is_uncertain);
+                            continue;
+                        }
                         // Nothing is granted: the server has said so, or has not been sent anything.
-                        if !attempts.is_uncertain {
+                        if !attempts.is_uncertain && !is_granted {
                             stake.lost();
                         }
                         return Err(error);
@@ -225,16 +252,49 @@ impl Lock {
             match granted {
                 Some(grant) => {
                     stake.waits(false);
-                    let Some(until) = self.confirm(&mut attempts, &claim, grant, asked, &mut line).await?
-                    else {
-                        // It was lost again before this process has heard of it.
-                        continue;
+                    is_granted = true;
+                    // It may have been waited for longer than that.
+                    attempts.until = attempts.until.max(Instant::now() + servers.settings.patience);
+                    let learnt = match terms.named() {
+                        Some(lease) => Learnt::Lease(Given { lease, counts_from: asked, is_named: true }),
+                        None => learn(shared, &mut attempts, &claim, grant, is_anew).await?,
+                    };
+                    let given = match learnt {
+                        Learnt::Lease(given) => given,
+                        Learnt::Gone => {
+                            is_granted = false;
+                            continue;
+                        }
+                        Learnt::Stale => {
+                            is_anew = true;
+                            continue;
+                        }
+                        Learnt::Refused => {
+                            terms = Terms::Named(millis(LEASE));
+                            continue;
+                        }
+                    };
+                    self.check_replicas(given.lease)?;
+                    stake.lasts(given.lease);
+                    let until = match self.confirm(&mut attempts, &claim, grant, given, &mut line).await {
+                        Ok(Some(until)) => until,
+                        Ok(None) => {
+                            is_granted = false;
+                            continue;
+                        }
+                        // The setting has been changed while it was waited for.
+                        Err(error) if terms.may_change() && is_too_long(&error) => {
+                            shared.forget_lease(given.lease);
+                            (terms, is_anew) = (Terms::Default, true);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
                     };
                     if let Some(line) = line {
                         servers.put_back(line);
                     }
                     let last = self.hold_limit.map(|limit| Instant::now() + limit.min(FAR));
-                    let lease = Lease { millis: self.millis(), is_renewed: self.is_renewed, last };
+                    let lease = Lease { millis: self.cut(given.lease), is_renewed: self.is_renewed, last };
                     return Ok(stake.won(|turns| Tenure::new(claim, grant, lease, until, turns)));
                 }
                 None if wait.is_some_and(|wait| wait.is_zero()) || waits => {
@@ -264,24 +324,30 @@ impl Lock {
             }
         }
     }
+
     /// Makes certain of a grant: when its lease ends, by this process's clock, or `None` where it has ended.
     async fn confirm(
         &self,
         attempts: &mut Attempts<'_>,
         claim: &Claim,
         grant: Grant,
-        asked: Instant,
+        given: Given,
         line: &mut Option<Line>,
     ) -> Result<Option<Instant>, Error> {
-        let lease = self.millis();
+        let lease = self.cut(given.lease);
+        // The server's default may be longer than what is to be held.
+        let is_right = given.is_named || lease == given.lease;
         // After a short wait it is near enough to count from before it was asked for. After a long one, nobody knows
         // when the server began to count.
-        if self.replicas.is_none() && asked.elapsed() < Duration::from_millis(lease / 3) {
-            return Ok(Some(Lease::end(lease, asked)));
+        if is_right
+            && self.replicas.is_none()
+            && given.counts_from.elapsed() < Duration::from_millis(lease / 3)
+        {
+            return Ok(Some(Lease::end(lease, given.counts_from)));
         }
         loop {
             let asked = Instant::now();
-            let cmd = claim.renew(lease, grant.token, grant.holds);
+            let cmd = claim.renew(Some(lease), grant.token, grant.holds);
             let response = attempts.settings().response_limit;
             let sent = match self.replicas {
                 // WAIT asks for what was written before the last command on the same connection.
@@ -307,8 +373,9 @@ impl Lock {
         }
     }
 
-    fn millis(&self) -> u64 {
-        millis(self.hold_limit.map_or(self.lease, |limit| limit.min(self.lease)))
+    /// No longer than it is to be held.
+    fn cut(&self, lease: u64) -> u64 {
+        self.hold_limit.map_or(lease, |limit| lease.min(millis(limit)))
     }
 }
 
@@ -332,6 +399,13 @@ impl Stake<'_> {
 
     fn lost(&mut self) {
         self.abandoned = None;
+    }
+
+    /// For so many milliseconds, if it is not given back.
+    fn lasts(&mut self, lease: u64) {
+        if let Some(abandoned) = &mut self.abandoned {
+            abandoned.lease = Duration::from_millis(lease);
+        }
     }
 
     /// Whether it may stand in the server's queue.

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use redis::{Cmd, Value, cmd};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Whose lock it is about.
@@ -26,15 +27,25 @@ pub(crate) struct Grant {
     pub(crate) holds: u32,
 }
 
+/// How a tenure stands at the server, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) lease_left: u64,
+    pub(crate) held_for: u64,
+}
+
 impl Claim {
     fn about(&self, command: &str) -> Cmd {
         cmd(command).arg(&self.key).arg(&self.owner).to_owned()
     }
 
-    /// The hold that leads to `holds`, with a lease in milliseconds.
-    pub(crate) fn acquire(&self, lease: u64, holds: u32, block: Block) -> Cmd {
+    /// The hold that leads to `holds`, with a lease in milliseconds, or the server's default.
+    pub(crate) fn acquire(&self, lease: Option<u64>, holds: u32, block: Block) -> Cmd {
         let mut cmd = self.about("LOCK.ACQUIRE");
-        cmd.arg("PX").arg(lease).arg("HOLDS").arg(holds);
+        if let Some(lease) = lease {
+            cmd.arg("PX").arg(lease);
+        }
+        cmd.arg("HOLDS").arg(holds);
         match block {
             Block::No => &mut cmd,
             // Rounded up, as 0 waits without limit.
@@ -44,10 +55,18 @@ impl Claim {
         cmd
     }
 
-    /// Sets a new lease, in milliseconds.
-    pub(crate) fn renew(&self, lease: u64, token: u64, holds: u32) -> Cmd {
+    /// What there is to know of who holds the lock.
+    pub(crate) fn info(&self) -> Cmd {
+        cmd("LOCK.INFO").arg(&self.key).to_owned()
+    }
+
+    /// Sets a new lease, in milliseconds, or the server's default.
+    pub(crate) fn renew(&self, lease: Option<u64>, token: u64, holds: u32) -> Cmd {
         let mut cmd = self.about("LOCK.RENEW");
-        cmd.arg("PX").arg(lease).arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
+        if let Some(lease) = lease {
+            cmd.arg("PX").arg(lease);
+        }
+        cmd.arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
         cmd
     }
 
@@ -71,6 +90,20 @@ impl Claim {
 pub(crate) fn grant(reply: Value) -> Result<Option<Grant>, Error> {
     let grant: Option<(u64, u32)> = read(reply)?;
     Ok(grant.map(|(token, holds)| Grant { token, holds }))
+}
+
+/// What LOCK.INFO has replied of the tenure with a token, if there is one.
+pub(crate) fn held(reply: Value, token: u64) -> Result<Option<Held>, Error> {
+    let lock: Option<HashMap<String, Value>> = read(reply)?;
+    let Some(holders) = lock.and_then(|mut lock| lock.remove("holders")) else { return Ok(None) };
+    let holders: Vec<HashMap<String, Value>> = read(holders)?;
+    for mut holder in holders {
+        let mut number = |name: &str| read::<u64>(holder.remove(name).unwrap_or(Value::Nil));
+        if number("token")? == token {
+            return Ok(Some(Held { lease_left: number("lease-left")?, held_for: number("held-for")? }));
+        }
+    }
+    Ok(None)
 }
 
 /// A reply of the kind that is expected.

@@ -168,7 +168,7 @@ impl Tenure {
             if holds == 0 {
                 return Ok(());
             }
-            let cmd = self.claim.renew(millis, self.token, holds);
+            let cmd = self.claim.renew(Some(millis), self.token, holds);
             let third = Duration::from_millis(self.lease.millis / 3 + 1);
             let limit = servers.settings.response_limit.min(third);
             let sent = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await;
@@ -205,7 +205,7 @@ impl Tenure {
             self.check()?;
             let asked = Instant::now();
             let Some(millis) = self.lease.at(asked) else { return Err(Error::Lost(Loss::LeaseOver)) };
-            let cmd = self.claim.acquire(millis, holds, crate::request::Block::No);
+            let cmd = self.claim.acquire(Some(millis), holds, crate::request::Block::No);
             match attempts.send(&mut Lane::Shared, &cmd, Some(servers.settings.response_limit)).await {
                 Ok(reply) => {
                     let grant = crate::request::grant(reply)?;
@@ -250,7 +250,7 @@ impl Tenure {
             let now = Instant::now();
             let millis = self.lease.at(now).filter(|_| now < self.standing().until);
             let Some(millis) = millis else { return Err(Error::Lost(Loss::LeaseOver)) };
-            let cmd = self.claim.renew(millis, self.token, holds.max(1));
+            let cmd = self.claim.renew(Some(millis), self.token, holds.max(1));
             let limit = attempts.settings().response_limit;
             let Err(setback) = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await else {
                 return Ok(());

@@ -35,8 +35,9 @@ impl Lock {
         Self { redlock, key, lease: LEASE, is_renewed: true, hold_limit: None, wait: None }
     }
 
-    /// How long the lock stays held when this process is not heard of any more: 30 seconds, no longer than the
-    /// quarantine of the servers. At each server it is renewed each time a third of it has passed.
+    /// How long the lock stays held when this process is not heard of any more: 30 seconds, whatever the servers'
+    /// default is. They refuse what is longer than their quarantine, so name one where that is shorter. At each server it
+    /// is renewed each time a third of it has passed.
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }

@@ -121,3 +121,20 @@ async fn whoever_leaves_after_any_poll_leaves_nothing_behind() {
 async fn nor_does_one_beside_other_threads() {
     leave_everywhere().await;
 }
+
+#[tokio::test]
+async fn nor_does_one_whose_client_does_not_know_the_lease_yet() {
+    let server = Server::start();
+    for leave in [Leave::Asleep, Leave::Woken] {
+        for times in 0..POLLS {
+            let client = client(&server).await;
+            let done = polled(client.lock("k").acquire(), times, leave).await;
+            let is_done = done.is_some();
+            drop(done);
+            see_clean(&server, &client, &format!("{leave:?} after {times} polls, unknown")).await;
+            if is_done {
+                break;
+            }
+        }
+    }
+}

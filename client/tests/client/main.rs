@@ -12,6 +12,7 @@ mod cluster;
 mod endings;
 mod extremes;
 mod faults;
+mod leases;
 mod leavers;
 mod lost_replies;
 mod redlock;

@@ -1,0 +1,268 @@
+//! The lease where none is named: that of the server.
+
+use crate::{LONG, client, soon};
+use lockward_client::{Client, Error, Guard};
+use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What clients are seen to ask for, in milliseconds; `None` where they name no lease.
+type Asked = Arc<Mutex<Vec<Option<u64>>>>;
+
+/// A proxy that notes the leases that acquisitions name, and does something at the first LOCK.INFO.
+fn watch(server: &Server, at_first: impl FnOnce() -> Fate + Send + 'static) -> (Proxy, Asked) {
+    let asked = Asked::default();
+    let noted = Arc::clone(&asked);
+    let mut at_first = Some(at_first);
+    let proxy = Proxy::start(server.port(), move |request: &[Reply]| {
+        let words: Vec<_> = request.iter().map(Reply::text).collect();
+        match words.first().map(|word| &**word) {
+            Some("LOCK.ACQUIRE") => {
+                let named = words.iter().position(|word| &**word == "PX").map(|at| words[at + 1].parse());
+                noted.lock().unwrap().push(named.transpose().expect("a lease"));
+                Fate::Carried
+            }
+            Some("LOCK.INFO") => at_first.take().map_or(Fate::Carried, |at_first| at_first()),
+            _ => Fate::Carried,
+        }
+    });
+    (proxy, asked)
+}
+
+async fn through(proxy: &Proxy) -> Client {
+    Client::connect(&format!("redis://127.0.0.1:{}", proxy.port())).await.expect("a client")
+}
+
+/// How often the server has run a command, or refused to.
+fn count(observer: &mut lockward_tests::Client, command: &str, what: &str) -> u64 {
+    let stats = observer.call("INFO commandstats").text();
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    let mut fields = line.into_iter().flat_map(|line| line.split(','));
+    let count = fields.find_map(|field| field.strip_prefix(what)?.strip_prefix('='));
+    count.map_or(0, |count| count.parse().expect("a count"))
+}
+
+fn see_lease(guard: &Guard, millis: u64) {
+    let left = guard.lease_left();
+    assert!(left <= Duration::from_millis(millis) && left > Duration::from_millis(millis / 3), "{left:?}");
+}
+
+async fn see_kept(settings: &str) {
+    let server = Server::start_with(settings);
+    let client = client(&server).await;
+    let guard = soon(client.lock("k").acquire()).await.expect("a guard");
+    see_lease(&guard, 3_000);
+    let mut observer = server.client();
+    eventually("it is held for more than a lease", || observer.holder("k").held_for > 4_000);
+    assert!(guard.is_held());
+    see_lease(&guard.re_enter().await.expect("a guard"), 3_000);
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_not_named_is_the_default_of_the_server() {
+    see_kept("default-lease 3000").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_no_longer_than_the_longest() {
+    see_kept("max-lease 3000").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_no_longer_than_the_quarantine_which_is_waited_for() {
+    see_kept("quarantine 3000").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_asked_for_it_once() {
+    let server = Server::start_with("default-lease 20000");
+    let client = client(&server).await;
+    for _ in 0..5 {
+        let guard = client.lock("k").acquire().await.expect("a guard");
+        see_lease(&guard, 20_000);
+        guard.release().await.expect("a release");
+    }
+    assert_eq!(count(&mut server.client(), "lock.info", "calls"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_longest_lease_that_is_set_later_is_learnt() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    for (longest, calls) in [(30_000, 1), (10_000, 2), (5_000, 3)] {
+        observer.call(format!("CONFIG SET lock.max-lease {longest}"));
+        for _ in 0..2 {
+            let guard = client.lock("k").acquire().await.expect("a guard");
+            see_lease(&guard, longest);
+            guard.release().await.expect("a release");
+        }
+        assert_eq!(count(&mut observer, "lock.info", "calls"), calls);
+    }
+    let refused = client.lock("k").lease(Duration::from_secs(10)).acquire().await;
+    assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_is_one_that_is_set_while_it_is_waited_for() {
+    let server = Server::start();
+    let client = client(&server).await;
+    // The client knows the default.
+    client.lock("k").acquire().await.expect("a guard").release().await.expect("a release");
+    let holder = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    // What replicas are to hear of is renewed before anybody hears of it.
+    let waiter = tokio::spawn(client.lock("k").replicas(0, Duration::from_secs(1)).acquire());
+    let mut observer = server.client();
+    observer.see_waiters("k", 1);
+    observer.call("CONFIG SET lock.max-lease 5000");
+    holder.release().await.expect("a release");
+    let guard = soon(waiter).await.expect("no panic").expect("a guard");
+    see_lease(&guard, 5_000);
+    assert!(observer.holder("k").lease_left <= 5_000);
+    guard.release().await.expect("a release");
+}
+
+async fn without_info(server: &Server) -> Client {
+    let rules = "~* +lock.acquire +lock.renew +lock.release +ping";
+    server.client().call(format!("ACL SETUSER worker on >secret {rules}"));
+    let url = format!("redis://worker:secret@127.0.0.1:{}", server.port());
+    Client::connect(&url).await.expect("a client")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_ask_for_it_names_thirty_seconds() {
+    let server = Server::start_with("default-lease 5000");
+    let client = without_info(&server).await;
+    let mut observer = server.client();
+    for _ in 0..3 {
+        let guard = client.lock("k").acquire().await.expect("a guard");
+        see_lease(&guard, 30_000);
+        assert!(observer.holder("k").lease_left > 5_000);
+        assert_eq!(observer.holder("k").holds, 1);
+        guard.release().await.expect("a release");
+    }
+    assert_eq!(count(&mut observer, "lock.info", "rejected_calls"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_that_is_refused_nothing_is_left() {
+    let server = Server::start_with("max-lease 600000 default-lease 600000");
+    let client = without_info(&server).await;
+    let mut observer = server.client();
+    observer.call("CONFIG SET lock.max-lease 20000");
+    for _ in 0..2 {
+        let refused = client.lock("k").acquire().await.expect_err("an error");
+        assert!(refused.to_string().starts_with("ERR invalid expire time"), "{refused}");
+        soon(client.settled()).await;
+        assert_eq!(observer.info("k"), None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_standstill_has_left_of_it_is_not_taken_for_all() {
+    let server = Server::start_with("default-lease 20000");
+    let mut observer = server.client();
+    let (proxy, asked) = watch(&server, move || {
+        eventually("a fifth of it is over", || observer.holder("k").held_for > 4_000);
+        Fate::Carried
+    });
+    let client = through(&proxy).await;
+    for _ in 0..2 {
+        let guard = soon(client.lock("k").acquire()).await.expect("a guard");
+        assert!(guard.lease_left() > Duration::from_secs(16), "{:?}", guard.lease_left());
+        guard.release().await.expect("a release");
+    }
+    let asked = asked.lock().unwrap();
+    assert!(asked.iter().flatten().all(|lease| (18_000..=20_000).contains(lease)), "{asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_broken_before_its_lease_is_known_is_acquired_again() {
+    let server = Server::start();
+    let mut observer = server.client();
+    let (proxy, _) = watch(&server, move || {
+        observer.call("DEL k");
+        Fate::Carried
+    });
+    let guard = soon(through(&proxy).await.lock("k").acquire()).await.expect("a guard");
+    assert_eq!(server.client().holder("k").token, guard.token() as i64);
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn or_is_busy_if_another_has_it_by_then() {
+    let server = Server::start();
+    let mut observer = server.client();
+    let (proxy, _) = watch(&server, move || {
+        observer.call("DEL k");
+        observer.acquire("k other");
+        Fate::Carried
+    });
+    let told = through(&proxy).await.lock("k").try_acquire().await;
+    assert!(matches!(told, Err(Error::Busy)), "{told:?}");
+    assert_eq!(server.client().holder("k").owner, "other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_does_not_keep_it_from_being_known() {
+    for fate in [Fate::RequestLost, Fate::ReplyLost, Fate::ReplyTorn] {
+        let server = Server::start();
+        let (proxy, _) = watch(&server, move || fate);
+        let guard = soon(through(&proxy).await.lock("k").acquire()).await.expect("a guard");
+        see_lease(&guard, 30_000);
+        assert_eq!(server.client().holder("k").holds, 1);
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_before_it_is_known_leaves_nothing() {
+    let server = Server::start();
+    let (asks, asking) = tokio::sync::oneshot::channel();
+    let (proxy, _) = watch(&server, || {
+        asks.send(()).expect("a test");
+        Fate::Silence(LONG)
+    });
+    let client = through(&proxy).await;
+    let mut observer = server.client();
+    tokio::select! {
+        _ = client.lock("k").acquire() => panic!("nothing is known"),
+        asked = soon(asking) => asked.expect("a request"),
+    }
+    assert_eq!(observer.holder("k").holds, 1);
+    soon(client.settled()).await;
+    assert_eq!(observer.info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_limit_cuts_it_at_the_server() {
+    let server = Server::start();
+    let client = client(&server).await;
+    for _ in 0..2 {
+        let guard = client.lock("k").hold_limit(Duration::from_secs(9)).acquire().await.expect("a guard");
+        see_lease(&guard, 9_000);
+        assert!(server.client().holder("k").lease_left <= 9_000);
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_have_less_time_than_it_lasts() {
+    let server = Server::start_with("default-lease 20000");
+    let client = client(&server).await;
+    let mut observer = server.client();
+    for (within, is_enough) in [(20_000, false), (10_000, true), (20_000, false)] {
+        let lock = client.lock("k").replicas(0, Duration::from_millis(within));
+        match lock.acquire().await {
+            Ok(guard) => {
+                assert!(is_enough, "{within}");
+                guard.release().await.expect("a release");
+            }
+            Err(Error::Invalid(_)) => assert!(!is_enough),
+            Err(error) => panic!("{error}"),
+        }
+        soon(client.settled()).await;
+        assert_eq!(observer.info("k"), None);
+    }
+}
