@@ -14,6 +14,8 @@ from typing import Any, Callable
 import pytest
 import redis
 
+from lockward import _course
+
 SERVER = os.environ.get("LOCKWARD_SERVER", "redis-server")
 MODULE = os.environ.get("LOCKWARD_MODULE") or str(Path(__file__).parents[3] / "target" / "release" / "liblockward.so")
 
@@ -106,6 +108,12 @@ def own_server(tmp_path: Path) -> Any:
     for each in servers:
         each.go_on()
         each.kill()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is silent is asked sooner whether it is there."""
+    monkeypatch.setattr(_course, "SILENCE", 0.3)
 
 
 @pytest.fixture

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from conftest import as_map, eventually, holders, holds, waiters
+from conftest import as_map, eventually, holders, holds, queue, waiters
 
 import lockward.asyncio
 from lockward import Lock, LockLost
@@ -126,7 +128,8 @@ def test_a_server_that_does_not_answer_loses_the_lock_with_its_lease(own_server:
 
 
 PROGRAM = """
-import lockward, redis, sys
+import lockward, redis, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 client = redis.Redis(port=int(sys.argv[1]))
 lock = lockward.Lock(client, "a", lease=0.5)
 print("asking", flush=True)
@@ -142,10 +145,15 @@ except lockward.LockLost:
 """
 
 
-def program(server: Any) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def program(server: Any) -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", PROGRAM, str(server.port)]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -157,14 +165,11 @@ def test_a_process_stopped_for_longer_than_its_lease_knows(server: Any, client: 
     with program(server) as process:
         assert said(process) == "asking" and said(process).isdigit()
         process.send_signal(signal.SIGSTOP)
-        try:
-            with Lock(client, "a"):
-                process.send_signal(signal.SIGCONT)
-                write(process)
-                assert said(process) == "False True"
-                assert said(process) == "lost"
-        finally:
-            process.kill()
+        with Lock(client, "a"):
+            process.send_signal(signal.SIGCONT)
+            write(process)
+            assert said(process) == "False True"
+            assert said(process) == "lost"
 
 
 def test_an_interrupted_wait_leaves_the_queue(server: Any, client: redis.Redis) -> None:
@@ -190,19 +195,16 @@ def test_a_waiter_stopped_for_longer_than_the_lease_it_is_granted_waits_on(serve
     first, then = Lock(client, "a"), Lock(client, "a")
     first.acquire()
     with program(server) as process:
-        try:
-            assert said(process) == "asking"
-            eventually(lambda: waiters(client, "a") == 1)
-            process.send_signal(signal.SIGSTOP)
-            first.release()  # hands over to the process, whose lease ends while it is stopped
-            then.acquire()
-            taken = then.fencing_token or 0
-            process.send_signal(signal.SIGCONT)
-            eventually(lambda: waiters(client, "a") == 1)
-            then.release()
-            assert int(said(process)) > taken
-        finally:
-            process.kill()
+        assert said(process) == "asking"
+        eventually(lambda: waiters(client, "a") == 1)
+        process.send_signal(signal.SIGSTOP)
+        first.release()  # hands over to the process, whose lease ends while it is stopped
+        then.acquire()
+        taken = then.fencing_token or 0
+        process.send_signal(signal.SIGCONT)
+        eventually(lambda: waiters(client, "a") == 1)
+        then.release()
+        assert int(said(process)) > taken
 
 
 def test_a_wait_limit_holds_though_the_server_hangs(own_server: Any) -> None:
@@ -225,3 +227,69 @@ def test_a_wait_limit_holds_though_the_server_hangs(own_server: Any) -> None:
     waiting.join(20)
     server.go_on()
     assert caught and time.monotonic() > began + 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_waits_at_a_server_that_answers_keeps_its_place(own_server: Any) -> None:
+    server = own_server()
+    holder, granted = Lock(server.client(), "a"), threading.Event()
+    holder.acquire()
+
+    def wait() -> None:
+        with server.client() as own, Lock(own, "a"):
+            granted.set()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    keeps_its_place(server)
+    holder.release()
+    waiting.join(20)
+    assert granted.is_set() and not waiting.is_alive()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_waits_at_a_server_that_answers_keeps_its_place_in_asyncio(own_server: Any) -> None:
+    server = own_server()
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        holder, other = lockward.asyncio.Lock(own, "a"), lockward.asyncio.Lock(own, "a")
+        await holder.acquire()
+        waiting = asyncio.create_task(other.acquire())
+        await asyncio.to_thread(keeps_its_place, server)
+        await holder.release()
+        assert await asyncio.wait_for(waiting, 20)
+        await other.release()
+
+    asyncio.run(main())
+
+
+def keeps_its_place(server: Any) -> None:
+    """The one who waits, while it asks whether the server is there, though the connection for that is closed once."""
+    with server.client() as client:
+        before = pings(client)
+        [place] = eventually(lambda: queue(client, "a"))
+        eventually(lambda: pings(client) >= before + 3)
+        client.client_kill_filter(_id=next(each["id"] for each in client.client_list() if each["cmd"] == "ping"))
+        eventually(lambda: pings(client) >= before + 6)
+        asked = pings(client) - before
+        [still] = queue(client, "a")
+    assert still[b"client-id"] == place[b"client-id"] and asked - 1 <= still[b"waited"] / 300
+
+
+def test_a_short_wait_asks_nothing_else(own_server: Any) -> None:
+    server = own_server()
+    client = server.client()
+    holder, asked = Lock(client, "a"), pings(client)
+    holder.acquire()
+    assert not Lock(client, "a").acquire(blocking_timeout=0.1)
+    waiting = threading.Thread(target=Lock(client, "a").acquire, daemon=True)
+    waiting.start()
+    eventually(lambda: waiters(client, "a") == 1)
+    holder.release()
+    waiting.join(20)
+    assert holders(client, "a") and pings(client) == asked
+
+
+def pings(client: redis.Redis) -> int:
+    return int(client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"])

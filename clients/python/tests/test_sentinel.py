@@ -16,7 +16,7 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
 
 import lockward.asyncio
-from lockward import Lock
+from lockward import Lock, _course
 
 
 @pytest.fixture
@@ -71,11 +71,71 @@ def test_a_failover_leaves_holders_and_waiters_as_they_are(watched: Any) -> None
     assert granted.wait(20)
 
 
+#: The server that stands still does not answer; or is not even asked, as another has taken its place by then.
+ASKED = [(None, 0.3), (60, 6.0)]
+
+
+@pytest.mark.parametrize(("limit", "silence"), ASKED)
+def test_a_waiter_leaves_a_primary_that_stands_still(
+    watched: Any, monkeypatch: pytest.MonkeyPatch, limit: float | None, silence: float
+) -> None:
+    monkeypatch.setattr(_course, "SILENCE", silence)
+    client = Sentinel([("127.0.0.1", watched[0])], socket_timeout=1).master_for("it")
+    lock, granted = Lock(client, "a"), threading.Event()
+    lock.acquire()
+
+    def wait() -> None:
+        with Lock(client, "a", blocking_timeout=limit):
+            granted.set()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    fail_over_one_that_stands_still(watched)
+    assert lock.owned() and not granted.is_set()
+    lock.release()
+    waiting.join(20)
+    assert granted.is_set() and not waiting.is_alive()
+
+
+@pytest.mark.parametrize(("limit", "silence"), ASKED)
+def test_a_waiter_leaves_a_primary_that_stands_still_in_asyncio(
+    watched: Any, monkeypatch: pytest.MonkeyPatch, limit: float | None, silence: float
+) -> None:
+    monkeypatch.setattr(_course, "SILENCE", silence)
+
+    async def main() -> None:
+        sentinel = AsyncSentinel([("127.0.0.1", watched[0])], socket_timeout=1)
+        client = sentinel.master_for("it")
+        lock, other = (lockward.asyncio.Lock(client, "a", blocking_timeout=limit) for _ in range(2))
+        await lock.acquire()
+        waiting = asyncio.create_task(other.acquire())
+        await asyncio.to_thread(fail_over_one_that_stands_still, watched)
+        assert await lock.owned() and not waiting.done()
+        await lock.release()
+        assert await asyncio.wait_for(waiting, 20)
+        await other.release()
+        await close(client, *sentinel.sentinels)
+
+    asyncio.run(main())
+
+
+def fail_over_one_that_stands_still(watched: Any) -> None:
+    """And has somebody who waits there wait at the other. The first keeps its connections."""
+    _, primary, replica, monitor = watched
+    eventually(lambda: waiters(primary.client(), "a") == 1 and holders(replica.client(), "a"))
+    eventually(lambda: monitor.execute_command("SENTINEL", "REPLICAS", "it"))
+    primary.stop()
+    eventually(lambda: has_failed_over(monitor, replica.client()), 60)
+    eventually(lambda: waiters(replica.client(), "a") == 1, 60)
+
+
 def has_failed_over(monitor: redis.Redis, replica: redis.Redis) -> bool:
-    if replica.info("replication")["role"] == "master":
-        return True
     try:
+        if replica.info("replication")["role"] == "master":
+            return True
         monitor.execute_command("SENTINEL", "FAILOVER", "it")
+    except redis.ConnectionError:  # who becomes a primary closes its connections
+        pass
     except redis.ResponseError:  # it has not seen the replica yet, or is at it
         pass
     return False
@@ -85,10 +145,16 @@ def test_sentinels_in_asyncio(watched: Any) -> None:
     port, primary, _, _ = watched
 
     async def main() -> None:
-        client = AsyncSentinel([("127.0.0.1", port)], socket_timeout=1).master_for("it")
+        sentinel = AsyncSentinel([("127.0.0.1", port)], socket_timeout=1)
+        client = sentinel.master_for("it")
         async with lockward.asyncio.Lock(client, "a"):
             assert holders(primary.client(), "a")
             assert not await lockward.asyncio.Lock(client, "a").acquire(blocking_timeout=0.05)
-        await (client.aclose() if hasattr(client, "aclose") else client.close())
+        await close(client, *sentinel.sentinels)
 
     asyncio.run(main())
+
+
+async def close(*clients: Any) -> None:
+    for each in clients:
+        await (each.aclose() if hasattr(each, "aclose") else each.close())

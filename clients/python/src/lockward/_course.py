@@ -31,6 +31,9 @@ from .errors import LockLost, LockRefused, Unreachable, Unreplicated, told
 
 #: How long an exchange may take beyond what the server was asked to wait, in seconds.
 GRACE = 2.0
+#: After how many seconds without a reply a server is asked by PING, on another connection, whether it is there: one that
+#: stands still keeps its connections.
+SILENCE = 12.0
 #: How long somebody who leaves tries to give back what may have been granted meanwhile, in seconds.
 FAREWELL = 1.0
 #: What breaks a connection, as opposed to what a server answers.
@@ -198,6 +201,22 @@ def back_off(failures: int) -> float:
     None at first: the connection may have been cut while it was idle. Then 50 ms, doubling to a second, with jitter.
     """
     return min(1.0, 0.025 * float(2 ** min(failures, 6))) * random.uniform(0.5, 1.0) if failures else 0.0
+
+
+def silence() -> float:
+    """Seconds until the server is asked whether it is there. Those who began to wait together do not all ask at once."""
+    return SILENCE * random.uniform(1.0, 1.5)
+
+
+def ping(ask: Ask) -> Ask:
+    """What is asked of the server that has not replied to `ask`."""
+    return Ask(ask.key, (("PING",),), GRACE, ask.redirect)
+
+
+def compare(waiting: Any, answering: Any) -> None:
+    """A connection made anew leads to another server if that has taken the place of the one where somebody waits."""
+    if waiting != answering:
+        raise ConnectionError("another server has taken its place")
 
 
 _CODES = {

@@ -7,7 +7,7 @@ import threading
 import weakref
 from time import monotonic, sleep
 from types import SimpleNamespace, TracebackType
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
@@ -86,7 +86,7 @@ class Link:
             raise ConnectionError(str(error)) from error
         connection = self._take(client, place, ask)
         try:
-            replies = _exchange(connection, ask)
+            replies = _exchange(connection, ask, lambda: self._check(client, place, ask, connection))
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, course.NETWORK):
@@ -94,6 +94,18 @@ class Link:
             raise
         self._give(place, connection)
         return replies
+
+    def _check(self, client: Any, place: Any, ask: Ask, waiting: Any) -> None:
+        """Raise if the server does not answer on another connection, or is another one by now."""
+        ping = course.ping(ask)
+        connection = self._take(client, place, ping)
+        try:
+            _exchange(connection, ping)
+            course.compare(_peer(waiting), _peer(connection))
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._give(place, connection)
 
     def _take(self, client: Any, place: Any, ask: Ask) -> Any:
         while True:
@@ -230,7 +242,12 @@ class Link:
                 self.lose(tenure)
 
 
-def _exchange(connection: Any, ask: Ask) -> list[Any]:
+def _peer(connection: Any) -> Any:
+    return connection._sock.getpeername()
+
+
+def _exchange(connection: Any, ask: Ask, check: Callable[[], None] | None = None) -> list[Any]:
+    """`check` is called where replies are long in coming."""
     until = None if ask.limit is None else monotonic() + ask.limit
     asking = ask.redirect is not None and ask.redirect.asking
     # It counts for the next command alone.
@@ -238,8 +255,7 @@ def _exchange(connection: Any, ask: Ask) -> list[Any]:
     connection.send_packed_command(connection.pack_commands(commands), check_health=False)
     replies: list[Any] = []
     for _ in commands:
-        if not connection.can_read(timeout=None if until is None else max(0.001, until - monotonic())):
-            raise TimeoutError("no reply in time")
+        _wait(connection, until, check)
         try:
             replies.append(connection.read_response())
         except course.NETWORK:
@@ -247,6 +263,20 @@ def _exchange(connection: Any, ask: Ask) -> list[Any]:
         except ResponseError as error:
             replies.append(error)
     return replies[1::2] if asking else replies
+
+
+def _wait(connection: Any, until: float | None, check: Callable[[], None] | None) -> None:
+    """For a reply."""
+    while True:
+        left = float("inf") if until is None else until - monotonic()
+        span = left if check is None else min(left, course.silence())
+        if connection.can_read(timeout=max(0.001, span)):
+            return
+        left -= span
+        if left <= 0:
+            raise TimeoutError("no reply in time")
+        if check is not None and left > course.GRACE:  # sooner than that, the wait is over anyway
+            check()
 
 
 _links: weakref.WeakKeyDictionary[Any, Link] = weakref.WeakKeyDictionary()

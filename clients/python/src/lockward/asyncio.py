@@ -92,14 +92,55 @@ class Link:
             raise ConnectionError(str(error)) from error
         connection = None
         try:
-            connection = self._idle_one(place) or await self._connect(client, ask, cluster)
-            replies = await _exchange(connection, ask)
+            connection = await self._idle_one(place) or await self._connect(client, ask, cluster)
+            if ask.limit is None or ask.limit > course.SILENCE:
+                replies = await self._listen(client, place, ask, connection)
+            else:
+                replies = await _exchange(connection, ask)
         except BaseException as error:
             if connection is not None:
                 await connection.disconnect(nowait=True)
             if isinstance(error, course.NETWORK):
                 await self._broken(client, place, cluster)
             raise
+        await self._give(place, connection)
+        return replies
+
+    async def _listen(self, client: Any, place: Any, ask: Ask, waiting: Any) -> list[Any]:
+        """An exchange that may last: now and then the server is asked whether it is there."""
+        there = _peer(waiting)
+        exchange = asyncio.ensure_future(_exchange(waiting, ask))
+        check: asyncio.Future[None] | None = None
+        try:
+            while not (await asyncio.wait({exchange}, timeout=course.silence()))[0]:
+                check = asyncio.ensure_future(self._check(client, place, ask, there))
+                await asyncio.wait({exchange, check}, timeout=course.GRACE, return_when=asyncio.FIRST_COMPLETED)
+                if exchange.done():
+                    break
+                if not check.done():
+                    raise TimeoutError("no reply in time")
+                check.result()
+            return exchange.result()
+        finally:
+            for each in (exchange, check):
+                if each is not None:
+                    await _stop(each)
+
+    async def _check(self, client: Any, place: Any, ask: Ask, there: Any) -> None:
+        """Raise if the server does not answer on another connection, or is another one by now."""
+        ping = course.ping(ask)
+        connection = await self._idle_one(place)
+        if connection is None:
+            connection = await self._connect(client, ping, connecting.is_cluster(client))
+        try:
+            await _exchange(connection, ping)
+            course.compare(there, _peer(connection))
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        await self._give(place, connection)
+
+    async def _give(self, place: Any, connection: Any) -> None:
         self._used = monotonic()
         self._tend()
         idle = self._idle.setdefault(place, [])
@@ -107,11 +148,16 @@ class Link:
             idle.append(connection)
         else:
             await connection.disconnect(nowait=True)
-        return replies
 
-    def _idle_one(self, place: Any) -> Any:
+    async def _idle_one(self, place: Any) -> Any:
         idle = self._idle.get(place)
-        return idle.pop() if idle else None
+        while idle:
+            connection = idle.pop()
+            if not connection._reader.at_eof() and not connection._writer.is_closing():
+                return connection
+            self._hurry()
+            await connection.disconnect(nowait=True)
+        return None
 
     async def _connect(self, client: Any, ask: Ask, cluster: bool) -> Any:
         node = client.get_node_from_key(ask.key) if cluster else client.connection_pool
@@ -130,12 +176,15 @@ class Link:
 
     async def _broken(self, client: Any, place: Any, cluster: bool) -> None:
         idle = self._idle.pop(place, [])
-        self._schedule.hurry()
-        self._changed.set()
+        self._hurry()
         for connection in idle:
             await connection.disconnect(nowait=True)
         if cluster:
             await self._refresh(client)
+
+    def _hurry(self) -> None:
+        self._schedule.hurry()
+        self._changed.set()
 
     async def _refresh(self, client: Any) -> None:
         """Learn anew which node of a cluster has which slots."""
@@ -230,6 +279,10 @@ async def _stop(exchange: asyncio.Future[Any]) -> None:
     await asyncio.wait({exchange})
     if not exchange.cancelled():
         exchange.exception()  # seen
+
+
+def _peer(connection: Any) -> Any:
+    return connection._writer.get_extra_info("peername")
 
 
 async def _exchange(connection: Any, ask: Ask) -> list[Any]:
