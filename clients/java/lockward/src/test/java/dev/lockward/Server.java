@@ -32,14 +32,14 @@ import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /** A server for tests, in a folder and on a port of its own. It ends with the tests at the latest. */
-final class Server implements AutoCloseable {
+public final class Server implements AutoCloseable {
     static final String PROGRAM = Objects.requireNonNullElse(System.getenv("LOCKWARD_SERVER"), "redis-server");
     private static final String MODULE = Objects.requireNonNullElseGet(System.getenv("LOCKWARD_MODULE"), () -> Path.of(
                     System.getProperty("repository"), "target/release/liblockward.so")
             .toString());
     private static final ClientResources RESOURCES = ClientResources.create();
 
-    final int port = freePort();
+    public final int port = freePort();
     final List<String> arguments;
     private final Path folder;
     private final RedisClient redis = RedisClient.create(RESOURCES);
@@ -55,12 +55,12 @@ final class Server implements AutoCloseable {
     }
 
     /** A server that many tests use, at the same time. */
-    static Server shared() {
+    public static Server shared() {
         return Shared.SERVER;
     }
 
     /** With these arguments, or with nothing kept on disk; and the module. */
-    Server(String... arguments) {
+    public Server(String... arguments) {
         this.arguments = new ArrayList<>(
                 arguments.length == 0 ? List.of("--save", "", "--appendonly", "no") : List.of(arguments));
         try {
@@ -125,7 +125,7 @@ final class Server implements AutoCloseable {
         return RedisURI.create("127.0.0.1", port);
     }
 
-    LockwardClient client() {
+    public LockwardClient client() {
         return builder().build();
     }
 
@@ -138,7 +138,7 @@ final class Server implements AutoCloseable {
     }
 
     /** Sends a command, for what it replies, as a list. */
-    synchronized List<Object> call(String command, Object... arguments) {
+    public synchronized List<Object> call(String command, Object... arguments) {
         if (connection == null || !connection.isOpen()) {
             connection = redis.connect(StringCodec.UTF8, uri());
         }
@@ -166,11 +166,15 @@ final class Server implements AutoCloseable {
                 (Long) info.get("waiters")));
     }
 
+    public boolean isLocked(String name) {
+        return info(name).isPresent();
+    }
+
     long holds(String name) {
         return info(name).map(Info::holds).orElse(0L);
     }
 
-    long waiters(String name) {
+    public long waiters(String name) {
         return info(name).map(Info::waiters).orElse(0L);
     }
 
@@ -217,7 +221,7 @@ final class Server implements AutoCloseable {
                 .waitFor();
     }
 
-    void kill() {
+    public void kill() {
         process.destroyForcibly();
         try {
             process.waitFor();
@@ -262,7 +266,7 @@ final class Server implements AutoCloseable {
     }
 
     /** Waits until it is so. */
-    static void eventually(Callable<Boolean> condition) {
+    public static void eventually(Callable<Boolean> condition) {
         eventually(Duration.ofSeconds(30), condition);
     }
 

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import dev.lockward.LockUnreplicatedException;
 import dev.lockward.LockwardClient;
 import dev.lockward.LockwardLock;
+import dev.lockward.Server;
 import io.lettuce.core.RedisCredentials;
 import io.lettuce.core.RedisCredentialsProvider;
 import io.lettuce.core.RedisURI;

@@ -1,8 +1,9 @@
 package dev.lockward.spring;
 
-import static dev.lockward.spring.Server.eventually;
+import static dev.lockward.Server.eventually;
 
 import dev.lockward.LockwardClient;
+import dev.lockward.Server;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.UUID;

@@ -1,12 +1,13 @@
 package dev.lockward.spring;
 
-import static dev.lockward.spring.Server.eventually;
+import static dev.lockward.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.lockward.LockwardClient;
+import dev.lockward.Server;
 import io.lettuce.core.RedisURI;
 import java.time.Duration;
 import java.time.Instant;

@@ -1,6 +1,6 @@
 package dev.lockward.spring;
 
-import static dev.lockward.spring.Server.eventually;
+import static dev.lockward.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
@@ -11,6 +11,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.lockward.LockLostException;
 import dev.lockward.LockwardClient;
+import dev.lockward.Server;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ConcurrentModificationException;

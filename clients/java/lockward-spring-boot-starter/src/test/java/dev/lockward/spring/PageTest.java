@@ -2,6 +2,7 @@ package dev.lockward.spring;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.lockward.Server;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
