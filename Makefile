@@ -72,8 +72,7 @@ test-builds: build
 	cargo build --release --features panic-probe --target-dir $(PROBE_DIR) -p lockward
 	scripts/patched-module $(NEXT_MODULE) tests/next-version.patch
 
-sanitize: build ## Run the tests against real servers under AddressSanitizer, built from Debian's source package.
-	cargo build --release -p lockward-cli
+sanitize: test-builds ## Run the tests against real servers under AddressSanitizer, built from Debian's source package.
 	@scripts/sanitize
 
 mutants: ## Break core/ in every small way, and see that its tests notice 95 % of that at least.
