@@ -8,10 +8,12 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
 /** A process that stands still for longer than its lease. */
@@ -70,12 +72,18 @@ class PauseTest {
             return String.valueOf(output.readLine());
         }
 
-        void signal(String signal) throws Exception {
-            assertEquals(0, Server.signal(process, signal));
+        /** Each of its threads stands still afterwards, which on a busy machine is a while after the signal. */
+        void stop() throws Exception {
+            assertEquals(0, Server.signal(process, "STOP"));
+            eventually(() -> {
+                try (Stream<Path> threads = Files.list(Path.of("/proc", String.valueOf(process.pid()), "task"))) {
+                    return threads.allMatch(PauseTest::isStopped);
+                }
+            });
         }
 
         void goOn() throws Exception {
-            signal("CONT");
+            assertEquals(0, Server.signal(process, "CONT"));
             process.getOutputStream().write('\n');
             process.getOutputStream().flush();
         }
@@ -86,13 +94,22 @@ class PauseTest {
         }
     }
 
+    private static boolean isStopped(Path thread) {
+        try {
+            String state = Files.readString(thread.resolve("stat"));
+            return state.startsWith(") T", state.lastIndexOf(')'));
+        } catch (IOException ended) {
+            return false; // looked for anew
+        }
+    }
+
     @Test
     void itKnowsThatItHasLostTheLock() throws Exception {
         try (LockwardClient client = SERVER.client();
                 Child child = new Child(name)) {
             assertEquals("asking", child.says());
             long token = Long.parseLong(child.says());
-            child.signal("STOP");
+            child.stop();
             LockwardLock lock = client.getLock(name);
             lock.lock();
             assertTrue(lock.fencingToken() > token);
@@ -111,7 +128,7 @@ class PauseTest {
             lock.lock();
             assertEquals("asking", child.says());
             eventually(() -> SERVER.waiters(name) == 1);
-            child.signal("STOP");
+            child.stop();
             lock.unlock(); // hands over to the process, whose lease ends while it stands still
             lock.lock();
             long token = lock.fencingToken();
