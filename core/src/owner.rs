@@ -1,12 +1,14 @@
 //! Who holds or wants a lock: any 1 to 1,024 bytes.
 //!
 //! By convention an owner is `UUID:thread`, and there may be millions. So one that is written as UUIDs are (36 characters,
-//! lower case), with nothing behind it or a colon and a number, is kept and compared as these two numbers. Every other
-//! owner is kept as it is given; both come back byte for byte.
+//! lower case), with nothing behind it or a colon and a number, is kept and compared as these two numbers; and one of 32
+//! hexadecimal digits, as some write a UUID or 16 random bytes, as one number. Every other owner is kept as it is given;
+//! all come back byte for byte.
 
 use crate::arguments;
 use std::borrow::Cow;
-use std::fmt::{self, Write};
+use std::fmt;
+use std::io::Write;
 use std::num::NonZeroU64;
 
 /// The bytes of a UUID, and of what may be behind it.
@@ -16,8 +18,9 @@ const BEHIND: usize = 7;
 /// With it, a lock of one holder is a single small allocation.
 const INLINE: usize = UUID + BEHIND;
 
-/// How many characters a UUID is written with, and at most the number behind it.
-const UUID_TEXT: usize = 36;
+/// How many digits a UUID is written with, how many characters, and at most the number behind it.
+const DIGITS: usize = 2 * UUID;
+const UUID_TEXT: usize = DIGITS + 4;
 const THREAD_DIGITS: usize = 17;
 
 /// An owner: any binary string of 1 to 1,024 bytes, by convention `UUID:thread`.
@@ -31,19 +34,20 @@ enum Name {
     Heap(Box<[u8]>),
 }
 
-/// A UUID and what is behind it, or a name that is short, and then followed by zeros. In whole words, as it is moved more
+/// A UUID and what is behind it, or digits, or a name that is short, and then followed by zeros. In whole words, as it is moved more
 /// often than looked at, and a processor waits where it reads in other pieces than it wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
-    /// Lowest the length of the name, or [`IS_UUID`]; above it what is behind the first bytes: of the name the rest, of the
-    /// UUID 0 for nothing, else one more than the thread.
+    /// Lowest the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]; above it what is behind the first bytes: of the name
+    /// the rest, of the UUID 0 for nothing, else one more than the thread.
     rest: NonZeroU64,
 }
 
 /// No name that is kept here is so long.
 const IS_UUID: u8 = u8::MAX;
+const IS_DIGITS: u8 = u8::MAX - 1;
 
 impl Short {
     fn new(first: [u8; UUID], behind: [u8; BEHIND], kind: u8) -> Option<Self> {
@@ -52,8 +56,11 @@ impl Short {
         Some(Self { first, rest })
     }
 
-    /// A name that is no longer than [`INLINE`].
+    /// A name that is no longer than [`INLINE`], or made of so many digits as a UUID is.
     fn of_name(name: &[u8]) -> Option<Self> {
+        if let Ok(digits) = name.try_into() {
+            return Self::new(read_digits(digits)?, [0; BEHIND], IS_DIGITS);
+        }
         let len = u8::try_from(name.len()).ok().filter(|_| name.len() <= INLINE)?;
         let (mut first, mut behind) = ([0; UUID], [0; BEHIND]);
         let (begin, end) = name.split_at(name.len().min(UUID));
@@ -69,6 +76,9 @@ impl Short {
 
     fn name(self) -> Vec<u8> {
         let (len, behind) = self.kind_and_behind();
+        if len == IS_DIGITS {
+            return self.first.into_iter().flat_map(digits_of).collect();
+        }
         let mut name = [&self.first[..], &behind].concat();
         name.truncate(len.into());
         name
@@ -151,21 +161,23 @@ impl Owner {
 }
 
 fn uuid_text(uuid: [u8; UUID], behind: u64) -> Vec<u8> {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    let digit = |value: u8| DIGITS.get(usize::from(value & 0x0f)).copied().unwrap_or_default();
-    let mut text = String::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
+    let mut text = Vec::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
     for (at, byte) in uuid.into_iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
+            text.push(b'-');
         }
-        text.extend([digit(byte >> 4), digit(byte)]);
+        text.extend(digits_of(byte));
     }
     if let Some(thread) = behind.checked_sub(1) {
-        // Cannot fail: a string grows.
+        // Cannot fail: a vector grows.
         let _ = write!(text, ":{thread}");
     }
-    text.into_bytes()
+    text
+}
+
+/// The two digits of a byte.
+fn digits_of(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 0x0f].map(|digit| digit.wrapping_add(if digit < 10 { b'0' } else { b'a' - 10 }))
 }
 
 /// Reads a UUID that is written as [`Owner::to_bytes`] writes it.
@@ -173,23 +185,29 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
     /// Where each four digits in a row begin.
     const FOURS: [usize; 8] = [0, 4, 9, 14, 19, 24, 28, 32];
     const HYPHENS: [usize; 4] = [8, 13, 18, 23];
-    // All without a branch, as it is done for each command: a digit that is none is found in the end.
-    let mut digits = [0_u8; 2 * UUID];
+    let mut digits = [0; DIGITS];
     for (four, at) in digits.chunks_exact_mut(4).zip(FOURS) {
         four.copy_from_slice(text.get(at..)?.first_chunk::<4>()?);
     }
-    // What is neither becomes more than a digit can be.
+    let uuid = read_digits(&digits);
+    let hyphens = HYPHENS.iter().all(|at| text.get(*at) == Some(&b'-'));
+    uuid.filter(|_| hyphens)
+}
+
+/// Reads lower-case hexadecimal digits.
+#[inline(always)]
+fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
+    // All without a branch, as it is done for each command: a digit that is none is found in the end. What is neither becomes more than a digit can be.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,
         _ => digit.wrapping_sub(b'a').saturating_add(10),
     });
-    let hyphens = HYPHENS.iter().all(|at| text.get(*at) == Some(&b'-'));
     let wrong = digits.iter().fold(0, |wrong, digit| wrong | digit) > 0x0f;
     let mut uuid = [0; UUID];
     for (byte, [high, low]) in uuid.iter_mut().zip(digits.as_chunks().0) {
         *byte = high << 4 | low;
     }
-    (hyphens && !wrong).then_some(uuid)
+    (!wrong).then_some(uuid)
 }
 
 impl fmt::Debug for Owner {
@@ -281,7 +299,6 @@ mod tests {
             format!("{UUID}:18446744073709551616"),
             UUID[1..].to_owned(),
             UUID.to_uppercase(),
-            UUID.replace('-', ""),
             format!("{{{UUID}}}"),
         ] {
             assert_eq!(owner(&name).as_uuid(), None, "{name}");
@@ -290,9 +307,28 @@ mod tests {
     }
 
     #[test]
+    fn digits_without_hyphens_are_kept_as_one_number_and_come_back_as_they_were() {
+        let digits = UUID.replace('-', "");
+        assert_eq!(owner(&digits).heap_size(), 0);
+        for at in 0..DIGITS {
+            for byte in 0..=u8::MAX {
+                let mut name = digits.clone().into_bytes();
+                name[at] = byte;
+                let is_digit = matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+                assert_eq!(owner(&name).to_bytes(), name);
+                assert_eq!(owner(&name).heap_size() == 0, is_digit, "{:?}", owner(&name));
+                assert_eq!(owner(&name) == owner(&digits), name == digits.as_bytes());
+            }
+        }
+        assert_ne!(owner(&digits), owner(UUID));
+        assert_eq!(owner(&digits).as_uuid(), None, "an older version reads what is stored");
+    }
+
+    #[test]
     fn the_numbers_of_a_uuid_are_another_owner_than_the_uuid() {
         let (bytes, _) = owner(UUID).as_uuid().unwrap();
         assert_ne!(owner(bytes), owner(UUID));
+        assert_ne!(owner(bytes), owner(UUID.replace('-', "")));
         assert_eq!(owner(bytes).to_bytes(), &bytes[..]);
         assert_ne!(owner(UUID), owner(format!("{UUID}:0")));
     }
