@@ -139,7 +139,7 @@ pub(crate) async fn keep(servers: Arc<Servers>, mut errands: mpsc::UnboundedRece
 /// A third of the lease after it was set; where that has passed, since a renewal has failed, soon. At the latest in a
 /// day.
 fn until_renewal(tenure: &Tenure) -> Duration {
-    let lease = Duration::from_millis(tenure.lease.millis);
+    let lease = Duration::from_millis(tenure.lease.millis());
     let standing = tenure.standing();
     let now = Instant::now();
     let left = standing.until.saturating_duration_since(now);

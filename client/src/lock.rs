@@ -1,10 +1,10 @@
 //! Acquiring a lock.
 
 use crate::client::{Client, Shared};
-use crate::error::Error;
+use crate::error::{Error, Loss};
 use crate::guard::Guard;
 use crate::keeper::{Abandoned, Errand};
-use crate::lease::{Given, LEASE, Learnt, Terms, is_too_long, learn};
+use crate::lease::{Given, LEASE, Learnt, Terms, UNKNOWN, is_too_long, learn};
 use crate::request::{Block, Claim, Grant, grant, millis};
 use crate::servers::{Attempts, Lane, Line};
 use crate::tenure::{FAR, Lease, Tenure, Turns};
@@ -118,7 +118,8 @@ impl Lock {
     ///
     /// # Errors
     /// [`Error::Busy`] when the wait limit is reached, [`Error::Unreachable`] when no server has answered for longer
-    /// than the wait limit and the client's patience, [`Error::Server`] with what the server says, such as
+    /// than the wait limit and the client's patience, [`Error::Lost`] when for so long the lease was over each time before
+    /// this process heard of the grant, [`Error::Server`] with what the server says, such as
     /// `MAXWAITERS` or `OOM`.
     pub async fn acquire(self) -> Result<Guard, Error> {
         self.check()?;
@@ -191,11 +192,14 @@ impl Lock {
         let shared = &self.client.shared;
         let servers = &shared.servers;
         let mut terms = self.terms();
-        let lease = terms.named().map_or(LEASE, Duration::from_millis);
+        let lease = terms.named().map_or(UNKNOWN, Duration::from_millis);
         let abandoned = Abandoned { claim: claim.clone(), waited: false, lease, turn };
         let mut stake = Stake { shared, abandoned: Some(abandoned) };
-        let patience = Instant::now() + servers.settings.patience;
+        let begun = Instant::now();
+        let patience = begun + servers.settings.patience;
         let mut attempts = servers.attempts(&claim.key, limit.unwrap_or(patience).max(patience));
+        // A lease may be shorter than replies take.
+        let is_late = || limit.is_some_and(|limit| limit.max(patience) <= Instant::now());
         let mut line: Option<Line> = None;
         let mut permit: Option<SemaphorePermit<'_>> = None;
         let mut standing_by = pin!(shared.waiting.acquire());
@@ -257,10 +261,11 @@ impl Lock {
                     attempts.until = attempts.until.max(Instant::now() + servers.settings.patience);
                     let learnt = match terms.named() {
                         Some(lease) => Learnt::Lease(Given { lease, counts_from: asked, is_named: true }),
-                        None => learn(shared, &mut attempts, &claim, grant, is_anew).await?,
+                        None => learn(shared, &mut attempts, &claim, grant, is_anew, begun).await?,
                     };
                     let given = match learnt {
                         Learnt::Lease(given) => given,
+                        Learnt::Gone if is_late() => return stake.is_over(),
                         Learnt::Gone => {
                             is_granted = false;
                             continue;
@@ -278,6 +283,7 @@ impl Lock {
                     stake.lasts(given.lease);
                     let until = match self.confirm(&mut attempts, &claim, grant, given, &mut line).await {
                         Ok(Some(until)) => until,
+                        Ok(None) if is_late() => return stake.is_over(),
                         Ok(None) => {
                             is_granted = false;
                             continue;
@@ -294,7 +300,7 @@ impl Lock {
                         servers.put_back(line);
                     }
                     let last = self.hold_limit.map(|limit| Instant::now() + limit.min(FAR));
-                    let lease = Lease { millis: self.cut(given.lease), is_renewed: self.is_renewed, last };
+                    let lease = Lease::new(self.cut(given.lease), self.is_renewed, last);
                     return Ok(stake.won(|turns| Tenure::new(claim, grant, lease, until, turns)));
                 }
                 None if wait.is_some_and(|wait| wait.is_zero()) || waits => {
@@ -399,6 +405,12 @@ impl Stake<'_> {
 
     fn lost(&mut self) {
         self.abandoned = None;
+    }
+
+    /// It was won, and lost before anybody has heard of it.
+    fn is_over<T>(&mut self) -> Result<T, Error> {
+        self.lost();
+        Err(Error::Lost(Loss::LeaseOver))
     }
 
     /// For so many milliseconds, if it is not given back.

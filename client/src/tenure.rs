@@ -6,6 +6,7 @@
 //! leads to, so that it may be repeated.
 
 use crate::error::{Error, Loss};
+use crate::lease::is_too_long;
 use crate::request::{Claim, Grant, read};
 use crate::servers::{Attempts, Lane, Servers};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -35,10 +36,10 @@ pub(crate) struct Tenure {
 }
 
 /// How long a tenure lasts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Lease {
     /// From one renewal to the next, at most. In milliseconds.
-    pub(crate) millis: u64,
+    millis: AtomicU64,
     pub(crate) is_renewed: bool,
     /// When it ends, renewed or not.
     pub(crate) last: Option<Instant>,
@@ -53,11 +54,30 @@ pub(crate) struct Standing {
 }
 
 impl Lease {
+    pub(crate) const fn new(millis: u64, is_renewed: bool, last: Option<Instant>) -> Self {
+        Self { millis: AtomicU64::new(millis), is_renewed, last }
+    }
+
+    /// From one renewal to the next, at most.
+    pub(crate) fn millis(&self) -> u64 {
+        self.millis.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server has refused so many milliseconds as too long, so that half of it is asked for from now on: its
+    /// longest lease has been set anew, or another server is the primary.
+    pub(crate) fn is_shortened(&self, refused: u64, error: &Error) -> bool {
+        let is_shortened = refused > 1 && is_too_long(error);
+        if is_shortened {
+            self.millis.fetch_min(refused / 2, Ordering::Relaxed);
+        }
+        is_shortened
+    }
+
     /// The lease to ask for at `now`, in milliseconds, where there is one left.
     pub(crate) fn at(&self, now: Instant) -> Option<u64> {
         let left =
             self.last.map_or(u64::MAX, |last| crate::request::millis(last.saturating_duration_since(now)));
-        Some(self.millis.min(left)).filter(|millis| *millis > 0)
+        Some(self.millis().min(left)).filter(|millis| *millis > 0)
     }
 
     /// When a lease of so many milliseconds ends that was asked for at `asked`. The server begins to count later than
@@ -169,7 +189,7 @@ impl Tenure {
                 return Ok(());
             }
             let cmd = self.claim.renew(Some(millis), self.token, holds);
-            let third = Duration::from_millis(self.lease.millis / 3 + 1);
+            let third = Duration::from_millis(millis / 3 + 1);
             let limit = servers.settings.response_limit.min(third);
             let sent = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await;
             drop(turn);
@@ -181,7 +201,9 @@ impl Tenure {
                     return self.check();
                 }
                 Err(setback) => {
-                    if let Err(error) = attempts.after(setback).await {
+                    if let Err(error) = attempts.after(setback).await
+                        && !self.lease.is_shortened(millis, &error)
+                    {
                         self.lost(&error);
                         return Err(error);
                     }
@@ -230,6 +252,7 @@ impl Tenure {
                 }
                 Err(setback) => match attempts.after(setback).await {
                     Ok(()) => {}
+                    Err(error) if self.lease.is_shortened(millis, &error) => {}
                     Err(error) if error.code() == Some("HOLDS") && !is_restored => {
                         self.restore(&mut attempts, holds - 1).await?;
                         is_restored = true;
@@ -255,7 +278,9 @@ impl Tenure {
             let Err(setback) = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await else {
                 return Ok(());
             };
-            if let Err(error) = attempts.after(setback).await {
+            if let Err(error) = attempts.after(setback).await
+                && !self.lease.is_shortened(millis, &error)
+            {
                 self.lost(&error);
                 return Err(error);
             }

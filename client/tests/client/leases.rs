@@ -1,7 +1,7 @@
 //! The lease where none is named: that of the server.
 
-use crate::{LONG, client, soon};
-use lockward_client::{Client, Error, Guard};
+use crate::{LONG, client, hasty, soon};
+use lockward_client::{Client, Error, Guard, Loss};
 use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -120,6 +120,90 @@ async fn so_is_one_that_is_set_while_it_is_waited_for() {
     let guard = soon(waiter).await.expect("no panic").expect("a guard");
     see_lease(&guard, 5_000);
     assert!(observer.holder("k").lease_left <= 5_000);
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_held_goes_on_with_a_shorter_one() {
+    for setting in ["max-lease", "quarantine"] {
+        let server = Server::start_with("default-lease 3000");
+        let client = client(&server).await;
+        let guard = client.lock("k").owner("job").acquire().await.expect("a guard");
+        let named = client.lock("l").lease(Duration::from_secs(3)).acquire().await.expect("a guard");
+        let mut observer = server.client();
+        observer.call(format!("CONFIG SET lock.{setting} 2000"));
+        let again = client.lock("k").owner("job").acquire().await.expect("a guard");
+        guard.re_enter().await.expect("a guard").release().await.expect("a release");
+        for lock in ["k", "l"] {
+            eventually("it is held for longer than it could without renewals", || {
+                observer.holder(lock).held_for > 4_000
+            });
+            assert!(observer.holder(lock).lease_left <= 2_000);
+        }
+        named.renew().await.expect("a renewal");
+        named.release().await.expect("a release");
+        again.release().await.expect("a release");
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_process_has_named_for_the_same_owner_is_not_the_default() {
+    let server = Server::start();
+    let mut observer = server.client();
+    observer.acquire("k job PX 600000");
+    eventually("it is older than a request", || observer.holder("k").held_for > 1_000);
+    let client = client(&server).await;
+    let guard = client.lock("k").owner("job").acquire().await.expect("a guard");
+    let other = client.lock("l").acquire().await.expect("a guard");
+    see_lease(&guard, 30_000);
+    see_lease(&other, 30_000);
+    for guard in [guard, other] {
+        guard.release().await.expect("a release");
+    }
+}
+
+/// A proxy that has each such request arrive when the lock is free again.
+fn late(server: &Server, command: &'static str) -> Proxy {
+    let mut observer = server.client();
+    Proxy::start(server.port(), move |request: &[Reply]| {
+        if request.first().is_some_and(|word| word.text() == command) {
+            eventually("the lease is over", || observer.info("k").is_none());
+        }
+        Fate::Carried
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_ends_where_no_reply_comes_within_a_lease() {
+    let server = Server::start_with("default-lease 40");
+    let proxies = ["LOCK.INFO", "LOCK.RENEW"].map(|command| late(&server, command));
+    let [unnamed, named] = [&proxies[0], &proxies[1]].map(|proxy| hasty(proxy.port()).lock("k"));
+    let lease = Duration::from_millis(40);
+    let named = named.lease(lease).replicas(0, lease / 2);
+    for lock in [unnamed, named] {
+        let told = soon(lock.try_acquire()).await;
+        assert!(matches!(told, Err(Error::Lost(Loss::LeaseOver))), "{told:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_standstills_have_left_of_it_is_no_measure() {
+    let server = Server::start_with("default-lease 3000");
+    let mut observer = server.client();
+    let mut infos = 0;
+    let proxy = Proxy::start(server.port(), move |request: &[Reply]| {
+        if request.first().is_some_and(|word| word.text() == "LOCK.INFO") {
+            infos += 1;
+            let left = [2_500, 1_000].get(infos - 1).copied().unwrap_or(3_000);
+            eventually("so much is left", || observer.holder("k").lease_left <= left);
+        }
+        Fate::Carried
+    });
+    let guard = soon(through(&proxy).await.lock("k").acquire()).await.expect("a guard");
+    guard.renew().await.expect("a renewal");
+    see_lease(&guard, 3_000);
+    assert!(server.client().holder("k").lease_left > 1_500);
     guard.release().await.expect("a release");
 }
 
