@@ -2,8 +2,8 @@
 //! whether a command asks for it, the timer, or the work left over by an event.
 //!
 //! The lock is found in the keyspace or, when the server has dropped its key early, as its shadow. The step is decided in
-//! core. Its effects are then carried out in one order: store, replicate, notify, wake, and set the alarm for whoever
-//! still waits.
+//! core. Its effects are then carried out in one order: store, replicate, set the alarm for whoever still waits, notify, and
+//! wake. Other modules may do anything as they hear of an event: that is news, and not our doing.
 
 use crate::client::Client;
 use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now, values};
@@ -123,7 +123,6 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     key.create(Box::new(lock));
     drop(key);
     replicate(context, name, &payload);
-    let _acting = Acting::begin();
     context.signal_modified(name);
 }
 
@@ -190,25 +189,27 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, no
         Propagation::Verbatim => context.replicate_verbatim(),
         Propagation::Changes(payload) => replicate(context, name, payload),
     }
+    let waits = waits.take();
+    if let Some(Waits { line, due, .. }) = waits {
+        state::with(|state| state.set_due(line, due, now.mono));
+    }
     if effects.changed() {
-        let _acting = Acting::begin();
         context.signal_modified(name);
         for event in &effects.events {
             context.notify(*event, name);
         }
     }
-    if let Some(waits) = waits.take() {
-        wake(effects, waits, now);
+    if let Some(waits) = waits {
+        wake(effects, &waits.lock);
     }
     effects.clear();
     state::with(|state| state.decided = Some(decided));
 }
 
-/// Tells those whose wait has ended, and sets the alarm for the others.
+/// Tells those whose wait has ended.
 #[inline(never)]
-fn wake(effects: &mut Effects<Client>, Waits { line, lock, due }: Waits, now: Now) {
+fn wake(effects: &mut Effects<Client>, lock: &LockName) {
     for wake in effects.wakes.drain(..) {
         waiters::wake(wake, Some(lock.clone()));
     }
-    state::with(|state| state.set_due(line, due, now.mono));
 }

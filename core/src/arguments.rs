@@ -245,6 +245,22 @@ mod tests {
         {
             assert_eq!(integer(text.as_bytes()), None, "{text}");
         }
+        for beyond in ["-9223372036854775809", "9999999999999999999", "-9999999999999999999"] {
+            assert_eq!(integer(beyond.as_bytes()), None, "{beyond}");
+        }
+        for (digits, number) in [
+            ("9999999999999999999", Some(9_999_999_999_999_999_999)),
+            ("10000000000000000000", None),
+            ("18446744073709551617", None),
+        ] {
+            assert_eq!(natural(digits.as_bytes()), number, "{digits}");
+        }
+    }
+
+    #[test]
+    fn an_option_is_given_once() {
+        let mut slot = None;
+        assert_eq!((once(&mut slot, 1), once(&mut slot, 2)), (Ok(()), Err(Mistake::Syntax)));
     }
 
     #[test]

@@ -561,6 +561,21 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_lasts_as_long_as_the_last_of_its_holders() {
+        assert_eq!((Lock::held_by(vec![], WallTime::EPOCH), Lock::new().time_to_expire()), (None, None));
+        let until = |owner: &str, token, deadline| Holder {
+            deadline: Instant::from_micros(deadline),
+            ..holder(owner, 0, token)
+        };
+        let expires_at = WallTime::from_micros(7_000);
+        let mut lock = Lock::held_by(vec![until("a", 1, 500), until("b", 2, 900)], expires_at).unwrap();
+        assert_eq!(lock.first_deadline(), Some(Instant::from_micros(500)));
+        assert_eq!(lock.last_deadline(), Some(Instant::from_micros(900)));
+        assert_eq!(lock.time_to_expire(), Some(expires_at));
+        assert_eq!(lock.owners_mut().count(), 2);
+    }
+
+    #[test]
     fn changes_carried_out_together_come_to_the_same_as_one_after_the_other() {
         let put = |owner: &str, slots, token| Change::Put(holder(owner, slots, token));
         let end = |token| Change::End(FencingToken::new(token).unwrap(), End::LeaseOver);

@@ -27,7 +27,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
     aux_save: None,
     aux_save_triggers: 0,
-    free_effort: None, // a value is freed at once; it is small
+    free_effort: None, // a value is freed at once, on the thread that deletes it: `values::deleting` relies on it
     unlink: None,      // unlink2 tells the database too
     copy: None,        // COPY is refused: one tenure cannot be in two places
     defrag: None,

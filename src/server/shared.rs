@@ -16,7 +16,7 @@ impl<T> Shared<T> {
     /// A value that is made when it is used for the first time.
     ///
     /// # Safety
-    /// It is used only within callbacks that the server makes under its lock: all but those that free values.
+    /// It is used only within callbacks that the server makes under its lock. One that frees a value may be made outside it.
     pub const unsafe fn new(make: fn() -> T) -> Self {
         Self { value: OnceCell::new(), make }
     }

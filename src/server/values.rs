@@ -23,7 +23,8 @@ static FREED: AtomicU64 = AtomicU64::new(0);
 /// The value that we delete just now. What another thread frees meanwhile is another one.
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
-// SAFETY: used where a lock is made for a key, and where one is freed that is deleted by us: under the server's lock.
+// SAFETY: used where a lock is made for a key, and where one is freed that is deleted by us: `free` knows that one, and it is
+// under the server's lock.
 #[allow(clippy::vec_box, reason = "what is kept is the memory of each")]
 static SPARES: Shared<Vec<Box<Lock>>> = unsafe { Shared::new(Vec::new) };
 
@@ -51,7 +52,8 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
 }
 
 /// Has the server delete the key of a value, which it frees with that: a value of ours is no work to free, so that the
-/// server does not leave it to a thread (`freeObjAsync`).
+/// server does not leave it to a thread (`freeObjAsync`). Other modules may hear of it and have us delete another one within:
+/// then this one counts as freed otherwise.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();

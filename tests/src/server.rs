@@ -67,8 +67,9 @@ impl Setup {
         self.module_at(module_path("LOCKWARD_NEXT_MODULE", "target/next-version/liblockward.so"))
     }
 
-    /// The same with a module beside it that gives commands of ours on a thread of its own: EMPTY.CALL command arguments.
-    pub fn beside_a_caller(self) -> Self {
+    /// The same with a module beside it that gives commands of ours on a thread of its own, EMPTY.CALL command arguments, or
+    /// deletes a key in the midst of what an event tells of, EMPTY.MEDDLE key event.
+    pub fn beside_another(self) -> Self {
         let path = module_path("LOCKWARD_EMPTY_MODULE", "target/release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))
     }

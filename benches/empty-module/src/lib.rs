@@ -2,9 +2,10 @@
 //!
 //! Its commands take whatever arguments they are given. EMPTY.REPLY answers 0. EMPTY.BLOCK blocks its client as
 //! LOCK.ACQUIRE does, for good, and keeps nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
-//! Those in `bare` ask of the server what a lock needs.
+//! EMPTY.MEDDLE deletes a key when it hears of an event. Those in `bare` ask of the server what a lock needs.
 
 mod bare;
+mod meddle;
 
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
@@ -31,6 +32,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         && register(context, c"empty.reply", c"readonly fast", reply)
         && register(context, c"empty.block", c"write deny-oom blocking", block)
         && register(context, c"empty.call", c"write deny-oom blocking", call)
+        && register(context, c"empty.meddle", c"write", meddle::meddle)
         && bare::register_all(context);
     if registered { OK } else { ERR }
 }
@@ -46,6 +48,23 @@ fn register(context: *mut raw::RedisModuleCtx, name: &CStr, flags: &CStr, handle
             .map(|create| create(context, name.as_ptr(), Some(handler), flags.as_ptr(), 1, 1, 1))
     };
     created == Some(OK)
+}
+
+/// The bytes of a command's words.
+///
+/// # Safety
+/// They are the server's, of a call that is not over.
+unsafe fn copied(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Vec<Vec<u8>> {
+    let count = usize::try_from(argc).unwrap_or_default();
+    // SAFETY: the server gives `argc` strings, each valid until its call returns; their bytes are copied.
+    unsafe { slice::from_raw_parts(argv, count) }
+        .iter()
+        .map(|word| unsafe {
+            let mut len = 0;
+            let start = raw::RedisModule_StringPtrLen.map_or(ptr::null(), |of| of(*word, &raw mut len));
+            slice::from_raw_parts(start.cast(), len).to_vec()
+        })
+        .collect()
 }
 
 unsafe extern "C" fn reply(
@@ -105,16 +124,8 @@ unsafe extern "C" fn call(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let count = usize::try_from(argc).unwrap_or_default();
-    // SAFETY: the server gives `argc` strings, valid until this call returns; their bytes are copied.
-    let given: Vec<Vec<u8>> = unsafe { slice::from_raw_parts(argv, count) }
-        .iter()
-        .map(|text| unsafe {
-            let mut len = 0;
-            let start = raw::RedisModule_StringPtrLen.map_or(ptr::null(), |of| of(*text, &raw mut len));
-            slice::from_raw_parts(start.cast(), len).to_vec()
-        })
-        .collect();
+    // SAFETY: the server's arguments of this very call.
+    let given = unsafe { copied(argv, argc) };
     let Some((command, arguments)) = given.get(1..).and_then(<[_]>::split_first) else { return ERR };
     // SAFETY: the server's context of this very call. Whoever is blocked is unblocked by the thread.
     let handle = unsafe {

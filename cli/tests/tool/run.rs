@@ -155,11 +155,11 @@ fn it_waits_for_its_turn() {
 #[test]
 fn the_lease_is_renewed_while_the_command_runs() {
     let server = Server::start();
-    let mut run = Run::start(&url(&server), &["--lease", "400ms", "k", "-c", "echo on; read answer"]);
+    let mut run = Run::start(&url(&server), &["--lease", "3s", "k", "-c", "echo on; read answer"]);
     run.line();
     let mut client = server.client();
     let token = client.holder("k").token;
-    eventually("it is held for longer than a lease", || client.holder("k").held_for > 1_000);
+    eventually("it is held for longer than a lease", || client.holder("k").held_for > 4_000);
     assert_eq!(client.holder("k").token, token);
 }
 

@@ -126,19 +126,21 @@ async fn so_is_one_that_is_set_while_it_is_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_held_goes_on_with_a_shorter_one() {
     for setting in ["max-lease", "quarantine"] {
-        let server = Server::start_with("default-lease 3000");
+        let server = Server::start_with("default-lease 9000");
         let client = client(&server).await;
         let guard = client.lock("k").owner("job").acquire().await.expect("a guard");
-        let named = client.lock("l").lease(Duration::from_secs(3)).acquire().await.expect("a guard");
+        let named = client.lock("l").lease(Duration::from_secs(9)).acquire().await.expect("a guard");
         let mut observer = server.client();
-        observer.call(format!("CONFIG SET lock.{setting} 2000"));
+        observer.call(format!("CONFIG SET lock.{setting} 5000"));
         let again = client.lock("k").owner("job").acquire().await.expect("a guard");
         guard.re_enter().await.expect("a guard").release().await.expect("a release");
+        eventually("both are renewed", || {
+            let [all, failed] =
+                ["calls", "failed_calls"].map(|what| count(&mut observer, "lock.renew", what));
+            failed > 0 && all - failed >= 2
+        });
         for lock in ["k", "l"] {
-            eventually("it is held for longer than it could without renewals", || {
-                observer.holder(lock).held_for > 4_000
-            });
-            assert!(observer.holder(lock).lease_left <= 2_000);
+            assert!(observer.holder(lock).lease_left <= 5_000);
         }
         named.renew().await.expect("a renewal");
         named.release().await.expect("a release");

@@ -59,7 +59,7 @@ async fn whoever_gives_the_last_hold_back_meanwhile_has_held_it_to_the_end() {
 async fn a_guard_that_enters_while_the_last_other_one_goes_is_renewed() {
     let server = Server::start();
     let client = client(&server).await;
-    let lock = client.lock("k").owner("me").lease(Duration::from_millis(1_200));
+    let lock = client.lock("k").owner("me").lease(Duration::from_secs(3));
     let first = lock.clone().acquire().await.expect("a guard");
     let clients = server.client().call("CLIENT LIST").text();
     let ours = clients.lines().find(|line| line.contains("cmd=lock.acquire")).expect("the client");
@@ -72,9 +72,9 @@ async fn a_guard_that_enters_while_the_last_other_one_goes_is_renewed() {
     server.thaw();
     let second = soon(entering).await.expect("no panic").expect("a guard");
     let mut observer = server.client();
-    eventually("it is held for two leases", || {
+    eventually("it is held for longer than a lease", || {
         assert!(second.is_held(), "it is not renewed");
-        observer.info("k").is_some_and(|info| info.holders[0].held_for > 2_400)
+        observer.info("k").is_some_and(|info| info.holders[0].held_for > 4_000)
     });
     second.release().await.expect("a release");
 }

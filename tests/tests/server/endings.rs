@@ -460,3 +460,34 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_without_the_servers_own_expiry_
     assert_eq!(a.call("PEXPIRE lock 100"), Reply::Int(1));
     assert_eq!(b.reply().grant().holds, 1);
 }
+
+#[test]
+fn a_lock_that_another_module_deletes_as_it_hears_of_ours_goes_to_who_waits() {
+    let server = Setup::new().beside_another().start();
+    let mut a = server.client();
+    for event in ["lock.released", "lock.acquired"] {
+        a.acquire("lock A PX 600000");
+        a.acquire("other A PX 600000");
+        let mut b = server.waiter("other B BLOCK 0");
+        let mut c = server.waiter("lock C BLOCK 0");
+        assert_eq!(a.call(format!("EMPTY.MEDDLE other {event}")).text(), "OK");
+        a.call("LOCK.RELEASE lock A");
+        for (client, lock, owner) in [(&mut b, "other", "B"), (&mut c, "lock", "C")] {
+            assert_eq!(client.reply().grant().holds, 1, "{lock} after {event}");
+            client.call(format!("LOCK.RELEASE {lock} {owner}"));
+        }
+    }
+}
+
+#[test]
+fn so_does_one_that_it_deletes_as_it_hears_who_has_it() {
+    let server = Setup::new().beside_another().start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let [mut b, mut c] = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} PX 600000 BLOCK 0")));
+    a.call("EMPTY.MEDDLE lock lock.acquired");
+    a.call("LOCK.RELEASE lock A");
+    let first = b.reply().grant().token;
+    assert!(c.reply().grant().token > first);
+    assert_eq!(a.owner("lock").as_deref(), Some("C"));
+}

@@ -392,7 +392,7 @@ fn what_has_ended_is_told_apart_for_so_many_locks_and_no_more() {
 
 #[test]
 fn what_another_module_asks_on_a_thread_of_its_own_is_judged_by_the_same_state() {
-    let server = Setup::new().module("quarantine 600000").beside_a_caller().start();
+    let server = Setup::new().module("quarantine 600000").beside_another().start();
     let mut a = server.client();
     assert_eq!(a.call("EMPTY.CALL LOCK.ACQUIRE lock A"), Reply::NullArray);
     assert_eq!(a.call("EMPTY.CALL LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
