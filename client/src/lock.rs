@@ -59,7 +59,8 @@ impl Lock {
 
     /// How long the lock stays held when this process is not heard of any more: at least 1 millisecond. While it is,
     /// the lease is renewed each time a third of it has passed. The server may have a longest lease, see
-    /// `lock.max-lease` and `lock.quarantine`, and refuses a longer one.
+    /// `lock.max-lease` and `lock.quarantine`, and refuses a longer one. If that is made shorter while the lock is held, the
+    /// lock goes on with half of what is refused, again and again, down to what the server takes.
     ///
     /// Without this it is the server's default: `lock.default-lease`, 30 seconds unless it is set, and no longer than
     /// the server's longest. The first acquisition asks for it by `LOCK.INFO`, and the client remembers the answer until
