@@ -7,7 +7,7 @@
 
 use crate::arguments;
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::num::NonZeroU64;
 
 /// The bytes of a UUID, and of what may be behind it.
@@ -160,17 +160,18 @@ impl Owner {
 }
 
 fn uuid_text(uuid: [u8; UUID], behind: u64) -> Vec<u8> {
-    let mut text = Vec::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
+    let mut text = String::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
     for (at, byte) in uuid.into_iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
-            text.push(b'-');
+            text.push('-');
         }
-        text.extend(digits_of(byte));
+        text.extend(digits_of(byte).map(char::from));
     }
     if let Some(thread) = behind.checked_sub(1) {
-        text.extend(format!(":{thread}").into_bytes());
+        // Cannot fail: a string grows.
+        let _ = write!(text, ":{thread}");
     }
-    text
+    text.into_bytes()
 }
 
 /// The two digits of a byte.
