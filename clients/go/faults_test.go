@@ -117,11 +117,14 @@ func TestAWaiterWhoseConnectionBreaksWaitsOn(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	p := startProxy(t, s.addr, func(string) fate { return heard })
-	client := newClient(t, through(t, p))
+	patience := 300 * time.Millisecond
+	client := newClient(t, through(t, p), lockward.WithPatience(patience), lockward.WithResponseLimit(patience/3))
 	lock := acquire(t, client, "k")
 	granted, _ := acquiring(t.Context(), client, "k")
 	for range 3 {
 		s.waitFor("k", 1)
+		began := time.Now()
+		eventually(t, "it has waited for long", func() bool { return time.Since(began) > 2*patience })
 		before := s.waiter("k")
 		p.cut()
 		eventually(t, "it waits again", func() bool { now := s.waiter("k"); return now != nil && now != before })

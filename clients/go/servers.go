@@ -3,13 +3,16 @@ package lockward
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,6 +26,8 @@ const (
 	// silence is after how many response limits a server where somebody waits is asked whether it is there: one that stands
 	// still keeps its connections.
 	silence = 6
+	// bySentinels is the address that go-redis gives a server that Sentinels tell of.
+	bySentinels = "FailoverClient"
 )
 
 // A line is one connection, used by one request at a time. go-redis does not end a read when the context ends, so each
@@ -54,7 +59,8 @@ type answer struct {
 func (a *answer) said() *ServerError { return said(a.replies[0].Err()) }
 
 // ask sends commands to the node that has the key, until a server answers or the context ends, or there was none for as
-// long as the patience. limit is how long a reply may take, from when it is asked for; 0: any time, as it waits.
+// long as the patience. limit is how long a reply may take, from when it is asked for; 0: any time, as it waits. The
+// answer tells whether a request was sent, also with an error.
 func (c *Client) ask(
 	ctx context.Context, key string, patience time.Duration, limit time.Duration, commands func(sent time.Time) []command,
 ) (*answer, error) {
@@ -77,25 +83,26 @@ func (c *Client) ask(
 			err = refusal
 		} else {
 			if refusal := said(err); refusal != nil && !refusal.passes() { // it does not let this client in
-				return nil, refusal
+				return &answer{repeated: repeated}, refusal
 			}
 			to = redirect{}
 			repeated = repeated || !errors.As(err, new(unsent))
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return nil, fmt.Errorf("%w: %w (%w)", ErrUnreachable, ctx.Err(), err)
+			return &answer{repeated: repeated}, fmt.Errorf("%w: %w (%w)", ErrUnreachable, ctx.Err(), err)
 		}
 		if ctx.Err() != nil {
-			return nil, ended(ctx)
+			return &answer{repeated: repeated}, ended(ctx)
 		}
-		if failing.IsZero() || time.Since(sent) > c.responseLimit*2 { // it has waited before it failed
-			failing, failures = sent, 0
+		waited := limit == 0 && time.Since(sent) > c.responseLimit*2 && !errors.Is(err, errSilent)
+		if waited || failing.IsZero() {
+			failing, failures = time.Now(), 0
 		}
 		leaps = 0
 		pause := backOff(failures)
 		failures++
 		if time.Since(failing)+pause > patience {
-			return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+			return &answer{repeated: repeated}, fmt.Errorf("%w: %w", ErrUnreachable, err)
 		}
 		select {
 		case <-time.After(pause):
@@ -118,8 +125,8 @@ func backOff(failures int) time.Duration {
 func (c *Client) attempt(
 	caller context.Context, key string, to redirect, limit time.Duration, commands []command,
 ) ([]*redis.Cmd, error) {
-	prompt, cancel := context.WithTimeout(caller, c.responseLimit)
-	defer cancel()
+	prompt, done := context.WithTimeout(caller, c.responseLimit)
+	defer done()
 	at, err := c.home(prompt, key, to)
 	if err != nil {
 		return nil, unsent{err}
@@ -132,17 +139,19 @@ func (c *Client) attempt(
 			return nil, unsent{ended(caller)}
 		}
 	}
-	ctx, cancel := context.WithCancel(caller)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(caller)
+	defer cancel(nil)
 	used := c.take(at)
 	if limit > 0 {
-		defer time.AfterFunc(limit, cancel).Stop()
+		defer time.AfterFunc(limit, func() { cancel(nil) }).Stop()
 	} else {
-		left := make(chan struct{})
-		defer func() { cancel(); <-left }()
-		go func() { defer close(left); c.listen(ctx, at, used, cancel) }()
+		c.working.Add(1) // Close waits for that, no grant does
+		go func() { defer c.working.Done(); c.listen(ctx, at, used, func() { cancel(errSilent) }) }()
 	}
 	replies, err := used.exchange(ctx, to.asking, commands)
+	if err != nil && context.Cause(ctx) == errSilent {
+		err = errSilent
+	}
 	failed := err != nil || said(replies[0].Err()).passes()
 	switch {
 	case failed && caller.Err() == nil:
@@ -159,6 +168,9 @@ func (c *Client) attempt(
 	return replies, err
 }
 
+// errSilent is why nobody waits any longer at a server that does not answer.
+var errSilent = errors.New("the server does not answer any more, or is not the primary")
+
 // unsent is why a request was not even sent.
 type unsent struct{ error }
 
@@ -174,17 +186,49 @@ func (c *Client) listen(ctx context.Context, at *node, waiting *line, end func()
 			return
 		case <-every.C:
 		}
-		fresh := dial(at.options)
-		prompt, cancel := context.WithTimeout(ctx, c.responseLimit)
-		_, err := fresh.exchange(prompt, false, []command{{"PING"}})
-		cancel()
-		moved := fresh.remote.Load() != waiting.remote.Load()
-		fresh.close()
-		if err != nil || moved {
+		if remote, connected := waiting.remote.Load().(string); connected && c.gone(ctx, at.options, remote) {
 			end()
 			return
 		}
 	}
+}
+
+// gone tells whether the server at an address does not answer any more, or is not the primary. That no other connection can be
+// made does not: no Sentinel may answer, or the server take no more clients. Whatever it replies, it is there.
+func (c *Client) gone(ctx context.Context, options *redis.Options, remote string) bool {
+	prompt, cancel := context.WithTimeout(ctx, c.responseLimit)
+	defer cancel()
+	for _, addr := range []string{options.Addr, remote} { // a name may lead to another server of several
+		conn, err := options.Dialer(prompt, options.Network, addr)
+		var failed *net.OpError
+		switch {
+		case errors.As(err, &failed):
+			return errors.Is(err, syscall.ECONNREFUSED) && failed.Addr != nil && failed.Addr.String() == remote
+		case err != nil: // TLS that is not answered fails by the time alone
+			return options.TLSConfig != nil && options.Addr != bySentinels && errors.Is(err, context.DeadlineExceeded)
+		}
+		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+		defer conn.Close()
+		if conn.RemoteAddr().String() == remote {
+			return silent(conn, c.responseLimit)
+		}
+		if options.Addr == bySentinels {
+			return true
+		}
+	}
+	return false
+}
+
+// silent tells whether nothing is replied on a connection. A process that stood still reads what has come meanwhile.
+func silent(conn net.Conn, limit time.Duration) bool {
+	_, _ = conn.Write([]byte("PING\r\n"))
+	for range 2 {
+		_ = conn.SetReadDeadline(time.Now().Add(limit / 2))
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+	}
+	return true
 }
 
 // home is the node that has a key.
@@ -295,12 +339,23 @@ func dial(options *redis.Options) *line {
 		conn, err := options.Dialer(ctx, network, addr)
 		if err == nil {
 			l.remote.Store(conn.RemoteAddr().String())
+			keepAlive(conn, options.DialTimeout)
 		}
 		return conn, err
 	}
 	l.client = redis.NewClient(&own)
 	l.conn = l.client.Conn()
 	return l
+}
+
+// keepAlive has the system tell when a server's host is gone, which closes no connection.
+func keepAlive(conn net.Conn, limit time.Duration) {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
+	if plain, ok := conn.(*net.TCPConn); ok {
+		_ = plain.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silence * limit, Interval: limit, Count: 3})
+	}
 }
 
 // exchange sends commands and reads their replies. It fails if one is missing, and closes the connection when the context
