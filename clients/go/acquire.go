@@ -91,8 +91,9 @@ func (c *Client) acquire(ctx context.Context, key string, waits bool, options []
 	}
 	if a.atStake {
 		select {
-		case <-c.leave(a.giveBack):
+		case <-c.leave(max(c.patience, a.lasts()), a.giveBack):
 		case <-ctx.Done():
+		case <-time.After(c.patience):
 		}
 	}
 	return nil, err
@@ -174,7 +175,6 @@ func (a *acquisition) queue(ctx context.Context) (*grant, error) {
 func (a *acquisition) ask(
 	ctx context.Context, patience, limit time.Duration, deadline time.Time,
 ) (*grant, error) {
-	a.atStake = true
 	answered, err := a.client.ask(ctx, a.key, patience, limit, func(sent time.Time) []command {
 		acquire := command{"LOCK.ACQUIRE", a.key, a.owner, "HOLDS", 1}
 		if a.named {
@@ -198,6 +198,7 @@ func (a *acquisition) ask(
 		return commands
 	})
 	if err != nil {
+		a.atStake = a.atStake || answered.repeated
 		return nil, err
 	}
 	if refusal := answered.said(); refusal != nil {
@@ -208,6 +209,7 @@ func (a *acquisition) ask(
 		a.atStake = false
 		return nil, nil
 	}
+	a.atStake = true
 	reply, err := answered.replies[0].Int64Slice()
 	if err != nil || len(reply) != 2 {
 		return nil, fmt.Errorf("lockward: unexpected reply: %v", answered.replies[0])
@@ -243,6 +245,9 @@ func (a *acquisition) confirm(ctx context.Context, got *grant) (bool, error) {
 	answered, err := c.ask(ctx, a.key, c.patience, c.responseLimit, func(time.Time) []command {
 		return []command{a.renew(got.lease, got.token, 1)}
 	})
+	if err != nil && ctx.Err() != nil {
+		return false, busy(ctx)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -261,6 +266,14 @@ func (cl *claim) renew(lease, token int64, holds int) command {
 	return command{"LOCK.RENEW", cl.key, cl.owner, "PX", lease, "TOKEN", token, "HOLDS", holds}
 }
 
+// lasts is how long what is left behind may be held: a day, where the lease is the server's own and may be anything.
+func (a *acquisition) lasts() time.Duration {
+	if !a.named {
+		return 24 * time.Hour
+	}
+	return time.Duration(min(a.lease, longest)) * time.Millisecond
+}
+
 // giveBack leaves the queue, and gives back what may have been granted. The server may not have heard yet that who waits
 // there has left: so its place is taken over, for an instant.
 func (a *acquisition) giveBack(ctx context.Context) {
@@ -271,7 +284,7 @@ func (a *acquisition) giveBack(ctx context.Context) {
 	}
 	c := a.client
 	// What cannot be given back ends with its lease.
-	_, _ = c.ask(ctx, a.key, c.patience, c.responseLimit, func(time.Time) []command { return commands })
+	_, _ = c.ask(ctx, a.key, math.MaxInt64, c.responseLimit, func(time.Time) []command { return commands })
 }
 
 // leaseLeft is what LOCK.INFO tells of the tenure with a token, in milliseconds; 0 if it is over.

@@ -148,15 +148,16 @@ func (c *Client) begin(ctx context.Context) (_ context.Context, end func(), err 
 }
 
 // leave has something done in the background, by somebody who has begun some work: what a caller that has left cannot do any
-// more. The channel is closed when that is over.
-func (c *Client) leave(errand func(ctx context.Context)) <-chan struct{} {
+// more. It ends after a time, or when the client is closed and the patience over. The channel is closed when that is over.
+func (c *Client) leave(after time.Duration, errand func(ctx context.Context)) <-chan struct{} {
 	done := make(chan struct{})
 	c.working.Add(1)
 	go func() {
 		defer c.working.Done()
 		defer close(done)
-		ctx, cancel := context.WithTimeout(context.Background(), c.patience)
+		ctx, cancel := context.WithTimeout(context.Background(), after)
 		defer cancel()
+		defer context.AfterFunc(c.open, func() { time.AfterFunc(c.patience, cancel) })()
 		errand(ctx)
 	}()
 	return done

@@ -21,7 +21,7 @@ var (
 	ErrReleased = errors.New("lockward: the lock was released")
 
 	// ErrUnreachable is returned when no server answers for as long as the client's patience, or the context, lasts.
-	// Whatever had been asked for ends with its lease at the latest.
+	// Whatever had been asked for is given back when one does, or ends with its lease.
 	ErrUnreachable = errors.New("lockward: no server answers")
 
 	// ErrUnreplicated is returned when fewer replicas than wanted have heard of the grant in time. It has been given back.

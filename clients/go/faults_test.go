@@ -357,6 +357,48 @@ func TestWhoLeavesWhileItEntersOrReleasesLeavesNoHoldBehind(t *testing.T) {
 	}
 }
 
+func TestALockThatWasGrantedToNobodyIsGivenBackHoweverLongTheNetworkIsAway(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "default-lease", "600000")
+	var is atomic.Int64 // what the network is: up, about to go, away
+	p := startProxy(t, s.addr, func(request string) fate {
+		if is.Load() == 2 {
+			return requestLost
+		}
+		if is.Load() == 1 && strings.Contains(request, "LOCK.ACQUIRE") {
+			is.Store(2)
+			return replyLost
+		}
+		return heard
+	})
+	patience := 300 * time.Millisecond
+	client := newClient(t, through(t, p), lockward.WithPatience(patience))
+	is.Store(1)
+	_, err := client.TryAcquire(t.Context(), "k")
+	expect(t, err, lockward.ErrUnreachable)
+	away := time.Now()
+	eventually(t, "it is away for long", func() bool { return time.Since(away) > 10*patience })
+	if holders, _ := s.info("k"); len(holders) != 1 {
+		t.Fatal(holders)
+	}
+	is.Store(0)
+	eventually(t, "it is given back", func() bool { holders, _ := s.info("k"); return holders == nil })
+}
+
+func TestATryReturnsThoughNoReplyComesWithinTheLease(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "default-lease", "40")
+	p := startProxy(t, s.addr, func(string) fate { return heard })
+	p.late.Store(int64(60 * time.Millisecond))
+	client := newClient(t, through(t, p))
+	_, err := client.TryAcquire(t.Context(), "k")
+	expect(t, err, lockward.ErrBusy)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, failed := acquiring(ctx, client, "k")
+	expect(t, receive(t, "the end of the wait", failed), context.DeadlineExceeded)
+}
+
 func TestNoServer(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + freePort()})

@@ -214,7 +214,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if !l.held() {
 		defer l.mu.Unlock()
 		if l.holds == 1 {
-			l.client.leave(l.giveBack)
+			l.client.leave(l.client.patience, l.giveBack)
 		}
 		l.holds = max(0, l.holds-1)
 		return l.why()
@@ -228,7 +228,7 @@ func (l *Lock) Release(ctx context.Context) error {
 
 	err = l.settleInTurn(ctx)
 	if last && err != nil && !errors.Is(err, ErrLost) {
-		l.client.leave(func(ctx context.Context) { _ = l.settleInTurn(ctx) })
+		l.client.leave(l.client.patience, func(ctx context.Context) { _ = l.settleInTurn(ctx) })
 	}
 	return err
 }
