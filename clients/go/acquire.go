@@ -251,7 +251,10 @@ func (a *acquisition) confirm(ctx context.Context, got *grant) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if refusal := answered.said(); refusal != nil {
+	if refusal := answered.said(); refusal.tooLong() && !a.named && got.lease > 1 {
+		got.lease /= 2
+		return a.confirm(ctx, got)
+	} else if refusal != nil {
 		if refusal.gone() {
 			return false, nil
 		}

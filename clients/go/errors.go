@@ -68,6 +68,11 @@ func (e *ServerError) gone() bool {
 	return e != nil && (e.Code == "NOTHELD" || e.Code == "HOLDS" || e.Code == "WRONGTYPE")
 }
 
+// tooLong tells whether the server takes no lease so long, or not any more.
+func (e *ServerError) tooLong() bool {
+	return e != nil && strings.HasPrefix(e.Message, "invalid expire time")
+}
+
 func lost(why error) error { return fmt.Errorf("%w: %w", ErrLost, why) }
 
 // ended is why a context has ended.

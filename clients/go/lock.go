@@ -28,7 +28,7 @@ type Lock struct {
 	over context.Context // until it is released or lost
 	end  context.CancelCauseFunc
 
-	mu       sync.Mutex
+	mu       sync.Mutex // and turn, to change the lease
 	holds    int
 	counted  int // holds at the server, at most
 	until    time.Time
@@ -128,7 +128,8 @@ func (l *Lock) outside(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // Renew gives the lock its lease anew. Who does so just before the work is made public knows that the lock was held up to
-// then. (It is renewed by itself, unless that was declined.)
+// then. (It is renewed by itself, unless that was declined; then also with a shorter lease, where the server takes none so long
+// any more.)
 //
 // The error is ErrLost when the lock is lost; ErrReleased; ErrUnreachable when no server answers for as long as the patience
 // and the lease last, and then the lock may still be held; the cause of the context; or a *ServerError.
@@ -168,19 +169,27 @@ func (l *Lock) reenter(ctx context.Context) error {
 	holds := l.holds + 1
 	l.counted = holds
 	l.mu.Unlock()
-	for restored := false; ; restored = true {
-		answered, err := l.ask(ctx, command{"LOCK.ACQUIRE", l.key, l.owner, "PX", l.lease, "HOLDS", holds})
+	restored, lease := false, l.lease
+	for {
+		answered, err := l.ask(ctx, func(time.Time) command {
+			return command{"LOCK.ACQUIRE", l.key, l.owner, "PX", lease, "HOLDS", holds}
+		})
 		if err != nil {
 			return err
 		}
 		refusal := answered.said()
+		if refusal.tooLong() && lease > 1 { // one that is shorter ends no sooner for it
+			l.shortens(refusal, lease)
+			lease /= 2
+			continue
+		}
 		if refusal != nil && !refusal.gone() {
 			return refusal
 		}
 		if reply, _ := answered.replies[0].Int64Slice(); len(reply) == 2 && reply[0] == l.token {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.extend(answered.sent, l.lease)
+			l.extend(answered.sent, lease)
 			if !l.held() {
 				return l.why()
 			}
@@ -194,6 +203,7 @@ func (l *Lock) reenter(ctx context.Context) error {
 		if err := l.renew(ctx, l.lease); err != nil {
 			return err
 		}
+		restored = true
 	}
 }
 
@@ -269,7 +279,7 @@ func (l *Lock) settle(ctx context.Context) error {
 		} else {
 			release, left = append(release, "ALL"), 0
 		}
-		answered, err := l.ask(ctx, release)
+		answered, err := l.ask(ctx, func(time.Time) command { return release })
 		if err != nil {
 			return err
 		}
@@ -284,7 +294,7 @@ func (l *Lock) settle(ctx context.Context) error {
 			return l.lose(refusal)
 		default:
 			// A server that has forgotten the tenure takes it back in quarantine.
-			if _, err := l.restore(ctx, l.lease, max(holds, 1)); err != nil {
+			if _, _, err := l.restore(ctx, l.lease, max(holds, 1)); err != nil {
 				return err
 			}
 			restored = true
@@ -301,7 +311,7 @@ func (l *Lock) renew(ctx context.Context, lease int64) error {
 	l.mu.Lock()
 	holds := l.holds
 	l.mu.Unlock()
-	sent, err := l.restore(ctx, lease, holds)
+	sent, lease, err := l.restore(ctx, lease, holds)
 	if err != nil {
 		return err
 	}
@@ -314,22 +324,43 @@ func (l *Lock) renew(ctx context.Context, lease int64) error {
 	return nil
 }
 
-// restore tells the server of the tenure, and when.
-func (l *Lock) restore(ctx context.Context, lease int64, holds int) (time.Time, error) {
-	answered, err := l.ask(ctx, l.claim.renew(lease, l.token, holds))
-	if err != nil {
-		return time.Time{}, err
+// restore tells the server of the tenure; when, and with which lease.
+func (l *Lock) restore(ctx context.Context, lease int64, holds int) (time.Time, int64, error) {
+	for {
+		answered, err := l.ask(ctx, func(sent time.Time) command {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.asksFor(sent, lease, holds)
+		})
+		if err != nil {
+			return time.Time{}, 0, err
+		}
+		switch refusal := answered.said(); {
+		case refusal == nil:
+			return answered.sent, lease, nil
+		case refusal.gone():
+			return time.Time{}, 0, l.lose(refusal)
+		case !l.shortens(refusal, lease):
+			return time.Time{}, 0, refusal
+		}
+		lease = l.lease
 	}
-	if refusal := answered.said(); refusal.gone() {
-		return time.Time{}, l.lose(refusal)
-	} else if refusal != nil {
-		return time.Time{}, refusal
+}
+
+// shortens halves the lease, where the server takes it no longer. It does not for a lock without renewal: that would only end
+// the sooner. The turn is held.
+func (l *Lock) shortens(refusal *ServerError, lease int64) bool {
+	if !l.renewed || lease <= 1 || !refusal.tooLong() {
+		return false
 	}
-	return answered.sent, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lease = lease / 2
+	return true
 }
 
 // ask sends a command until a server answers, or the lease is over.
-func (l *Lock) ask(ctx context.Context, request command) (*answer, error) {
+func (l *Lock) ask(ctx context.Context, request func(sent time.Time) command) (*answer, error) {
 	l.mu.Lock()
 	until := l.until
 	l.mu.Unlock()
@@ -337,7 +368,7 @@ func (l *Lock) ask(ctx context.Context, request command) (*answer, error) {
 	defer cancel()
 	c := l.client
 	limit := max(minLimit, min(c.responseLimit, l.third()))
-	return c.ask(ctx, l.key, c.patience, limit, func(time.Time) []command { return []command{request} })
+	return c.ask(ctx, l.key, c.patience, limit, func(sent time.Time) []command { return []command{request(sent)} })
 }
 
 // begin takes the turn of who asks about a tenure that is held.
@@ -409,6 +440,17 @@ func (l *Lock) finish(reason error) {
 	l.renewal.Stop()
 	l.lapse.Stop()
 	l.client.forget(weak.Make(l))
+}
+
+// asksFor is the request for a lease. It may be shorter than what is left, and be heard though no reply comes.
+func (l *Lock) asksFor(sent time.Time, lease int64, holds int) command {
+	if end := leaseEnd(sent, lease); l.renewed && end.Before(l.until) {
+		l.until = end
+		if l.over.Err() == nil {
+			l.lapse.Reset(time.Until(end))
+		}
+	}
+	return l.claim.renew(lease, l.token, holds)
 }
 
 // extend notes a lease that was asked for at a time. A tenure that is over stays over.

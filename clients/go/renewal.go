@@ -136,7 +136,7 @@ func (c *Client) renewTogether(ctx context.Context, due []*Lock) {
 				lease = max(1, time.Until(l.until).Milliseconds())
 			}
 			batch, leases = append(batch, l), append(leases, lease)
-			commands = append(commands, l.claim.renew(lease, l.token, l.holds))
+			commands = append(commands, l.asksFor(time.Now(), lease, l.holds))
 			limit = min(limit, l.third()/2)
 		}
 		l.mu.Unlock()
@@ -165,6 +165,12 @@ func (l *Lock) answered(ctx context.Context, sent time.Time, lease int64, refusa
 		l.mu.Unlock()
 	case refusal.gone():
 		_ = l.lose(refusal)
+	case l.shortens(refusal, lease):
+		l.mu.Lock()
+		if l.held() {
+			l.renewal.Reset(0)
+		}
+		l.mu.Unlock()
 	case redirected(refusal).addr != "":
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
