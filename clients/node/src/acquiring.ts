@@ -17,20 +17,35 @@ export interface Acquisition {
   readonly patience: number;
 }
 
+/** For how long a lease of the server's own is given back, in milliseconds, as it may be anything: a day. */
+const DAY = 24 * 3_600_000;
+
 /** The grant, or null when the lock is busy for longer than the wait limit. Whoever gives up leaves nothing behind. */
 export async function acquire(link: Link, doors: Doors, acquisition: Acquisition): Promise<Grant | null> {
+  const { claim, lease, patience, signal } = acquisition;
+  let isHeard = false;
+  const giveBack = () => withdraw(link, claim, Math.max(patience, lease ?? DAY));
+  const onSend = () => {
+    isHeard = true;
+  };
   try {
-    const grant = await attempt(link, doors, acquisition);
-    acquisition.signal?.throwIfAborted();
+    const grant = await attempt(link, doors, acquisition, onSend, giveBack);
+    signal?.throwIfAborted();
     return grant;
   } catch (error) {
     // The grant may have been on its way, or too few replicas have heard of it.
-    if (!(error instanceof LockRefused)) withdraw(link, acquisition.claim, acquisition.patience);
+    if (isHeard && !(error instanceof LockRefused)) giveBack();
     throw error;
   }
 }
 
-async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Promise<Grant | null> {
+async function attempt(
+  link: Link,
+  doors: Doors,
+  acquisition: Acquisition,
+  onSend: () => void,
+  giveBack: () => void,
+): Promise<Grant | null> {
   const { claim, waitLimit, lease, patience, replicas, signal } = acquisition;
   const { key, owner } = claim;
   const text = key.toString();
@@ -44,11 +59,13 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
     key,
     patience,
     signal,
+    onSend,
     until: Number.isFinite(waitLimit) && waitLimit > 0 ? until : begun + patience,
   };
 
   let answer = await link.ask({ ...shared, commands: () => commands([]) });
   let pause = 50;
+  let hasWaited = false;
   for (;;) {
     const { sent } = answer;
     const granted = read(answer);
@@ -73,6 +90,7 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
       });
       continue;
     }
+    hasWaited = true;
     try {
       answer = await link.ask({
         ...shared,
@@ -89,7 +107,7 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
 
   /** What is refused after the grant, or after an earlier request that may have been granted. */
   function takenBack({ message, code }: Refusal): LockRefused {
-    withdraw(link, claim, patience);
+    giveBack();
     return new LockRefused(message, text, code);
   }
 
@@ -106,15 +124,18 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
   }
 
   /** Undefined where it was lost before this process has heard of it. */
-  async function confirm({ token, lease }: { token: number; lease: number }): Promise<Grant | undefined> {
-    const renew = renewal(claim, lease, token, 1);
+  async function confirm(granted: { token: number; lease: number }): Promise<Grant | undefined> {
+    const renew = renewal(claim, granted.lease, granted.token, 1);
     const { sent, replies } = await link.ask({
       ...shared,
       until: now() + patience,
       commands: () => (replicas === undefined ? [renew] : [renew, ["WAIT", replicas.count, replicas.within]]),
       limit: () => PROMPT + (replicas?.within ?? 0),
-      // WAIT asks for what was written on its own connection, and nobody else is to wait there meanwhile.
-      ...(replicas === undefined ? {} : { farewell: ["LOCK.RELEASE", key, owner, "HOLDS", 0] satisfies Command }),
+      // WAIT asks for what was written on its own connection, and nobody else is to wait there meanwhile. And no other than
+      // the one that has waited may be let in.
+      ...(replicas === undefined && !hasWaited
+        ? {}
+        : { farewell: ["LOCK.RELEASE", key, owner, "HOLDS", 0] satisfies Command }),
     });
     const [reply, reached] = replies;
     if (isGone(reply)) return undefined;
@@ -122,7 +143,7 @@ async function attempt(link: Link, doors: Doors, acquisition: Acquisition): Prom
     if (replicas !== undefined && (reached as number) < replicas.count) {
       throw new Unreplicated(`${reached} of ${replicas.count} replicas have heard of the grant in time`, text);
     }
-    return { token, lease, deadline: deadline(sent, lease) };
+    return { ...granted, deadline: deadline(sent, granted.lease) };
   }
 }
 

@@ -39,7 +39,7 @@ export class Unreplicated extends LockError {
 
 /**
  * No server has answered for as long as the patience, or the wait limit, lasts; or the client is closed. What had been
- * asked for ends with its lease at the latest. Its `cause` is the last failure.
+ * asked for is given back when one does, or ends with its lease. Its `cause` is the last failure.
  */
 export class Unreachable extends LockError {
   override name = "Unreachable";

@@ -36,6 +36,8 @@ export interface Request {
   readonly patience: number;
   /** How long an attempt that begins at this moment may take; unless given, as long as what takes no time. */
   limit?(sent: number): number;
+  /** Called when an attempt is sent: from then on it may be heard. */
+  readonly onSend?: () => void;
   /** On a connection of its own, which is closed when the request is given up, and the farewell said. */
   readonly farewell?: Command;
   readonly signal?: AbortSignal | undefined;
@@ -148,9 +150,15 @@ export class Link {
   #node(site: Site): Node {
     let node = this.#nodes.get(site.name);
     if (node === undefined) {
-      node = new Node(site, () => {
-        for (const listener of this.#onBreak) listener();
-      });
+      node = new Node(
+        site,
+        () => {
+          for (const listener of this.#onBreak) listener();
+        },
+        () => {
+          this.#answered = now();
+        },
+      );
       this.#nodes.set(site.name, node);
     }
     return node;
@@ -161,14 +169,16 @@ export class Link {
 class Node {
   readonly #site: Site;
   readonly #onBreak: () => void;
+  readonly #onAlive: () => void;
   #shared: Promise<Connection> | undefined;
   readonly #idle: { connection: Connection; timer: NodeJS.Timeout }[] = [];
   readonly #waiting = new Set<Connection>();
   #heartbeat: NodeJS.Timeout | undefined;
 
-  constructor(site: Site, onBreak: () => void) {
+  constructor(site: Site, onBreak: () => void, onAlive: () => void) {
     this.#site = site;
     this.#onBreak = onBreak;
+    this.#onAlive = onAlive;
   }
 
   async exchange(request: Request, sent: number, isAsk: boolean, closing: AbortSignal): Promise<unknown[]> {
@@ -176,12 +186,17 @@ class Node {
     const commands = isAsk ? asked.flatMap((command): Command[] => [["ASKING"], command]) : asked;
     const limit = request.limit?.(sent) ?? Math.min(PROMPT, Math.max(100, request.until - sent));
     const replies = await (request.farewell === undefined
-      ? this.#share(commands, limit, request.isBackground === true, [closing, request.signal])
-      : this.#own(commands, limit, request.farewell, [closing, request.signal]));
+      ? this.#share(commands, limit, request, [closing, request.signal])
+      : this.#own(commands, limit, request, request.farewell, [closing, request.signal]));
     return isAsk ? replies.filter((_, at) => at % 2 === 1) : replies;
   }
 
-  async #share(commands: Command[], limit: number, isBackground: boolean, signals: (AbortSignal | undefined)[] = []) {
+  async #share(
+    commands: Command[],
+    limit: number,
+    { isBackground = false, onSend }: Request,
+    signals: (AbortSignal | undefined)[],
+  ) {
     this.#shared ??= this.#open();
     const opening = this.#shared;
     const by = isBackground ? 0 : 1;
@@ -189,6 +204,7 @@ class Node {
       return await within(
         opening.then(async (connection) => {
           connection.hold(by);
+          onSend?.();
           try {
             return await Promise.all(commands.map((command) => connection.send(command)));
           } finally {
@@ -199,13 +215,23 @@ class Node {
         { signals, isBackground },
       );
     } catch (error) {
-      // Whoever gives up leaves the connection to others; nobody trusts one that is late or broken.
-      if (!signals.some((signal) => signal?.aborted)) this.#forget(opening);
+      // Whoever gives up leaves the connection to others; nobody trusts one that is late or broken. Of those who wait it is
+      // asked before it is closed: another one may not be had.
+      if (!signals.some((signal) => signal?.aborted)) {
+        if (this.#shared === opening) this.#shared = undefined;
+        void this.#probe(opening).then(() => this.#forget(opening));
+      }
       throw error;
     }
   }
 
-  async #own(commands: Command[], limit: number, farewell: Command, signals: (AbortSignal | undefined)[]) {
+  async #own(
+    commands: Command[],
+    limit: number,
+    { onSend, patience }: Request,
+    farewell: Command,
+    signals: (AbortSignal | undefined)[],
+  ) {
     const opening = this.#take();
     let connection: Connection;
     try {
@@ -215,8 +241,13 @@ class Node {
       throw error;
     }
     this.#waiting.add(connection);
-    this.#heartbeat ??= setInterval(() => this.#beat(), HEARTBEAT).unref();
+    this.#heartbeat ??= setInterval(() => {
+      this.#shared ??= this.#open();
+      void this.#probe(this.#shared);
+    }, HEARTBEAT).unref();
     connection.hold(1);
+    onSend?.();
+    const begun = now();
     try {
       const replies = await within(Promise.all(commands.map((each) => connection.send(each))), limit, {
         signals,
@@ -224,6 +255,8 @@ class Node {
       this.#keep(connection);
       return replies;
     } catch (error) {
+      // Its server was there all the time, unless it was found silent.
+      if (now() - begun > Math.min(PROMPT, patience) && this.#waiting.has(connection)) this.#onAlive();
       // Not where the request is repeated: the farewell might be heard after that.
       void connection.close(signals.some((signal) => signal?.aborted) ? farewell : undefined);
       throw error;
@@ -281,13 +314,20 @@ class Node {
     this.#idle.push(idle);
   }
 
-  /** A server that stands still, or is gone without a word, closes no connection: who waits would wait for ever. */
-  async #beat(): Promise<void> {
+  /**
+   * A server that stands still closes no connection: who waits would wait for ever. (One whose host is gone fails the
+   * probes of the system.) Whatever it replies, it is there; and that no other connection can be made does not tell.
+   */
+  async #probe(opening: Promise<Connection>): Promise<void> {
     const waiting = [...this.#waiting];
+    if (waiting.length === 0) return;
+    const connection = await opening.catch(() => undefined);
+    const ping = connection?.send(["PING"]).catch(() => {});
     try {
-      await this.#share([["PING"]], PROMPT, true);
+      await within(Promise.resolve(ping), PROMPT, { isBackground: true });
     } catch {
-      for (const connection of waiting) if (this.#waiting.has(connection)) void connection.close();
+      this.#forget(opening);
+      for (const each of waiting) if (this.#waiting.delete(each)) void each.close();
     }
   }
 }
