@@ -3,7 +3,7 @@
 import { type Command, Refusal } from "./connecting.js";
 import { LockRefused, Unreplicated } from "./errors.js";
 import { type Answer, type Link, PROMPT } from "./link.js";
-import { type Claim, deadline, type Grant, isGone, renewal, withdraw } from "./tenure.js";
+import { type Claim, deadline, type Grant, isGone, isTooLong, renewal, withdraw } from "./tenure.js";
 import { LONGEST, now, within } from "./time.js";
 
 export interface Acquisition {
@@ -139,6 +139,9 @@ async function attempt(
     });
     const [reply, reached] = replies;
     if (isGone(reply)) return undefined;
+    if (isTooLong(reply) && lease === undefined && granted.lease > 1) {
+      return confirm({ ...granted, lease: Math.floor(granted.lease / 2) });
+    }
     for (const each of replies) if (each instanceof Refusal) throw takenBack(each);
     if (replicas !== undefined && (reached as number) < replicas.count) {
       throw new Unreplicated(`${reached} of ${replicas.count} replicas have heard of the grant in time`, text);

@@ -177,7 +177,8 @@ export class Lock implements AsyncDisposable {
 
   /**
    * Sets a lease of so many milliseconds from now, shorter or longer than it was, and for each renewal from now on; or
-   * as long as it was. Rejects with `LockLost` when the lock is lost.
+   * as long as it was. (A lock that is renewed by itself gets a shorter one then, where the server takes none so long any
+   * more.) Rejects with `LockLost` when the lock is lost.
    */
   async renew(lease?: number): Promise<void> {
     demand(lease === undefined || isWhole(lease), LEASE);

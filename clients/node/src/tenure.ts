@@ -4,7 +4,7 @@
 // so who believes in the lock here does so no longer than the server does, however long either was paused.
 
 import { type Command, Refusal } from "./connecting.js";
-import { LockLost, LockRefused } from "./errors.js";
+import { LockLost, LockRefused, Unreachable } from "./errors.js";
 import { type Link, PROMPT } from "./link.js";
 import { LONGEST, now } from "./time.js";
 
@@ -28,6 +28,11 @@ export function isGone(reply: unknown): boolean {
   return reply === null || (reply instanceof Refusal && GONE.has(reply.code));
 }
 
+/** The server takes no lease that long, or not any more. */
+export function isTooLong(reply: unknown): boolean {
+  return reply instanceof Refusal && reply.message.startsWith("ERR invalid expire time");
+}
+
 /** When a lease ends that was asked for at `sent`: what the server's clock may be faster than ours is left out. */
 export function deadline(sent: number, lease: number): number {
   return sent + lease - lease / 1_000 - 1;
@@ -37,7 +42,7 @@ export function renewal({ key, owner }: Claim, lease: number, token: number, hol
   return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds];
 }
 
-/** Gives back what may have been granted to somebody who has left, or who believes that it is lost. */
+/** Gives back what may have been granted to somebody who has left, or who believes that it is lost; tries for so long. */
 export function withdraw(link: Link, { key, owner }: Claim, patience: number): void {
   const request = {
     key,
@@ -113,10 +118,18 @@ export class Tenure {
       const { key, owner } = this.claim;
       const turn = this.#renewals;
       let lease = 0;
-      const { reply, sent } = await this.#ask(() => {
-        lease = this.#leaseLeft();
-        return ["LOCK.ACQUIRE", key, owner, "PX", lease, "HOLDS", holds];
-      });
+      let longest = Number.POSITIVE_INFINITY;
+      const ask = () =>
+        this.#ask(() => {
+          lease = Math.min(this.#leaseLeft(), longest);
+          return ["LOCK.ACQUIRE", key, owner, "PX", lease, "HOLDS", holds];
+        });
+      let { reply, sent } = await ask();
+      while (isTooLong(reply) && lease > 1) {
+        longest = Math.floor(lease / 2); // its lease ends no sooner for it
+        if (this.#isRenewed) this.#lease = longest;
+        ({ reply, sent } = await ask());
+      }
       if (isGone(reply)) this.#lose(said(reply));
       this.check();
       this.#answered(reply);
@@ -154,12 +167,12 @@ export class Tenure {
   }
 
   /** A lease of so many milliseconds from now, and at each renewal. */
-  async renew(lease = this.#lease): Promise<void> {
+  async renew(lease?: number): Promise<void> {
     this.check();
     const former = this.#lease;
-    this.#lease = lease;
+    this.#lease = lease ?? former;
     try {
-      await this.#renewOnce(lease, false);
+      await this.#renewOnce(this.#lease, false, lease !== undefined);
     } catch (error) {
       if (error instanceof LockRefused) this.#lease = former;
       throw error;
@@ -205,8 +218,11 @@ export class Tenure {
     }
   }
 
-  /** Has a lease of so many milliseconds. Throws when the tenure is lost. */
-  async #renewOnce(lease: number, isBackground: boolean): Promise<void> {
+  /**
+   * Has a lease of so many milliseconds, or of half as many and so on, where the server takes it no longer: not one that is
+   * fixed, nor where nobody would renew a shorter one. Throws when the tenure is lost.
+   */
+  async #renewOnce(lease: number, isBackground: boolean, isFixed = false): Promise<void> {
     this.#renewals += 1;
     const turn = this.#renewals;
     // It may be shorter than it was, and be heard though no reply comes.
@@ -223,6 +239,10 @@ export class Tenure {
     if (!this.#isOver && isGone(replies[0])) this.#lose(said(replies[0]));
     // A tenure that is over stays over.
     this.check();
+    if (isTooLong(replies[0]) && this.#isRenewed && !isFixed && lease > 1) {
+      this.#lease = Math.floor(lease / 2);
+      return this.#renewOnce(this.#lease, isBackground);
+    }
     this.#answered(replies[0]);
     // The last one that was sent is what counts.
     if (turn === this.#renewals && (this.#isRenewed || !isBackground)) this.#deadline = deadline(sent, lease);
@@ -246,9 +266,14 @@ export class Tenure {
       // An earlier attempt was heard, and its reply lost; that ends a tenure only where that was asked for.
       if (isRepeat && this.#isOver) return { reply: 0, sent };
       // A server that has forgotten the tenure takes it back in its quarantine.
-      const restore = () => renewal(this.claim, this.#leaseLeft(), this.token, this.#holds);
-      const restored = await this.#link.ask({ ...request, commands: () => [restore()] });
-      if (!(restored.replies[0] instanceof Refusal)) ({ sent, replies } = await this.#link.ask(request));
+      const isRestored = await this.#renewOnce(this.#leaseLeft(), false).then(
+        () => true,
+        (error) => {
+          if (error instanceof Unreachable) throw error;
+          return false;
+        },
+      );
+      if (isRestored) ({ sent, replies } = await this.#link.ask(request));
     }
     return { reply: replies[0], sent };
   }

@@ -10,6 +10,8 @@ export type Fate = "served" | "request lost" | "reply lost";
 export class LossyProxy {
   readonly #server: Server;
   readonly #connections = new Set<Socket>();
+  /** Milliseconds, of replies. */
+  late = 0;
 
   private constructor(port: number, fateOf: (request: string) => Fate) {
     this.#server = createServer((client) => {
@@ -28,7 +30,8 @@ export class LossyProxy {
       });
       server.on("data", (reply) => {
         if (fate === "reply lost") cut();
-        else client.write(reply);
+        else if (this.late === 0) client.write(reply);
+        else setTimeout(() => client.write(reply), this.late);
       });
       for (const each of [client, server]) each.on("close", cut).on("error", cut);
     });

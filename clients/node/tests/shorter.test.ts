@@ -1,0 +1,99 @@
+import assert from "node:assert/strict";
+import { after, describe, test } from "node:test";
+import { LockBusy, LockRefused, Lockward, Unreachable } from "../src/index.js";
+import { type Fate, LossyProxy } from "./proxy.js";
+import { eventually, LIBRARIES, Server } from "./servers.js";
+
+/** Whose lease is no longer than 4 s, and has been renewed since. */
+async function isRenewed(server: Server, key: string): Promise<void> {
+  const left = async () => (await server.info(key)).holders[0]?.["lease-left"] as number;
+  await eventually(async () => (await left()) <= 4_000);
+  let before = await left();
+  await eventually(async () => {
+    const now = await left();
+    const has = now > before;
+    before = now;
+    return has;
+  });
+}
+
+for (const library of LIBRARIES) {
+  describe(`${library.name}: leases that are too long`, { concurrency: 4 }, () => {
+    for (const setting of ["lock.max-lease", "lock.quarantine"]) {
+      test(`${setting}: a lease that the server takes no longer is halved`, async () => {
+        const server = await Server.start();
+        await server.ask(["CONFIG", "SET", "lock.default-lease", 7_000]);
+        const lockward = new Lockward(await library.client(server));
+        const locks = {
+          named: await lockward.acquire("named", { lease: 6_000 }),
+          unnamed: await lockward.acquire("unnamed"),
+          asked: await lockward.acquire("asked", { lease: 3_600_000 }),
+        };
+        const fixed = await lockward.acquire("fixed", { lease: 3_600_000, autoRenewal: false });
+        await server.ask(["CONFIG", "SET", setting, 4_000]);
+        await (await fixed.reenter()).release();
+        await (await locks.asked.reenter()).release();
+        await assert.rejects(locks.asked.renew(5_000), LockRefused);
+        await locks.asked.renew();
+        for (const [key, lock] of Object.entries(locks)) {
+          await isRenewed(server, key);
+          assert(lock.held);
+          assert.equal((await server.info(key)).holders[0]?.token, lock.token);
+        }
+        await assert.rejects(fixed.renew(), LockRefused); // nobody would renew a shorter lease
+        assert(fixed.held && ((await server.info("fixed")).holders[0]?.["lease-left"] as number) > 3_000_000);
+        for (const lock of [...Object.values(locks), fixed]) await lock.release();
+      });
+    }
+
+    test("a tenure is restored with a lease that the server takes", async () => {
+      const server = await Server.start();
+      const lockward = new Lockward(await library.client(server));
+      const entered = await lockward.acquire("entered", { lease: 60_000 });
+      const left = await lockward.acquire("left", { lease: 60_000 });
+      await server.kill();
+      server.add(["quarantine", "4000"]);
+      await server.start();
+      await entered.reenter();
+      await left.release();
+      const [holder] = (await server.info("entered")).holders;
+      assert.equal(holder?.token, entered.token);
+      assert.equal(holder?.holds, 2);
+      await isRenewed(server, "entered");
+      assert(entered.held);
+    });
+
+    test("what was granted to nobody is given back, however long the network is away", async () => {
+      const server = await Server.start();
+      await server.ask(["CONFIG", "SET", "lock.default-lease", 600_000]);
+      let is: "up" | "about to go" | "away" = "up";
+      const proxy = await LossyProxy.start(server.port, (request): Fate => {
+        if (is === "away") return "request lost";
+        if (is === "up" || !request.includes("LOCK.ACQUIRE")) return "served";
+        is = "away";
+        return "reply lost";
+      });
+      after(() => proxy.close());
+      const patience = 300;
+      const lockward = new Lockward(await library.client(server, proxy.port), { patience });
+      is = "about to go";
+      await assert.rejects(lockward.acquire("k"), Unreachable);
+      const since = performance.now();
+      await eventually(() => performance.now() - since > 10 * patience);
+      assert.equal((await server.info("k")).holders.length, 1);
+      is = "up";
+      await eventually(async () => !(await server.ask(["EXISTS", "k"])));
+    });
+
+    test("a try returns, though no reply comes within the lease", async () => {
+      const server = await Server.start();
+      await server.ask(["CONFIG", "SET", "lock.default-lease", 40]);
+      const proxy = await LossyProxy.start(server.port);
+      proxy.late = 60;
+      after(() => proxy.close());
+      const lockward = new Lockward(await library.client(server, proxy.port));
+      assert.equal(await lockward.tryAcquire("k"), null);
+      await assert.rejects(lockward.acquire("k", { waitLimit: 1_000 }), LockBusy);
+    });
+  });
+}
