@@ -98,7 +98,7 @@ impl Client {
 
     /// Resolves when all that was left behind is given back: guards that were dropped, acquisitions whose futures were
     /// dropped. For programs that end soon after; whatever has not been given back by then ends with its lease. It may take
-    /// as long as a lease while no server answers, ten minutes where that is not known, so bound it, as by
+    /// as long as a lease while no server answers, an hour where that is not known, so bound it, as by
     /// `tokio::time::timeout`.
     pub async fn settled(&self) {
         let (listener, told) = oneshot::channel();

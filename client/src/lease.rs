@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// For how long what may have been granted is given back, while nobody knows its lease.
-pub(crate) const UNKNOWN: Duration = Duration::from_secs(600);
+pub(crate) const UNKNOWN: Duration = Duration::from_secs(3_600);
 
 /// What is left of a lease stands for all of it until one part in so many is over.
 const FRESH: u64 = 20;

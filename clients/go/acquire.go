@@ -269,10 +269,10 @@ func (cl *claim) renew(lease, token int64, holds int) command {
 	return command{"LOCK.RENEW", cl.key, cl.owner, "PX", lease, "TOKEN", token, "HOLDS", holds}
 }
 
-// lasts is how long what is left behind may be held: a day, where the lease is the server's own and may be anything.
+// lasts is how long what is left behind may be held: an hour, where the lease is the server's own and may be anything.
 func (a *acquisition) lasts() time.Duration {
 	if !a.named {
-		return 24 * time.Hour
+		return time.Hour
 	}
 	return time.Duration(min(a.lease, longest)) * time.Millisecond
 }

@@ -17,14 +17,14 @@ export interface Acquisition {
   readonly patience: number;
 }
 
-/** For how long a lease of the server's own is given back, in milliseconds, as it may be anything: a day. */
-const DAY = 24 * 3_600_000;
+/** For how long a lease of the server's own is given back, in milliseconds, as it may be anything: an hour. */
+const HOUR = 3_600_000;
 
 /** The grant, or null when the lock is busy for longer than the wait limit. Whoever gives up leaves nothing behind. */
 export async function acquire(link: Link, doors: Doors, acquisition: Acquisition): Promise<Grant | null> {
   const { claim, lease, patience, signal } = acquisition;
   let isHeard = false;
-  const giveBack = () => withdraw(link, claim, Math.max(patience, lease ?? DAY));
+  const giveBack = () => withdraw(link, claim, Math.max(patience, lease ?? HOUR));
   const onSend = () => {
     isHeard = true;
   };
