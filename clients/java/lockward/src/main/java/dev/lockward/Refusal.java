@@ -11,6 +11,11 @@ record Refusal(String words) {
         return GONE.contains(code());
     }
 
+    /** The server takes no lease as long as this, or no longer does. */
+    boolean isOfLease() {
+        return words.contains("invalid expire time");
+    }
+
     String code() {
         return code(words);
     }

@@ -211,7 +211,7 @@ public final class Tenure implements AutoCloseable {
         }
         Attempts attempts = client.attempts(name(), interruptible);
         try {
-            acquire(attempts, before + 1, millis);
+            millis = acquire(attempts, before + 1, millis, named == null || isRenewed());
         } catch (InterruptedException | LockUnreachableException | IllegalStateException given) {
             attempts.withdraw(claim.withdraw(before));
             throw given;
@@ -228,12 +228,19 @@ public final class Tenure implements AutoCloseable {
         schedule();
     }
 
-    private void acquire(Attempts attempts, int wanted, long millis) throws InterruptedException {
+    /** For which lease: a shorter one than asked, where nobody has named that and the server refuses it. */
+    private long acquire(Attempts attempts, int wanted, long asked, boolean isOurs) throws InterruptedException {
+        long millis = asked;
         for (boolean isShown = false; ; isShown = true) {
             Object reply = attempts.ask(claim.acquire(wanted, millis, Claim.NO_WAIT, null))
                     .get(0);
+            while (isOurs && isTooLong(reply, millis)) {
+                millis = half(millis);
+                reply = attempts.ask(claim.acquire(wanted, millis, Claim.NO_WAIT, null))
+                        .get(0);
+            }
             if (reply instanceof List<?> grant && grant.contains(token)) {
-                return;
+                return millis;
             }
             if (reply instanceof Refusal refusal && (isShown || !refusal.denies())) {
                 throw new LockRefusedException(refusal.words());
@@ -242,7 +249,7 @@ public final class Tenure implements AutoCloseable {
                 throw lost(lose("another owner holds it"));
             }
             // The server may have forgotten the tenure, and then takes it back.
-            show(attempts, leaseLeft());
+            restore(attempts);
         }
     }
 
@@ -312,17 +319,52 @@ public final class Tenure implements AutoCloseable {
             if (isShown || !isRunning) {
                 throw lost(lose(refusal.words()));
             }
-            show(attempts, leaseLeft());
+            restore(attempts);
         }
     }
 
     /** Shows the token to a server, which takes a tenure back that it has forgotten. */
+    private void restore(Attempts attempts) throws InterruptedException {
+        for (; ; ) {
+            long millis;
+            int turn;
+            synchronized (this) {
+                millis = leaseLeft();
+                turn = sends(millis);
+            }
+            Object reply = attempts.ask(claim.renew(millis, token, Math.max(1, holds())));
+            if (isRenewed() && isTooLong(reply, millis)) {
+                half(millis);
+                continue;
+            }
+            check(reply);
+            lasts(turn, attempts.sent, millis);
+            return;
+        }
+    }
+
+    /** Gives it the lease that is named. */
     private void show(Attempts attempts, long millis) throws InterruptedException {
-        Object reply = attempts.ask(List.of(claim.renew(millis, token, Math.max(1, holds()))))
-                .get(0);
+        check(attempts.ask(claim.renew(millis, token, Math.max(1, holds()))));
+    }
+
+    private void check(Object reply) {
         if (reply instanceof Refusal refusal) {
             throw refusal.denies() ? lost(lose(refusal.words())) : new LockRefusedException(refusal.words());
         }
+    }
+
+    /** Whether the server refuses the lease, as its longest may be shorter than it was: then a shorter one is asked for. */
+    private static boolean isTooLong(@Nullable Object reply, long millis) {
+        return millis > 1 && reply instanceof Refusal refusal && refusal.isOfLease();
+    }
+
+    /** Half of a lease that was refused, which it is renewed with from now on. */
+    private synchronized long half(long refused) {
+        if (lease == refused) {
+            lease = refused / 2;
+        }
+        return refused / 2;
     }
 
     private LockLostException lost(String reason) {
@@ -437,6 +479,9 @@ public final class Tenure implements AutoCloseable {
                 failures = 0;
                 retryAt = Clock.now();
                 lasts(turn, asked, millis);
+            } else if (isLatest && isRenewed && isTooLong(reply, millis)) {
+                half(millis);
+                isUrgent = true;
             } else if (isLatest && denial == null) {
                 retryAt = Clock.now() + Clock.backOff(failures++);
                 isUrgent = true;

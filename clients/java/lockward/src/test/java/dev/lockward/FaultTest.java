@@ -251,6 +251,63 @@ class FaultTest {
     }
 
     @ParameterizedTest
+    @ValueSource(strings = {"lock.max-lease", "lock.quarantine"})
+    void aLeaseThatTheServerTakesNoLongerIsHalved(String setting) throws Exception {
+        try (Server server = new Server();
+                LockwardClient client =
+                        server.builder().lease(Duration.ofSeconds(4)).build()) {
+            Tenure tenure = client.tryAcquire(name, Duration.ZERO, null).orElseThrow();
+            server.call("CONFIG", "SET", setting, 1500);
+            long[] last = {0};
+            AtomicInteger renewals = new AtomicInteger();
+            eventually(() -> {
+                long left = server.info(name).orElseThrow().leaseLeft();
+                renewals.addAndGet(left > last[0] && left <= 1000 ? 1 : 0);
+                last[0] = left;
+                return renewals.get() > 10;
+            });
+            assertTrue(tenure.isHeld());
+            assertThrows(LockRefusedException.class, () -> tenure.renew(Duration.ofSeconds(4)));
+            assertTrue(tenure.isHeld());
+            tenure.release();
+        }
+    }
+
+    @Test
+    void aReentryAsksForNoLongerLeaseThanTheServerTakes() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock(20, TimeUnit.SECONDS);
+            server.call("CONFIG", "SET", "lock.max-lease", 8000);
+            assertThrows(LockRefusedException.class, () -> lock.lock(20, TimeUnit.SECONDS));
+            lock.lock();
+            assertEquals(2, server.holds(name));
+            server.call("CONFIG", "SET", "lock.max-lease", 3000);
+            lock.lock();
+            assertEquals(3, server.holds(name));
+            lock.unlock();
+            lock.unlock();
+            lock.unlock();
+        }
+    }
+
+    @Test
+    void aTenureIsRestoredForAsLongAsTheServerTakes() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client =
+                        server.builder().lease(Duration.ofSeconds(25)).build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock();
+            server.arguments.addAll(List.of("--lock.quarantine", "10000"));
+            server.restart();
+            eventually(Duration.ofSeconds(8), () -> server.holds(name) == 1);
+            assertEquals(lock.fencingToken(), server.info(name).orElseThrow().token());
+            lock.unlock();
+        }
+    }
+
+    @ParameterizedTest
     @ValueSource(strings = {"LOCK.RELEASE", "LOCK.ACQUIRE"})
     void aDenialIsBelievedOnlyAfterTheTokenWasShown(String command) throws Exception {
         AtomicInteger losses = new AtomicInteger();
@@ -270,7 +327,7 @@ class FaultTest {
                 asked.addAndGet(request.contains(command) ? 1 : 0);
                 return asked.get() == 0 && request.contains("LOCK.RENEW");
             };
-            server.arguments.addAll(List.of("--lock.quarantine", "30000"));
+            server.arguments.addAll(List.of("--lock.quarantine", "20000"));
             server.restart();
             if (command.equals("LOCK.RELEASE")) {
                 lock.unlock();
