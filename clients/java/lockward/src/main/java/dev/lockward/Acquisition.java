@@ -14,6 +14,7 @@ final class Acquisition {
     private final @Nullable Long lease;
     private final @Nullable Replicas replicas;
     private final Attempts attempts;
+    private final long began = Clock.now();
 
     Acquisition(Claim claim, @Nullable Long lease, @Nullable Replicas replicas, Attempts attempts) {
         this.claim = claim;
@@ -72,12 +73,24 @@ final class Acquisition {
     /** Does not wait for the lock. */
     private List<Object> attempt() throws InterruptedException {
         List<Object> replies = once();
-        if (replies.get(0) instanceof Refusal refusal && refusal.code().equals("HOLDS")) {
+        if (isLeft(replies)) {
             // This is left of a tenure that this owner has lost, as nobody else has its name.
             attempts.ask(claim.clear());
             return once();
         }
         return replies;
+    }
+
+    /** Whether the owner has had the lock since before: for which lease, nobody knows. */
+    private boolean isLeft(List<Object> replies) {
+        if (replies.get(0) instanceof Refusal refusal) {
+            return refusal.code().equals("HOLDS");
+        }
+        if (lease != null || !isGrant(replies)) {
+            return false;
+        }
+        Long held = told(replies.get(1), "held-for", token(replies));
+        return held != null && Clock.now() - began < TimeUnit.MILLISECONDS.toNanos(held - held / 1000 - 1);
     }
 
     private List<Object> once() throws InterruptedException {
@@ -90,16 +103,20 @@ final class Acquisition {
         return replies.get(0) instanceof List<?> reply && !reply.isEmpty() && reply.get(0) instanceof Long;
     }
 
+    private static Long token(List<Object> grant) {
+        return (Long) ((List<?>) grant.get(0)).get(0);
+    }
+
     /** Null when it is busy, or is over by now. */
     private @Nullable Grant grant(List<Object> replies, long patience) throws InterruptedException {
         if (replies.get(0) instanceof Refusal refusal) {
             throw new LockRefusedException(refusal.words());
         }
-        List<?> reply = (List<?>) replies.get(0);
-        if (reply.isEmpty() || !(reply.get(0) instanceof Long token)) {
+        if (!isGrant(replies)) {
             return null;
         }
-        Long granted = lease == null ? leaseLeft(replies.get(1), token) : lease;
+        Long token = token(replies);
+        Long granted = lease == null ? told(replies.get(1), "lease-left", token) : lease;
         if (granted == null) {
             return null; // lost already
         }
@@ -134,7 +151,7 @@ final class Acquisition {
     }
 
     /** Of this owner's tenure, as LOCK.INFO tells. */
-    private @Nullable Long leaseLeft(Object info, Long token) {
+    private @Nullable Long told(Object info, String what, Long token) {
         if (info instanceof Refusal refusal) {
             throw new LockRefusedException(refusal.words());
         }
@@ -142,7 +159,7 @@ final class Acquisition {
             for (Object holder : holders) {
                 List<?> fields = (List<?>) holder;
                 if (claim.owner().equals(field(fields, "owner")) && token.equals(field(fields, "token"))) {
-                    return (Long) field(fields, "lease-left");
+                    return (Long) field(fields, what);
                 }
             }
         }

@@ -658,6 +658,20 @@ class LockTest {
         }
     }
 
+    @ParameterizedTest
+    @ValueSource(longs = {0, 300})
+    void whoAsksForALeaseThatIsOverBeforeItIsKnownOfGivesUp(long wait) throws Exception {
+        try (Server server = new Server("--lock.default-lease", "40");
+                Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port()))
+                        .patience(Duration.ofSeconds(1))
+                        .build()) {
+            proxy.replyTakes = 60;
+            LockwardLock far = client.getLock(name);
+            assertFalse(Threads.elsewhere(() -> wait == 0 ? far.tryLock() : far.tryLock(wait, TimeUnit.MILLISECONDS)));
+        }
+    }
+
     @Test
     void aLeaseThatIsRefusedIsNotRenewedBy() throws Exception {
         try (LockwardClient client =

@@ -12,6 +12,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
 import java.util.UUID;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Predicate;
@@ -143,6 +144,24 @@ class LostReplyTest {
             proxy.losesRequest = request -> false;
             assertTrue(lock.tryLock());
             assertEquals(1, server.holds(name));
+            lock.unlock();
+            assertFalse(lock.isLocked());
+        }
+    }
+
+    @Test
+    void theLeaseOfWhatWasLeftIsNotTakenForTheServersOwn() throws Exception {
+        try (Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port()))
+                        .patience(Duration.ofMillis(500))
+                        .build()) {
+            LockwardLock lock = client.getLock(name);
+            lock.lock(1, TimeUnit.HOURS);
+            proxy.losesRequest = request -> request.contains("LOCK.RELEASE");
+            assertThrows(LockUnreachableException.class, lock::unlock);
+            proxy.losesRequest = request -> false;
+            lock.lock();
+            assertTrue(server.info(name).orElseThrow().leaseLeft() <= 30_000);
             lock.unlock();
             assertFalse(lock.isLocked());
         }

@@ -27,6 +27,9 @@ final class Proxy implements AutoCloseable {
     /** Whether to cut the connection instead of passing on the reply to what a client has sent. */
     volatile Predicate<String> losesReply = request -> false;
 
+    /** How many milliseconds replies are under way. */
+    volatile long replyTakes;
+
     /** For what the next connection waits before anything passes. */
     final AtomicReference<@Nullable CountDownLatch> delays = new AtomicReference<>();
 
@@ -91,6 +94,7 @@ final class Proxy implements AutoCloseable {
                         lost.incrementAndGet();
                         return;
                     }
+                    Thread.sleep(replyTakes);
                     to.write(bytes, 0, n);
                 }
             }
