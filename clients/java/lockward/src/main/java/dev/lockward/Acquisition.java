@@ -54,7 +54,8 @@ final class Acquisition {
                 if (isPlaced) {
                     LongSupplier block =
                             () -> wait == Clock.FOREVER ? Claim.NO_LIMIT : Clock.millis(Math.max(0, Clock.left(until)));
-                    replies = attempts.askInLine(() -> claim.acquire(1, lease, block.getAsLong(), replicas));
+                    replies = attempts.askInLine(
+                            () -> claim.acquire(1, lease, block.getAsLong(), replicas), this::confirmation);
                 } else {
                     attempts.pause(Math.min(Clock.left(until), Clock.backOff(turns + 1)));
                     replies = attempt();
@@ -96,7 +97,7 @@ final class Acquisition {
     private List<Object> once() throws InterruptedException {
         List<Request> requests = claim.acquire(1, lease, Claim.NO_WAIT, replicas);
         // It may wait for replicas, which others should not have to.
-        return replicas == null ? attempts.ask(requests) : attempts.askInLine(() -> requests);
+        return replicas == null ? attempts.ask(requests) : attempts.askInLine(() -> requests, this::confirmation);
     }
 
     private static boolean isGrant(List<Object> replies) {
@@ -120,16 +121,15 @@ final class Acquisition {
         if (granted == null) {
             return null; // lost already
         }
+        int asked = claim.acquire(1, lease, Claim.NO_WAIT, replicas).size();
         if (replicas != null) {
-            replicated(replies.get(replies.size() - 1), replicas);
+            replicated(replies.get(asked - 1), replicas);
         }
-        if (Clock.now() - attempts.sent <= TimeUnit.MILLISECONDS.toNanos(granted) / 3) {
-            return new Grant(token, granted, Clock.end(attempts.sent, granted));
+        Object renewed = replies.size() > asked ? replies.get(asked) : null;
+        if (renewed == null ? confirmation(replies) != null : renewed instanceof Refusal said && !said.denies()) {
+            attempts.within(patience);
+            renewed = attempts.ask(claim.renew(granted, token, 1));
         }
-        // By our clock the lease of a grant that was long in coming may be over: nobody relies on it before it has a
-        // new one.
-        attempts.within(patience);
-        Object renewed = attempts.ask(claim.renew(granted, token, 1));
         if (renewed instanceof Refusal refusal) {
             if (refusal.denies()) {
                 return null;
@@ -137,6 +137,21 @@ final class Acquisition {
             throw new LockRefusedException(refusal.words());
         }
         return new Grant(token, granted, Clock.end(attempts.sent, granted));
+    }
+
+    /**
+     * By our clock the lease of a grant that was long in coming may be over: nobody relies on it before it has a new one. Null
+     * if it was not.
+     */
+    private @Nullable Request confirmation(List<Object> replies) {
+        if (!isGrant(replies)) {
+            return null;
+        }
+        Long token = token(replies);
+        Long granted = lease == null ? told(replies.get(1), "lease-left", token) : lease;
+        return granted == null || Clock.now() - attempts.sent <= TimeUnit.MILLISECONDS.toNanos(granted) / 3
+                ? null
+                : claim.renew(granted, token, 1);
     }
 
     private static void replicated(Object reply, Replicas wanted) {

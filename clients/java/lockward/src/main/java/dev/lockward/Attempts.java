@@ -26,9 +26,6 @@ final class Attempts {
 
     private static final long GRACE = TimeUnit.SECONDS.toNanos(2);
 
-    /** An attempt is given so much time at least: the first one has to connect. */
-    private static final long LEAST = TimeUnit.SECONDS.toNanos(2);
-
     /** How long who leaves waits until that is heard. */
     private static final long FAREWELL = TimeUnit.SECONDS.toNanos(1);
 
@@ -76,10 +73,14 @@ final class Attempts {
         return ask(List.of(request)).get(0);
     }
 
-    /** Asks on a connection of its own, on which the server may let it wait as long as there is time. */
-    List<Object> askInLine(Supplier<List<Request>> requests) throws InterruptedException {
+    /**
+     * Asks on a connection of its own, on which the server may let it wait as long as there is time; and then what is to be
+     * asked next, as there may be no other connection by now. Its reply is the last one.
+     */
+    List<Object> askInLine(Supplier<List<Request>> requests, Function<List<Object>, @Nullable Request> next)
+            throws InterruptedException {
         return persistently(
-                name -> asking == null ? servers.home(name) : asking, node -> exchangeInLine(node, requests));
+                name -> asking == null ? servers.home(name) : asking, node -> exchangeInLine(node, requests, next));
     }
 
     private interface Exchange {
@@ -123,7 +124,8 @@ final class Attempts {
         }
     }
 
-    private List<Object> exchangeInLine(Node node, Supplier<List<Request>> requests)
+    private List<Object> exchangeInLine(
+            Node node, Supplier<List<Request>> requests, Function<List<Object>, @Nullable Request> next)
             throws InterruptedException, ExecutionException, TimeoutException {
         CompletableFuture<Void> turn = new CompletableFuture<>();
         CompletableFuture<Void> turnBefore = node.last.getAndSet(turn);
@@ -134,16 +136,17 @@ final class Attempts {
             // Who has come later does not overtake whose connection is slow to open.
             Clock.await(turnBefore, promptly(), interruptible);
             sent = Clock.now();
-            List<Request> all = new ArrayList<>(requests.get());
-            if (asking != null) {
-                all.add(0, Request.ASKING);
-            }
-            CompletableFuture<List<Object>> pending = Node.send(connection, all);
+            CompletableFuture<List<Object>> pending = send(connection, requests.get());
             turn.complete(null);
-            List<Object> replies = awaitTurn(node, pending);
+            List<Object> replies = new ArrayList<>(awaitTurn(node, pending));
+            Request more = next.apply(replies);
+            if (more != null) {
+                sent = Clock.now();
+                replies.addAll(Clock.await(send(connection, List.of(more)), promptly(), interruptible));
+            }
             isWhole = true;
             servers.giveBack(node, connection);
-            return asking == null ? replies : replies.subList(1, replies.size());
+            return replies;
         } finally {
             turn.complete(null);
             if (!isWhole) {
@@ -152,8 +155,18 @@ final class Attempts {
         }
     }
 
+    private CompletableFuture<List<Object>> send(
+            StatefulRedisConnection<String, String> connection, List<Request> requests) {
+        if (asking == null) {
+            return Node.send(connection, requests);
+        }
+        List<Request> all = new ArrayList<>(List.of(Request.ASKING));
+        all.addAll(requests);
+        return Node.send(connection, all).thenApply(replies -> replies.subList(1, replies.size()));
+    }
+
     private long promptly() {
-        return Math.max(LEAST, Math.min(left(), servers.responseLimit()));
+        return Math.max(Servers.LEAST, Math.min(left(), servers.responseLimit()));
     }
 
     private List<Object> awaitTurn(Node node, CompletableFuture<List<Object>> replies)
@@ -163,11 +176,15 @@ final class Attempts {
             try {
                 return Clock.await(replies, Math.min(Clock.left(last), servers.probeInterval()), interruptible);
             } catch (TimeoutException silence) {
-                // A server that stands still keeps its connections.
-                if (Clock.left(last) <= 0
-                        || !servers.serves(node, asking == null ? servers.home(name) : node, interruptible)) {
+                if (Clock.left(last) <= 0) {
                     throw silence;
                 }
+                // A server that stands still keeps its connections. What it says meanwhile is not held up.
+                servers.serves(node, asking == null ? name : null).thenAccept(serves -> {
+                    if (!serves) {
+                        replies.completeExceptionally(silence);
+                    }
+                });
             }
         }
     }

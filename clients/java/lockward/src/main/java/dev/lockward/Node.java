@@ -29,10 +29,19 @@ final class Node {
     final AtomicReference<CompletableFuture<Void>> last =
             new AtomicReference<>(CompletableFuture.completedFuture(null));
 
+    private @Nullable CompletableFuture<RedisURI> address;
     private @Nullable CompletableFuture<StatefulRedisConnection<String, String>> shared;
 
     Node(RedisURI uri) {
         this.uri = uri;
+    }
+
+    /** Where it is, which Sentinels may have to be asked. */
+    synchronized CompletableFuture<RedisURI> address(Supplier<CompletableFuture<RedisURI>> lookUp) {
+        if (address == null) {
+            address = lookUp.get();
+        }
+        return address;
     }
 
     synchronized CompletableFuture<StatefulRedisConnection<String, String>> shared(

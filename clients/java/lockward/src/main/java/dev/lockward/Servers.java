@@ -3,20 +3,27 @@ package dev.lockward;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisChannelHandler;
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandTimeoutException;
 import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.SocketOptions;
 import io.lettuce.core.SocketOptions.KeepAliveOptions;
 import io.lettuce.core.TimeoutOptions;
+import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
 import io.lettuce.core.resource.ClientResources;
+import io.lettuce.core.sentinel.api.StatefulRedisSentinelConnection;
+import io.netty.channel.ConnectTimeoutException;
+import java.net.ConnectException;
+import java.net.InetSocketAddress;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
@@ -34,6 +41,9 @@ import org.jspecify.annotations.Nullable;
 final class Servers implements AutoCloseable {
     /** How many connections stand by at each node for those who wait next. */
     private static final int SPARE = 16;
+
+    /** A connection is given so much time at least. */
+    static final long LEAST = TimeUnit.SECONDS.toNanos(2);
 
     private final RedisClient redis;
     private final List<RedisURI> seeds;
@@ -172,18 +182,56 @@ final class Servers implements AutoCloseable {
         if (closed) {
             return CompletableFuture.failedFuture(closed());
         }
-        CompletableFuture<StatefulRedisConnection<String, String>> connected;
-        try {
-            connected = redis.connectAsync(StringCodec.UTF8, node.uri).toCompletableFuture();
-        } catch (RuntimeException error) {
-            return CompletableFuture.failedFuture(error);
-        }
-        return connected.thenApply(connection -> {
-            if (closed) {
-                connection.closeAsync();
+        return address(node)
+                .thenCompose(address -> redis.connectAsync(StringCodec.UTF8, address))
+                .whenComplete((connection, error) -> {
+                    if (closed && error == null) {
+                        connection.closeAsync();
+                    } else if (isGone(error)) {
+                        leave(node);
+                    }
+                });
+    }
+
+    /** A node stays where it is: when Sentinels send elsewhere, that is another one. */
+    private CompletableFuture<RedisURI> address(Node node) {
+        return node.address(() -> lookUp(node.uri).whenComplete((address, error) -> {
+            if (error != null) {
+                leave(node);
             }
-            return connection;
+        }));
+    }
+
+    private CompletableFuture<RedisURI> lookUp(RedisURI uri) {
+        // Without its Sentinels.
+        RedisURI.Builder address = RedisURI.builder(uri).withTimeout(Duration.ofNanos(connectLimit()));
+        if (uri.getSentinels().isEmpty()) {
+            return CompletableFuture.completedFuture(address.build());
+        }
+        // The first one that answers is believed, as others may stand still.
+        CompletableFuture<InetSocketAddress> first = new CompletableFuture<>();
+        List<CompletableFuture<Boolean>> answers = uri.getSentinels().stream()
+                .map(sentinel -> primary(sentinel, uri.getSentinelMasterId()).thenApply(first::complete))
+                .toList();
+        CompletableFuture.allOf(answers.toArray(CompletableFuture[]::new)).exceptionally(error -> {
+            first.completeExceptionally(error);
+            return null;
         });
+        return first.thenApply(primary -> address.withHost(primary.getHostString())
+                .withPort(primary.getPort())
+                .build());
+    }
+
+    private CompletableFuture<InetSocketAddress> primary(RedisURI sentinel, String name) {
+        CompletableFuture<StatefulRedisSentinelConnection<String, String>> connected =
+                CompletableFuture.completedFuture(sentinel)
+                        .thenCompose(uri -> redis.connectSentinelAsync(StringCodec.UTF8, uri));
+        return connected
+                .thenCompose(connection -> connection.async().getMasterAddrByName(name))
+                .thenApply(
+                        primary -> (InetSocketAddress) Objects.requireNonNull(primary, "no primary is called " + name))
+                .orTimeout(responseLimit(), TimeUnit.NANOSECONDS)
+                .whenComplete((primary, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
     /** The lock is elsewhere, as the server says. */
@@ -222,20 +270,50 @@ final class Servers implements AutoCloseable {
         return nodes.computeIfAbsent(address(node, refusal), Node::new);
     }
 
-    /** Whether the node answers, and still is where the lock is. */
-    boolean serves(Node node, Node home, boolean interruptible) throws InterruptedException {
-        // Sentinels may send the same name elsewhere.
-        if (home != node
-                && (!home.uri.equals(node.uri) || !node.uri.getSentinels().isEmpty())) {
-            return false;
+    /**
+     * Whether nothing speaks against a server at which somebody waits: that it is silent, or gone, or another one has the lock
+     * now. It does not if there is no second connection to be had to ask it: for want of room, say, or of its new password.
+     *
+     * @param name null, if a node has sent here that is known to have the lock
+     */
+    CompletableFuture<Boolean> serves(Node node, @Nullable String name) {
+        RedisURI known = name == null ? null : homes.get(SlotHash.getSlot(name));
+        if (known != null && !known.equals(node.uri)) {
+            return CompletableFuture.completedFuture(false);
         }
-        try {
-            Clock.await(ask(home, List.of(Request.PING)), responseLimit(), interruptible);
-            return true;
-        } catch (ExecutionException | TimeoutException silence) {
-            leave(home);
-            return false;
+        Node now = nodes.computeIfAbsent(node.uri, Node::new);
+        CompletableFuture<RedisURI> there = address(now);
+        return there.thenCombine(address(node), RedisURI::equals)
+                .thenCompose(isSame -> isSame ? answers(now) : CompletableFuture.completedFuture(false))
+                .exceptionally(error -> there.isCompletedExceptionally() || !isGone(error));
+    }
+
+    private CompletableFuture<Boolean> answers(Node node) {
+        return shared(node).thenCompose(connection -> Node.send(connection, List.of(Request.PING))
+                .orTimeout(responseLimit(), TimeUnit.NANOSECONDS)
+                .handle((reply, error) -> {
+                    boolean isSilent = error instanceof TimeoutException;
+                    if (isSilent) {
+                        leave(node);
+                    }
+                    return !isSilent;
+                }));
+    }
+
+    /** Whether no connection could be made because nobody answers there. */
+    private static boolean isGone(@Nullable Throwable error) {
+        for (Throwable each = error; each != null; each = each.getCause()) {
+            if (each instanceof RedisCommandTimeoutException
+                    || (each instanceof ConnectException && !(each instanceof ConnectTimeoutException))) {
+                return true;
+            }
         }
+        return false;
+    }
+
+    /** How long it may take to connect: more than an answer on a connection that there is. */
+    long connectLimit() {
+        return Math.max(LEAST, responseLimit());
     }
 
     /** How long a server may take to answer what takes no time. */

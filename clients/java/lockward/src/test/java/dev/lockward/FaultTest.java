@@ -188,6 +188,32 @@ class FaultTest {
         }
     }
 
+    @ParameterizedTest
+    @ValueSource(strings = {"maxclients", "requirepass"})
+    void whoWaitsNeedsNoSecondConnection(String wanting) throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.builder()
+                        .patience(Duration.ofMillis(500))
+                        .lease(Duration.ofSeconds(2))
+                        .build()) {
+            server.call("LOCK.ACQUIRE", name, "other", "EX", 1000);
+            Running<Tenure> waiter = Threads.start(
+                    () -> client.tryAcquire(name, Duration.ofHours(1), null).orElseThrow());
+            eventually(() -> server.waiters(name) == 1);
+            List<Long> queue = server.queue(name);
+            boolean isFull = wanting.equals("maxclients");
+            server.call("CONFIG", "SET", wanting, isFull ? "2" : "secret");
+            server.killIdle();
+            eventually(() -> server.count(isFull ? "rejected_connections" : "errorstat_NOAUTH") >= 3);
+            assertEquals(queue, server.queue(name));
+            server.call("LOCK.RELEASE", name, "other");
+            // What is waited for so long is confirmed, too, before it is relied on.
+            Tenure tenure = waiter.join();
+            server.call("CONFIG", "SET", wanting, isFull ? "10000" : "");
+            tenure.release();
+        }
+    }
+
     @Test
     void aWaitLimitHoldsThoughConnectionsBreak() throws Exception {
         try (LockwardClient client = shared.client()) {

@@ -9,6 +9,7 @@ import dev.lockward.Threads.Running;
 import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -72,6 +73,49 @@ class SentinelTest {
             // The Sentinel has not seen the replica yet, or is at it, and that closes its connections.
         }
         return false;
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    @Timeout(150)
+    void whoWaitsKeepsItsPlaceWhileASentinelStandsStill(boolean others) throws Exception {
+        try (Server primary = new Server();
+                Server still = new Server("--sentinel");
+                Server sentinel = new Server("--sentinel");
+                Proxy proxy = new Proxy(sentinel.port)) {
+            for (Server each : List.of(still, sentinel)) {
+                each.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 2);
+            }
+            RedisURI uri = RedisURI.Builder.sentinel("127.0.0.1", still.port, "it")
+                    .withSentinel("127.0.0.1", proxy.port())
+                    .build();
+            try (LockwardClient client =
+                    Server.builder(uri).patience(Duration.ofSeconds(1)).build()) {
+                primary.call("LOCK.ACQUIRE", "a", "other", "EX", 1000);
+                Running<Tenure> waiter = Threads.start(
+                        () -> client.tryAcquire("a", Duration.ofHours(1), null).orElseThrow());
+                eventually(() -> primary.waiters("a") == 1);
+                List<Long> queue = primary.queue("a");
+                still.stop();
+                proxy.losesRequest = request -> others;
+                primary.killIdle();
+                eventually(() -> others ? proxy.lost.get() > 2 : shared(primary) == 1);
+                assertEquals(queue, primary.queue("a"));
+                primary.call("LOCK.RELEASE", "a", "other");
+                Tenure tenure = waiter.join();
+                proxy.losesRequest = request -> false;
+                tenure.release();
+            }
+        }
+    }
+
+    /** How many connections have asked with PING. (Sentinels have a name for theirs.) */
+    private static long shared(Server primary) {
+        return primary.call("CLIENT", "LIST")
+                .toString()
+                .lines()
+                .filter(line -> line.contains(" cmd=ping ") && line.contains(" name= "))
+                .count();
     }
 
     @Test

@@ -28,6 +28,8 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -180,6 +182,23 @@ public final class Server implements AutoCloseable {
 
     long connections() {
         return call("CLIENT", "LIST", "TYPE", "normal").toString().lines().count() - 1;
+    }
+
+    /** Ends the connections of those who do not wait. */
+    void killIdle() {
+        Object own = call("CLIENT", "ID").get(0);
+        call("CLIENT", "LIST", "TYPE", "normal")
+                .toString()
+                .lines()
+                .filter(line -> line.contains(" flags=N ") && !line.contains("id=" + own + " "))
+                .forEach(line -> call("CLIENT", "KILL", "ID", line.replaceFirst("^\\W*id=(\\d+) .*", "$1")));
+    }
+
+    /** What INFO counts of it. */
+    long count(String name) {
+        Matcher matcher = Pattern.compile(name + "\\D+(\\d+)")
+                .matcher(call("INFO", "everything").toString());
+        return matcher.find() ? Long.parseLong(matcher.group(1)) : 0;
     }
 
     /** The connections of those who wait, next to be served first. */
