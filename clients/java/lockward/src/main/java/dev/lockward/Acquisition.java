@@ -61,9 +61,6 @@ final class Acquisition {
                     replies = attempt();
                 }
             }
-        } catch (InterruptedException | RuntimeException given) {
-            attempts.withdraw(claim.withdraw(0));
-            throw given;
         } finally {
             if (isPlaced) {
                 waiting.release();

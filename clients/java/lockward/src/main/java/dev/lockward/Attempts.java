@@ -94,7 +94,7 @@ final class Attempts {
             Throwable cause;
             try {
                 List<Object> replies = exchange.with(node);
-                if (!(replies.get(0) instanceof Refusal refusal) || !PASSING.contains(refusal.code())) {
+                if (!(replies.get(0) instanceof Refusal refusal) || !passes(refusal)) {
                     return replies;
                 }
                 follow(node, refusal);
@@ -205,13 +205,22 @@ final class Attempts {
         servers.pause(span, interruptible);
     }
 
-    /** Gives back what may have been granted meanwhile; best effort, as its lease ends it otherwise. */
-    void withdraw(Request request) {
+    /**
+     * Gives back what may have been granted meanwhile; best effort, as its lease ends it otherwise.
+     *
+     * @return whether it has been heard
+     */
+    boolean withdraw(Request request) {
         try {
-            Clock.await(servers.send(name, request), FAREWELL, false);
+            return !passes(Clock.await(servers.send(name, request), FAREWELL, false));
         } catch (InterruptedException | ExecutionException | TimeoutException late) {
-            // as said
+            return false;
         }
+    }
+
+    /** Whether the same request may be answered another way soon. */
+    static boolean passes(@Nullable Object reply) {
+        return reply == null || (reply instanceof Refusal refusal && PASSING.contains(refusal.code()));
     }
 
     private void follow(Node node, Refusal refusal) {

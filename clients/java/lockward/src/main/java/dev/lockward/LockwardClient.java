@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Queue;
 import java.util.Set;
 import java.util.UUID;
 import java.util.WeakHashMap;
@@ -24,6 +25,7 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
@@ -37,6 +39,7 @@ import org.jspecify.annotations.Nullable;
 public final class LockwardClient implements AutoCloseable {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     private static final int LISTENING_THREADS = 4;
+    private static final int MOST_LEFT = 10_000;
     private static final String CLOSED = "the client was closed";
 
     private final Settings settings;
@@ -48,6 +51,13 @@ public final class LockwardClient implements AutoCloseable {
     private final Set<Tenure> tenures = Collections.newSetFromMap(new WeakHashMap<>());
     private final ScheduledThreadPoolExecutor watchdog;
     private final ThreadPoolExecutor listening;
+
+    /** What may have been granted to who had given up, until a server has heard that nobody wants it. */
+    private final Queue<Left> left = new LinkedBlockingQueue<>(MOST_LEFT);
+
+    private final AtomicBoolean isWithdrawing = new AtomicBoolean();
+
+    private record Left(Claim claim, long end) {}
 
     /** What a thread holds. */
     private record Mine(String owner, Map<String, Tenure> tenures) {
@@ -302,12 +312,18 @@ public final class LockwardClient implements AutoCloseable {
             Claim claim, long wait, @Nullable Long lease, boolean interruptible, @Nullable Thread thread)
             throws InterruptedException {
         servers.checkOpen();
-        Acquisition acquisition = new Acquisition(
-                claim,
-                lease == null ? settings.lease() : lease,
-                settings.replicas(),
-                attempts(claim.name(), interruptible));
-        Grant grant = acquisition.within(wait, settings.patience(), waiting);
+        Long asked = lease == null ? settings.lease() : lease;
+        Attempts attempts = attempts(claim.name(), interruptible);
+        Grant grant;
+        try {
+            grant = new Acquisition(claim, asked, settings.replicas(), attempts)
+                    .within(wait, settings.patience(), waiting);
+        } catch (InterruptedException | RuntimeException given) {
+            if (!attempts.withdraw(claim.withdraw(0))) {
+                withdrawLater(claim, asked);
+            }
+            throw given;
+        }
         if (grant == null) {
             return null;
         }
@@ -320,6 +336,52 @@ public final class LockwardClient implements AutoCloseable {
         }
         tenure.schedule();
         return tenure;
+    }
+
+    /** It may have been granted without anybody knowing, and for long. */
+    private void withdrawLater(Claim claim, @Nullable Long lease) {
+        // What this thread acquires from now on is not taken for it.
+        Mine mine = this.mine.get();
+        if (claim.owner().equals(mine.owner())) {
+            this.mine.set(new Mine(newOwner(), mine.tenures()));
+        }
+        long most = lease == null ? TimeUnit.HOURS.toMillis(1) : lease; // a guess, where only the server knows
+        if (left.offer(new Left(claim, Clock.end(Clock.now(), most)))) {
+            withdrawSoon();
+        }
+    }
+
+    private void withdrawSoon() {
+        if (!left.isEmpty() && isWithdrawing.compareAndSet(false, true)) {
+            later(this::withdrawNext, TimeUnit.SECONDS.toNanos(1));
+        }
+    }
+
+    /** One at a time, as the servers may be away for long. */
+    private void withdrawNext() {
+        Left next = left.poll();
+        if (next == null) {
+            isWithdrawing.set(false);
+            withdrawSoon();
+            return;
+        }
+        String name = next.claim().name();
+        send(name, next.claim().withdraw(0))
+                .orTimeout(responseLimit(), TimeUnit.NANOSECONDS)
+                .whenComplete((reply, silence) -> {
+                    if (silence != null) {
+                        abandon(name);
+                    }
+                    if (!Attempts.passes(reply)) {
+                        withdrawNext();
+                        return;
+                    }
+                    if (Clock.left(next.end()) > 0) {
+                        left.offer(next);
+                    }
+                    isWithdrawing.set(false);
+                    withdrawSoon();
+                });
     }
 
     boolean isLocked(String name) {
@@ -356,16 +418,19 @@ public final class LockwardClient implements AutoCloseable {
     @Nullable
     Future<?> timer(Tenure tenure, long delay) {
         WeakReference<Tenure> dropped = new WeakReference<>(tenure);
+        return later(
+                () -> {
+                    Tenure kept = dropped.get();
+                    if (kept != null) {
+                        kept.tick();
+                    }
+                },
+                delay);
+    }
+
+    private @Nullable Future<?> later(Runnable task, long delay) {
         try {
-            return watchdog.schedule(
-                    () -> {
-                        Tenure kept = dropped.get();
-                        if (kept != null) {
-                            kept.tick();
-                        }
-                    },
-                    delay,
-                    TimeUnit.NANOSECONDS);
+            return watchdog.schedule(task, delay, TimeUnit.NANOSECONDS);
         } catch (RejectedExecutionException closed) {
             return null;
         }

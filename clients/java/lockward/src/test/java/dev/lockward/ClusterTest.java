@@ -87,6 +87,27 @@ class ClusterTest {
         }
     }
 
+    @Test
+    void whoWaitsKeepsItsPlaceWhenAnotherConnectionBreaks() throws Exception {
+        Server node = NODES.get(2);
+        String name = on(2, "c");
+        try (LockwardClient client = client().patience(Duration.ofMillis(500)).build()) {
+            node.call("LOCK.ACQUIRE", name, "other", "EX", 1000);
+            LockwardLock lock = client.getLock(name);
+            Running<Boolean> waiter = Threads.run(() -> {
+                lock.lock();
+                lock.unlock();
+            });
+            eventually(() -> node.waiters(name) == 1);
+            List<Long> queue = node.queue(name);
+            node.killIdle();
+            eventually(() -> node.connections() == 3);
+            assertEquals(queue, node.queue(name));
+            node.call("LOCK.RELEASE", name, "other");
+            assertTrue(waiter.join());
+        }
+    }
+
     /** Nobody tells the client: it finds out by ASK and MOVED, while it waits, renews, enters and releases. */
     @Test
     void aSlotThatMovesTakesItsLockAlong() throws Exception {

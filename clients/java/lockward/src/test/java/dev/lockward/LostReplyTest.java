@@ -150,6 +150,26 @@ class LostReplyTest {
     }
 
     @Test
+    void whatIsGrantedToWhoGaveUpIsGivenBackInTheEnd() throws Exception {
+        try (Server server = new Server("--lock.default-lease", "600000");
+                Proxy proxy = new Proxy(server.port);
+                LockwardClient client = Server.builder(Server.uri(proxy.port()))
+                        .patience(Duration.ofMillis(500))
+                        .build()) {
+            proxy.losesReply = request -> request.contains("LOCK.ACQUIRE");
+            proxy.losesRequest = request -> proxy.lost.get() > 0;
+            LockwardLock lock = client.getLock(name);
+            assertThrows(LockUnreachableException.class, lock::tryLock);
+            assertEquals(1, server.holds(name));
+            proxy.losesReply = request -> false;
+            proxy.losesRequest = request -> false;
+            eventually(() -> server.holds(name) == 0);
+            assertTrue(lock.tryLock());
+            lock.unlock();
+        }
+    }
+
+    @Test
     void theLeaseOfWhatWasLeftIsNotTakenForTheServersOwn() throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
