@@ -325,21 +325,16 @@ public final class Tenure implements AutoCloseable {
 
     /** Shows the token to a server, which takes a tenure back that it has forgotten. */
     private void restore(Attempts attempts) throws InterruptedException {
+        long millis = leaseLeft();
         for (; ; ) {
-            long millis;
-            int turn;
-            synchronized (this) {
-                millis = leaseLeft();
-                turn = sends(millis);
-            }
+            int turn = sends(millis);
             Object reply = attempts.ask(claim.renew(millis, token, Math.max(1, holds())));
-            if (isRenewed() && isTooLong(reply, millis)) {
-                half(millis);
-                continue;
+            if (!isTooLong(reply, millis)) {
+                check(reply);
+                lasts(turn, attempts.sent, millis);
+                return;
             }
-            check(reply);
-            lasts(turn, attempts.sent, millis);
-            return;
+            millis = half(millis);
         }
     }
 
@@ -404,7 +399,7 @@ public final class Tenure implements AutoCloseable {
      * Notes that a request is sent that gives it such a lease, which may be shorter than it was: which one it is. The last one
      * that is sent is what counts.
      */
-    private int sends(long millis) {
+    private synchronized int sends(long millis) {
         long end = Clock.end(Clock.now(), millis);
         if (end - deadline < 0) {
             deadline = end;

@@ -347,6 +347,8 @@ class FaultTest {
             LockwardLock lock = client.getLock(name);
             lock.lock();
             lock.lock();
+            Tenure fixed = client.tryAcquire(name + ":fixed", Duration.ZERO, Duration.ofMinutes(10))
+                    .orElseThrow();
             long token = lock.fencingToken();
             // The watchdog does not get through before the server has denied what this thread asks.
             proxy.losesRequest = request -> {
@@ -365,6 +367,7 @@ class FaultTest {
                 lock.unlock();
             }
             assertEquals(token, server.info(name).orElseThrow().token());
+            fixed.release();
             lock.unlock();
             assertEquals(0, server.holds(name));
             assertEquals(0, losses.get());
