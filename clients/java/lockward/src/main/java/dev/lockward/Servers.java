@@ -42,7 +42,7 @@ final class Servers implements AutoCloseable {
     /** How many connections stand by at each node for those who wait next. */
     private static final int SPARE = 16;
 
-    /** A connection is given so much time at least. */
+    /** A connection is given so much time at least, however short the patience is. */
     static final long LEAST = TimeUnit.SECONDS.toNanos(2);
 
     private final RedisClient redis;
@@ -204,7 +204,7 @@ final class Servers implements AutoCloseable {
 
     private CompletableFuture<RedisURI> lookUp(RedisURI uri) {
         // Without its Sentinels.
-        RedisURI.Builder address = RedisURI.builder(uri).withTimeout(Duration.ofNanos(connectLimit()));
+        RedisURI.Builder address = RedisURI.builder(uri).withTimeout(Duration.ofNanos(unhurriedLimit()));
         if (uri.getSentinels().isEmpty()) {
             return CompletableFuture.completedFuture(address.build());
         }
@@ -290,7 +290,7 @@ final class Servers implements AutoCloseable {
 
     private CompletableFuture<Boolean> answers(Node node) {
         return shared(node).thenCompose(connection -> Node.send(connection, List.of(Request.PING))
-                .orTimeout(responseLimit(), TimeUnit.NANOSECONDS)
+                .orTimeout(unhurriedLimit(), TimeUnit.NANOSECONDS)
                 .handle((reply, error) -> {
                     boolean isSilent = error instanceof TimeoutException;
                     if (isSilent) {
@@ -311,8 +311,8 @@ final class Servers implements AutoCloseable {
         return false;
     }
 
-    /** How long it may take to connect: more than an answer on a connection that there is. */
-    long connectLimit() {
+    /** How long it may take to connect; and to answer before a place in a queue is given up. */
+    private long unhurriedLimit() {
         return Math.max(LEAST, responseLimit());
     }
 
