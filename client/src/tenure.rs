@@ -164,6 +164,18 @@ impl Tenure {
         });
     }
 
+    /// Notes that a lease is about to be asked for: it may be shorter than what is left, and be given though no reply comes.
+    fn asks_for(&self, millis: u64, asked: Instant) {
+        let end = Lease::end(millis, asked);
+        self.standing.send_if_modified(|standing| {
+            let is_shorter = end < standing.until;
+            if is_shorter {
+                standing.until = end;
+            }
+            is_shorter
+        });
+    }
+
     fn check(&self) -> Result<(), Error> {
         self.standing().loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
     }
@@ -188,6 +200,7 @@ impl Tenure {
             if holds == 0 {
                 return Ok(());
             }
+            self.asks_for(millis, asked);
             let cmd = self.claim.renew(Some(millis), self.token, holds);
             let third = Duration::from_millis(millis / 3 + 1);
             let limit = servers.settings.response_limit.min(third);
@@ -270,9 +283,10 @@ impl Tenure {
     /// [`Error::Lost`] when it does not, or the lease is over.
     async fn restore(&self, attempts: &mut Attempts<'_>, holds: u32) -> Result<(), Error> {
         loop {
-            let now = Instant::now();
-            let millis = self.lease.at(now).filter(|_| now < self.standing().until);
+            let asked = Instant::now();
+            let millis = self.lease.at(asked).filter(|_| asked < self.standing().until);
             let Some(millis) = millis else { return Err(Error::Lost(Loss::LeaseOver)) };
+            self.asks_for(millis, asked);
             let cmd = self.claim.renew(Some(millis), self.token, holds.max(1));
             let limit = attempts.settings().response_limit;
             let Err(setback) = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await else {

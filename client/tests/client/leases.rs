@@ -150,6 +150,29 @@ async fn a_lock_that_is_held_goes_on_with_a_shorter_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_believes_in_more_than_the_shorter_one_though_no_reply_to_it_comes() {
+    let server = Server::start_with("default-lease 6000");
+    let mut told = 0;
+    let proxy = Proxy::start(server.port(), move |request: &[Reply]| {
+        let words: Vec<_> = request.iter().map(Reply::text).collect();
+        let is_shorter = words.first().is_some_and(|word| *word == "LOCK.RENEW")
+            && !words.iter().any(|word| *word == "6000");
+        told += usize::from(is_shorter);
+        match (is_shorter, told) {
+            (false, _) => Fate::Carried,
+            (true, 1) => Fate::ReplyLost,
+            (true, _) => Fate::RequestLost,
+        }
+    });
+    let guard = through(&proxy).await.lock("k").acquire().await.expect("a guard");
+    let mut observer = server.client();
+    observer.call("CONFIG SET lock.max-lease 5000");
+    eventually("a shorter one is given", || observer.holder("k").lease_left < 2_900);
+    eventually("it is over", || observer.info("k").is_none());
+    assert!(!guard.is_held(), "{:?}", guard.lease_left());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_another_process_has_named_for_the_same_owner_is_not_the_default() {
     let server = Server::start();
     let mut observer = server.client();
