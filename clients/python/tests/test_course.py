@@ -162,6 +162,15 @@ def test_a_reentry_into_a_lost_tenure_tells(clock: Clock) -> None:
         course.send([redis.ResponseError("HOLDS the owner has 0 holds")])
 
 
+def test_a_reentry_asks_for_half_the_lease_that_the_server_takes_no_longer(clock: Clock) -> None:
+    course = acquiring(claim(2, 3), None, 5)
+    next(course)
+    too_long = redis.ResponseError("invalid expire time in 'lock.acquire' command")
+    assert course.send([too_long]).commands == (("LOCK.ACQUIRE", "a", MINE, "PX", 1, "HOLDS", 2),)
+    with pytest.raises(LockRefused, match="invalid expire time"):
+        course.send([too_long])
+
+
 @pytest.mark.parametrize(("words", "asking"), [("MOVED 7 host:1", False), ("ASK 7 host:1", True)])
 def test_redirections_are_followed(clock: Clock, words: str, asking: bool) -> None:
     course = acquiring(claim(), None, 5)

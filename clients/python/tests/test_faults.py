@@ -18,7 +18,7 @@ import redis.asyncio
 from conftest import as_map, eventually, holders, holds, queue, waiters
 
 import lockward.asyncio
-from lockward import Lock, LockLost
+from lockward import Lock, LockLost, LockRefused
 
 
 def test_a_waiter_whose_connection_breaks_waits_on(client: redis.Redis, server: Any) -> None:
@@ -293,3 +293,40 @@ def test_a_short_wait_asks_nothing_else(own_server: Any) -> None:
 
 def pings(client: redis.Redis) -> int:
     return int(client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize("setting", ["max-lease", "quarantine"])
+def test_a_lock_is_held_though_the_server_takes_its_lease_no_longer(own_server: Any, setting: str) -> None:
+    client = own_server().client()
+    lock, named = Lock(client, "a", lease=3, reentrant=True), Lock(client, "b", timeout=3, auto_renewal=True)
+    lock.acquire()
+    named.acquire()
+    handle = named.handle(detach=True)
+    client.execute_command("CONFIG", "SET", f"lock.{setting}", 2000)
+    assert lock.acquire() and lock.holds == 2
+    resumed = Lock.resume(client, handle)
+    with pytest.raises(LockRefused, match="invalid expire time"):
+        resumed.extend(3, replace_ttl=True)
+    eventually(lambda: renewed(client) >= 16)  # by a third of half the lease; with the whole one it was over by then
+    for each in (lock, resumed):
+        assert each.held and each.owned() and not each.lost.is_set()
+
+
+def test_a_lock_is_held_though_the_server_takes_its_lease_no_longer_in_asyncio(own_server: Any) -> None:
+    server = own_server()
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock = lockward.asyncio.Lock(own, "a", lease=3)
+        await lock.acquire()
+        await own.execute_command("CONFIG", "SET", "lock.max-lease", 2000)
+        await asyncio.to_thread(lambda: eventually(lambda: renewed(server.client()) >= 8))
+        assert lock.held and await lock.owned() and not lock.lost.is_set()
+
+    asyncio.run(main())
+
+
+def renewed(client: redis.Redis) -> int:
+    """How many renewals the server has not refused."""
+    stats = client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0, "failed_calls": 0})
+    return int(stats["calls"] - stats["failed_calls"])

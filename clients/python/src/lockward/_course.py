@@ -21,7 +21,7 @@ import random
 import uuid
 import weakref
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Callable, NamedTuple, Protocol, TypeVar, Union
 
@@ -178,6 +178,16 @@ class Tenure:
     def remembered(self) -> None:
         self.failures, self.retry_at, self.soon = 0, 0.0, False
 
+    def shorten(self, reply: Exception) -> bool:
+        """Whether to ask for half the lease at once, as the server takes it no longer. That may be heard without a reply."""
+        if not self.renewed or self.lease == 1 or not too_long(reply):
+            return False
+        self.lease //= 2
+        self.deadline = min(self.deadline, end(monotonic(), self.lease))
+        self.remembered()
+        self.soon = True
+        return True
+
     def postpone(self, now: float) -> None:
         self.retry_at = now + back_off(self.failures)
         self.failures += 1
@@ -250,6 +260,11 @@ def gone(reply: Any) -> bool:
     return isinstance(reply, ResponseError) and code(reply) in _GONE
 
 
+def too_long(reply: Any) -> bool:
+    """Whether the server takes no lease that long, since a setting was changed perhaps."""
+    return isinstance(reply, ResponseError) and words(reply).startswith("invalid expire time")
+
+
 def redirect(reply: Any) -> Redirect | None:
     if not isinstance(reply, ResponseError) or code(reply) not in ("MOVED", "ASK"):
         return None
@@ -302,7 +317,12 @@ def acquiring(claim: Claim, limit: float | None, patience: float) -> Course[Gran
     """Acquire within `limit` seconds (0: at once; None: without limit), or None when it is busy for longer."""
     try:
         return (yield from _acquiring(claim, limit, patience))
-    except (LockLost, LockRefused, GeneratorExit):
+    except LockRefused as error:
+        # A re-entry shortens no lease. The server may take the one of the tenure no longer.
+        if claim.holds == 1 or claim.lease in (None, 1) or not too_long(error):
+            raise
+        return (yield from acquiring(replace(claim, lease=claim.lease // 2), limit, patience))
+    except (LockLost, GeneratorExit):
         raise
     except BaseException:
         # Interrupted, cancelled or cut off, the grant may have been on its way; or too few replicas have heard of it.
@@ -408,6 +428,16 @@ def renewing(tenure: Tenure, lease: int, patience: float, what: str) -> Course[N
     tenure.lasts(sent, lease)
 
 
+def resuming(tenure: Tenure, patience: float) -> Course[None]:
+    """Go on with the lease that the tenure had, or with as long a one as the server takes."""
+    while True:
+        try:
+            return (yield from renewing(tenure, tenure.lease, patience, "resume"))
+        except LockRefused as error:
+            if not tenure.shorten(error):
+                raise
+
+
 class Holder(NamedTuple):
     owner: bytes
     token: int
@@ -477,7 +507,8 @@ class Schedule:
         if gone(reply):
             return True
         if isinstance(reply, Exception):
-            tenure.postpone(monotonic())
+            if not tenure.shorten(reply):
+                tenure.postpone(monotonic())
         elif tenure.renewed and sent >= tenure.since:
             tenure.lasts(sent, tenure.lease)
         else:

@@ -303,7 +303,7 @@ class LockBase(Generic[E]):
         """Go on with a tenure, if it is still one."""
         if handle.renewed:
             tenure = self._tenure(handle, 0.0)
-            yield from course.renewing(tenure, handle.lease, self.patience, "resume")
+            yield from course.resuming(tenure, self.patience)
             self._take(tenure)
             return
         asked, holders = yield from course.asking(self.name, self.patience)
