@@ -79,6 +79,21 @@ class Server:
         self.start()
 
 
+class SentinelServer(Server):
+    def __init__(self, folder: Path) -> None:
+        (folder / "sentinel.conf").write_text("")
+        super().__init__(folder, str(folder / "sentinel.conf"))
+
+    def start(self) -> None:
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                [SERVER, self.arguments[0], "--port", str(self.port), "--bind", "127.0.0.1", "--sentinel"],
+                stdout=log,
+                stderr=log,
+            )
+        eventually(self.answers)
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     server = Server(tmp_path_factory.mktemp("server"))
@@ -145,3 +160,7 @@ def queue(client: Any, name: Any) -> list[Any]:
 def holds(client: Any, name: Any) -> int:
     info = as_map(client.execute_command("LOCK.INFO", name))
     return int(as_map(info[b"holders"][0])[b"holds"]) if info else 0
+
+
+def pings(client: redis.Redis) -> int:
+    return int(client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"])

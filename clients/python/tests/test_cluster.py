@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import Server, eventually, holders, waiters
+from conftest import Server, eventually, holders, queue, waiters
 from redis.asyncio.cluster import RedisCluster as AsyncCluster
 from redis.cluster import RedisCluster
 
@@ -95,6 +95,64 @@ def test_a_cluster_in_asyncio(nodes: Any) -> None:
             await (cluster.aclose() if hasattr(cluster, "aclose") else cluster.close())
 
     asyncio.run(main())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_slot_that_the_map_lacks_is_looked_up_anew(nodes: Any) -> None:
+    cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
+    lock, granted = Lock(cluster, NAME, lease=1), threading.Event()
+    lacks(cluster)
+    assert lock.acquire()
+    before = renewals(direct)
+    lacks(cluster)
+    eventually(lambda: renewals(direct) > before + 2)
+
+    def wait() -> None:
+        with Lock(cluster, NAME):
+            granted.set()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    [place] = eventually(lambda: queue(direct, NAME))
+    lacks(cluster)
+    eventually(lambda: queue(direct, NAME)[0][b"waited"] > 1000)  # it asks whether the server is there
+    assert queue(direct, NAME)[0][b"client-id"] == place[b"client-id"] and lock.held
+    lock.release()
+    waiting.join(20)
+    assert granted.is_set()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_slot_that_the_map_lacks_is_looked_up_anew_in_asyncio(nodes: Any) -> None:
+    direct = nodes[1].client()
+
+    async def main() -> None:
+        cluster = AsyncCluster(host="127.0.0.1", port=nodes[0].port)
+        try:
+            await cluster.initialize()
+            lock, other = (lockward.asyncio.Lock(cluster, NAME, lease=1) for _ in range(2))
+            lacks(cluster)
+            assert await lock.acquire()
+            before = renewals(direct)
+            lacks(cluster)
+            await asyncio.to_thread(lambda: eventually(lambda: renewals(direct) > before + 2))
+            waiting = asyncio.create_task(other.acquire())
+            [place] = await asyncio.to_thread(lambda: eventually(lambda: queue(direct, NAME)))
+            lacks(cluster)
+            await asyncio.to_thread(lambda: eventually(lambda: queue(direct, NAME)[0][b"waited"] > 1000))
+            assert queue(direct, NAME)[0][b"client-id"] == place[b"client-id"] and lock.held
+            await lock.release()
+            assert await asyncio.wait_for(waiting, 20)
+            await other.release()
+        finally:
+            await (cluster.aclose() if hasattr(cluster, "aclose") else cluster.close())
+
+    asyncio.run(main())
+
+
+def lacks(cluster: Any) -> None:
+    """As where somebody has read the map while nobody had the slot."""
+    cluster.nodes_manager.slots_cache.pop(cluster.keyslot(NAME), None)
 
 
 def test_a_slot_that_moves_takes_its_lock_along(nodes: Any) -> None:

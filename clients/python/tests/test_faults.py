@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import as_map, eventually, holders, holds, queue, waiters
+from conftest import as_map, eventually, holders, holds, pings, queue, waiters
 
 import lockward.asyncio
 from lockward import Lock, LockLost, LockRefused
@@ -289,10 +289,6 @@ def test_a_short_wait_asks_nothing_else(own_server: Any) -> None:
     holder.release()
     waiting.join(20)
     assert holders(client, "a") and pings(client) == asked
-
-
-def pings(client: redis.Redis) -> int:
-    return int(client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"])
 
 
 @pytest.mark.parametrize("setting", ["max-lease", "quarantine"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import SERVER, Server, eventually, holders, waiters
+from conftest import SentinelServer, eventually, holders, waiters
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
 
@@ -33,21 +32,6 @@ def watched(own_server: Any, tmp_path: Path) -> Any:
     yield sentinel.port, primary, replica, monitor
     sentinel.kill()
     print((tmp_path / "log").read_text())  # shown if the test has failed
-
-
-class SentinelServer(Server):
-    def __init__(self, folder: Path) -> None:
-        (folder / "sentinel.conf").write_text("")
-        super().__init__(folder, str(folder / "sentinel.conf"))
-
-    def start(self) -> None:
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(
-                [SERVER, self.arguments[0], "--port", str(self.port), "--bind", "127.0.0.1", "--sentinel"],
-                stdout=log,
-                stderr=log,
-            )
-        eventually(self.answers)
 
 
 def test_a_failover_leaves_holders_and_waiters_as_they_are(watched: Any) -> None:

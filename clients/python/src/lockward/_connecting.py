@@ -6,16 +6,22 @@ requests for longer than a wait limit or a lease may last.
 
 from __future__ import annotations
 
+import copy
+import socket
 from dataclasses import replace
 from typing import Any
 
 import redis.asyncio
+from redis.exceptions import ConnectionError, RedisClusterException
 
+from . import _course as course
 from ._course import Ask, Redirect
 
 #: How long to wait for a connection, or for a reply that should come at once, in seconds.
 PROMPT = 5.0
 
+#: A machine that is gone closes no connection: after how many seconds the system asks whether it is there, and how often.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _LEFT_OUT = (
     "event_dispatcher",
     "himport_registry",
@@ -46,6 +52,10 @@ def settings(theirs: dict[str, Any], ask: Ask, retry: Any, cluster: bool, reads_
     )
     if "path" not in ours:
         ours["socket_keepalive"] = True
+        if ours.get("socket_keepalive_options") is None:
+            ours["socket_keepalive_options"] = {
+                getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
+            }
     if cluster:
         ours.pop("redis_connect_func", None)  # it belongs to the client, which would never be let go
     if ask.redirect is not None:
@@ -63,8 +73,16 @@ def place(client: Any, key: Any, to: Redirect | None) -> Any:
         return (to.host, to.port)
     if not is_cluster(client):
         return None
-    node = client.get_node_from_key(key)
-    return (node.host, int(node.port))
+    found = node(client, key)
+    return (found.host, int(found.port))
+
+
+def node(client: Any, key: Any) -> Any:
+    """Which one of a cluster has the key. Where the map has none, it may soon."""
+    try:
+        return client.get_node_from_key(key)
+    except RedisClusterException as error:
+        raise ConnectionError(str(error)) from error
 
 
 def remapped(client: Any, ask: Ask) -> Ask:
@@ -73,6 +91,35 @@ def remapped(client: Any, ask: Ask) -> Ask:
         return ask
     host, port = client.nodes_manager.remap_host_port(ask.redirect.host, ask.redirect.port)
     return replace(ask, redirect=ask.redirect._replace(host=host, port=port))
+
+
+def name(connection: Any) -> Any:
+    """By which the server was found; none for a Unix socket."""
+    host = getattr(connection, "host", None)
+    return None if host is None else (host, int(connection.port))
+
+
+def sentinels(client: Any) -> list[Any]:
+    """Clients of those who say where the primary is."""
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or not getattr(pool, "is_master", False):
+        return []
+    return list(pool.sentinel_manager.sentinels)
+
+
+def asking(client: Any, sentinel: Any, kind: Any, retry: Any, reads_end: bool) -> Any:
+    """As the client asks its Sentinels, but this one alone, which has its time to answer; and the pool to be closed."""
+    theirs = sentinel.connection_pool
+    ours = settings(theirs.connection_kwargs, Ask(None, (), course.GRACE), retry, False, reads_end)
+    pool = kind.ConnectionPool(connection_class=theirs.connection_class, **ours)
+    manager = copy.copy(client.connection_pool.sentinel_manager)
+    manager.sentinels = [kind.Redis(connection_pool=pool)]
+    return manager, pool
+
+
+def another(found: Any, connection: Any) -> Any:
+    """The name that a Sentinel has told, if the connection was not made by it."""
+    return None if tuple(found) == name(connection) else found
 
 
 def check(client: Any, asynchronous: bool) -> None:

@@ -1,8 +1,8 @@
 """What a lock does, for threads and for asyncio alike.
 
-Nothing here talks to a server. A course of action is a generator: it yields what is to be done next (`Ask`, `Pause`), and
-is sent what came of it, or has it raised where it stands. `lockward._sync` and `lockward.asyncio` carry the steps out, each
-in its manner.
+Nothing here talks to a server. A course of action is a generator: it yields what is to be done next (`Ask`, `Pause`, a call
+of an `Onlooker`), and is sent what came of it, or has it raised where it stands. `lockward._sync` and `lockward.asyncio`
+carry the steps out, each in its manner.
 
 A request may be sent twice: when its reply is lost nobody knows whether the server has heard it. So each acquisition names
 the count of holds that it should lead to, and each other request the fencing token of its tenure.
@@ -14,14 +14,16 @@ who believes in the lock here does so no longer than the server does, however lo
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
 import random
 import uuid
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import Any, Callable, NamedTuple, Protocol, TypeVar, Union
 
@@ -68,7 +70,7 @@ class Pause:
     seconds: float
 
 
-Step = Union[Ask, Pause]
+Step = Union[Ask, Pause, Callable[[], Any]]
 Course = Generator[Step, Any, T]
 
 
@@ -218,15 +220,72 @@ def silence() -> float:
     return SILENCE * random.uniform(1.0, 1.5)
 
 
-def ping(ask: Ask) -> Ask:
-    """What is asked of the server that has not replied to `ask`."""
-    return Ask(ask.key, (("PING",),), GRACE, ask.redirect)
+def lasts(ask: Ask) -> bool:
+    """Whether it may take so long that the server is asked meanwhile whether it is there."""
+    return ask.limit is None or ask.limit > SILENCE
 
 
-def compare(waiting: Any, answering: Any) -> None:
-    """A connection made anew leads to another server if that has taken the place of the one where somebody waits."""
-    if waiting != answering:
-        raise ConnectionError("another server has taken its place")
+class Gone(ConnectionError):
+    """The server where somebody waits is silent, or has been replaced."""
+
+
+class Onlooker(Protocol):
+    """Asks, beside a connection that waits, about its server. In asyncio these are coroutines."""
+
+    there: Any  # the address where it waits
+    sentinels: list[Any]
+
+    def ping(self) -> Any:
+        """The server, on another connection: the name, if that has led to another address."""
+
+    def knock(self) -> Any:
+        """At its address: whether a connection can be made at all."""
+
+    def named(self, sentinel: Any) -> Any:
+        """By a Sentinel: the name of the primary, if it is another one."""
+
+    def addresses(self, name: Any) -> Any:
+        """Where a name leads now."""
+
+
+def checking(server: Onlooker) -> Course[None]:
+    """Raise Gone if the server is. An answer of any kind is one."""
+    with _telling_nothing():
+        yield from _pinging(server)
+    for sentinel in server.sentinels:
+        with _telling_nothing():
+            yield from _comparing(server, (yield partial(server.named, sentinel)))
+            return
+
+
+@contextlib.contextmanager
+def _telling_nothing() -> Iterator[None]:
+    """What keeps us from asking the server tells nothing about it."""
+    try:
+        yield
+    except Gone:
+        raise
+    except Exception:
+        pass
+
+
+def _pinging(server: Onlooker) -> Course[None]:
+    try:
+        name = yield server.ping
+    except Exception as error:
+        try:
+            yield server.knock
+        except ConnectionRefusedError as refusal:
+            raise Gone("the server refuses connections") from refusal
+        if isinstance(error, TimeoutError):
+            raise Gone("no reply in time") from error
+    else:
+        yield from _comparing(server, name)
+
+
+def _comparing(server: Onlooker, name: Any) -> Course[None]:
+    if name is not None and server.there not in (yield partial(server.addresses, name)):
+        raise Gone("another server has taken its place")
 
 
 _CODES = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import weakref
+from dataclasses import replace
 from time import monotonic, sleep
 from types import SimpleNamespace, TracebackType
-from typing import Any, Callable, TypeVar
+from typing import Any, TypeVar
 
+import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 from redis.retry import Retry
@@ -21,6 +24,8 @@ from .errors import LockError, told
 
 T = TypeVar("T")
 _IDLE = 16
+#: How often to look, in seconds, what has come of a question that is asked in another thread.
+_LOOK = 0.1
 
 
 class Link:
@@ -70,7 +75,7 @@ class Link:
     def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return sleep(step.seconds)
-        return self.exchange(step)
+        return self.exchange(step) if isinstance(step, Ask) else step()
 
     def exchange(self, ask: Ask) -> list[Any]:
         client = self._client()
@@ -84,30 +89,20 @@ class Link:
         except RedisError as error:
             self._refresh(client)
             raise ConnectionError(str(error)) from error
-        connection = self._take(client, place, ask)
+        connection = self.take(client, place, ask)
         try:
-            replies = _exchange(connection, ask, lambda: self._check(client, place, ask, connection))
+            onlooker = _Onlooker(self, client, place, ask, connection) if course.lasts(ask) else None
+            replies = _exchange(connection, ask, onlooker)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, course.NETWORK):
                 self._broken(client, place)
             raise
-        self._give(place, connection)
+        self.give(place, connection)
         return replies
 
-    def _check(self, client: Any, place: Any, ask: Ask, waiting: Any) -> None:
-        """Raise if the server does not answer on another connection, or is another one by now."""
-        ping = course.ping(ask)
-        connection = self._take(client, place, ping)
-        try:
-            _exchange(connection, ping)
-            course.compare(_peer(waiting), _peer(connection))
-        except BaseException:
-            connection.disconnect()
-            raise
-        self._give(place, connection)
-
-    def _take(self, client: Any, place: Any, ask: Ask) -> Any:
+    def take(self, client: Any, place: Any, ask: Ask, again: Any = None) -> Any:
+        """A connection; where it has to be made, by the same name ``again`` whatever Sentinels say by now."""
         while True:
             with self._changed:
                 idle = self._idle.get(place)
@@ -121,21 +116,15 @@ class Link:
                 self._hurry()
             connection.disconnect()
         cluster = connecting.is_cluster(client)
-        node = client.get_redis_connection(client.get_node_from_key(ask.key)) if cluster else client
-        pool = node.connection_pool
-        kind = pool.connection_class
-        retry = Retry(NoBackoff(), 0)
-        connection = kind(**connecting.settings(pool.connection_kwargs, ask, retry, cluster, reads_end=True))
+        node = client.get_redis_connection(connecting.node(client, ask.key)) if cluster else client
         try:
-            connection.connect()
-        except BaseException as error:
-            connection.disconnect()
-            if cluster and isinstance(error, course.NETWORK):
+            return _connect(node.connection_pool, ask, cluster, again)
+        except course.NETWORK:
+            if cluster:
                 self._refresh(client)
             raise
-        return connection
 
-    def _give(self, place: Any, connection: Any) -> None:
+    def give(self, place: Any, connection: Any) -> None:
         with self._changed:
             idle = self._idle.setdefault(place, [])
             if not self._closed and len(idle) < _IDLE and connection.pid == os.getpid():
@@ -242,12 +231,91 @@ class Link:
                 self.lose(tenure)
 
 
-def _peer(connection: Any) -> Any:
-    return connection._sock.getpeername()
+class _Onlooker:
+    """Asks in a thread, so that a reply waits for nothing: one question at a time."""
+
+    def __init__(self, link: Link, client: Any, place: Any, ask: Ask, waiting: Any) -> None:
+        self._link, self._client, self._place, self._waiting = link, client, place, waiting
+        self._ping = replace(ask, commands=(("PING",),), limit=course.GRACE)
+        self._family, self.there = waiting._sock.family, waiting._sock.getpeername()
+        self.sentinels = connecting.sentinels(client)
+        self._thread: threading.Thread | None = None
+        self._gone: course.Gone | None = None
+        self._due = monotonic() + course.silence()
+
+    def look(self) -> float:
+        """Raise if the server is gone; or in how many seconds to look again."""
+        if self._thread is not None and not self._thread.is_alive():
+            if self._gone is not None:
+                raise self._gone
+            self._thread, self._due = None, monotonic() + course.silence()
+        if self._thread is None:
+            if monotonic() < self._due:
+                return self._due - monotonic()
+            thread = threading.Thread(target=self._check, name="lockward-ping", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many, or the program ends
+                self._due = monotonic() + course.silence()
+                return course.GRACE
+            self._thread = thread
+        return _LOOK
+
+    def _check(self) -> None:
+        try:
+            self._link.run(course.checking(self))
+        except course.Gone as error:
+            self._gone = error
+
+    def ping(self) -> Any:
+        name = connecting.name(self._waiting)
+        connection = self._link.take(self._client, self._place, self._ping, name)
+        try:
+            if connection._sock.getpeername() != self.there:
+                connection.disconnect()
+                return connecting.name(connection)
+            _exchange(connection, self._ping)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._link.give(self._place, connection)
+        return None
+
+    def knock(self) -> None:
+        with socket.socket(self._family) as probe:
+            probe.settimeout(course.GRACE)
+            probe.connect(self.there)
+
+    def named(self, sentinel: Any) -> Any:
+        manager, pool = connecting.asking(self._client, sentinel, redis, Retry(NoBackoff(), 0), reads_end=True)
+        try:
+            found = manager.discover_master(self._client.connection_pool.service_name)
+        finally:
+            pool.disconnect()
+        return connecting.another(found, self._waiting)
+
+    def addresses(self, name: Any) -> list[Any]:
+        host, port = name
+        return [found[4] for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-def _exchange(connection: Any, ask: Ask, check: Callable[[], None] | None = None) -> list[Any]:
-    """`check` is called where replies are long in coming."""
+def _connect(pool: Any, ask: Ask, cluster: bool, again: Any = None) -> Any:
+    retry = Retry(NoBackoff(), 0)
+    settings = connecting.settings(pool.connection_kwargs, ask, retry, cluster, reads_end=True)
+    connection = pool.connection_class(**settings)
+    try:
+        if again is not None and hasattr(connection, "connect_to"):
+            connection.connect_to(again)
+        else:
+            connection.connect()
+    except BaseException:
+        connection.disconnect()
+        raise
+    return connection
+
+
+def _exchange(connection: Any, ask: Ask, onlooker: _Onlooker | None = None) -> list[Any]:
+    """The onlooker looks where replies are long in coming."""
     until = None if ask.limit is None else monotonic() + ask.limit
     asking = ask.redirect is not None and ask.redirect.asking
     # It counts for the next command alone.
@@ -255,7 +323,7 @@ def _exchange(connection: Any, ask: Ask, check: Callable[[], None] | None = None
     connection.send_packed_command(connection.pack_commands(commands), check_health=False)
     replies: list[Any] = []
     for _ in commands:
-        _wait(connection, until, check)
+        _wait(connection, until, onlooker)
         try:
             replies.append(connection.read_response())
         except course.NETWORK:
@@ -265,18 +333,15 @@ def _exchange(connection: Any, ask: Ask, check: Callable[[], None] | None = None
     return replies[1::2] if asking else replies
 
 
-def _wait(connection: Any, until: float | None, check: Callable[[], None] | None) -> None:
+def _wait(connection: Any, until: float | None, onlooker: _Onlooker | None) -> None:
     """For a reply."""
     while True:
         left = float("inf") if until is None else until - monotonic()
-        span = left if check is None else min(left, course.silence())
+        span = left if onlooker is None or left <= course.GRACE else min(left, onlooker.look())
         if connection.can_read(timeout=max(0.001, span)):
             return
-        left -= span
-        if left <= 0:
+        if span >= left:
             raise TimeoutError("no reply in time")
-        if check is not None and left > course.GRACE:  # sooner than that, the wait is over anyway
-            check()
 
 
 _links: weakref.WeakKeyDictionary[Any, Link] = weakref.WeakKeyDictionary()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import weakref
+from collections.abc import Awaitable
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
+import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, RedisClusterException, RedisError, ResponseError, TimeoutError
 
 from . import _connecting as connecting
 from . import _course as course
@@ -60,7 +64,7 @@ class Link:
     async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
-        return await self.exchange(step)
+        return await (self.exchange(step) if isinstance(step, Ask) else step())
 
     async def exchange(self, ask: Ask) -> list[Any]:
         """Within the limit, or with none. Whoever is cancelled leaves no connection behind that waits."""
@@ -82,7 +86,10 @@ class Link:
         ask = connecting.remapped(client, ask)
         cluster = connecting.is_cluster(client)
         if cluster:
-            await client.initialize()
+            try:
+                await client.initialize()
+            except RedisClusterException as error:
+                raise ConnectionError(str(error)) from error
             if ask.redirect is not None and not ask.redirect.asking:
                 await self._refresh(client)
         try:
@@ -90,35 +97,30 @@ class Link:
         except RedisError as error:
             await self._refresh(client)
             raise ConnectionError(str(error)) from error
-        connection = None
+        connection = await self.take(client, place, ask)
         try:
-            connection = await self._idle_one(place) or await self._connect(client, ask, cluster)
-            if ask.limit is None or ask.limit > course.SILENCE:
-                replies = await self._listen(client, place, ask, connection)
+            if course.lasts(ask):
+                replies = await self._listen(_Onlooker(self, client, place, ask, connection), ask, connection)
             else:
                 replies = await _exchange(connection, ask)
         except BaseException as error:
-            if connection is not None:
-                await connection.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
             if isinstance(error, course.NETWORK):
                 await self._broken(client, place, cluster)
             raise
-        await self._give(place, connection)
+        await self.give(place, connection)
         return replies
 
-    async def _listen(self, client: Any, place: Any, ask: Ask, waiting: Any) -> list[Any]:
-        """An exchange that may last: now and then the server is asked whether it is there."""
-        there = _peer(waiting)
+    async def _listen(self, onlooker: _Onlooker, ask: Ask, waiting: Any) -> list[Any]:
+        """An exchange that may last: now and then the onlooker asks whether the server is there."""
         exchange = asyncio.ensure_future(_exchange(waiting, ask))
         check: asyncio.Future[None] | None = None
         try:
             while not (await asyncio.wait({exchange}, timeout=course.silence()))[0]:
-                check = asyncio.ensure_future(self._check(client, place, ask, there))
-                await asyncio.wait({exchange, check}, timeout=course.GRACE, return_when=asyncio.FIRST_COMPLETED)
+                check = asyncio.ensure_future(self.run(course.checking(onlooker)))
+                await asyncio.wait({exchange, check}, return_when=asyncio.FIRST_COMPLETED)
                 if exchange.done():
                     break
-                if not check.done():
-                    raise TimeoutError("no reply in time")
                 check.result()
             return exchange.result()
         finally:
@@ -126,21 +128,21 @@ class Link:
                 if each is not None:
                     await _stop(each)
 
-    async def _check(self, client: Any, place: Any, ask: Ask, there: Any) -> None:
-        """Raise if the server does not answer on another connection, or is another one by now."""
-        ping = course.ping(ask)
+    async def take(self, client: Any, place: Any, ask: Ask, again: Any = None) -> Any:
+        """A connection; where it has to be made, by the same name ``again`` whatever Sentinels say by now."""
         connection = await self._idle_one(place)
-        if connection is None:
-            connection = await self._connect(client, ping, connecting.is_cluster(client))
+        if connection is not None:
+            return connection
+        cluster = connecting.is_cluster(client)
+        node = connecting.node(client, ask.key) if cluster else client.connection_pool
         try:
-            await _exchange(connection, ping)
-            course.compare(there, _peer(connection))
-        except BaseException:
-            await connection.disconnect(nowait=True)
+            return await _connect(node, ask, cluster, again)
+        except course.NETWORK:
+            if cluster:
+                await self._refresh(client)
             raise
-        await self._give(place, connection)
 
-    async def _give(self, place: Any, connection: Any) -> None:
+    async def give(self, place: Any, connection: Any) -> None:
         self._used = monotonic()
         self._tend()
         idle = self._idle.setdefault(place, [])
@@ -158,21 +160,6 @@ class Link:
             self._hurry()
             await connection.disconnect(nowait=True)
         return None
-
-    async def _connect(self, client: Any, ask: Ask, cluster: bool) -> Any:
-        node = client.get_node_from_key(ask.key) if cluster else client.connection_pool
-        kind = node.connection_class
-        retry = Retry(NoBackoff(), 0)
-        connection = kind(**connecting.settings(node.connection_kwargs, ask, retry, cluster, reads_end=False))
-        try:
-            await asyncio.wait_for(connection.connect(), connecting.PROMPT)
-        except asyncio.TimeoutError:
-            await connection.disconnect(nowait=True)
-            raise TimeoutError("no connection in time") from None
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        return connection
 
     async def _broken(self, client: Any, place: Any, cluster: bool) -> None:
         idle = self._idle.pop(place, [])
@@ -281,8 +268,78 @@ async def _stop(exchange: asyncio.Future[Any]) -> None:
         exchange.exception()  # seen
 
 
+async def _within(seconds: float, action: Awaitable[T]) -> T:
+    try:
+        return await asyncio.wait_for(action, seconds)
+    except asyncio.TimeoutError:
+        raise TimeoutError("no reply in time") from None
+
+
+class _Onlooker:
+    """Asks in a task of its own."""
+
+    def __init__(self, link: Link, client: Any, place: Any, ask: Ask, waiting: Any) -> None:
+        self._link, self._client, self._place, self._waiting = link, client, place, waiting
+        self._ping = replace(ask, commands=(("PING",),), limit=course.GRACE)
+        self._family, self.there = waiting._writer.get_extra_info("socket").family, _peer(waiting)
+        self.sentinels = connecting.sentinels(client)
+
+    async def ping(self) -> Any:
+        name = connecting.name(self._waiting)
+        connection = await self._link.take(self._client, self._place, self._ping, name)
+        try:
+            if _peer(connection) != self.there:
+                await connection.disconnect(nowait=True)
+                return connecting.name(connection)
+            await _within(course.GRACE, _exchange(connection, self._ping))
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        await self._link.give(self._place, connection)
+        return None
+
+    async def knock(self) -> None:
+        with socket.socket(self._family) as probe:
+            probe.setblocking(False)
+            await _within(course.GRACE, self._link.loop.sock_connect(probe, self.there))
+
+    async def named(self, sentinel: Any) -> Any:
+        kind, retry = redis.asyncio, Retry(NoBackoff(), 0)
+        manager, pool = connecting.asking(self._client, sentinel, kind, retry, reads_end=False)
+        service = self._client.connection_pool.service_name
+        try:
+            found = await _within(course.GRACE, manager.discover_master(service))
+        finally:
+            await pool.disconnect()
+        return connecting.another(found, self._waiting)
+
+    async def addresses(self, name: Any) -> list[Any]:
+        return await _addresses(name)
+
+
 def _peer(connection: Any) -> Any:
     return connection._writer.get_extra_info("peername")
+
+
+async def _addresses(name: Any) -> list[Any]:
+    host, port = name
+    return [found[4] for found in await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+async def _connect(node: Any, ask: Ask, cluster: bool, again: Any = None) -> Any:
+    retry = Retry(NoBackoff(), 0)
+    settings = connecting.settings(node.connection_kwargs, ask, retry, cluster, reads_end=False)
+    connection = node.connection_class(**settings)
+    try:
+        is_known = again is not None and hasattr(connection, "connect_to")
+        if again is not None:
+            await _addresses(again)  # a name server that is slow is not the server
+        connected = connection.connect_to(again) if is_known else connection.connect()
+        await _within(min(ask.limit or connecting.PROMPT, connecting.PROMPT), connected)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return connection
 
 
 async def _exchange(connection: Any, ask: Ask) -> list[Any]:
