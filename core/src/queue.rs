@@ -94,3 +94,47 @@ impl<T> Queue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(of: u64) -> Queue<u64> {
+        let mut queue = Queue::new();
+        (0..of).for_each(|place| queue.insert(Place(place), place));
+        queue
+    }
+
+    #[test]
+    fn who_leaves_from_the_midst_leaves_a_few_places_empty_and_no_more() {
+        let mut queue = line(1_000);
+        let mut left: Vec<u64> = (0..1_000).collect();
+        // From both ends of the midst, so that none of them is near the front for long.
+        for place in (1..500).flat_map(|at| [at, 1_000 - at]) {
+            left.retain(|one| *one != place);
+            assert_eq!(queue.remove(Place(place)), Some(place));
+            assert_eq!(queue.remove(Place(place)), None, "it has left");
+            assert_eq!(queue.len(), left.len());
+            assert!(queue.places.len() <= 2 * (left.len() + 64) + 1);
+            if left.len() >= 500 {
+                assert_eq!(queue.places.len(), 1_000, "nothing is moved for a few");
+            }
+        }
+        assert!(queue.in_order().eq(&left));
+        assert_eq!(queue.first(), Some(&0));
+        assert_eq!(queue.get(Place(999)), None);
+    }
+
+    #[test]
+    fn a_long_line_gives_its_memory_back_and_a_short_one_keeps_it() {
+        let mut long = line(10_000);
+        while long.len() > 1 {
+            long.pop_first();
+            assert!(long.places.capacity() / 8 <= long.len() + 64);
+        }
+        let mut short = line(100);
+        let capacity = short.places.capacity();
+        while short.pop_first().is_some() {}
+        assert_eq!(short.places.capacity(), capacity);
+    }
+}
