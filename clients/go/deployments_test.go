@@ -165,7 +165,7 @@ func TestASlotMovesUnderAClientThatDoesNotKnow(t *testing.T) {
 	nodes := startCluster(t)
 	from, to := nodes[2], nodes[0]
 	client := newClient(t, newClusterClient(t, nodes))
-	late := newClient(t, newClusterClient(t, nodes), lockward.WithPatience(300*time.Millisecond))
+	late := newClient(t, newClusterClient(t, nodes), lockward.WithPatience(3*time.Second))
 	for _, client := range []*lockward.Client{client, late} {
 		check(t, client.Do(t.Context(), key, func(context.Context, *lockward.Lock) error { return nil }))
 	}

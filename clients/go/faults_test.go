@@ -295,11 +295,11 @@ func TestAWaitLimitHoldsThoughTheServerStandsStill(t *testing.T) {
 func TestAWaiterLeavesAServerThatStandsStill(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client := newClient(t, s.client(), lockward.WithResponseLimit(100*time.Millisecond), lockward.WithPatience(500*time.Millisecond))
+	client := newClient(t, s.client(), lockward.WithResponseLimit(500*time.Millisecond), lockward.WithPatience(2*time.Second))
 	lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
 	granted, failed := acquiring(t.Context(), client, "k")
 	s.waitFor("k", 1)
-	time.Sleep(time.Second) // it is asked whether it is there, and is
+	time.Sleep(2 * time.Second) // it is asked whether it is there, and is
 	if _, waiters := s.info("k"); waiters != 1 {
 		t.Fatal(waiters)
 	}

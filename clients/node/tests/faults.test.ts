@@ -194,7 +194,7 @@ describe("servers", { concurrency: 4 }, () => {
 
   test("a server that does not answer loses the lock with its lease", async () => {
     const own = await Server.start();
-    const lockward = new Lockward(own.ioredis(), { patience: 500 });
+    const lockward = new Lockward(own.ioredis(), { patience: 2_000 });
     const lock = await lockward.acquire("silent", { lease: 1_000 });
     const long = await lockward.acquire("long", { lease: 60_000 });
     own.stop();

@@ -280,11 +280,11 @@ def test_no_server_is_told_after_the_patience(own_server: Any) -> None:
 
     async def main() -> None:
         async with connected(server) as own:
-            lock = Lock(own, "a", patience=0.3)
+            lock = Lock(own, "a", patience=2)
             await lock.acquire()
             server.kill()
             with pytest.raises(Unreachable):
-                await Lock(own, "b", patience=0.3).acquire(blocking=False)
+                await Lock(own, "b", patience=2).acquire(blocking=False)
             with pytest.raises(Unreachable):
                 await lock.release()
 

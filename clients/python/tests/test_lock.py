@@ -269,7 +269,7 @@ def test_leaving_a_lost_lock_raises_or_logs(client: redis.Redis, caplog: pytest.
 
 
 def test_a_shorter_lease_is_believed_in_from_when_it_is_asked_for(client: redis.Redis, monkeypatch: Any) -> None:
-    lock = Lock(client, "a", timeout=20, patience=0.1)
+    lock = Lock(client, "a", timeout=20, patience=1)
     lock.acquire()
     exchange = Link.exchange
 
@@ -464,7 +464,7 @@ def test_owners_differ_after_a_fork(client: redis.Redis) -> None:
 def test_no_server_is_told_after_the_patience(own_server: Any) -> None:
     server = own_server()
     client = server.client()
-    lock, other = Lock(client, "a", patience=0.3), Lock(client, "b", patience=0.3)
+    lock, other = Lock(client, "a", patience=2), Lock(client, "b", patience=2)
     lock.acquire()
     server.kill()
     with pytest.raises(Unreachable):
