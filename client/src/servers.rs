@@ -294,14 +294,14 @@ impl Servers {
 
     /// Ends when `node` does not answer any more, or another server is known to have taken its place.
     async fn silence(&self, node: &Arc<Node>) -> RedisError {
-        let limit = self.settings.response_limit;
         loop {
-            tokio::time::sleep(limit * SILENCE).await;
-            let Ok(Ok(mut shared)) = timeout(limit, self.shared(node)).await else { return late() };
-            let asked = redis::cmd("PING");
-            if !matches!(timeout(limit, shared.connection.send_packed_command(&asked)).await, Ok(Ok(_))) {
-                node.forget(shared.id).await;
-                return late();
+            tokio::time::sleep(self.settings.response_limit * SILENCE).await;
+            match self.ping(node).await {
+                Err(Error::Unreachable(error)) if error.is_timeout() || error.is_connection_refusal() => {
+                    return error;
+                }
+                // Whatever else keeps it from being asked, as want of room or a new password, tells nothing.
+                _ => {}
             }
             if matches!(self.place, Place::Sentinels { .. })
                 && locked(&self.homes).values().any(|home| !Arc::ptr_eq(home, node))
@@ -309,6 +309,18 @@ impl Servers {
                 return late();
             }
         }
+    }
+
+    async fn ping(&self, node: &Arc<Node>) -> Result<(), Error> {
+        let mut shared = self.shared(node).await?;
+        let asked = redis::cmd("PING");
+        let reply =
+            timeout(self.settings.response_limit, shared.connection.send_packed_command(&asked)).await;
+        let reply = reply.unwrap_or_else(|_| Err(late())).map_err(Error::silence);
+        if let Err(Error::Unreachable(_)) = reply {
+            node.forget(shared.id).await;
+        }
+        reply.map(drop)
     }
 
     /// Asks anew, before long, whether it is `node` that serves what it serves only later.

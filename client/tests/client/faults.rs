@@ -1,6 +1,6 @@
 //! Servers that die, and what becomes of guards and waiters.
 
-use crate::{LONG, client, patient, soon};
+use crate::{LONG, client, hasty, patient, soon};
 use lockward_client::Loss;
 use lockward_tests::{Client, Sentinels, Server, Setup, eventually};
 use std::env;
@@ -156,4 +156,37 @@ fn a_process_that_was_stopped_past_its_lease_knows_it_first_thing() {
     eventually("it tells what it believes", || observer.call("EXISTS believes").int() == 1);
     assert_eq!(observer.call("GET believes").text(), "false LeaseOver");
     assert_eq!(observer.owner("k").as_deref(), Some("another"));
+}
+
+fn first_in_line(observer: &mut Client) -> i64 {
+    observer.call("LOCK.INFO k WAITERS 1").info().queue.expect("a queue")[0].client_id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_keeps_its_place_though_no_other_connection_can_be_made() {
+    for (setting, wanting, enough) in [("maxclients", "2", "100"), ("requirepass", "secret", "")] {
+        let server = Server::start();
+        let mut observer = server.client();
+        observer.acquire("k another PX 600000");
+        let client = hasty(server.port());
+        let waiter = tokio::spawn(client.lock("k").acquire());
+        observer.see_waiters("k", 1);
+        let place = first_in_line(&mut observer);
+        let connected = |observer: &mut Client| {
+            observer.stat("stats", "total_connections_received")
+                + observer.stat("stats", "rejected_connections")
+        };
+        let before = connected(&mut observer);
+        observer.call(format!("CONFIG SET {setting} {wanting}"));
+        let (own, clients) = (observer.id(), observer.call("CLIENT LIST").text());
+        let ids = clients.lines().filter_map(|line| line.split(['=', ' ']).nth(1)?.parse::<i64>().ok());
+        for id in ids.filter(|id| ![own, place].contains(id)) {
+            observer.call(format!("CLIENT KILL ID {id}"));
+        }
+        eventually("it has asked in vain", || connected(&mut observer) >= before + 2);
+        assert_eq!(first_in_line(&mut observer), place, "{setting}");
+        observer.call(["CONFIG", "SET", setting, enough]);
+        observer.call("LOCK.RELEASE k another");
+        soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    }
 }
