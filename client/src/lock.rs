@@ -266,7 +266,7 @@ impl Lock {
                     };
                     let given = match learnt {
                         Learnt::Lease(given) => given,
-                        Learnt::Gone if is_late() => return stake.is_over(),
+                        Learnt::Gone if is_late() => return stake.gone_again(),
                         Learnt::Gone => {
                             is_granted = false;
                             continue;
@@ -284,7 +284,7 @@ impl Lock {
                     stake.lasts(given.lease);
                     let until = match self.confirm(&mut attempts, &claim, grant, given, &mut line).await {
                         Ok(Some(until)) => until,
-                        Ok(None) if is_late() => return stake.is_over(),
+                        Ok(None) if is_late() => return stake.gone_again(),
                         Ok(None) => {
                             is_granted = false;
                             continue;
@@ -409,7 +409,7 @@ impl Stake<'_> {
     }
 
     /// It was won, and lost before anybody has heard of it.
-    fn is_over<T>(&mut self) -> Result<T, Error> {
+    fn gone_again<T>(&mut self) -> Result<T, Error> {
         self.lost();
         Err(Error::Lost(Loss::LeaseOver))
     }

@@ -6,7 +6,7 @@
 //! leads to, so that it may be repeated.
 
 use crate::error::{Error, Loss};
-use crate::lease::is_too_long;
+use crate::lease;
 use crate::request::{Claim, Grant, read};
 use crate::servers::{Attempts, Lane, Servers};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -65,12 +65,12 @@ impl Lease {
 
     /// Whether the server has refused so many milliseconds as too long, so that half of it is asked for from now on: its
     /// longest lease has been set anew, or another server is the primary.
-    pub(crate) fn is_shortened(&self, refused: u64, error: &Error) -> bool {
-        let is_shortened = refused > 1 && is_too_long(error);
-        if is_shortened {
+    pub(crate) fn shortens(&self, refused: u64, error: &Error) -> bool {
+        let is_too_long = refused > 1 && lease::is_too_long(error);
+        if is_too_long {
             self.millis.fetch_min(refused / 2, Ordering::Relaxed);
         }
-        is_shortened
+        is_too_long
     }
 
     /// The lease to ask for at `now`, in milliseconds, where there is one left.
@@ -215,7 +215,7 @@ impl Tenure {
                 }
                 Err(setback) => {
                     if let Err(error) = attempts.after(setback).await
-                        && !self.lease.is_shortened(millis, &error)
+                        && !self.lease.shortens(millis, &error)
                     {
                         self.lost(&error);
                         return Err(error);
@@ -265,7 +265,7 @@ impl Tenure {
                 }
                 Err(setback) => match attempts.after(setback).await {
                     Ok(()) => {}
-                    Err(error) if self.lease.is_shortened(millis, &error) => {}
+                    Err(error) if self.lease.shortens(millis, &error) => {}
                     Err(error) if error.code() == Some("HOLDS") && !is_restored => {
                         self.restore(&mut attempts, holds - 1).await?;
                         is_restored = true;
@@ -293,7 +293,7 @@ impl Tenure {
                 return Ok(());
             };
             if let Err(error) = attempts.after(setback).await
-                && !self.lease.is_shortened(millis, &error)
+                && !self.lease.shortens(millis, &error)
             {
                 self.lost(&error);
                 return Err(error);

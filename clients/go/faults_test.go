@@ -299,7 +299,8 @@ func TestAWaiterLeavesAServerThatStandsStill(t *testing.T) {
 	lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
 	granted, failed := acquiring(t.Context(), client, "k")
 	s.waitFor("k", 1)
-	time.Sleep(2 * time.Second) // it is asked whether it is there, and is
+	asked := s.calls("ping")
+	eventually(t, "it is asked whether it is there", func() bool { return s.calls("ping") >= asked+2 })
 	if _, waiters := s.info("k"); waiters != 1 {
 		t.Fatal(waiters)
 	}

@@ -33,8 +33,8 @@ enum Name {
     Heap(Box<[u8]>),
 }
 
-/// A UUID and what is behind it, or digits, or a name that is short, and then followed by zeros. In whole words, as it is moved more
-/// often than looked at, and a processor waits where it reads in other pieces than it wrote.
+/// A UUID and what is behind it, or digits, or a name that is short, and then followed by zeros. In whole words, as it is
+/// moved more often than looked at, and a processor waits where it reads in other pieces than it wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 struct Short {
@@ -196,7 +196,8 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
 /// Reads lower-case hexadecimal digits.
 #[inline(always)]
 fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
-    // All without a branch, as it is done for each command: a digit that is none is found in the end. What is neither becomes more than a digit can be.
+    // All without a branch, as it is done for each command: a digit that is none becomes more than one can be, which is
+    // found in the end.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,
         _ => digit.wrapping_sub(b'a').saturating_add(10),
