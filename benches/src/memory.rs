@@ -8,7 +8,7 @@ use crate::request::{LEASE, owner, request};
 use crate::resp::Reply;
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
-use crate::server::{Loaded, Server};
+use crate::server::{Loaded, Server, wait_for};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const KEYS: usize = 100_000;
 /// Clients that wait.
 const WAITERS: usize = 5_000;
+/// Clients that connect at once: so few that all wait before the server shortens the buffers of the first.
+const BURST: usize = 1_000;
 /// Each kind is measured on so many servers.
 const ROUNDS: usize = 1;
 /// Memory that has not fallen for so long is settled: the server shortens buffers after five seconds of rest.
@@ -25,6 +27,7 @@ const SETTLED: Duration = Duration::from_secs(6);
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let (mut lock, mut hash, mut lock_usage, mut hash_usage) = Default::default();
+    let (mut new_waiter, mut new_connection) = <(Series, Series)>::default();
     let mut waiting =
         [Loaded::Lockward, Loaded::Empty].map(|module| (module, Series::default(), Series::default()));
     for round in 0..ROUNDS {
@@ -35,6 +38,8 @@ pub fn measure(report: &mut Report) {
             vec![request(&["HSET", key, owner, "1"]), request(&["PEXPIRE", key, LEASE])]
         };
         of_keys(count, &mut hash, &mut hash_usage);
+        new_waiter.push(of_new_waiters());
+        new_connection.push(of_new_connections());
         let crowds = waiting.each_ref().map(|(module, ..)| Crowd::start(*module));
         for (crowd, (_, used, resident)) in crowds.into_iter().zip(&mut waiting) {
             let (each_used, each_resident) = crowd.settled();
@@ -58,6 +63,12 @@ pub fn measure(report: &mut Report) {
         &more,
     );
     report.row(row.target(Target::AtMost(1024.0)));
+    let what = "memory of a waiting client that has just connected";
+    report.row(Row::figure("memory/waiter-new", what, Unit::Bytes, &new_waiter));
+    let what = "memory of a connection that has just sent its first command";
+    report.row(Row::figure("memory/connection-new", what, Unit::Bytes, &new_connection));
+    let what = "memory of a client that has waited for some seconds";
+    report.row(Row::figure("memory/waiter-later", what, Unit::Bytes, lock));
     let what = "memory of a waiting client";
     report.row(Row::ratio("memory/waiter-used", what, lock, against, floor).of(Unit::Bytes));
     let what = "the same, resident";
@@ -89,6 +100,42 @@ fn name(key: usize) -> String {
     format!("lock:{key:07}")
 }
 
+/// Bytes a waiter, right after many have connected.
+fn of_new_waiters() -> f64 {
+    of_new_clients(|control, clients| {
+        control.pipeline(&[wait_request("LOCK.ACQUIRE", "holder")]);
+        for who in 0..BURST {
+            clients.send(who, &wait_request("LOCK.ACQUIRE", &owner(who)));
+        }
+        wait_for("clients that wait", || control.info_number("clients", "blocked_clients") == BURST as f64);
+    })
+}
+
+/// Bytes a connection that has sent one command, right after many have connected.
+fn of_new_connections() -> f64 {
+    of_new_clients(|_, clients| {
+        for who in 0..BURST {
+            clients.call(who, &["PING"]);
+        }
+    })
+}
+
+/// Bytes a client, right after many have connected and asked for something.
+fn of_new_clients(ask: impl FnOnce(&mut Client, &mut Clients)) -> f64 {
+    raise_open_files(2 * BURST as u64 + 200);
+    let server = Server::start(&[]);
+    let mut control = server.client();
+    let before = control.info_number("memory", "used_memory");
+    let mut clients = server.clients(BURST);
+    ask(&mut control, &mut clients);
+    (control.info_number("memory", "used_memory") - before) / BURST as f64
+}
+
+/// The request of an owner that waits for as long as it takes.
+fn wait_request(command: &str, owner: &str) -> Vec<u8> {
+    request(&[command, "memory:wait", owner, "PX", LEASE, "BLOCK", "0"])
+}
+
 /// A server with clients that wait.
 struct Crowd {
     server: Server,
@@ -108,7 +155,7 @@ impl Crowd {
             Loaded::Lockward => "LOCK.ACQUIRE",
             Loaded::Empty | Loaded::Nothing => "EMPTY.BLOCK",
         };
-        let wait = |owner: &str| request(&[command, "memory:wait", owner, "PX", LEASE, "BLOCK", "0"]);
+        let wait = |owner: &str| wait_request(command, owner);
         if loaded == Loaded::Lockward {
             control.pipeline(&[wait("holder")]);
         }

@@ -1,6 +1,30 @@
-//! Eviction and maxmemory.
+//! Eviction, maxmemory, and the memory of clients that wait.
 
-use lockward_tests::{Reply, Server};
+use lockward_tests::{Client, Reply, Server, Setup, eventually};
+
+/// Bytes that a connection takes after its first command, and that a waiter takes beyond those of its connection, before the
+/// server shortens their buffers. Change these figures together with the section Sizing of docs/operating.md.
+fn of_connection_and_wait(server: &Server) -> (i64, i64) {
+    let is_valkey = server.client().call("INFO server").text().contains("valkey_version");
+    let has_shared_query_buffer = is_valkey || server.has_redis(8, 0);
+    (if has_shared_query_buffer { 18_000 } else { 38_200 }, 36_300)
+}
+
+/// A server where A holds `lock`, so many may wait, and data may be evicted, with A's connection.
+fn with_data(waiters: usize) -> (Server, Client) {
+    let server = Setup::new().module(&format!("max-waiters-total {waiters}")).start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    a.call_all((0..100).map(|number| format!("SET data-{number} value")));
+    a.call("CONFIG SET maxmemory-policy allkeys-lru");
+    (server, a)
+}
+
+/// Gives a server so many bytes more than it uses.
+fn leave_room(client: &mut Client, bytes: i64) {
+    let used = client.stat("memory", "used_memory");
+    client.call(format!("CONFIG SET maxmemory {}", used + bytes));
+}
 
 #[test]
 fn a_held_lock_that_is_evicted_is_found_by_the_next_look_at_it() {
@@ -125,6 +149,70 @@ fn a_release_hands_the_lock_over_beyond_the_memory_limit() {
     a.call("CONFIG SET maxmemory 1");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert_eq!(b.reply().grant().holds, 1);
+}
+
+#[test]
+fn a_new_waiter_takes_the_memory_that_the_docs_tell() {
+    const COUNT: i64 = 100;
+    let server = Server::start();
+    let (of_connection, of_wait) = of_connection_and_wait(&server);
+    let mut a = server.client();
+    // Otherwise the server shortens reply buffers after a second, which a busy machine may need for the connections.
+    assert_eq!(a.call("DEBUG REPLYBUFFER RESIZING 0"), Reply::ok());
+    a.acquire("lock A PX 600000");
+    let before = a.stat("memory", "used_memory");
+    let mut clients: Vec<Client> = (0..COUNT).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.call("PING"), Reply::Simple("PONG".into())));
+    let connected = a.stat("memory", "used_memory");
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.ask(&format!("lock owner-{number} BLOCK 0"));
+    }
+    a.see_blocked(COUNT);
+    let waiting = a.stat("memory", "used_memory");
+    // Allocators round up differently.
+    let bounds = |told: i64| told * 9 / 10..=told;
+    let measured = ((connected - before) / COUNT, (waiting - connected) / COUNT);
+    assert!(bounds(of_connection).contains(&measured.0), "a connection: {measured:?}");
+    assert!(bounds(of_wait).contains(&measured.1), "a wait: {measured:?}");
+}
+
+#[test]
+fn waiters_evict_no_data_where_maxmemory_leaves_room_for_them() {
+    const CONNECTIONS: usize = 120;
+    const WAITERS: usize = 50;
+    let (server, mut a) = with_data(WAITERS);
+    let (of_connection, of_wait) = of_connection_and_wait(&server);
+    leave_room(&mut a, CONNECTIONS as i64 * of_connection + WAITERS as i64 * of_wait + 100_000);
+    let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| server.client()).collect();
+    let (waiters, others) = clients.split_at_mut(WAITERS);
+    for (number, client) in waiters.iter_mut().enumerate() {
+        client.ask(&format!("lock owner-{number} BLOCK 0"));
+    }
+    a.see_blocked(WAITERS as i64);
+    for client in others {
+        assert_eq!(client.call("LOCK.ACQUIRE lock other BLOCK 0").error_word(), "MAXWAITERS");
+    }
+    assert_eq!(a.stat("stats", "evicted_keys"), 0);
+    assert_eq!(a.call("SET more value"), Reply::ok());
+}
+
+#[test]
+fn waiters_evict_data_where_maxmemory_leaves_no_room_for_them() {
+    const WAITERS: usize = 100;
+    let (server, mut a) = with_data(WAITERS);
+    leave_room(&mut a, WAITERS as i64 * 20_000);
+    let _clients: Vec<Client> = (0..WAITERS)
+        .map(|number| {
+            let mut client = server.client();
+            client.ask(&format!("lock owner-{number} BLOCK 0"));
+            client
+        })
+        .collect();
+    eventually("data is evicted", || a.stat("stats", "evicted_keys") > 0);
+    eventually("writes are refused", || {
+        let reply = a.call("SET more value");
+        reply != Reply::ok() && reply.error_word() == "OOM"
+    });
 }
 
 #[test]
