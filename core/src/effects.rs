@@ -97,10 +97,20 @@ pub struct Effects<H> {
     /// Whom to wake, in order.
     pub wakes: Vec<Wake<H>>,
     payload: Vec<u8>,
+    /// The records at the end of the payload by which one tenure is acquired.
+    last: Option<LastRecords>,
     changes: usize,
     verbatim: bool,
     unheard: bool,
     seen: Seen,
+}
+
+/// The records at the end of a payload that are of one tenure: where they begin, and the last of them if it is a count.
+#[derive(Debug)]
+struct LastRecords {
+    token: FencingToken,
+    begin: usize,
+    count: Option<usize>,
 }
 
 impl<H> Default for Effects<H> {
@@ -109,6 +119,7 @@ impl<H> Default for Effects<H> {
             events: Vec::new(),
             wakes: Vec::new(),
             payload: Vec::new(),
+            last: None,
             changes: 0,
             verbatim: false,
             unheard: false,
@@ -129,11 +140,12 @@ pub enum Propagation<'a> {
 }
 
 impl<H> Effects<H> {
-    /// Forgets everything, and keeps the memory.
+    /// Forgets everything. Keeps the memory that most steps need, and gives back the rest.
     pub fn clear(&mut self) {
-        self.events.clear();
-        self.wakes.clear();
-        self.payload.clear();
+        clear(&mut self.events, 256);
+        clear(&mut self.wakes, 64);
+        clear(&mut self.payload, 4_096);
+        self.last = None;
         self.changes = 0;
         self.verbatim = false;
         self.unheard = false;
@@ -181,11 +193,34 @@ impl<H> Effects<H> {
         }
     }
 
-    /// Records one change of `lock` and carries it out.
+    /// Records one change of `lock`, carries it out, and notes its event.
+    ///
+    /// A tenure that is acquired again and again, as when its owner re-enters with many waits, is told to replicas and the AOF
+    /// once, as it is in the end.
     #[inline(always)]
-    pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, now: Now) {
+    pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, event: Event, now: Now) {
+        if event == Event::Acquired && self.events.last() == Some(&Event::Acquired) {
+            self.take_back(&change);
+        } else {
+            self.last = None;
+        }
         self.record(&change, now);
+        self.events.push(event);
         lock.apply(change, now);
+    }
+
+    /// Takes back what `change` says anew of the same tenure: a put says all, a count the count.
+    #[inline(never)]
+    fn take_back(&mut self, change: &Change) {
+        let Some(last) = &self.last else { return };
+        let superseded = match change {
+            Change::Put(holder) if holder.token == last.token => Some(last.begin),
+            Change::Count(token, _) if *token == last.token => last.count,
+            Change::Put(_) | Change::Count(..) | Change::End(..) => None,
+        };
+        if let Some(begin) = superseded {
+            self.payload.truncate(begin);
+        }
     }
 
     /// Records changes of `lock` and carries them out together.
@@ -197,6 +232,18 @@ impl<H> Effects<H> {
     #[inline]
     fn record(&mut self, change: &Change, now: Now) {
         if !self.unheard {
+            let begin = self.payload.len();
+            let (token, count) = match change {
+                Change::Put(holder) => (holder.token, None),
+                Change::Count(token, _) => (*token, Some(begin)),
+                Change::End(token, _) => (*token, None),
+            };
+            let begin = self
+                .last
+                .as_ref()
+                .filter(|last| last.token == token)
+                .map_or(begin, |last| last.begin.min(begin));
+            self.last = Some(LastRecords { token, begin, count });
             encoding::append(&mut self.payload, change, now);
         }
         self.changes = self.changes.saturating_add(1);
@@ -217,6 +264,7 @@ impl<H> Effects<H> {
     /// goes back into the keyspace, or that there is no shadow any more.
     pub fn make_whole(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
+        self.last = None;
         self.verbatim = false;
         if lock.is_free() {
             encoding::append_shadow(&mut self.payload, None, now);
@@ -224,6 +272,12 @@ impl<H> Effects<H> {
             encoding::append_lock(&mut self.payload, lock, now);
         }
     }
+}
+
+/// Empties a list that is used again, and gives back what it has room for beyond `kept`.
+fn clear<T>(list: &mut Vec<T>, kept: usize) {
+    list.clear();
+    list.shrink_to(kept);
 }
 
 /// The event that a change heard from a primary stands for.
@@ -240,5 +294,25 @@ pub fn event_of(lock: &Lock, change: &Change) -> Event {
             Some(known) if known.token == holder.token && known.holds == holder.holds => Event::Renewed,
             _ => Event::Acquired,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_large_step_is_given_back() {
+        let mut effects: Effects<u32> = Effects::default();
+        let most = |effects: &Effects<u32>| {
+            [effects.events.capacity(), effects.wakes.capacity(), effects.payload.capacity()]
+        };
+        effects.events.reserve(10_000);
+        effects.wakes.reserve(10_000);
+        effects.payload.reserve(1_000_000);
+        effects.clear();
+        assert_eq!(most(&effects), [256, 64, 4_096]);
+        effects.clear();
+        assert_eq!(most(&effects), [256, 64, 4_096], "the rest is kept");
     }
 }

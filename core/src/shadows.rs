@@ -4,32 +4,49 @@
 //! replicas and the AOF have not been told of yet is remembered: a shadow that was kept or forgotten. A change that is
 //! told at once, because a step led to it, is not among that.
 //!
-//! Small on purpose, as there are many when memory is short: a name, and a lock of its own allocation. Nothing is
-//! indexed by time. Whoever waits for a lock has its line looked at when a lease ends; the others are met in turn, in
-//! the order of their names, by rounds that go on [`after`](Shadows::after) where they were.
+//! Small on purpose, as there are many when memory is short: a hash, a name and a lock. Nothing is indexed by time. Whoever
+//! waits for a lock has its line looked at when a lease ends; the others are met in turn, in the order of the hashes of their
+//! names, by rounds that go on [`after`](Shadows::after) where they were. So a round remembers a number and no name, however
+//! long the names are.
 
 use crate::lock::Lock;
 use crate::waiting::Db;
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::mem;
 use std::ops::Bound;
 
 /// The name of a lock: its database and key.
 pub type Name = (Db, Box<[u8]>);
 
+/// Where a round through all shadows is: the database and the hash of the key that it has come to.
+pub type RoundPosition = (Db, u64);
+
+/// One shadow.
+#[derive(Debug)]
+struct Shadow {
+    key: Box<[u8]>,
+    lock: Lock,
+}
+
+/// The shadows of one database by the hashes of their keys. Nearly always there is one of a hash.
+type ByHash = BTreeMap<u64, Vec<Shadow>>;
+
 /// All shadows.
 #[derive(Debug, Default)]
 pub struct Shadows {
-    kept: BTreeMap<Db, BTreeMap<Box<[u8]>, Box<Lock>>>,
+    kept: BTreeMap<Db, ByHash>,
     len: usize,
     untold: BTreeSet<Name>,
+    hasher: RandomState,
 }
 
 impl Shadows {
     /// None at all.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { kept: BTreeMap::new(), len: 0, untold: BTreeSet::new() }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Whether there are none.
@@ -50,7 +67,8 @@ impl Shadows {
         if self.is_empty() {
             return None;
         }
-        self.kept.get(&db)?.get(key).map(Box::as_ref)
+        let of_hash = self.kept.get(&db)?.get(&self.hasher.hash_one(key))?;
+        of_hash.iter().find(|shadow| *shadow.key == *key).map(|shadow| &shadow.lock)
     }
 
     /// Keeps a lock that the server has just dropped. Replicas and the AOF are to be told.
@@ -61,27 +79,43 @@ impl Shadows {
 
     /// Keeps a lock of which nobody needs to be told: a primary or a file has told of it, or it was here before.
     pub fn put(&mut self, db: Db, key: &[u8], lock: Lock) {
-        if self.kept.entry(db).or_default().insert(key.into(), Box::new(lock)).is_none() {
-            self.len = self.len.saturating_add(1);
+        let hash = self.hasher.hash_one(key);
+        let of_hash = self.kept.entry(db).or_default().entry(hash).or_insert_with(|| Vec::with_capacity(1));
+        match of_hash.iter_mut().find(|shadow| *shadow.key == *key) {
+            Some(shadow) => shadow.lock = lock,
+            None => {
+                of_hash.push(Shadow { key: key.into(), lock });
+                self.len = self.len.saturating_add(1);
+            }
         }
     }
 
     /// Takes the shadow of a lock.
     pub fn take(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
-        let locks = self.kept.get_mut(&db)?;
-        let lock = locks.remove(key)?;
-        if locks.is_empty() {
+        self.take_shadow(db, key).map(|shadow| shadow.lock)
+    }
+
+    fn take_shadow(&mut self, db: Db, key: &[u8]) -> Option<Shadow> {
+        let hash = self.hasher.hash_one(key);
+        let of_db = self.kept.get_mut(&db)?;
+        let of_hash = of_db.get_mut(&hash)?;
+        let at = of_hash.iter().position(|shadow| *shadow.key == *key)?;
+        let shadow = of_hash.swap_remove(at);
+        if of_hash.is_empty() {
+            of_db.remove(&hash);
+        }
+        if of_db.is_empty() {
             self.kept.remove(&db);
         }
         self.len = self.len.saturating_sub(1);
-        Some(*lock)
+        Some(shadow)
     }
 
     /// Takes the shadow of a lock that has been broken. Replicas and the AOF are to be told.
     #[inline]
     pub fn forget(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
-        let lock = self.take(db, key)?;
-        self.untold.insert((db, key.into()));
+        let Shadow { key, lock } = self.take_shadow(db, key)?;
+        self.untold.insert((db, key));
         Some(lock)
     }
 
@@ -116,7 +150,7 @@ impl Shadows {
             *self = Self::new();
             return;
         };
-        let flushed = self.kept.remove(&db).map_or(0, |locks| locks.len());
+        let flushed = self.kept.remove(&db).map_or(0, |of_db| of_db.values().map(Vec::len).sum());
         self.len = self.len.saturating_sub(flushed);
         self.untold.retain(|(other, _)| *other != db);
     }
@@ -130,18 +164,18 @@ impl Shadows {
         self.untold = mem::take(&mut self.untold).into_iter().map(swapped).collect();
     }
 
-    /// The names behind `last` in a round through all.
-    pub fn after<'a>(&'a self, last: Option<&Name>) -> impl Iterator<Item = Name> + use<'a> {
-        let (from, behind) = match last {
-            None => (Bound::Unbounded, None),
-            Some((db, key)) => (Bound::Included(*db), Some((*db, key.clone()))),
-        };
-        self.kept.range((from, Bound::Unbounded)).flat_map(move |(db, locks)| {
-            let begin = match &behind {
-                Some((first, key)) if first == db => Bound::Excluded(key.clone()),
+    /// The shadows behind `last` in a round through all, each with where the round is then. Keys of one hash are in the same
+    /// position: whoever ends a round's part ends it between two positions.
+    pub fn after(&self, last: Option<RoundPosition>) -> impl Iterator<Item = (RoundPosition, &[u8], &Lock)> {
+        let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
+        self.kept.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {
+            let begin = match last {
+                Some((first, hash)) if first == *db => Bound::Excluded(hash),
                 Some(_) | None => Bound::Unbounded,
             };
-            locks.range((begin, Bound::Unbounded)).map(|(key, _)| (*db, key.clone()))
+            of_db.range((begin, Bound::Unbounded)).flat_map(|(hash, of_hash)| {
+                of_hash.iter().map(|shadow| ((*db, *hash), shadow.key.as_ref(), &shadow.lock))
+            })
         })
     }
 
@@ -152,7 +186,8 @@ impl Shadows {
 
     /// The shadows of one database, by their keys.
     pub fn of(&self, db: Db) -> impl Iterator<Item = (&[u8], &Lock)> {
-        self.kept.get(&db).into_iter().flatten().map(|(key, lock)| (key.as_ref(), lock.as_ref()))
+        let of_db = self.kept.get(&db).into_iter().flat_map(BTreeMap::values).flatten();
+        of_db.map(|shadow| (shadow.key.as_ref(), &shadow.lock))
     }
 }
 
@@ -196,8 +231,14 @@ mod tests {
         std::iter::from_fn(|| shadows.pop_untold()).collect()
     }
 
+    fn names_after(shadows: &Shadows, last: Option<RoundPosition>) -> Vec<Name> {
+        shadows.after(last).map(|((db, _), key, _)| (db, key.into())).collect()
+    }
+
     fn all(shadows: &Shadows) -> Vec<Name> {
-        shadows.after(None).collect()
+        let mut names = names_after(shadows, None);
+        names.sort();
+        names
     }
 
     #[test]
@@ -282,22 +323,43 @@ mod tests {
 
     #[test]
     fn a_round_goes_on_where_it_was_though_that_is_gone() {
-        let shadows = kept(&[(ZERO, "a"), (ZERO, "c"), (ONE, "a"), (TWO, "b")]);
-        let after = |db, key| shadows.after(Some(&name(db, key))).collect::<Vec<_>>();
-        assert_eq!(all(&shadows).len(), 4);
-        assert_eq!(after(ZERO, "a"), [name(ZERO, "c"), name(ONE, "a"), name(TWO, "b")]);
-        assert_eq!(after(ZERO, "b"), [name(ZERO, "c"), name(ONE, "a"), name(TWO, "b")]);
-        assert_eq!(after(ZERO, "c"), [name(ONE, "a"), name(TWO, "b")]);
-        assert_eq!(after(ONE, "a"), [name(TWO, "b")]);
-        assert_eq!(after(TWO, "b"), []);
+        let names = [(ZERO, "a"), (ZERO, "c"), (ZERO, "b"), (ONE, "a"), (TWO, "b")];
+        let mut shadows = kept(&names);
+        let round: Vec<(RoundPosition, Name)> =
+            shadows.after(None).map(|(at, key, _)| (at, (at.0, key.into()))).collect();
+        assert_eq!(round.len(), names.len());
+        assert!(round.is_sorted_by(|(earlier, _), (later, _)| earlier < later));
+        for (nth, (at, (db, key))) in round.iter().enumerate() {
+            let left: Vec<Name> = round[nth + 1..].iter().map(|(_, name)| name.clone()).collect();
+            assert_eq!(names_after(&shadows, Some(*at)), left);
+            shadows.take(*db, key);
+            assert_eq!(names_after(&shadows, Some(*at)), left);
+        }
+    }
+
+    #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        let mut shadows = Shadows::new();
+        shadows.put(ZERO, b"k", lock(1));
+        let hash = shadows.hasher.hash_one(b"k".as_slice());
+        let other = Shadow { key: b"other".as_slice().into(), lock: lock(2) };
+        shadows.kept.get_mut(&ZERO).unwrap().get_mut(&hash).unwrap().push(other);
+        shadows.len += 1;
+        assert_eq!(shadows.get(ZERO, b"k"), Some(&lock(1)));
+        assert_eq!((shadows.after(None).count(), shadows.of(ZERO).count()), (2, 2));
+        assert_eq!(shadows.take(ZERO, b"k"), Some(lock(1)));
+        assert_eq!((shadows.get(ZERO, b"k"), shadows.len()), (None, 1));
+        shadows.flush(Some(ZERO));
+        assert!(shadows.is_empty());
     }
 
     #[test]
     fn the_shadows_of_a_database_are_told_apart_from_the_others() {
         let shadows = kept(&[(ZERO, "a"), (ONE, "b"), (ONE, "c")]);
         assert_eq!(shadows.databases().collect::<Vec<_>>(), [ZERO, ONE]);
-        let of = |db| shadows.of(db).map(|(key, lock)| (key.to_vec(), lock.clone())).collect::<Vec<_>>();
-        assert_eq!(of(ONE), [(b"b".to_vec(), lock(2)), (b"c".to_vec(), lock(3))]);
-        assert_eq!(of(TWO), []);
+        let of =
+            |db| shadows.of(db).map(|(key, lock)| (key.to_vec(), lock.clone())).collect::<BTreeMap<_, _>>();
+        assert_eq!(of(ONE), BTreeMap::from([(b"b".to_vec(), lock(2)), (b"c".to_vec(), lock(3))]));
+        assert_eq!(of(TWO), BTreeMap::new());
     }
 }

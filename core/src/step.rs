@@ -184,8 +184,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
 
     #[inline]
     fn change(&mut self, change: Change, event: Event) {
-        self.effects.change(self.lock, change, self.now);
-        self.effects.events.push(event);
+        self.effects.change(self.lock, change, event, self.now);
     }
 
     #[inline(never)]

@@ -153,6 +153,12 @@ impl Now {
     pub fn wall_at(&self, deadline: Instant) -> WallTime {
         WallTime(self.wall.0.saturating_add(deadline.0.saturating_sub(self.mono.0)))
     }
+
+    /// The instant at which the wall clock should show `time`.
+    #[must_use]
+    pub fn mono_at(&self, time: WallTime) -> Instant {
+        Instant(self.mono.0.saturating_add(time.0.saturating_sub(self.wall.0)))
+    }
 }
 
 #[cfg(test)]

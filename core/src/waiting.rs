@@ -41,6 +41,10 @@ impl Db {
     }
 }
 
+/// The longest key, in bytes, that is looked at now and then for as long as somebody waits: the server hashes a key each
+/// time, so that a few huge ones would keep it busy.
+pub const LONGEST_PATROLLED: usize = 256;
+
 /// The name of a line within this process. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(u64);
@@ -392,7 +396,14 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.lines.get(&line)?.due
     }
 
-    /// The lines behind `last` in a round through all, in the order in which they were opened.
+    /// Whether there is a line with a key of at most [`LONGEST_PATROLLED`] bytes.
+    #[must_use]
+    pub fn has_patrolled(&self) -> bool {
+        !self.in_turn.is_empty()
+    }
+
+    /// The lines behind `last` in a round through all with a key of at most [`LONGEST_PATROLLED`] bytes, in the order in which
+    /// they were opened.
     pub fn after(&self, last: Option<LineId>) -> impl Iterator<Item = LineId> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.in_turn.range((begin, Bound::Unbounded)).copied()
@@ -407,8 +418,10 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (Queue::new(), HashMap::default());
+        if key.len() <= LONGEST_PATROLLED {
+            self.in_turn.insert(id);
+        }
         self.lines.insert(id, Line { db, key, waiters, by_owner, due: None, looked_up: None });
-        self.in_turn.insert(id);
         id
     }
 

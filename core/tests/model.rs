@@ -15,9 +15,10 @@
 
 use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
-    AcquireRequest, Acquired, Caps, Db, Effects, FencingToken, Full, Grant, Holder, HoldsLeft, Instant, Lock,
-    NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen,
-    Shadows, Slots, Span, Step, Tally, Ticket, TokenSource, WaitingRoom, Wake, WallTime, event_of,
+    AcquireRequest, Acquired, Caps, Db, Effects, Event, FencingToken, Full, Grant, Holder, HoldsLeft,
+    Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest,
+    RenewRequest, Seen, Shadows, Slots, Span, Step, Tally, Ticket, TokenSource, WaitingRoom, Wake, WallTime,
+    event_of,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -1027,7 +1028,18 @@ impl World {
             },
         }
         if !whole {
-            prop_assert_eq!(events, &self.effects.events[..], "what the replica takes to have happened");
+            // The re-entries of a tenure that is granted with several waits are told as one change.
+            let once = |events: &[Event]| {
+                let mut events = events.to_vec();
+                events.dedup_by(|again, event| *again == Event::Acquired && event == again);
+                events
+            };
+            prop_assert_eq!(
+                once(&events),
+                once(&self.effects.events),
+                "what the replica takes to have happened"
+            );
+            prop_assert!(events.len() <= self.effects.events.len());
         }
         self.compare_replica(key)
     }

@@ -19,9 +19,9 @@
 use lockward_core::encoding::{self, Heard, Told};
 use lockward_core::{
     AcquireRequest, Acquired, Caps, Change, Db, Effects, End, Event, FencingToken, Full, Holder, HoldsLeft,
-    Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest,
-    RenewRequest, Seen, Slots, Span, Step, Tally, Ticket, TokenSource, Waiter, WaitingRoom, Wake, WallTime,
-    event_of,
+    Instant, LONGEST_PATROLLED, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal,
+    ReleaseRequest, RenewRequest, Seen, Slots, Span, Step, Tally, Ticket, TokenSource, Waiter, WaitingRoom,
+    Wake, WallTime, event_of,
 };
 
 // What is counted.
@@ -464,6 +464,28 @@ fn an_owner_is_granted_its_other_waits_with_the_first() {
          at(6) A releases                -> 0 left; 5 gets 1 hold, token 2; 7 gets 2 holds, token 2; 9 gets 3 holds, token 2
          at(6) the lock is               -> B 3 holds, token 2, until 306
          at(6) the queue is              -> 6 C since 2, 8 D since 4",
+    );
+}
+
+#[test]
+fn the_waits_of_one_owner_are_told_as_one_change() {
+    table(
+        "at(0) A acquires                -> granted 1 hold, token 1
+         at(1) B waits as 5              -> waits
+         at(2) B waits as 6              -> waits
+         at(3) B waits as 7 lease 300    -> waits
+         at(4) B waits as 8              -> waits
+         at(5) B waits as 9 lease 400    -> waits
+         at(6) A releases                -> 0 left; 5 gets 1 hold, token 2; 6 gets 2 holds, token 2; 7 gets 3 holds, token 2; 8 gets 4 holds, token 2; 9 gets 5 holds, token 2 | end 1 released, put B 5 holds, token 2, 400 left | released acquired acquired acquired acquired acquired
+         at(6) the lock is               -> B 5 holds, token 2, until 406
+         at(6) B waits as 10             -> granted 6 holds, token 2 | 6 holds of 2",
+    );
+    table(
+        "at(0) A acquires                -> granted 1 hold, token 1
+         at(1) B waits as 5              -> waits
+         at(2) B waits as 6              -> waits
+         at(3) B waits as 7              -> waits
+         at(6) A releases                -> 0 left; 5 gets 1 hold, token 2; 6 gets 2 holds, token 2; 7 gets 3 holds, token 2 | end 1 released, put B 1 hold, token 2, 100 left, 3 holds of 2",
     );
 }
 
@@ -1388,6 +1410,20 @@ fn a_round_goes_through_the_lines_and_on_from_where_it_was() {
     room.leave(2);
     assert_eq!(after(&room, Some(l)), [m]);
     assert_eq!(after(&room, None), [k, m]);
+}
+
+#[test]
+fn a_round_leaves_out_keys_that_are_long() {
+    let mut room = WaitingRoom::new();
+    let long = [b'k'; LONGEST_PATROLLED + 1];
+    room.join(Db(0), &long, ticket("A", 1, None, None), instant(0));
+    assert!(!room.has_patrolled());
+    room.join(Db(0), &long[1..], ticket("A", 2, None, None), instant(0));
+    assert!(room.has_patrolled());
+    assert_eq!(room.after(None).collect::<Vec<_>>(), [room.line(Db(0), &long[1..]).unwrap()]);
+    room.leave(2);
+    assert!(!room.has_patrolled());
+    assert_eq!(room.waiters(), 1);
 }
 
 // The notation.
