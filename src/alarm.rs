@@ -10,13 +10,13 @@
 use crate::callbacks::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
 
-/// How often keys are looked at unasked.
+/// How often a round begins in which keys are looked at unasked.
 const PATROL: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// How soon a patrol goes on that did not look at all keys at once.
+/// How soon a round goes on that did not look at all keys at once.
 const BETWEEN_SLICES: Span = match Span::from_millis(4) {
     Some(span) => span,
     None => Span::MAX,
@@ -32,13 +32,15 @@ const OVERDUE: Span = match Span::from_millis(10) {
 pub struct Alarm {
     set: Option<(TimerId, Instant)>,
     patrol_at: Instant,
+    round_began: Instant,
     held_back_until: Option<Instant>,
 }
 
 impl Alarm {
     /// A timer that is not set.
     pub const fn new() -> Self {
-        Self { set: None, patrol_at: Instant::from_micros(0), held_back_until: None }
+        let zero = Instant::from_micros(0);
+        Self { set: None, patrol_at: zero, round_began: zero, held_back_until: None }
     }
 
     /// Sets the timer for the next work to do, or for the next patrol where there is one to make. Left as it is when it
@@ -75,8 +77,12 @@ impl Alarm {
         now >= self.patrol_at
     }
 
-    /// The patrol has looked at some keys, and begins again later or, in the middle of a round, soon.
-    pub const fn patrolled(&mut self, round_is_over: bool, now: Instant) {
-        self.patrol_at = now.after(if round_is_over { PATROL } else { BETWEEN_SLICES });
+    /// The patrol has looked at some keys, and goes on with its round soon, or begins the next.
+    pub fn patrolled(&mut self, round_is_over: bool, now: Instant) {
+        self.patrol_at = now.after(BETWEEN_SLICES);
+        if round_is_over {
+            self.patrol_at = self.patrol_at.max(self.round_began.after(PATROL));
+            self.round_began = self.patrol_at;
+        }
     }
 }

@@ -6,18 +6,21 @@
 
 use crate::commands::GATE;
 use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, clock, info, mono};
-use crate::state::{self, Undelivered};
+use crate::state;
 use crate::statistics::{self, count};
 use crate::{turn, waiters};
-use lockward_core::{Instant, LineId, Name, Outcome, Span, Wake};
+use lockward_core::{Instant, LONGEST_PATROLLED, LineId, Name, Outcome, Span, Wake};
 
-/// How many lines are looked at, and how many shadows told of, before clients are let in again.
-const AT_ONCE: usize = 1_000;
+/// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
+/// of work costs depends on names, on the server and on who listens.
+const AT_ONCE: i64 = 1_000;
 
-/// How many keys of each kind are looked at in one slice of a patrol: with 10,000 waited-for keys, the most there may be
-/// by default, a round takes 20 slices and 80 ms. Shadows are met more slowly, 500 in a tenth of a
-/// second, but faster while many of them have ended.
-const KEYS_AT_ONCE: usize = 500;
+/// How long keys are looked at before clients are let in again, in microseconds: with the pauses in between, at most 4 % of the
+/// server's time. With 10,000 waited-for keys, the most there may be by default, a round takes about 0.2 seconds.
+const PATROL_AT_ONCE: i64 = 150;
+
+/// How many lines are looked at in vain, while the server refuses writes, before it is left alone for [`HELD_BACK`].
+const REFUSED_AT_ONCE: usize = 100;
 
 /// How soon work that the server does not allow now is tried again.
 const HELD_BACK: Span = match Span::from_millis(20) {
@@ -48,122 +51,159 @@ pub fn rearm() {
     state::with(|state| state.look_at(&[], now));
 }
 
-/// Does what is due.
+/// The part of a turn of the event loop that some work may take. There is always time for one piece of it.
+#[derive(Clone, Copy)]
+struct Slice {
+    end: Instant,
+}
+
+impl Slice {
+    fn of_micros(micros: i64) -> Self {
+        Self { end: Instant::from_micros(mono().as_micros().saturating_add(micros)) }
+    }
+
+    fn is_over(self) -> bool {
+        mono() >= self.end
+    }
+}
+
+/// Does what is due, for one slice of time. What is left is due in the next turn of the event loop.
 pub fn work(context: Context) {
     let now = mono();
-    end_waits(now);
+    let slice = Slice::of_micros(AT_ONCE);
+    end_waits(now, slice);
     // What was unlinked in an earlier turn of the event loop has been told by now.
-    let (undelivered, follows, patrol_is_due) = state::with(|state| {
+    let (follows, patrol_is_due) = state::with(|state| {
         state.note_unlinked(now);
         if state.quarantine.ends(now).is_none() {
             state.forget_seen();
         }
         let follows = state.follows();
-        (std::mem::take(&mut state.undelivered), follows, !follows && state.alarm.patrol_is_due(now))
+        (follows, !follows && state.alarm.patrol_is_due(now))
     });
     if follows {
-        send_replicas_waiters_away();
+        send_replicas_waiters_away(slice);
         return;
     }
     if Context::paused() {
-        state::with(|state| {
-            state.undelivered = undelivered;
-            state.alarm.hold_back(now.after(HELD_BACK));
-        });
+        hold_back(now);
         return;
     }
-    for grant in undelivered {
-        pass_on(context, grant, now);
-    }
-    put_back(context, now);
-    tell_of_shadows(context);
+    pass_on(context, now, slice);
+    put_back(context, now, slice);
+    tell_of_shadows(context, slice);
+    serve_due(context, now, slice);
     if patrol_is_due {
-        let round_is_over = patrol(context, now);
-        let few_have_ended = patrol_shadows(context, now);
-        state::with(|state| state.alarm.patrolled(round_is_over && few_have_ended, now));
-    }
-    for _ in 0..AT_ONCE {
-        let Some(line) = state::with(|state| state.room.pop_due(now)) else { return };
-        settle(context, line, now);
+        let slice = Slice::of_micros(PATROL_AT_ONCE);
+        let lines_are_done = patrol(context, now, slice);
+        let shadows_are_done = patrol_shadows(context, now, slice);
+        state::with(|state| state.alarm.patrolled(lines_are_done && shadows_are_done, mono()));
     }
 }
 
-fn end_waits(now: Instant) {
+fn hold_back(now: Instant) {
+    state::with(|state| state.alarm.hold_back(now.after(HELD_BACK)));
+}
+
+fn end_waits(now: Instant, slice: Slice) {
     while let Some(waiter) = state::with(|state| state.room.pop_limit_reached(now)) {
         state::with(|state| count(&mut state.statistics.wait_limits_reached));
-        waiters::wake(Wake { waiter, outcome: Outcome::NotAcquired }, None);
+        waiters::end_wait(Wake { waiter, outcome: Outcome::NotAcquired });
+        if slice.is_over() {
+            return;
+        }
     }
 }
 
-fn pass_on(context: Context, grant: Undelivered, now: Instant) {
-    let name = OwnedName::new(grant.db, &grant.key);
-    context.select(grant.db);
-    match context.write_gate(GATE, &name.name()) {
-        Gate::Open => {
-            // Should the key hold something else by now, the tenure is over.
-            let passed_on =
-                turn::on_lock(context, &name.name(), |step| step.pass_on(&grant.owner, grant.token));
-            let (Ok(()) | Err(Foreign)) = passed_on;
+/// Passes on holds whose clients have left.
+fn pass_on(context: Context, now: Instant, slice: Slice) {
+    while let Some(undelivered) = state::with(|state| state.pending.next_undelivered()) {
+        let (db, key) = &undelivered.lock;
+        let name = OwnedName::new(*db, key);
+        context.select(*db);
+        match context.write_gate(GATE, &name.name()) {
+            Gate::Open => {
+                // Should the key hold something else by now, the tenure is over.
+                let passed_on = turn::on_lock(context, &name.name(), |step| {
+                    step.pass_on(&undelivered.owner, undelivered.token);
+                });
+                let (Ok(()) | Err(Foreign)) = passed_on;
+            }
+            Gate::Shut | Gate::Down => {
+                state::with(|state| state.pending.put_back(undelivered));
+                return hold_back(now);
+            }
+            Gate::NotServed => {}
         }
-        Gate::Shut | Gate::Down => state::with(|state| {
-            state.undelivered.push(grant);
-            state.alarm.hold_back(now.after(HELD_BACK));
-        }),
-        Gate::NotServed => {}
+        if slice.is_over() {
+            return;
+        }
     }
 }
 
 /// Puts locks back into the keyspace that the server has dropped because its wall clock has jumped.
-fn put_back(context: Context, now: Instant) {
-    let mut names = state::with(|state| std::mem::take(&mut state.to_put_back));
-    let later = names.split_off(names.len().min(AT_ONCE));
-    let mut held_back = Vec::new();
-    for (db, key) in names {
+fn put_back(context: Context, now: Instant, slice: Slice) {
+    while let Some((db, key)) = state::with(|state| state.to_put_back.pop_front()) {
         let name = OwnedName::new(db, &key);
         context.select(db);
         match context.write_gate(GATE, &name.name()) {
             Gate::Open => turn::put_back(context, &name.name()),
-            Gate::Shut | Gate::Down => held_back.push((db, key)),
+            Gate::Shut | Gate::Down => {
+                state::with(|state| state.to_put_back.push_back((db, key)));
+                return hold_back(now);
+            }
             Gate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
         }
-    }
-    state::with(|state| {
-        if !held_back.is_empty() {
-            state.alarm.hold_back(now.after(HELD_BACK));
+        if slice.is_over() {
+            return;
         }
-        state.to_put_back.extend(held_back.into_iter().chain(later));
-    });
+    }
+    state::with(|state| state.to_put_back.shrink_to_fit());
 }
 
 /// Tells replicas and the AOF of shadows that were kept or forgotten. That is nothing new: it only says what the server's
 /// own DEL has left out, and waits for nothing but the end of a pause.
-fn tell_of_shadows(context: Context) {
-    for _ in 0..AT_ONCE {
-        let Some((db, key)) = state::with(|state| state.shadows.pop_untold()) else { return };
+fn tell_of_shadows(context: Context, slice: Slice) {
+    while let Some((db, key)) = state::with(|state| state.shadows.pop_untold()) {
         context.select(db);
         turn::tell_of_shadow(context, &OwnedName::new(db, &key).name());
+        if slice.is_over() {
+            return;
+        }
+    }
+}
+
+/// Serves those who wait for locks that are due.
+fn serve_due(context: Context, now: Instant, slice: Slice) {
+    let mut refused = 0;
+    while let Some(line) = state::with(|state| state.room.pop_due(now)) {
+        if !settle(context, line, now, slice) {
+            refused += 1;
+        }
+        if refused == REFUSED_AT_ONCE {
+            return hold_back(now);
+        }
+        if slice.is_over() {
+            return;
+        }
     }
 }
 
 /// Looks for keys that changed without a word: opens waited-for keys in turn, some at a time. Where no key is (in
 /// quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell. Returns whether all
 /// have had their turn.
-fn patrol(context: Context, now: Instant) -> bool {
-    let (lines, round_is_over) = state::with(|state| {
-        let lines: Vec<LineId> = state.room.after(state.patrolled).take(KEYS_AT_ONCE).collect();
-        let round_is_over = lines.len() < KEYS_AT_ONCE;
-        state.patrolled = if round_is_over { None } else { lines.last().copied() };
-        (lines, round_is_over)
-    });
+fn patrol(context: Context, now: Instant, slice: Slice) -> bool {
+    let next = || state::with(|state| state.room.after(state.patrolled).next());
     let in_cluster = context.flags().cluster();
-    if in_cluster && lines.first().is_some_and(|line| is_down(context, *line)) {
+    if in_cluster && next().is_some_and(|line| is_down(context, line)) {
         // Not every server tells those who wait. A lock that may be handed over again soon is no reason to keep them: it
         // may be another node that does it.
         let all: Vec<LineId> = state::with(|state| state.room.lines().collect());
-        all.into_iter().for_each(|line| send_away(line, Outcome::NotServed));
-        return round_is_over;
+        send_all_away(all, Outcome::NotServed, now, slice);
+        return false;
     }
-    for line in lines {
+    while let Some(line) = next() {
+        state::with(|state| state.patrolled = Some(line));
         let Some((db, key)) = state::with(|state| state.room.name(line)) else { continue };
         let name = OwnedName::new(db, &key);
         context.select(db);
@@ -177,8 +217,12 @@ fn patrol(context: Context, now: Instant) -> bool {
         if changed {
             state::with(|state| state.room.set_due(line, Some(now)));
         }
+        if slice.is_over() {
+            return false;
+        }
     }
-    round_is_over
+    state::with(|state| state.patrolled = None);
+    true
 }
 
 /// Whether the cluster is down, in which no node serves the lock of this line or any other.
@@ -189,17 +233,10 @@ fn is_down(context: Context, line: LineId) -> bool {
 }
 
 /// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node
-/// serves them now. Returns false when many were not needed any more: there may be more such.
-fn patrol_shadows(context: Context, now: Instant) -> bool {
-    let names = state::with(|state| {
-        let last = state.patrolled_shadow.take();
-        let names: Vec<Name> = state.shadows.after(last.as_ref()).take(KEYS_AT_ONCE).collect();
-        state.patrolled_shadow = names.last().filter(|_| names.len() == KEYS_AT_ONCE).cloned();
-        names
-    });
-    let in_cluster = !names.is_empty() && context.flags().cluster();
-    let before = state::with(|state| state.shadows.len());
-    for (db, key) in names {
+/// serves them now. Keys with long names are left alone until their lease is over. Returns whether all have had their turn.
+fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
+    let in_cluster = context.flags().cluster();
+    while let Some((db, key)) = next_shadow(now, slice) {
         let name = OwnedName::new(db, &key);
         context.select(db);
         let missing = matches!(OpenKey::for_write(context, &name.name()).content(), Content::Missing);
@@ -208,51 +245,92 @@ fn patrol_shadows(context: Context, now: Instant) -> bool {
             shadow.is_some_and(|lock| lock.first_deadline() > Some(now))
         };
         let stands = missing && state::with(runs);
-        if stands && !in_cluster {
-            continue;
-        }
-        match context.write_gate(GATE, &name.name()) {
-            Gate::Open if stands => {}
-            // What stands in its place breaks it, a lock or not.
-            Gate::Open => {
-                let (Ok(()) | Err(Foreign)) = turn::on_lock(context, &name.name(), |step| step.settle());
+        if !stands || in_cluster {
+            match context.write_gate(GATE, &name.name()) {
+                Gate::Open if stands => {}
+                // What stands in its place breaks it, a lock or not.
+                Gate::Open => {
+                    let (Ok(()) | Err(Foreign)) = turn::on_lock(context, &name.name(), |step| step.settle());
+                }
+                Gate::Shut | Gate::Down => {}
+                Gate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
             }
-            Gate::Shut | Gate::Down => {}
-            Gate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
+        }
+        if slice.is_over() {
+            return false;
         }
     }
-    before.saturating_sub(state::with(|state| state.shadows.len())) < KEYS_AT_ONCE / 4
+    state::with(|state| state.patrolled_shadow.is_none())
 }
 
-fn settle(context: Context, line: LineId, now: Instant) {
-    let Some((db, key)) = state::with(|state| state.room.name(line)) else { return };
+/// The next shadow of the round whose key is to be looked at. Where the round is over, or the slice, there is none.
+fn next_shadow(now: Instant, slice: Slice) -> Option<Name> {
+    const BETWEEN_LOOKS_AT_THE_CLOCK: usize = 64;
+    state::with(|state| {
+        let last = state.patrolled_shadow;
+        state.patrolled_shadow = None;
+        for (nth, (position, key, lock)) in state.shadows.after(last).enumerate() {
+            let is_due = key.len() <= LONGEST_PATROLLED || lock.first_deadline() <= Some(now);
+            let rests = nth % BETWEEN_LOOKS_AT_THE_CLOCK == 0 && nth > 0 && slice.is_over();
+            if is_due || rests {
+                let next = is_due.then(|| (position.0, key.into()));
+                state.patrolled_shadow = Some(position);
+                return next;
+            }
+        }
+        None
+    })
+}
+
+/// Serves those who wait in a line, or sends them away. False while the server allows no write.
+fn settle(context: Context, line: LineId, now: Instant, slice: Slice) -> bool {
+    let Some((db, key)) = state::with(|state| state.room.name(line)) else { return true };
     let name = OwnedName::new(db, &key);
     context.select(db);
     match context.write_gate(GATE, &name.name()) {
         Gate::Open => {
             if let Err(Foreign) = turn::on_lock(context, &name.name(), |step| step.look_again()) {
-                send_away(line, Outcome::WrongType);
+                send_away(line, Outcome::WrongType, now, slice);
             }
+            true
         }
-        Gate::Shut | Gate::Down => state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK)))),
+        Gate::Shut | Gate::Down => {
+            state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK))));
+            false
+        }
         Gate::NotServed => {
             state::with(|state| state.break_shadow(&name.name(), now));
-            send_away(line, Outcome::NotServed);
+            send_away(line, Outcome::NotServed, now, slice);
+            true
         }
     }
 }
 
 /// Nobody waits at a replica.
-fn send_replicas_waiters_away() {
+fn send_replicas_waiters_away(slice: Slice) {
+    let now = mono();
     let lines: Vec<LineId> =
         state::with(|state| if state.replica { state.room.lines().collect() } else { Vec::new() });
+    send_all_away(lines, Outcome::BecameReplica, now, slice);
+}
+
+/// Ends the waits in lines, as far as there is time.
+fn send_all_away(lines: Vec<LineId>, outcome: Outcome, now: Instant, slice: Slice) {
     for line in lines {
-        send_away(line, Outcome::BecameReplica);
+        send_away(line, outcome, now, slice);
+        if slice.is_over() {
+            return;
+        }
     }
 }
 
-fn send_away(line: LineId, outcome: Outcome) {
+/// Ends the waits in a line. Those for which there is no time now are looked at again in the next turn.
+fn send_away(line: LineId, outcome: Outcome, now: Instant, slice: Slice) {
     while let Some((waiter, _)) = state::with(|state| state.room.pop_front(line)) {
-        waiters::wake(Wake { waiter, outcome }, None);
+        waiters::end_wait(Wake { waiter, outcome });
+        if slice.is_over() {
+            state::with(|state| state.set_due(line, Some(now), now));
+            return;
+        }
     }
 }

@@ -14,6 +14,7 @@ mod eviction;
 mod follow;
 mod listeners;
 mod news;
+mod pending_replies;
 mod server;
 mod settings;
 mod snapshot;

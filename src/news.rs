@@ -3,20 +3,20 @@
 //! Within these calls no key may be written: the server is in the middle of something. They note what is to be looked
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
-use crate::callbacks::events;
-use crate::server::{Context, KeyName, global_flags, info, latest_wall, mono, values};
+use crate::callbacks::{events, next_command, timer};
+use crate::server::{Content, Context, KeyName, OpenKey, OwnedName, global_flags, latest_wall, mono, values};
 use crate::state::{self, Loading, State, Unlinked};
 use crate::statistics::count;
 use crate::turn;
-use lockward_core::{Db, FencingToken, LineId, Lock, Seen, Shadows, Span};
+use lockward_core::{Db, FencingToken, LONGEST_PATROLLED, LineId, Lock, Seen, Shadows, Span};
 
 /// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
 /// it is served from what is there then.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = mono();
-    let dropped = state::with(|state| {
+    let (dropped, may_be_evicted, replies_are_pending) = state::with(|state| {
         if state.follows() {
-            return false;
+            return (false, false, false);
         }
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
         state.note_unlinked(now);
@@ -24,11 +24,10 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         let may_be_evicted = held && global_flags().may_evict();
         if held {
             state.unlinked = Some(Unlinked {
-                db: name.db(),
-                key: name.bytes().into(),
+                name: OwnedName::new(name.db(), name.bytes()),
                 lock: lock.clone(),
                 freed: values::freed(),
-                commands_done: may_be_evicted.then(commands_done).flatten(),
+                may_be_evicted,
             });
         } else {
             state.statistics.leases_ended(lock);
@@ -41,11 +40,62 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if held || !line.is_empty() || !state.seen.is_empty() {
             state.look_at(&line, now);
         }
-        may_be_evicted || (held && ttl_has_passed(lock))
+        (may_be_evicted || (held && ttl_has_passed(lock)), may_be_evicted, !state.pending.is_empty())
     });
+    // All of this is in time: the server says why, and where to, when the key is gone.
     if dropped {
-        // In time: the server says why when the key is gone.
         events::see_why_keys_go();
+    }
+    if may_be_evicted {
+        next_command::see();
+    }
+    if replies_are_pending {
+        events::see_renamed_and_ttls();
+    }
+}
+
+/// A command begins, or another module calls one. When something else stands in the place of the last lock that was unlinked,
+/// that lock was not evicted: what is evicted under its name from now on is another key. Where nothing stands there it may be
+/// that the server has told another module first of the eviction, and that this one acts. Whether there is still something
+/// to be found out.
+pub fn command_begins() -> bool {
+    let Some(gone) = state::with(|state| state.unlinked.take()) else { return false };
+    let context = timer::lasting();
+    let name = gone.name.name();
+    context.select(name.db());
+    let is_replaced = !matches!(OpenKey::to_look(context, &name).content(), Content::Missing);
+    let now = mono();
+    state::with(|state| {
+        // To look at the key may have made another one go.
+        if state.unlinked.is_none() {
+            state.unlinked = Some(gone);
+            if is_replaced {
+                state.note_unlinked(now);
+            }
+        }
+        state.unlinked.is_some()
+    })
+}
+
+/// A TTL has been set by hand. Waited-for keys with short names are looked at all the time, and need no telling.
+pub fn ttl_set(name: &KeyName<'_>) {
+    if name.bytes().len() > LONGEST_PATROLLED {
+        let now = mono();
+        state::with(|state| {
+            let line: Vec<LineId> = state.line(name).into_iter().collect();
+            state.look_at(&line, now);
+        });
+    }
+}
+
+/// A key has come here from another name or database. When it is a lock, that is where holds of it are passed on.
+pub fn arrived(context: Context, name: &KeyName<'_>) {
+    if state::with(|state| state.pending.is_empty()) {
+        return;
+    }
+    if let Content::Lock(lock) = OpenKey::to_look(context, name).content() {
+        let here = (name.db(), name.bytes().into());
+        state::with(|state| state.pending.moved(lock, &here));
     }
 }
 
@@ -55,19 +105,14 @@ fn ttl_has_passed(lock: &Lock) -> bool {
 }
 
 /// The server has evicted a key: a tenure in it is kept. Where a command unlinked the lock, and what is evicted is something
-/// later of the same name, that command has been counted since.
+/// later of the same name, that has been found out since, by [`command_begins`].
 ///
 /// Replicas and the AOF are told at once, before the server's own DEL: in the next turn of the event loop it may be too
 /// late, as a failover or a shutdown lets nobody write.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
-    let by_eviction = |gone: &Unlinked| gone.commands_done.is_some() && gone.commands_done == commands_done();
-    if keep(name, Cause::Eviction, by_eviction) {
+    if keep(name, Cause::Eviction, |gone| gone.may_be_evicted) {
         turn::tell_of_shadow(context, name);
     }
-}
-
-fn commands_done() -> Option<Vec<u8>> {
-    info::text(c"stats", c"total_commands_processed")
 }
 
 /// A key has come to be where none was: one in the place of a shadow breaks that.
@@ -110,21 +155,24 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
     }
     let now = mono();
     let kept = state::with(|state| {
-        let dropped =
-            |gone: &mut Unlinked| gone.db == name.db() && *gone.key == *name.bytes() && by_itself(gone);
+        let dropped = |gone: &mut Unlinked| {
+            let unlinked = gone.name.name();
+            unlinked.db() == name.db() && unlinked.bytes() == name.bytes() && by_itself(gone)
+        };
         if let Some(gone) = state.unlinked.take_if(dropped) {
+            let (db, key) = (name.db(), name.bytes());
             let left = gone.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));
-            state.shadows.keep(gone.db, &gone.key, gone.lock);
+            state.shadows.keep(db, key, gone.lock);
             match cause {
                 Cause::Eviction => {
-                    state.shadows.told(gone.db, &gone.key);
+                    state.shadows.told(db, key);
                     count(&mut state.statistics.kept_from_eviction);
                 }
                 // A clock that runs a little fast is a few milliseconds ahead when a lease ends.
                 Cause::Clock if left < STEP => {}
                 Cause::Clock => {
                     count(&mut state.statistics.kept_from_clock_steps);
-                    state.to_put_back.push((gone.db, gone.key));
+                    state.to_put_back.push_back((db, key.into()));
                 }
             }
             state.look_at(&[], now);
@@ -158,6 +206,7 @@ pub fn swapped(one: Db, other: Db) {
         state.seen = state.seen.drain().map(|((db, key), seen)| ((swapped(db), key), seen)).collect();
         state.flushed = state.flushed.drain().map(|(db, token)| (db.map(swapped), token)).collect();
         state.shadows.swap(one, other);
+        state.pending.swap(one, other);
         for (db, _) in state.to_put_back.iter_mut().chain(&mut state.carriers) {
             *db = swapped(*db);
         }
@@ -189,7 +238,7 @@ pub fn became_replica() {
         state.replica = true;
         state.shadows.drop_untold();
         state.to_put_back.clear();
-        state.undelivered.clear();
+        state.pending.drop_undelivered();
         state.unlinked = None;
         state.forget_seen();
         let left: Vec<LineId> = state.room.lines().collect();

@@ -6,17 +6,16 @@
 use crate::alarm::Alarm;
 use crate::client::Client;
 use crate::listeners::Listeners;
-use crate::server::{Flags, KeyName, Shared, Socket, values};
+use crate::pending_replies::PendingReplies;
+use crate::server::{Flags, KeyName, OwnedName, Shared, Socket, values};
 use crate::statistics::Statistics;
 use crate::turn::Decided;
-use crate::waiters::InFlight;
 use lockward_core::{
-    Db, FencingToken, Instant, LineId, Lock, Name, Owner, Quarantine, Seen, Shadows, Span, TokenSource,
-    WaitingRoom,
+    Db, FencingToken, Instant, LineId, Lock, Name, Quarantine, RoundPosition, Seen, Shadows, Span,
+    TokenSource, WaitingRoom,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For how many locks it is told apart in quarantine which of their tenures have ended: 20 MB at most.
@@ -29,7 +28,7 @@ pub struct State {
     /// The tenures that the server has dropped from the keyspace early.
     pub shadows: Shadows,
     /// Those of them that go back into the keyspace at once: their memory was not needed.
-    pub to_put_back: Vec<Name>,
+    pub to_put_back: VecDeque<Name>,
     /// What INFO counts.
     pub statistics: Statistics,
     /// The shadows of a data set that is loaded beside the old one.
@@ -44,10 +43,8 @@ pub struct State {
     pub decided: Option<Box<Decided>>,
     /// The one timer of the module.
     pub alarm: Alarm,
-    /// Grants that are about to be told.
-    pub in_flight: InFlight,
-    /// Grants whose client left before it could be told.
-    pub undelivered: Vec<Undelivered>,
+    /// Replies to clients whose wait has ended, and grants to those that have left meanwhile.
+    pub pending: PendingReplies,
     /// The last lock that the server took out of the keyspace before its lease was over.
     pub unlinked: Option<Unlinked>,
     /// What has been seen of each lock in this quarantine, by the hash of its key: what is remembered of a lock that is
@@ -60,8 +57,8 @@ pub struct State {
     pub flushed: HashMap<Option<Db>, FencingToken>,
     /// The last waited-for lock that the patrol has looked at in this round.
     pub patrolled: Option<LineId>,
-    /// The last shadow that the patrol has looked at in this round.
-    pub patrolled_shadow: Option<Name>,
+    /// Where the patrol's round through the shadows is.
+    pub patrolled_shadow: Option<RoundPosition>,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
     /// Whether anybody may hear what changes.
@@ -83,31 +80,16 @@ pub enum Loading {
     Primary,
 }
 
-/// A grant whose client left before it could be told.
-#[derive(Clone)]
-pub struct Undelivered {
-    /// The database of the lock.
-    pub db: Db,
-    /// The key of the lock.
-    pub key: Rc<[u8]>,
-    /// Who was granted it.
-    pub owner: Owner,
-    /// The tenure.
-    pub token: FencingToken,
-}
-
 /// A lock that the server took out of the keyspace. Why, it says only afterwards, if at all.
 pub struct Unlinked {
-    /// The database of the lock.
-    pub db: Db,
-    /// The key of the lock.
-    pub key: Box<[u8]>,
+    /// The name of the lock.
+    pub name: OwnedName,
     /// The lock as it was.
     pub lock: Lock,
     /// How many locks the server had freed by then.
     pub freed: u64,
-    /// How many commands the server had done by then, where it evicts keys at all.
-    pub commands_done: Option<Vec<u8>>,
+    /// Whether the server evicts keys at all.
+    pub may_be_evicted: bool,
 }
 
 impl State {
@@ -115,7 +97,7 @@ impl State {
         Self {
             room: WaitingRoom::new(),
             shadows: Shadows::new(),
-            to_put_back: Vec::new(),
+            to_put_back: VecDeque::new(),
             statistics: Statistics::default(),
             loaded_beside: None,
             carriers: Vec::new(),
@@ -123,8 +105,7 @@ impl State {
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             decided: None,
             alarm: Alarm::new(),
-            in_flight: InFlight::default(),
-            undelivered: Vec::new(),
+            pending: PendingReplies::default(),
             unlinked: None,
             seen: HashMap::new(),
             hasher: RandomState::new(),
@@ -191,7 +172,8 @@ impl State {
             if values::freed() != gone.freed {
                 self.statistics.broken(&gone.lock, now);
             }
-            self.note_broken(gone.db, &gone.key, &gone.lock, now);
+            let name = gone.name.name();
+            self.note_broken(name.db(), name.bytes(), &gone.lock, now);
         }
     }
 
@@ -266,9 +248,9 @@ impl State {
             self.room.set_due(*line, Some(now));
         }
         let of_shadows = !self.follows() && (self.shadows.has_untold() || !self.to_put_back.is_empty());
-        let at_once = of_shadows || !self.undelivered.is_empty() || self.unlinked.is_some();
+        let at_once = of_shadows || self.pending.has_undelivered() || self.unlinked.is_some();
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
-        let patrols = self.room.waiters() > 0 || !(self.shadows.is_empty() || self.follows());
+        let patrols = self.room.has_patrolled() || !(self.shadows.is_empty() || self.follows());
         let next = self.room.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();
         self.alarm.rearm(next, patrols, now);
     }

@@ -3,13 +3,14 @@
 //!
 //! The lock is found in the keyspace or, when the server has dropped its key early, as its shadow. The step is decided in
 //! core. Its effects are then carried out in one order: store, replicate, set the alarm for whoever still waits, notify, and
-//! wake. Other modules may do anything as they hear of an event: that is news, and not our doing.
+//! unblock. Other modules may do anything as they hear of an event: that is news, and not our doing.
 
+use crate::callbacks::blocked;
 use crate::client::Client;
 use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now, values};
 use crate::state::{self, Acting, State};
 use crate::waiters::{self, LockName};
-use lockward_core::{Effects, Instant, LineId, Lock, Now, Propagation, Step, encoding};
+use lockward_core::{Effects, Instant, LONGEST_PATROLLED, LineId, Lock, Now, Propagation, Step, encoding};
 use std::ffi::CStr;
 use std::mem;
 
@@ -21,6 +22,8 @@ pub const APPLY: &CStr = c"LOCK._APPLY";
 pub struct Decided {
     effects: Effects<Client>,
     waits: Option<Waits>,
+    /// The clients whose wait has ended. Their replies are pending.
+    to_unblock: Vec<Client>,
 }
 
 /// That there is a line for the lock.
@@ -42,7 +45,7 @@ pub fn on_lock<R>(
 ) -> Result<R, Foreign> {
     let mut key = OpenKey::for_write(context, name);
     let now = now();
-    let (answer, decided) = match key.content() {
+    let (answer, mut decided) = match key.content() {
         Content::Foreign => {
             break_shadow(name, now.mono);
             return Err(Foreign);
@@ -55,8 +58,10 @@ pub fn on_lock<R>(
                 decide_on(context, state, name, lock, now, decide)
             });
             let after = lock.time_to_expire();
-            let _acting = Acting::begin();
-            key.changed(before, after);
+            {
+                let _acting = Acting::begin();
+                key.changed(before, after);
+            }
             decided
         }
         Content::Missing => {
@@ -81,6 +86,12 @@ pub fn on_lock<R>(
             decided
         }
     };
+    if let Some(waits) = &mut decided.waits
+        && name.bytes().len() > LONGEST_PATROLLED
+    {
+        // Nobody opens such a key now and then, to see that a TTL set by hand has passed.
+        waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
+    }
     drop(key);
     carry_out(context, name, decided, now);
     Ok(answer)
@@ -154,7 +165,7 @@ fn decide_on<R>(
 ) -> (R, Box<Decided>) {
     state.note_unlinked(now.mono);
     let mut decided = state.decided.take().unwrap_or_default();
-    let Decided { effects, waits } = &mut *decided;
+    let Decided { effects, waits, to_unblock } = &mut *decided;
     // What is sent instead is the command as it was given, so there must be one.
     if context.is_of_command() && state.listeners.none() {
         effects.nobody_listens();
@@ -177,20 +188,23 @@ fn decide_on<R>(
     let answer = decide(&mut step);
     if let Some(waits) = waits {
         waits.due = step.due();
+        // Before other modules hear of anything: they may make a client leave that has just been granted the lock.
+        for wake in effects.wakes.drain(..) {
+            to_unblock.push(waiters::decided(&mut state.pending, wake, Some(waits.lock.clone())));
+        }
     }
     state.note(name, effects.seen(), now.mono);
     (answer, decided)
 }
 
 fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, now: Now) {
-    let Decided { effects, waits } = &mut *decided;
+    let Decided { effects, waits, to_unblock } = &mut *decided;
     match effects.propagation() {
         Propagation::Nothing => {}
         Propagation::Verbatim => context.replicate_verbatim(),
         Propagation::Changes(payload) => replicate(context, name, payload),
     }
-    let waits = waits.take();
-    if let Some(Waits { line, due, .. }) = waits {
+    if let Some(Waits { line, due, .. }) = waits.take() {
         state::with(|state| state.set_due(line, due, now.mono));
     }
     if effects.changed() {
@@ -199,17 +213,8 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, no
             context.notify(*event, name);
         }
     }
-    if let Some(waits) = waits {
-        wake(effects, &waits.lock);
-    }
+    to_unblock.drain(..).for_each(blocked::unblock);
+    to_unblock.shrink_to(64);
     effects.clear();
     state::with(|state| state.decided = Some(decided));
-}
-
-/// Tells those whose wait has ended.
-#[inline(never)]
-fn wake(effects: &mut Effects<Client>, lock: &LockName) {
-    for wake in effects.wakes.drain(..) {
-        waiters::wake(wake, Some(lock.clone()));
-    }
 }

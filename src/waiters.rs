@@ -1,53 +1,20 @@
 //! Clients that wait: how they are blocked, woken and answered.
 
-use crate::callbacks::blocked;
+use crate::callbacks::{blocked, events};
 use crate::client::Client;
 use crate::errors::Error;
+use crate::pending_replies::{PendingReplies, PendingReply};
 use crate::server::{Context, KeyName, Socket, mono};
 use crate::settings;
-use crate::state::{self, Undelivered};
+use crate::state;
 use crate::statistics::count;
-use lockward_core::{AcquireRequest, ById, Db, Grant, Instant, Outcome, Owner, Span, Ticket, Wake};
-use std::collections::HashMap;
-use std::num::NonZeroUsize;
+use lockward_core::{
+    AcquireRequest, Db, Grant, Instant, LONGEST_PATROLLED, Outcome, Owner, Span, Ticket, Wake,
+};
 use std::rc::Rc;
 
 /// A lock by its database and key, kept for later.
 pub type LockName = (Db, Rc<[u8]>);
-
-/// How a wait has ended: what the client is told, and what must happen when it cannot be told.
-pub struct Verdict {
-    client: Client,
-    owner: Owner,
-    outcome: Outcome,
-    /// The lock of which it grants a hold, which is passed on when the client has left; none once somebody has claimed it.
-    passed_on: Option<LockName>,
-}
-
-/// The verdicts that are on their way to their clients.
-#[derive(Default)]
-pub struct InFlight {
-    verdicts: HashMap<NonZeroUsize, Verdict, ById>,
-    sent: usize,
-}
-
-impl InFlight {
-    fn send(&mut self, verdict: Verdict) -> NonZeroUsize {
-        self.sent = self.sent.wrapping_add(1);
-        let number = NonZeroUsize::new(self.sent).unwrap_or(NonZeroUsize::MIN);
-        self.verdicts.insert(number, verdict);
-        number
-    }
-
-    fn take(&mut self, number: NonZeroUsize) -> Option<Verdict> {
-        const KEPT: usize = 64;
-        let verdict = self.verdicts.remove(&number);
-        if self.verdicts.is_empty() && self.verdicts.capacity() > KEPT * 2 {
-            self.verdicts.shrink_to(KEPT);
-        }
-        verdict
-    }
-}
 
 /// A wait that is about to begin.
 pub struct Wait {
@@ -73,6 +40,9 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let client = Client::new(handle, id, minted, socket);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
+    let is_long = key.len() > LONGEST_PATROLLED;
+    // What looks at the lock finds the TTL of a key that nobody looks at unasked.
+    let due = if is_long { Some(now) } else { due };
     let superseded = state::with(|state| {
         let superseded = state.room.join(db, key, Ticket { request, limit, handle: client }, now);
         if let Some(line) = state.room.line(db, key) {
@@ -82,7 +52,10 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     });
     if let Some(superseded) = superseded {
         state::with(|state| count(&mut state.statistics.superseded));
-        wake(superseded, None);
+        end_wait(superseded);
+    }
+    if is_long {
+        events::see_renamed_and_ttls();
     }
     Ok(())
 }
@@ -103,28 +76,32 @@ fn socket_of(context: Context, id: u64) -> Option<Socket> {
     Some(socket)
 }
 
-/// Unblocks a waiter that has left the line, to be told how its wait ended. `lock` is the lock it may have been granted.
-pub fn wake(wake: Wake<Client>, lock: Option<LockName>) {
-    let Wake { waiter, outcome } = wake;
-    let Ticket { request, handle: client, .. } = waiter.ticket;
-    let counted = matches!(outcome, Outcome::Granted(grant) if grant.counted);
-    let verdict = Verdict { client, owner: request.owner, outcome, passed_on: lock.filter(|_| counted) };
-    let number = state::with(|state| state.in_flight.send(verdict));
-    blocked::unblock(client, number);
+/// Ends a wait with the answer that `wake` brings, which is no grant.
+pub fn end_wait(wake: Wake<Client>) {
+    let client = state::with(|state| decided(&mut state.pending, wake, None));
+    blocked::unblock(client);
 }
 
-/// Answers the client of a verdict. One that has left, though the server has yet to hear of that, is not told of a hold:
-/// that is passed on. False when there is no such verdict.
-pub fn tell(context: Context, number: NonZeroUsize) -> bool {
-    let Some(verdict) = state::with(|state| state.in_flight.take(number)) else { return false };
-    let Verdict { client, owner, outcome, passed_on } = &verdict;
-    if passed_on.is_some() && client.socket.is_some_and(Socket::is_left) {
+/// The wait of a client that has left its line has ended: its reply is pending from now on. The client has to be unblocked
+/// afterwards, once. `lock` is the lock that it may have been granted.
+pub fn decided(pending: &mut PendingReplies, wake: Wake<Client>, lock: Option<LockName>) -> Client {
+    let Wake { waiter, outcome } = wake;
+    let Ticket { request, handle: client, .. } = waiter.ticket;
+    pending.add(client, request.owner, outcome, lock);
+    client
+}
+
+/// Answers a client whose wait has ended. One that has left, though the server has yet to hear of that, is not told of a hold:
+/// that is passed on. False when no reply is pending for it.
+pub fn tell(context: Context, client: Client) -> bool {
+    let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
+    if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
         context.reply_null_array();
-        verdict.pass_on();
+        leave_undelivered(reply);
         return true;
     }
-    match *outcome {
-        Outcome::Granted(grant) => reply_grant(context, grant, client.minted.then_some(owner)),
+    match reply.outcome {
+        Outcome::Granted(grant) => reply_grant(context, grant, reply.client.minted.then_some(&reply.owner)),
         Outcome::NotAcquired => context.reply_null_array(),
         Outcome::Refused(refusal) => Error::Refused(refusal).reply(context),
         Outcome::Superseded => Error::Superseded.reply(context),
@@ -135,22 +112,19 @@ pub fn tell(context: Context, number: NonZeroUsize) -> bool {
     true
 }
 
-/// The client of a verdict cannot be told of it: a hold that it grants is passed on.
-pub fn drop_verdict(number: NonZeroUsize) {
-    if let Some(verdict) = state::with(|state| state.in_flight.take(number)) {
-        verdict.pass_on();
-    }
+/// A client whose wait has ended cannot be answered any more: a hold that it was granted is passed on. Whether a reply was
+/// pending for it.
+pub fn drop_reply(client: Client) -> bool {
+    let reply = state::with(|state| state.pending.take(client));
+    reply.map(leave_undelivered).is_some()
 }
 
-impl Verdict {
-    fn pass_on(self) {
-        let (Outcome::Granted(grant), Some((db, key))) = (self.outcome, self.passed_on) else { return };
-        let now = mono();
-        state::with(|state| {
-            state.undelivered.push(Undelivered { db, key, owner: self.owner, token: grant.token });
-            state.look_at(&[], now);
-        });
-    }
+fn leave_undelivered(reply: PendingReply) {
+    let now = mono();
+    state::with(|state| {
+        state.pending.leave_undelivered(reply);
+        state.look_at(&[], now);
+    });
 }
 
 /// Replies a grant, with the owner when the server has minted it.
@@ -184,18 +158,4 @@ pub fn leave(client: Client, leaving: Leaving) -> bool {
         }
         left
     })
-}
-
-/// An owner has repeated its request, and been told that it holds the lock: should the client that asked before have
-/// left without an answer, the hold is the owner's all the same.
-pub fn claim(name: &KeyName<'_>, owner: &Owner) {
-    let this = |db: Db, key: &[u8], other: &Owner| db == name.db() && key == name.bytes() && other == owner;
-    state::with(|state| {
-        state.undelivered.retain(|grant| !this(grant.db, &grant.key, &grant.owner));
-        for verdict in state.in_flight.verdicts.values_mut() {
-            if verdict.passed_on.as_ref().is_some_and(|(db, key)| this(*db, key, &verdict.owner)) {
-                verdict.passed_on = None;
-            }
-        }
-    });
 }

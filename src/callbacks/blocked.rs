@@ -1,8 +1,8 @@
 //! Clients that the server holds blocked for us.
 //!
-//! A handle is unblocked exactly once, by [`unblock`] with the number of the verdict, or without one after its client has
-//! left; the server frees it then. From then on exactly one callback takes the verdict: the one that replies, or the one
-//! that says that the client is not there any more.
+//! A handle is unblocked exactly once, by whoever takes the waiter out of its line; the server frees it some time after that.
+//! Before it does, exactly one callback takes the reply that is pending: the one that replies, or the one that says that the
+//! client is not there any more.
 //!
 //! Neither the server's time limit nor, before Redis 7.4 and Valkey 8, its timeout callback is used: where a time limit and
 //! an unblock meet in one turn of the event loop, those versions lose the reply or stop.
@@ -13,7 +13,6 @@ use crate::server::{Context, api, version};
 use crate::waiters::{self, Leaving};
 use redis_module::raw;
 use std::ffi::c_int;
-use std::num::NonZeroUsize;
 use std::ptr::{self, NonNull};
 
 /// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock may meet. Valkey begins at 8.
@@ -35,28 +34,24 @@ pub fn block(context: Context) -> Option<NonNull<raw::RedisModuleBlockedClient>>
     Some(handle)
 }
 
-/// Unblocks a client that has left its line, with the number of its verdict.
-pub fn unblock(client: Client, verdict: NonZeroUsize) {
-    // SAFETY: the handle is unblocked once, as its waiter has just left the line and can be found there no more.
-    unsafe {
-        api!(RedisModule_UnblockClient(client.handle().as_ptr(), ptr::without_provenance_mut(verdict.get())))
-    };
+/// Unblocks a client that has left its line.
+pub fn unblock(client: Client) {
+    // SAFETY: the handle is unblocked once, as its waiter has left the line and can be found there no more.
+    unsafe { api!(RedisModule_UnblockClient(client.handle().as_ptr(), ptr::null_mut())) };
 }
 
-/// The number of the client's verdict; none while it waits.
-fn verdict(context: Context) -> Option<NonZeroUsize> {
-    // SAFETY: the context is that of a callback of a blocked client; the private data is null or what `unblock` gave.
-    let data = unsafe { api!(RedisModule_GetBlockedClientPrivateData(context.as_ptr())) };
-    NonZeroUsize::new(data.addr())
+/// The client that a callback is about.
+fn client(context: Context) -> Option<Client> {
+    // SAFETY: the context is that of a callback of a blocked client, in which its handle is at hand.
+    let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
+    NonNull::new(handle).map(Client::behind)
 }
 
 /// The client has left, or has been told by the server itself that it waits no more.
-fn forget(context: Context, handle: NonNull<raw::RedisModuleBlockedClient>, leaving: Leaving) {
-    if let Some(number) = verdict(context) {
-        waiters::drop_verdict(number);
-    } else if waiters::leave(Client::behind(handle), leaving) {
-        // SAFETY: as in `unblock`: whoever takes the waiter out of its line unblocks it.
-        unsafe { api!(RedisModule_UnblockClient(handle.as_ptr(), ptr::null_mut())) };
+fn forget(client: Client, leaving: Leaving) {
+    // Whoever takes a waiter out of its line unblocks it: with a reply that is pending, somebody has or is about to.
+    if !waiters::drop_reply(client) && waiters::leave(client, leaving) {
+        unblock(client);
     }
 }
 
@@ -67,24 +62,22 @@ unsafe extern "C" fn on_reply(
 ) -> c_int {
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::new(context) };
-    let number = verdict(context);
-    let told = guard(Edge::Reply, false, || number.is_some_and(|number| waiters::tell(context, number)));
+    let client = client(context);
+    let told = guard(Edge::Reply, false, || client.is_some_and(|client| waiters::tell(context, client)));
     if !told {
         context.reply_error("ERR internal error, see the server's log");
-        guard(Edge::Untold, (), || number.into_iter().for_each(waiters::drop_verdict));
+        guard(Edge::Untold, (), || _ = client.map(waiters::drop_reply));
     }
     raw::REDISMODULE_OK as c_int
 }
 
 unsafe extern "C" fn on_disconnect(
-    context: *mut raw::RedisModuleCtx,
+    _context: *mut raw::RedisModuleCtx,
     handle: *mut raw::RedisModuleBlockedClient,
 ) {
-    // SAFETY: the server's context of this very call.
-    let context = unsafe { Context::new(context) };
     guard(Edge::Disconnect, (), || {
         if let Some(handle) = NonNull::new(handle) {
-            forget(context, handle, Leaving::Disconnected);
+            forget(Client::behind(handle), Leaving::Disconnected);
         }
     });
 }
@@ -97,10 +90,8 @@ unsafe extern "C" fn on_unblock(
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::new(context) };
     guard(Edge::Unblock, (), || {
-        // SAFETY: within a callback of a blocked client the handle is at hand.
-        let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
-        if let Some(handle) = NonNull::new(handle) {
-            forget(context, handle, Leaving::Unblocked);
+        if let Some(client) = client(context) {
+            forget(client, Leaving::Unblocked);
         }
     });
     context.reply_null_array();

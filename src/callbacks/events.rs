@@ -56,6 +56,13 @@ pub fn see_new_keys() {
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_NEW, Some(on_new_key));
 }
 
+/// From now on the server tells of TTLs that are set, and where keys go by RENAME and MOVE. Before a lock with a long name is
+/// waited for, or a lock goes of which a hold may have to be passed on, it would cost each DEL and EXPIRE for nothing.
+pub fn see_renamed_and_ttls() {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    see_keys(&SEEN, raw::REDISMODULE_NOTIFY_GENERIC, Some(on_generic));
+}
+
 fn see_keys(seen: &AtomicBool, classes: c_int, callback: raw::RedisModuleNotificationFunc) {
     if !seen.swap(true, Ordering::Relaxed) {
         // SAFETY: the lasting context is valid.
@@ -75,6 +82,27 @@ unsafe extern "C" fn on_new_key(
         // SAFETY: context and key are the server's, valid through the call.
         let name = unsafe { KeyName::new(Context::new(context).db(), key) };
         news::new_key(&name);
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn on_generic(
+    context: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    guard(Edge::Notify, (), || {
+        // SAFETY: context, event and key are the server's, valid through the call.
+        let (context, name, event) = unsafe {
+            let context = Context::new(context);
+            (context, KeyName::new(context.db(), key), CStr::from_ptr(event))
+        };
+        if event == c"expire" {
+            news::ttl_set(&name);
+        } else if event == c"rename_to" || event == c"move_to" {
+            news::arrived(context, &name);
+        }
     });
     raw::REDISMODULE_OK as c_int
 }

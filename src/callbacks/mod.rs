@@ -11,6 +11,7 @@ pub mod command;
 pub mod config;
 pub mod data_type;
 pub mod events;
+pub mod next_command;
 #[cfg(feature = "panic-probe")]
 pub mod probe;
 pub mod statistics;
@@ -47,6 +48,8 @@ pub enum Edge {
     Fork,
     /// A key has expired or was evicted.
     Notify,
+    /// A command begins.
+    NextCommand,
     /// A lock leaves the keyspace.
     Unlink,
     /// A lock is read from an RDB file.

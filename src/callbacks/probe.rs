@@ -7,7 +7,7 @@ thread_local! {
     static ARMED: Cell<Option<Edge>> = const { Cell::new(None) };
 }
 
-const EDGES: [(&[u8], Edge); 19] = [
+const EDGES: [(&[u8], Edge); 20] = [
     (b"command", Edge::Command),
     (b"reply", Edge::Reply),
     (b"disconnect", Edge::Disconnect),
@@ -15,6 +15,7 @@ const EDGES: [(&[u8], Edge); 19] = [
     (b"cron", Edge::Cron),
     (b"unlink", Edge::Unlink),
     (b"notify", Edge::Notify),
+    (b"next-command", Edge::NextCommand),
     (b"flush", Edge::Flush),
     (b"swapdb", Edge::SwapDb),
     (b"role", Edge::Role),

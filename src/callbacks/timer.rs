@@ -28,6 +28,12 @@ pub fn lasting_context() -> *mut raw::RedisModuleCtx {
     LASTING.load(Ordering::Relaxed)
 }
 
+/// The same for what is looked at where the server gives no context.
+pub fn lasting() -> Context {
+    // SAFETY: the lasting context is valid for as long as the module is.
+    unsafe { Context::new(lasting_context()) }
+}
+
 /// Starts a timer that goes off once, after `delay`.
 pub fn start(delay: Span) -> TimerId {
     let delay = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX).min(MAX_DELAY_MS);

@@ -42,13 +42,14 @@ impl Command for Acquire {
         only_clients(context)?;
         let (acquired, due) = turn::on_lock(context, &asked.key, |step| {
             let acquired = step.acquire(&asked.request);
-            let due = if acquired == Ok(Acquired::Busy) { step.due() } else { None };
+            // Other modules hear of what has changed, and may free the lock before this client is in its line.
+            let due = if step.effects.changed() { Some(step.now.mono) } else { step.due() };
             (acquired, due)
         })?;
         match acquired? {
             Acquired::Granted(grant) => {
                 if grant.holds > 1 || !grant.counted {
-                    waiters::claim(&asked.key, &asked.request.owner);
+                    state::with(|state| state.pending.claim(grant.token));
                 }
                 let minted = asked.minted.then_some(&asked.request.owner);
                 waiters::reply_grant(context, grant, minted);

@@ -5,7 +5,7 @@ use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
-use crate::{turn, waiters};
+use crate::{state, turn};
 use lockward_core::arguments::{Mistake, once, option};
 use lockward_core::{HoldsLeft, ReleaseRequest};
 use std::ffi::{CStr, c_int};
@@ -31,14 +31,24 @@ impl Command for Release {
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;
+        let mut claimed = None;
         let released = match word(context)? {
-            Word::Client => turn::on_lock(context, &key, |step| step.release(&request))?,
+            Word::Client => turn::on_lock(context, &key, |step| {
+                let left = step.release(&request)?;
+                if left > 0
+                    && request.left == HoldsLeft::Exactly(left)
+                    && let Some(holder) = step.lock.holder(&request.owner)
+                {
+                    claimed = Some(holder.token);
+                }
+                Ok(left)
+            })?,
             // The primary has judged the lease, and told apart what else it did.
             Word::Primary | Word::File => turn::on_lock(context, &key, |step| step.follow_release(&request))?,
         };
         let left = released?;
-        if left > 0 && request.left == HoldsLeft::Exactly(left) {
-            waiters::claim(&key, &request.owner);
+        if let Some(token) = claimed {
+            state::with(|state| state.pending.claim(token));
         }
         context.reply_integer(u64::from(left));
         Ok(())

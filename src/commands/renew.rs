@@ -5,7 +5,7 @@ use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
-use crate::{settings, turn, waiters};
+use crate::{settings, state, turn};
 use lockward_core::RenewRequest;
 use lockward_core::arguments::{Mistake, once, option};
 use std::ffi::{CStr, c_int};
@@ -39,7 +39,7 @@ impl Command for Renew {
             renewed.map(|token| (token, step.lock.holder(&request.owner).map_or(0, |holder| holder.holds)))
         })??;
         if holds == 1 {
-            waiters::claim(&key, &request.owner);
+            state::with(|state| state.pending.claim(token));
         }
         context.reply_integer(token.get());
         Ok(())

@@ -35,7 +35,7 @@ needed! {
     RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DeleteKey
     RedisModule_DigestAddLongLong RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
     RedisModule_EmitAOF RedisModule_Free RedisModule_FreeCallReply RedisModule_FreeServerInfo
-    RedisModule_FreeString RedisModule_GetBlockedClientHandle RedisModule_GetBlockedClientPrivateData
+    RedisModule_FreeString RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle
     RedisModule_GetClientId RedisModule_GetCommand RedisModule_GetContextFlags RedisModule_GetDbIdFromIO
     RedisModule_GetDbIdFromOptCtx RedisModule_GetDetachedThreadSafeContext RedisModule_GetKeyNameFromIO
     RedisModule_GetKeyNameFromOptCtx RedisModule_GetSelectedDb RedisModule_GetServerInfo
@@ -44,7 +44,7 @@ needed! {
     RedisModule_LoadStringBuffer RedisModule_LoadUnsigned RedisModule_Log RedisModule_MallocSize
     RedisModule_Milliseconds RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
     RedisModule_ModuleTypeSetValue RedisModule_MonotonicMicroseconds RedisModule_NotifyKeyspaceEvent
-    RedisModule_OpenKey RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
+    RedisModule_OpenKey RedisModule_RegisterCommandFilter RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
     RedisModule_ReplicateVerbatim RedisModule_ReplyWithArray RedisModule_ReplyWithError
     RedisModule_ReplyWithLongLong RedisModule_ReplyWithMap RedisModule_ReplyWithNull
     RedisModule_ReplyWithNullArray RedisModule_ReplyWithSimpleString RedisModule_ReplyWithStringBuffer
@@ -53,6 +53,7 @@ needed! {
     RedisModule_SetCommandInfo RedisModule_SetDisconnectCallback RedisModule_SetModuleOptions
     RedisModule_SignalModifiedKey RedisModule_StopTimer RedisModule_StringPtrLen
     RedisModule_SubscribeToKeyspaceEvents RedisModule_SubscribeToServerEvent RedisModule_UnblockClient
+    RedisModule_UnregisterCommandFilter
     RedisModule_WrongArity
 }
 

@@ -50,6 +50,16 @@ impl<'a> OpenKey<'a> {
         Self::open(context, name, raw::REDISMODULE_WRITE)
     }
 
+    /// Opens a key to see what stands there. It is not counted, and where the server can do so it is left where it is though its TTL
+    /// has passed.
+    pub fn to_look(context: Context, name: &KeyName<'a>) -> Self {
+        const NO_EFFECTS: u32 = raw::REDISMODULE_OPEN_KEY_NOTOUCH
+            | raw::REDISMODULE_OPEN_KEY_NONOTIFY
+            | raw::REDISMODULE_OPEN_KEY_NOSTATS
+            | raw::REDISMODULE_OPEN_KEY_NOEXPIRE;
+        Self::open(context, name, raw::REDISMODULE_READ | NO_EFFECTS)
+    }
+
     /// Opens a key to read it.
     pub fn for_read(context: Context, name: &KeyName<'a>) -> Self {
         Self::open(context, name, raw::REDISMODULE_READ)
@@ -116,6 +126,13 @@ impl<'a> OpenKey<'a> {
             Some(after) if after != before => self.expire_at(after),
             Some(_) => {}
         }
+    }
+
+    /// When the server lets the key expire, whoever has set its TTL; none where it has none or does not exist.
+    pub fn expires_at(&self) -> Option<WallTime> {
+        // SAFETY: the key is open.
+        let time = unsafe { api!(RedisModule_GetAbsExpire(self.key)) };
+        (time >= 0).then(|| WallTime::from_millis(time))
     }
 
     /// Makes a key that holds nothing a carrier of shadows.

@@ -68,7 +68,7 @@ impl Setup {
     }
 
     /// The same with a module beside it that gives commands of ours on a thread of its own, EMPTY.CALL command arguments, or
-    /// deletes a key in the midst of what an event tells of, EMPTY.MEDDLE key event.
+    /// runs a command in the midst of what an event tells of, EMPTY.MEDDLE event command.
     pub fn beside_another(self) -> Self {
         let path = module_path("LOCKWARD_EMPTY_MODULE", "target/release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))

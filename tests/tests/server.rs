@@ -29,6 +29,7 @@ mod server {
     mod lost_replies;
     mod memory;
     mod newcomer;
+    mod other_modules;
     mod panics;
     mod payloads;
     mod persistence;

@@ -2,7 +2,7 @@
 //!
 //! Its commands take whatever arguments they are given. EMPTY.REPLY answers 0. EMPTY.BLOCK blocks its client as
 //! LOCK.ACQUIRE does, for good, and keeps nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
-//! EMPTY.MEDDLE deletes a key when it hears of an event. Those in `bare` ask of the server what a lock needs.
+//! EMPTY.MEDDLE runs a command when it hears of an event. Those in `bare` ask of the server what a lock needs.
 
 mod bare;
 mod meddle;

@@ -1,28 +1,42 @@
-//! A module that deletes a key as soon as it hears of an event: in the midst of whatever the event tells of.
+//! A module that runs a command as soon as it hears of an event: in the midst of whatever the event tells of.
 
 use crate::{ERR, OK, copied};
 use redis_module::raw;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
 use std::sync::Mutex;
 
-/// The event, and the key that is deleted then, once.
-static ORDER: Mutex<Option<(Vec<u8>, Vec<u8>)>> = Mutex::new(None);
+/// A command that is run once an event is heard of.
+struct Order {
+    event: Vec<u8>,
+    command: Vec<Vec<u8>>,
+}
 
-/// EMPTY.MEDDLE key event
+static ORDER: Mutex<Option<Order>> = Mutex::new(None);
+
+/// The classes of events that modules may hear of.
+const CLASSES: c_int = raw::REDISMODULE_NOTIFY_MODULE
+    | raw::REDISMODULE_NOTIFY_EXPIRED
+    | raw::REDISMODULE_NOTIFY_EVICTED
+    | raw::REDISMODULE_NOTIFY_GENERIC
+    | raw::REDISMODULE_NOTIFY_NEW;
+
+/// EMPTY.MEDDLE event command [argument ...]
 pub unsafe extern "C" fn meddle(
     context: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server's arguments of this very call.
-    let Ok([_, key, event]) = <[Vec<u8>; 3]>::try_from(unsafe { copied(argv, argc) }) else { return ERR };
+    let given = unsafe { copied(argv, argc) };
+    let Some([event, command @ ..]) = given.get(1..) else { return ERR };
     let Ok(mut order) = ORDER.lock() else { return ERR };
-    *order = Some((event, key));
-    let classes = (raw::REDISMODULE_NOTIFY_MODULE | raw::REDISMODULE_NOTIFY_EXPIRED) as c_int;
+    *order = Some(Order { event: event.clone(), command: command.to_vec() });
+    drop(order);
     // SAFETY: the server's context of this very call.
     unsafe {
         let listens = raw::RedisModule_SubscribeToKeyspaceEvents
-            .is_some_and(|subscribe| subscribe(context, classes, Some(heard)) == OK);
+            .is_some_and(|subscribe| subscribe(context, CLASSES, Some(heard)) == OK);
         let word = if listens { c"OK" } else { c"ERR" };
         raw::RedisModule_ReplyWithSimpleString.map_or(ERR, |answer| answer(context, word.as_ptr()))
     }
@@ -36,13 +50,32 @@ unsafe extern "C" fn heard(
 ) -> c_int {
     // SAFETY: a text of the server's, valid until this call returns.
     let event = unsafe { CStr::from_ptr(event) }.to_bytes();
-    let due = ORDER.lock().ok().and_then(|mut order| order.take_if(|(awaited, _)| awaited == event));
-    let Some((_, key)) = due else { return OK };
-    // SAFETY: the format names a buffer and its length, which follow; the reply is freed once.
+    let due = ORDER.lock().ok().and_then(|mut order| order.take_if(|order| order.event == event));
+    let Some(Order { command, .. }) = due else { return OK };
+    // SAFETY: the server's context of this very call.
+    unsafe { run(context, &command) };
+    OK
+}
+
+/// SAFETY: the server's context of a call that is not over.
+unsafe fn run(context: *mut raw::RedisModuleCtx, command: &[Vec<u8>]) -> Option<()> {
+    let (name, arguments) = command.split_first()?;
+    let name = CString::new(name.as_slice()).ok()?;
+    // SAFETY: the format names an array of strings and their number, which follow; strings and reply are freed once.
     unsafe {
-        if let (Some(call), Some(free)) = (raw::RedisModule_Call, raw::RedisModule_FreeCallReply) {
-            free(call(context, c"DEL".as_ptr(), c"b".as_ptr(), key.as_ptr(), key.len()));
+        let mut strings = Vec::new();
+        for bytes in arguments {
+            strings.push(raw::RedisModule_CreateString?(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()));
+        }
+        let format = c"v".as_ptr();
+        let reply =
+            raw::RedisModule_Call?(context, name.as_ptr(), format, strings.as_mut_ptr(), strings.len());
+        if !reply.is_null() {
+            raw::RedisModule_FreeCallReply?(reply);
+        }
+        for string in strings {
+            raw::RedisModule_FreeString?(ptr::null_mut(), string);
         }
     }
-    OK
+    Some(())
 }

@@ -1,6 +1,6 @@
 //! Waiters by the thousand: they arrive, vanish and are served, and nothing is left of them.
 
-use lockward_tests::{Client, Crowd, Reply, Server, Setup, eventually, rounds};
+use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -303,4 +303,26 @@ fn waiters_that_the_server_evicts_leave_their_lines() {
     drop(waiters);
     a.see_waiters(&large, 0);
     assert_eq!(a.queue("lock"), ["B"]);
+}
+
+#[test]
+fn the_waits_of_one_owner_are_told_as_one_change() {
+    const WAITS: usize = 2_000;
+    let crowd = Crowd::gather();
+    let server = Setup::new().config("appendonly yes").start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    // With one lease each, all of the tenure is told each time.
+    let mut waits = crowd.ask(&server, WAITS, |number| format!("lock B PX {} BLOCK 0", 600_000 + number));
+    a.see_blocked(i64::try_from(WAITS).unwrap());
+    assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
+    for (holds, wait) in (1..).zip(&mut waits) {
+        assert_eq!(wait.reply().grant().holds, holds);
+    }
+    let is_hand_off =
+        |command: &[Vec<u8>]| command.len() == 3 && command[0].eq_ignore_ascii_case(b"LOCK._APPLY");
+    let told = appended_commands(&server, is_hand_off);
+    let changes: Vec<usize> =
+        told.iter().filter(|command| is_hand_off(command)).map(|command| command[2].len()).collect();
+    assert!(changes.iter().all(|length| *length < 100), "{changes:?}");
 }

@@ -462,32 +462,28 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_without_the_servers_own_expiry_
 }
 
 #[test]
-fn a_lock_that_another_module_deletes_as_it_hears_of_ours_goes_to_who_waits() {
-    let server = Setup::new().beside_another().start();
-    let mut a = server.client();
-    for event in ["lock.released", "lock.acquired"] {
-        a.acquire("lock A PX 600000");
-        a.acquire("other A PX 600000");
-        let mut b = server.waiter("other B BLOCK 0");
-        let mut c = server.waiter("lock C BLOCK 0");
-        assert_eq!(a.call(format!("EMPTY.MEDDLE other {event}")).text(), "OK");
-        a.call("LOCK.RELEASE lock A");
-        for (client, lock, owner) in [(&mut b, "other", "B"), (&mut c, "lock", "C")] {
-            assert_eq!(client.reply().grant().holds, 1, "{lock} after {event}");
-            client.call(format!("LOCK.RELEASE {lock} {owner}"));
-        }
+fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
+    for length in [256, 257, 100_000] {
+        let name = "k".repeat(length);
+        let server = Server::start();
+        let mut a = server.client();
+        a.call("DEBUG SET-ACTIVE-EXPIRE 0");
+        a.acquire(&format!("{name} A PX 600000"));
+        let [mut b, mut c] =
+            ["B", "C"].map(|owner| server.waiter(&format!("{name} {owner} PX 600000 BLOCK 0")));
+        assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
+        // To join the queue, or leave it, takes nothing of that away.
+        let mut d = server.client();
+        d.ask(&format!("{name} D BLOCK 1"));
+        assert_eq!(d.reply(), Reply::NullArray);
+        assert_eq!(b.reply().grant().holds, 1, "{length}");
+        drop(b);
+        assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
+        assert_eq!(c.reply().grant().holds, 1, "{length}, again");
+        // Set before anybody waits.
+        assert_eq!(a.call(format!("PEXPIRE {name} 300")), Reply::Int(1));
+        let mut e = server.client();
+        e.ask(&format!("{name} E BLOCK 0"));
+        assert_eq!(e.reply().grant().holds, 1, "{length}, set before");
     }
-}
-
-#[test]
-fn so_does_one_that_it_deletes_as_it_hears_who_has_it() {
-    let server = Setup::new().beside_another().start();
-    let mut a = server.client();
-    a.acquire("lock A PX 600000");
-    let [mut b, mut c] = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} PX 600000 BLOCK 0")));
-    a.call("EMPTY.MEDDLE lock lock.acquired");
-    a.call("LOCK.RELEASE lock A");
-    let first = b.reply().grant().token;
-    assert!(c.reply().grant().token > first);
-    assert_eq!(a.owner("lock").as_deref(), Some("C"));
 }

@@ -209,3 +209,65 @@ fn a_client_that_says_goodbye_behind_its_wait_keeps_the_lock_that_it_was_told_of
     assert_eq!(a.call("LOCK.ACQUIRE lock C BLOCK 300"), Reply::NullArray);
     assert_eq!(a.holder("lock").tenure(), ("B", 1, grant.token));
 }
+
+/// The lock gets another name or database in the transaction that frees it, and the waiter that it was granted to is killed there,
+/// before or after that. Whoever waits for the lock under its new name is next.
+#[test]
+fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock() {
+    let moves: [(&[&str], &str, i64); 5] = [
+        (&["RENAME lock other"], "other", 0),
+        (&["RENAME lock between", "RENAME between other"], "other", 0),
+        (&["MOVE lock 1"], "lock", 1),
+        (&["SWAPDB 0 1"], "lock", 1),
+        (&["RENAME lock other", "SWAPDB 1 0", "SWAPDB 1 2"], "other", 2),
+    ];
+    for (moves, name, db) in moves {
+        for killed_first in [true, false] {
+            let server = Server::start();
+            let mut a = server.client();
+            a.acquire("lock A PX 600000");
+            let mut b = server.client();
+            let kill = format!("CLIENT KILL ID {}", b.id());
+            b.ask("lock B PX 600000 BLOCK 0");
+            a.see_waiters("lock", 1);
+            let (mut there, mut d) = (server.client(), server.client());
+            for client in [&mut there, &mut d] {
+                client.call(format!("SELECT {db}"));
+            }
+            let mut transaction = vec!["MULTI", "LOCK.RELEASE lock A"];
+            transaction.extend(moves);
+            transaction.insert(if killed_first { 2 } else { transaction.len() }, &kill);
+            transaction.push("EXEC");
+            let what = transaction.join("; ");
+            for reply in a.call_all(transaction) {
+                assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
+            }
+            // Asked for in the turn of the transaction or after it, as it happens.
+            d.ask(&format!("{name} D PX 600000 BLOCK 0"));
+            assert_eq!(d.reply().grant().holds, 1, "{what}");
+            assert_eq!(there.owner(name).as_deref(), Some("D"), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_grant_whose_owner_asks_again_is_its_own_whatever_has_become_of_the_name() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let mut b = server.client();
+    let kill = format!("CLIENT KILL ID {}", b.id());
+    b.ask("lock B PX 600000 BLOCK 0 HOLDS 1");
+    a.see_waiters("lock", 1);
+    let replies =
+        a.transact(["LOCK.RELEASE lock A", "RENAME lock other", &kill, "LOCK.ACQUIRE other B HOLDS 1"]);
+    assert_eq!(replies[3].grant().holds, 1);
+    // A turn of the event loop later, and two.
+    for _ in 0..2 {
+        assert_eq!(a.owner("other").as_deref(), Some("B"));
+    }
+    let mut c = server.client();
+    c.ask("other C BLOCK 0");
+    a.see_waiters("other", 1);
+    assert_eq!(a.owner("other").as_deref(), Some("B"));
+}

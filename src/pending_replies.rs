@@ -1,0 +1,191 @@
+//! Replies that have been decided and not been given: to clients whose wait has ended.
+//!
+//! A wait ends with a decision, and the client is answered at the end of that turn of the event loop. In between other modules
+//! hear of the change, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed connection.
+//!
+//! ```text
+//! waiting  -- decided -->  pending  -- the client is there --> answered
+//!    |                        |
+//!    | the client leaves      | the client leaves
+//!    v                        v
+//!   gone                gone; a hold that it was granted is passed on
+//! ```
+//!
+//! A reply is pending from within the decision on, so there is no moment in which a client stands neither in its line nor here.
+//! It is known by the handle of its client, which the server frees only after the reply has left this place.
+//!
+//! What may happen to the lock meanwhile costs the grants themselves nothing. It is noted by the token of the tenure, and
+//! forgotten when no reply is pending: that the owner has repeated its request, so that the hold is its own though the client
+//! that asked before has left; and where the lock has gone by RENAME or MOVE.
+
+use crate::client::Client;
+use crate::waiters::LockName;
+use lockward_core::{ById, Db, FencingToken, Lock, Outcome, Owner};
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+
+/// How a wait has ended: what its client is to be answered.
+pub struct PendingReply {
+    /// The client.
+    pub client: Client,
+    /// Who is granted the lock, or is not.
+    pub owner: Owner,
+    /// How the wait has ended.
+    pub outcome: Outcome,
+    /// The lock, where the wait has ended with a decision on it. None once the owner has claimed what it grants.
+    lock: Option<LockName>,
+    /// How many decisions there were before.
+    number: u64,
+}
+
+impl PendingReply {
+    /// The tenure of the hold that it grants, if it grants one.
+    fn granted(&self) -> Option<FencingToken> {
+        if let Outcome::Granted(grant) = self.outcome
+            && grant.counted
+        {
+            Some(grant.token)
+        } else {
+            None
+        }
+    }
+
+    /// Whether it grants a hold that is passed on if the client has left.
+    pub fn may_be_passed_on(&self) -> bool {
+        self.lock.is_some() && self.granted().is_some()
+    }
+}
+
+/// A hold whose client left before it was answered.
+pub struct Undelivered {
+    /// Where the lock is now.
+    pub lock: LockName,
+    /// Who was granted it.
+    pub owner: Owner,
+    /// The tenure.
+    pub token: FencingToken,
+    number: u64,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct PendingReplies {
+    replies: HashMap<Client, PendingReply, ById>,
+    undelivered: VecDeque<Undelivered>,
+    decisions: u64,
+    /// For a tenure: holds that were granted by so many decisions belong to its owner, whoever has left.
+    claimed: HashMap<FencingToken, u64, ById>,
+    /// For a tenure: where its lock is now.
+    moved: HashMap<FencingToken, LockName, ById>,
+}
+
+impl PendingReplies {
+    /// A wait has ended.
+    pub fn add(&mut self, client: Client, owner: Owner, outcome: Outcome, lock: Option<LockName>) {
+        self.decisions = self.decisions.wrapping_add(1);
+        let reply = PendingReply { client, owner, outcome, lock, number: self.decisions };
+        self.replies.insert(client, reply);
+    }
+
+    /// The reply for a client, which is pending no more.
+    pub fn take(&mut self, client: Client) -> Option<PendingReply> {
+        const KEPT: usize = 64;
+        let mut reply = self.replies.remove(&client)?;
+        if let Some(token) = reply.granted() {
+            if self.claims(token, reply.number) {
+                reply.lock = None;
+            } else if let Some(lock) = self.moved.get(&token) {
+                reply.lock = Some(lock.clone());
+            }
+        }
+        if self.replies.is_empty() {
+            self.replies.shrink_to(KEPT);
+            self.settle();
+        }
+        Some(reply)
+    }
+
+    /// The client of a reply that was taken has left: a hold that it grants is to be passed on.
+    pub fn leave_undelivered(&mut self, reply: PendingReply) {
+        if let (Some(token), Some(lock)) = (reply.granted(), reply.lock) {
+            self.undelivered.push_back(Undelivered { lock, owner: reply.owner, token, number: reply.number });
+        }
+    }
+
+    fn claims(&self, token: FencingToken, number: u64) -> bool {
+        !self.claimed.is_empty() && self.claimed.get(&token).is_some_and(|claimed| number <= *claimed)
+    }
+
+    /// Takes a hold that is to be passed on, with the lock as it is called now.
+    pub fn next_undelivered(&mut self) -> Option<Undelivered> {
+        let next = loop {
+            let Some(mut next) = self.undelivered.pop_front() else { break None };
+            if !self.claims(next.token, next.number) {
+                if let Some(lock) = self.moved.get(&next.token) {
+                    next.lock = lock.clone();
+                }
+                break Some(next);
+            }
+        };
+        if next.is_none() {
+            self.settle();
+        }
+        next
+    }
+
+    /// Puts back a hold that cannot be passed on now.
+    pub fn put_back(&mut self, undelivered: Undelivered) {
+        self.undelivered.push_back(undelivered);
+    }
+
+    /// Whether holds are to be passed on.
+    pub fn has_undelivered(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    /// Whether there is nothing here that a lock's fate may matter to.
+    pub fn is_empty(&self) -> bool {
+        self.replies.is_empty() && self.undelivered.is_empty()
+    }
+
+    /// The owner of a tenure has repeated its request, and is told that it holds the lock: every hold of it that was granted so
+    /// far is the owner's, though the client that asked for it has left without an answer.
+    #[inline]
+    pub fn claim(&mut self, token: FencingToken) {
+        if !self.is_empty() {
+            self.claimed.insert(token, self.decisions);
+        }
+    }
+
+    /// A lock goes by another name now.
+    pub fn moved(&mut self, lock: &Lock, to: &LockName) {
+        if !self.is_empty() {
+            self.moved.extend(lock.holders().map(|holder| (holder.token, to.clone())));
+        }
+    }
+
+    /// Two databases have been exchanged.
+    pub fn swap(&mut self, one: Db, other: Db) {
+        let locks = self.replies.values_mut().filter_map(|reply| reply.lock.as_mut());
+        let locks = locks.chain(self.undelivered.iter_mut().map(|undelivered| &mut undelivered.lock));
+        locks.chain(self.moved.values_mut()).for_each(|(db, _)| *db = db.swapped(one, other));
+    }
+
+    /// This server decides nothing any more: it passes nothing on.
+    pub fn drop_undelivered(&mut self) {
+        self.undelivered.clear();
+        self.settle();
+    }
+
+    /// Forgets what was noted of tenures once nothing is pending.
+    fn settle(&mut self) {
+        if self.is_empty() {
+            if !self.claimed.is_empty() {
+                mem::take(&mut self.claimed);
+            }
+            if !self.moved.is_empty() {
+                mem::take(&mut self.moved);
+            }
+        }
+    }
+}

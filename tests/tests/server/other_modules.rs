@@ -1,0 +1,175 @@
+//! Another module runs commands in the midst of ours, when it hears of an event: nobody is forgotten, and no lock is lost.
+
+use lockward_tests::{Client, Reply, Server, Setup, eventually};
+
+/// A server with a module that runs a command when it hears of an event.
+fn start() -> Server {
+    Setup::new().beside_another().start()
+}
+
+/// Has the other module run `command` when it hears of `event` for the first time.
+#[track_caller]
+fn at(client: &mut Client, event: &str, command: &str) {
+    assert_eq!(client.call(format!("EMPTY.MEDDLE {event} {command}")).text(), "OK");
+}
+
+/// A client that waits for `lock`, and its id.
+fn waiter_with_id(server: &Server, owner: &str) -> (Client, i64) {
+    let mut waiter = server.client();
+    let id = waiter.id();
+    waiter.ask(&format!("lock {owner} PX 600000 BLOCK 0"));
+    server.client().see_waiters("lock", 1);
+    (waiter, id)
+}
+
+/// What may free the lock that A holds, and the event in which another module is heard.
+const FREED: [(&str, &str); 4] = [
+    ("LOCK.RELEASE lock A", "lock.released"),
+    ("LOCK.RELEASE lock A", "lock.acquired"),
+    ("DEL lock", "new"),
+    ("DEL lock", "lock.acquired"),
+];
+
+#[test]
+fn a_waiter_that_is_killed_while_it_is_granted_the_lock_passes_it_on() {
+    let server = start();
+    let mut a = server.client();
+    for (command, event) in FREED {
+        a.acquire("lock A PX 600000");
+        let (mut b, id) = waiter_with_id(&server, "B");
+        let mut c = server.waiter("lock C PX 600000 BLOCK 0");
+        at(&mut a, event, &format!("CLIENT KILL ID {id}"));
+        a.call(command);
+        assert_eq!(c.reply().grant().holds, 1, "{command}, killed at {event}");
+        eventually("the waiter is gone", || b.is_closed());
+        assert_eq!(a.owner("lock").as_deref(), Some("C"), "{command}, killed at {event}");
+        assert_eq!(c.call("LOCK.RELEASE lock C"), Reply::Int(0));
+    }
+}
+
+#[test]
+fn a_waiter_that_is_unblocked_while_it_is_granted_the_lock_has_it_or_passes_it_on() {
+    let server = start();
+    let mut a = server.client();
+    for (how, (command, event)) in
+        ["TIMEOUT", "ERROR"].into_iter().flat_map(|how| FREED.map(|row| (how, row)))
+    {
+        a.acquire("lock A PX 600000");
+        let (mut b, id) = waiter_with_id(&server, "B");
+        let mut c = server.waiter("lock C PX 600000 BLOCK 0");
+        at(&mut a, event, &format!("CLIENT UNBLOCK {id} {how}"));
+        a.call(command);
+        let which = format!("{command}, unblocked at {event} with {how}");
+        // Servers that cannot unblock it leave it alone.
+        match b.reply() {
+            Reply::NullArray => {}
+            Reply::Error(text) => assert!(text.starts_with("UNBLOCKED"), "{which}: {text}"),
+            granted => {
+                assert_eq!(granted.grant().holds, 1, "{which}");
+                assert_eq!(b.call("LOCK.RELEASE lock B"), Reply::Int(0), "{which}");
+            }
+        }
+        assert_eq!(c.reply().grant().holds, 1, "{which}");
+        assert_eq!(a.owner("lock").as_deref(), Some("C"), "{which}");
+        assert_eq!(c.call("LOCK.RELEASE lock C"), Reply::Int(0));
+    }
+}
+
+#[test]
+fn every_wait_of_an_owner_that_is_killed_while_it_is_granted_the_lock_is_taken_back() {
+    let server = start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let (_b, id) = waiter_with_id(&server, "B");
+    let mut again = server.waiter("lock B PX 600000 BLOCK 0");
+    let _c = server.waiter("lock C BLOCK 0");
+    at(&mut a, "lock.released", &format!("CLIENT KILL ID {id}"));
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(again.reply().grant().holds, 2);
+    eventually("the hold of the dead client is taken back", || a.holder("lock").holds == 1);
+    assert_eq!(a.queue("lock"), ["C"]);
+}
+
+#[test]
+fn a_client_that_joins_the_queue_of_a_lock_that_has_just_been_freed_is_granted_it() {
+    let server = start();
+    let (mut a, mut c) = (server.client(), server.client());
+    a.acquire("lock A PX 600000");
+    let mut b = server.waiter("lock B PX 600000 BLOCK 0");
+    at(&mut a, "lock.acquired", "DEL lock");
+    // In one turn of the event loop: C's own command finds that A's lease is over, and B gets the lock.
+    c.send_all(["LOCK.RENEW lock A PX 20", "DEBUG SLEEP 0.1", "LOCK.ACQUIRE lock C PX 600000 BLOCK 0"]);
+    c.reply().int();
+    c.reply();
+    assert_eq!(b.reply().grant().holds, 1);
+    assert_eq!(c.reply().grant().holds, 1);
+    assert_eq!(a.owner("lock").as_deref(), Some("C"));
+}
+
+#[test]
+fn a_held_lock_is_kept_though_another_module_acts_as_it_hears_of_its_eviction() {
+    let server = start();
+    let mut a = server.client();
+    // The other module listens before Lockward does.
+    at(&mut a, "evicted", "INCR evictions");
+    a.call("CONFIG SET maxmemory-policy allkeys-random");
+    for round in 0..10 {
+        let names: Vec<String> = (0..20).map(|number| format!("lock-{round}-{number}")).collect();
+        a.call_all(names.iter().map(|name| format!("LOCK.ACQUIRE {name} A PX 600000")));
+        at(&mut a, "evicted", "INCR evictions");
+        a.call("CONFIG SET maxmemory 1");
+        for name in &names {
+            assert_eq!(a.owner(name).as_deref(), Some("A"), "{name}");
+        }
+        a.call("CONFIG SET maxmemory 0");
+        assert_eq!(a.call(format!("EXISTS {}", names.join(" "))), Reply::Int(0), "all are evicted");
+        a.call_all(names.iter().map(|name| format!("LOCK.RELEASE {name} A")));
+    }
+}
+
+#[test]
+fn an_event_in_which_the_database_is_flushed_leaves_nobody_waiting_for_a_free_lock() {
+    for event in ["lock.released", "lock.acquired"] {
+        let server = start();
+        let mut a = server.client();
+        a.acquire("lock A PX 600000");
+        let [mut b, mut c] =
+            ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} PX 600000 BLOCK 0")));
+        at(&mut a, event, "FLUSHALL");
+        a.call("LOCK.RELEASE lock A");
+        assert_eq!(b.reply().grant().holds, 1, "{event}");
+        assert_eq!(c.reply().grant().holds, 1, "{event}");
+        assert_eq!(a.owner("lock").as_deref(), Some("C"), "{event}");
+    }
+}
+
+#[test]
+fn a_lock_that_another_module_deletes_as_it_hears_of_ours_goes_to_who_waits() {
+    let server = Setup::new().beside_another().start();
+    let mut a = server.client();
+    for event in ["lock.released", "lock.acquired"] {
+        a.acquire("lock A PX 600000");
+        a.acquire("other A PX 600000");
+        let mut b = server.waiter("other B BLOCK 0");
+        let mut c = server.waiter("lock C BLOCK 0");
+        assert_eq!(a.call(format!("EMPTY.MEDDLE {event} DEL other")).text(), "OK");
+        a.call("LOCK.RELEASE lock A");
+        for (client, lock, owner) in [(&mut b, "other", "B"), (&mut c, "lock", "C")] {
+            assert_eq!(client.reply().grant().holds, 1, "{lock} after {event}");
+            client.call(format!("LOCK.RELEASE {lock} {owner}"));
+        }
+    }
+}
+
+#[test]
+fn a_lock_that_another_module_deletes_as_it_hears_who_has_it_goes_to_the_next() {
+    let server = Setup::new().beside_another().start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let [mut b, mut c] = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} PX 600000 BLOCK 0")));
+    a.call("EMPTY.MEDDLE lock.acquired DEL lock");
+    a.call("LOCK.RELEASE lock A");
+    let first = b.reply().grant().token;
+    assert!(c.reply().grant().token > first);
+    assert_eq!(a.owner("lock").as_deref(), Some("C"));
+}
