@@ -99,7 +99,7 @@ fn a_step_back_stretches_no_lease() {
 fn a_step_back_stalls_no_wait_limit() {
     let (mut clock, server) = start();
     server.client().acquire("lock A");
-    let mut b = server.waiter("lock B BLOCK 300");
+    let mut b = server.waiter("lock B BLOCK 2000");
     clock.back(HOUR);
     assert_eq!(b.reply(), Reply::NullArray);
     assert_eq!(server.client().call("LOCK.ACQUIRE lock B BLOCK 50"), Reply::NullArray);

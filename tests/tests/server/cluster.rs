@@ -223,7 +223,7 @@ fn while_a_slot_is_on_its_way_a_lock_that_has_gone_is_granted_only_where_it_goes
 fn where_a_slot_is_only_on_its_way_to_nothing_is_granted_in_the_background() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");
-    from.client().acquire("lock A PX 300");
+    from.client().acquire("lock A PX 2000");
     let moving = cluster.begin_to_move(slot_of("lock"), to);
     moving.carry_all();
     let mut b = to.client();
@@ -307,7 +307,7 @@ fn a_wait_is_sent_away_with_its_slot_where_writes_are_refused_too() {
 fn no_waiter_is_granted_a_lock_whose_slot_is_gone() {
     let node = node_with_all_slots(Setup::new());
     let mut a = node.client();
-    a.acquire("lock A PX 600");
+    a.acquire("lock A PX 2000");
     let slot = slot_of("lock");
     assert_eq!(a.call("CLUSTER KEYSLOT lock"), Reply::Int(slot.into()));
     let mut b = node.waiter("lock B BLOCK 0 PX 600000");

@@ -150,8 +150,9 @@ fn a_lease_that_ends_without_a_waiter_is_sent_as_a_deletion() {
 #[test]
 fn a_lease_that_ends_with_a_waiter_is_one_effect_for_the_grant() {
     let (server, mut a, mut b) = Server::start_contended();
-    a.call("LOCK.RENEW lock A PX 300").int();
     let mut stream = ReplicationStream::attach(&server);
+    a.call("LOCK.RENEW lock A PX 300").int();
+    assert_eq!(stream.next_command()[0], b"LOCK._APPLY", "the renewal");
     b.reply().grant();
     let commands = stream.commands(&mut a);
     let sent: Vec<String> = names(&commands)
@@ -291,9 +292,8 @@ fn what_is_sent_is_exactly_what_has_changed() {
         format!("{next} holds 2"),
     ];
     assert_eq!(changes(&stream.next_command()), handed_over);
-    a.call("LOCK.RENEW lock B PX 300");
     // So that it is the module that ends the lease.
-    a.call("PERSIST lock");
+    a.call_all(["LOCK.RENEW lock B PX 300", "PERSIST lock"]);
     let last = c.reply().grant().token;
     assert_eq!(changes(&stream.next_command()), [format!("B has {next}, holds 2, slots 1, lease 300")]);
     assert_eq!(stream.next_command(), [b"PERSIST".to_vec(), b"lock".to_vec()]);

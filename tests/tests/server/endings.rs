@@ -391,7 +391,7 @@ fn no_lock_is_granted_in_the_background_while_writes_are_paused() {
     for aof in ["no", "yes"] {
         let setup = Setup::new().config(&format!("appendonly {aof}"));
         let (server, mut a, mut b) = setup.start_contended();
-        let mut c = server.waiter("lock C BLOCK 300");
+        let mut c = server.waiter("lock C BLOCK 1500");
         a.transact(["LOCK.RENEW lock A PX 100", "CLIENT PAUSE 600000 WRITE"]);
         assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
         assert!(b.has_no_reply());
@@ -409,7 +409,7 @@ fn no_grant_is_passed_on_while_writes_are_paused() {
     b.ask("lock B BLOCK 0 PX 600000");
     a.see_waiters("lock", 1);
     let mut c = server.waiter("lock C BLOCK 0");
-    let mut d = server.waiter("lock D BLOCK 300");
+    let mut d = server.waiter("lock D BLOCK 1500");
     let kill = format!("CLIENT KILL ID {id}");
     a.transact(["LOCK.RELEASE lock A", "CLIENT PAUSE 600000 WRITE", &kill]);
     assert_eq!(d.reply(), Reply::NullArray, "time has gone by");
@@ -421,7 +421,7 @@ fn no_grant_is_passed_on_while_writes_are_paused() {
 #[test]
 fn no_lock_is_granted_in_the_background_while_replicas_are_missing() {
     let (server, mut a, mut b) = Server::start_contended();
-    let mut c = server.waiter("lock C BLOCK 300");
+    let mut c = server.waiter("lock C BLOCK 1500");
     a.transact(["LOCK.RENEW lock A PX 100", "CONFIG SET min-replicas-to-write 1"]);
     for command in ["LOCK.ACQUIRE other C", "LOCK.RELEASE lock A", "LOCK.RENEW lock A"] {
         assert_eq!(server.client().call(command).error_word(), "NOREPLICAS", "{command}");
@@ -442,7 +442,7 @@ fn no_lock_is_granted_in_the_background_while_snapshots_fail() {
     eventually("the snapshot has failed", || a.server_info("persistence", "rdb_last_bgsave_status") == "err");
     a.acquire("lock A PX 600000");
     let mut b = server.waiter("lock B BLOCK 0");
-    let mut c = server.waiter("lock C BLOCK 300");
+    let mut c = server.waiter("lock C BLOCK 1500");
     a.transact(["LOCK.RENEW lock A PX 100", "CONFIG SET stop-writes-on-bgsave-error yes"]);
     for command in ["LOCK.ACQUIRE other C", "LOCK.RELEASE lock A", "LOCK.RENEW lock A"] {
         assert_eq!(server.client().call(command).error_word(), "MISCONF", "{command}");

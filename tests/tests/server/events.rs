@@ -96,8 +96,7 @@ fn the_end_of_a_lease_that_a_command_finds_is_published_as_expired_once() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
-    a.acquire("lock A PX 50");
-    a.call("PERSIST lock");
+    a.call_all(["LOCK.ACQUIRE lock A PX 50", "PERSIST lock"]);
     let mut heard = listener(&server);
     eventually("the lease is over", || a.call("LOCK.RENEW lock A TOKEN 1").error().contains("free"));
     assert_events(&mut heard, &mut a, &["expired lock"]);

@@ -180,7 +180,7 @@ fn what_ended_in_quarantine_is_known_in_the_database_it_was_swapped_into() {
 fn a_holder_whose_key_was_evicted_restores_its_tenure_after_a_promotion() {
     let server = Server::start();
     let mut a = server.client();
-    let token = a.acquire("lock A PX 1000").token;
+    let token = a.acquire("lock A PX 20000").token;
     a.call("CONFIG SET lock.quarantine 600000");
     evict(&mut a);
     a.call("REPLICAOF 127.0.0.1 1");
@@ -319,7 +319,7 @@ fn a_renewal_that_a_promoted_replica_has_missed_is_made_up_for() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
     // As a replica knows the tenure that has missed its last renewal: with the lease before.
-    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 200"), Reply::Int(4_711));
+    assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
     // So that it is the module that ends the lease, as it does where somebody waits.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");

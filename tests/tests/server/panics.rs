@@ -85,7 +85,7 @@ fn in_the_unlinking_of_a_key() {
 #[test]
 fn in_a_notification() {
     let (server, mut a, _b) = probed(setup());
-    a.acquire("other A PX 50");
+    a.acquire("other A PX 1500");
     arm(&mut a, "notify");
     assert_contained(&server);
 }

@@ -136,7 +136,7 @@ fn a_hand_off_invalidates_what_a_client_has_cached() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut reader = server.client3();
     assert_eq!(reader.call("CLIENT TRACKING ON"), Reply::ok());
-    a.call("LOCK.RENEW lock A PX 500").int();
+    a.call("LOCK.RENEW lock A PX 2000").int();
     reader.call("LOCK.INFO lock");
     b.reply().grant();
     assert_eq!(reader.push().items()[1], Reply::Array(vec![Reply::bulk("lock")]));

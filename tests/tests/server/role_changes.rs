@@ -27,7 +27,7 @@ struct Contended {
 }
 
 impl Contended {
-    /// The leases are renewed by `renewals`, and begin to end 100 ms later.
+    /// The leases are renewed by `renewals`, and begin to end 300 ms later.
     #[track_caller]
     fn on(server: &Server, then: impl FnOnce(&mut Client)) -> Self {
         let mut client = server.client();
@@ -38,10 +38,10 @@ impl Contended {
             waiter.ask(&format!("lock-{number} B BLOCK 0 PX 600000"));
         }
         let mut last = server.client();
-        last.ask("held B BLOCK 500");
+        last.ask("held B BLOCK 1500");
         client.see_blocked(i64::try_from(LOCKS).unwrap() + 1);
         // The leases must not end before what is to happen meanwhile has begun.
-        let renew = |number| format!("LOCK.RENEW lock-{number} A PX {}", 100 + 2 * number);
+        let renew = |number| format!("LOCK.RENEW lock-{number} A PX {}", 300 + 2 * number);
         client.send_all((0..LOCKS).map(renew));
         then(&mut client);
         Self { waiters, last }
@@ -103,7 +103,7 @@ fn nothing_is_granted_while_clients_are_paused() {
     for pause in ["WRITE", "ALL"] {
         let [primary, replica, last] = chain();
         let mut contended = Contended::on(&primary, |client| {
-            client.send(format!("CLIENT PAUSE 1000 {pause}"));
+            client.send(format!("CLIENT PAUSE 3000 {pause}"));
             read_all(client);
             assert_eq!(client.reply(), Reply::ok());
         });
@@ -161,7 +161,7 @@ fn a_forced_failover_grants_nothing_meanwhile() {
     let port = replica.port();
     replica.freeze();
     let mut contended = Contended::on(&primary, |client| {
-        client.send(format!("FAILOVER TO 127.0.0.1 {port} FORCE TIMEOUT 800"));
+        client.send(format!("FAILOVER TO 127.0.0.1 {port} FORCE TIMEOUT 2500"));
         read_all(client);
         assert_eq!(client.reply(), Reply::ok());
     });

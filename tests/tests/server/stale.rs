@@ -104,7 +104,7 @@ fn holders_get_back_from_a_promoted_replica_in_quarantine_what_it_has_missed() {
     let mut a = primary.client();
     see_replicas(&mut a);
     assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
-    let renewed = a.acquire("renewed A PX 1000").token;
+    let renewed = a.acquire("renewed A PX 3000").token;
     let released = a.acquire("released A PX 600000").token;
     let passed_on = a.acquire("passed-on A PX 600000").token;
     replica.see_in_sync_with(&primary);

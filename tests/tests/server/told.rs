@@ -128,7 +128,7 @@ const CASES: &[Case] = &[
     ("Its owner acquires it again.", || told(held, held)),
     ("A repeated LOCK.ACQUIRE extends the lease.", || {
         told(
-            |client| _ = client.acquire("lock A PX 1000 HOLDS 1"),
+            |client| _ = client.acquire("lock A PX 20000 HOLDS 1"),
             |client| {
                 client.acquire("lock A PX 600000 HOLDS 1");
             },

@@ -208,14 +208,14 @@ fn a_waiter_that_joins_or_leaves_does_not_abort_the_transaction() {
 #[test]
 fn a_hand_off_in_the_background_aborts_the_transaction() {
     let (server, mut a, mut b) = Server::start_contended();
-    a.call("LOCK.RENEW lock A PX 500").int();
+    a.call("LOCK.RENEW lock A PX 2000").int();
     assert!(!comes_through(&server, |_| assert_eq!(b.reply().grant().holds, 1)));
 }
 
 #[test]
 fn a_lease_that_ends_aborts_the_transaction() {
     let server = Server::start();
-    server.client().acquire("lock A PX 500");
+    server.client().acquire("lock A PX 2000");
     let through = comes_through(&server, |client| {
         eventually("the lease is over", || client.info("lock").is_none());
     });
