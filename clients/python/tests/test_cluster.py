@@ -43,7 +43,7 @@ def in_order(client: redis.Redis) -> bool:
 
 def test_a_cluster(nodes: Any) -> None:
     cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
-    mine, elsewhere = Lock(cluster, NAME, lease=1), Lock(cluster, "b", lease=1)
+    mine, elsewhere = Lock(cluster, NAME, lease=2), Lock(cluster, "b", lease=2)
     assert mine.acquire() and elsewhere.acquire()
     assert holders(direct, NAME) and holders(nodes[0].client(), "b")
     granted = threading.Event()
@@ -100,7 +100,7 @@ def test_a_cluster_in_asyncio(nodes: Any) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_slot_that_the_map_lacks_is_looked_up_anew(nodes: Any) -> None:
     cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
-    lock, granted = Lock(cluster, NAME, lease=1), threading.Event()
+    lock, granted = Lock(cluster, NAME, lease=2), threading.Event()
     lacks(cluster)
     assert lock.acquire()
     before = renewals(direct)
@@ -130,7 +130,7 @@ def test_a_slot_that_the_map_lacks_is_looked_up_anew_in_asyncio(nodes: Any) -> N
         cluster = AsyncCluster(host="127.0.0.1", port=nodes[0].port)
         try:
             await cluster.initialize()
-            lock, other = (lockward.asyncio.Lock(cluster, NAME, lease=1) for _ in range(2))
+            lock, other = (lockward.asyncio.Lock(cluster, NAME, lease=2) for _ in range(2))
             lacks(cluster)
             assert await lock.acquire()
             before = renewals(direct)
@@ -161,7 +161,7 @@ def test_a_slot_that_moves_takes_its_lock_along(nodes: Any) -> None:
     slot = cluster.keyslot(name)
     source, target = (node.client() for node in nodes)
     ids = [client.execute_command("CLUSTER", "MYID").decode() for client in (source, target)]
-    lock, granted = Lock(cluster, name, lease=1), threading.Event()
+    lock, granted = Lock(cluster, name, lease=2), threading.Event()
     lock.acquire()
     assert holders(source, name)
 

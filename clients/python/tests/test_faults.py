@@ -131,7 +131,7 @@ PROGRAM = """
 import lockward, redis, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 client = redis.Redis(port=int(sys.argv[1]))
-lock = lockward.Lock(client, "a", lease=0.5)
+lock = lockward.Lock(client, "a", lease=1.5)
 print("asking", flush=True)
 lock.acquire()
 print(lock.fencing_token, flush=True)

@@ -213,7 +213,7 @@ def test_a_timeout_is_the_end(client: redis.Redis) -> None:
 
 
 def test_without_a_timeout_the_lease_is_renewed(client: redis.Redis) -> None:
-    lock = Lock(client, "a", lease=1)
+    lock = Lock(client, "a", lease=2)
     lock.acquire()
     lost = lock.lost
     renewals = client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"]
@@ -431,7 +431,7 @@ def test_the_children_of_a_fork_are_other_owners(client: redis.Redis) -> None:
                 each.release()
             except LockNotOwnedError:
                 seen.append("not owned")
-        mine = Lock(client, "c", lease=1)
+        mine = Lock(client, "c", lease=2)
         mine.acquire()
         calls = client.info("commandstats")["cmdstat_lock.renew"]["calls"]
         eventually(lambda: client.info("commandstats")["cmdstat_lock.renew"]["calls"] > calls + 5)
