@@ -166,7 +166,7 @@ fn the_lease_is_renewed_while_the_command_runs() {
 #[test]
 fn a_lost_lock_ends_the_command() {
     let server = Server::start();
-    let mut run = Run::start(&url(&server), &["--lease", "600ms", "k", "-c", "echo $$; exec sleep 600"]);
+    let mut run = Run::start(&url(&server), &["--lease", "1500ms", "k", "-c", "echo $$; exec sleep 600"]);
     let pid = run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
     assert_eq!(run.code(), Some(121));
@@ -187,7 +187,7 @@ fn a_server_that_is_gone_for_a_lease_ends_the_command() {
 fn a_command_that_does_not_heed_it_is_killed_with_all_it_has_started() {
     let server = Server::start();
     let arguments =
-        ["--lease", "600ms", "--grace", "100ms", "k", "-c", "trap '' TERM; sleep 600 & echo $$ $!; wait"];
+        ["--lease", "1500ms", "--grace", "100ms", "k", "-c", "trap '' TERM; sleep 600 & echo $$ $!; wait"];
     let mut run = Run::start(&url(&server), &arguments);
     let pids = run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
@@ -199,7 +199,7 @@ fn a_command_that_does_not_heed_it_is_killed_with_all_it_has_started() {
 fn what_heeds_it_has_time_to_end() {
     let server = Server::start();
     let command = "trap 'echo ending; exit 3' TERM; echo on; while :; do sleep 0.05; done";
-    let mut run = Run::start(&url(&server), &["--lease", "600ms", "--grace", "1h", "k", "-c", command]);
+    let mut run = Run::start(&url(&server), &["--lease", "1500ms", "--grace", "1h", "k", "-c", command]);
     run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
     assert_eq!(run.line(), "ending");
