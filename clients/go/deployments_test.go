@@ -109,7 +109,7 @@ func TestACluster(t *testing.T) {
 	keys := [3]string{"b", "c", "a"} // in slots 3300, 7365 and 15495
 	var locks [3]*lockward.Lock
 	for i, key := range keys {
-		locks[i] = acquire(t, client, key, lockward.WithLease(time.Second))
+		locks[i] = acquire(t, client, key, lockward.WithLease(2*time.Second))
 		if holders, _ := nodes[i].info(key); len(holders) != 1 {
 			t.Fatal(key, "is not there")
 		}

@@ -117,7 +117,7 @@ func TestAWaiterWhoseConnectionBreaksWaitsOn(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	p := startProxy(t, s.addr, func(string) fate { return heard })
-	patience := 300 * time.Millisecond
+	patience := time.Second
 	client := newClient(t, through(t, p), lockward.WithPatience(patience), lockward.WithResponseLimit(patience/3))
 	lock := acquire(t, client, "k")
 	granted, _ := acquiring(t.Context(), client, "k")
@@ -282,7 +282,7 @@ func TestAWaitLimitHoldsThoughTheServerStandsStill(t *testing.T) {
 	s := startServer(t)
 	client := newClient(t, s.client(), lockward.WithResponseLimit(200*time.Millisecond))
 	lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, failed := acquiring(ctx, client, "k")
 	s.waitFor("k", 1)

@@ -14,8 +14,8 @@ import (
 	"lockward"
 )
 
-// often has a server where somebody waits asked every 600 ms whether it is there.
-var often = lockward.WithResponseLimit(100 * time.Millisecond)
+// often has a server where somebody waits asked every 1.5 s whether it is there.
+var often = lockward.WithResponseLimit(250 * time.Millisecond)
 
 // An admin asks a server on one connection that stays.
 type admin struct {
@@ -116,7 +116,7 @@ func TestAWaiterStaysThoughASentinelStandsStill(t *testing.T) {
 			if now := place(admin.waiter()); now != first {
 				t.Fatal(first, now)
 			}
-			return time.Since(still) > 2*time.Second
+			return time.Since(still) > 4*time.Second
 		})
 		sentinel.resume()
 	}
