@@ -65,7 +65,7 @@ for (const library of LIBRARIES) {
     test("a waiter whose connection is cut waits on", async () => {
       const { lockward, proxy } = await through();
       const holder = await new Lockward(server.ioredis()).acquire("cut");
-      const limited = assert.rejects(lockward.acquire("cut", { waitLimit: 1_500 }), LockBusy);
+      const limited = assert.rejects(lockward.acquire("cut", { waitLimit: 4_000 }), LockBusy);
       const waiting = lockward.acquire("cut");
       for (let round = 0; round < 3; round += 1) {
         await eventually(async () => (await server.waiters("cut")) >= 1);

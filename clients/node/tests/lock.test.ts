@@ -144,7 +144,7 @@ for (const library of LIBRARIES) {
     });
 
     test("the lease is renewed, and no longer than it is held", async () => {
-      const lock = await lockward.acquire("renewed", { lease: 900 });
+      const lock = await lockward.acquire("renewed", { lease: 2_000 });
       const before = await server.calls("lock.renew");
       await eventually(async () => (await server.calls("lock.renew")) > before + 3);
       assert(lock.held);
@@ -174,7 +174,7 @@ for (const library of LIBRARIES) {
     });
 
     test("a lease that is refused is not renewed by", async () => {
-      const lock = await lockward.acquire("refused", { lease: 900 });
+      const lock = await lockward.acquire("refused", { lease: 2_000 });
       await assert.rejects(lock.renew(Number.MAX_SAFE_INTEGER), { name: "LockRefused", code: "ERR" });
       const before = await server.calls("lock.renew");
       await eventually(async () => lock.signal.aborted || (await server.calls("lock.renew")) > before + 4);
@@ -184,7 +184,7 @@ for (const library of LIBRARIES) {
 
     test("one client renews hundreds of locks", async () => {
       const locks = await Promise.all(
-        Array.from({ length: 300 }, (_, at) => lockward.acquire(`of ${at}`, { lease: 900 })),
+        Array.from({ length: 300 }, (_, at) => lockward.acquire(`of ${at}`, { lease: 3_000 })),
       );
       const before = await server.calls("lock.renew");
       await eventually(async () => (await server.calls("lock.renew")) > before + 299);

@@ -131,7 +131,7 @@ describe("who waits", { concurrency: 6 }, () => {
       const server = await Server.start();
       const proxy = await LossyProxy.start(server.port);
       after(() => proxy.close());
-      const patience = 300;
+      const patience = 1_000;
       const lockward = new Lockward(await library.client(server, proxy.port), { patience });
       const { ask, place } = admin(server);
       await ask("LOCK.ACQUIRE", "k", "another");
