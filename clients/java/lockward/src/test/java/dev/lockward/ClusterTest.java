@@ -59,7 +59,7 @@ class ClusterTest {
 
     @Test
     void locksAreWhereTheirSlotsAre() throws Exception {
-        try (LockwardClient client = client().lease(Duration.ofSeconds(1)).build()) {
+        try (LockwardClient client = client().lease(Duration.ofSeconds(2)).build()) {
             for (int i = 0; i < 3; i++) {
                 Server node = NODES.get(i);
                 String name = on(i, "a");
@@ -118,7 +118,7 @@ class ClusterTest {
         Object from = source.call("CLUSTER", "MYID").get(0);
         Object to = target.call("CLUSTER", "MYID").get(0);
         AtomicInteger losses = new AtomicInteger();
-        try (LockwardClient client = client().lease(Duration.ofSeconds(1)).build();
+        try (LockwardClient client = client().lease(Duration.ofSeconds(2)).build();
                 LockwardClient late = client().build()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();

@@ -29,7 +29,7 @@ class FaultTest {
         List<LockLostException> all = new ArrayList<>();
         CountDownLatch told = new CountDownLatch(2);
         try (LockwardClient client = shared.builder()
-                .lease(Duration.ofMillis(500))
+                .lease(Duration.ofMillis(1500))
                 .onLost(loss -> {
                     all.add(loss);
                     told.countDown();
@@ -128,7 +128,7 @@ class FaultTest {
         CountDownLatch hang = new CountDownLatch(1);
         AtomicInteger told = new AtomicInteger();
         try (LockwardClient client =
-                shared.builder().lease(Duration.ofSeconds(1)).build()) {
+                shared.builder().lease(Duration.ofSeconds(2)).build()) {
             LockwardLock kept = client.getLock(name + ":kept");
             kept.lock();
             LockwardLock lost = client.getLock(name);
@@ -219,7 +219,7 @@ class FaultTest {
         try (LockwardClient client = shared.client()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
-            Running<Boolean> waiter = Threads.start(() -> lock.tryLock(1500, TimeUnit.MILLISECONDS));
+            Running<Boolean> waiter = Threads.start(() -> lock.tryLock(4, TimeUnit.SECONDS));
             eventually(() -> shared.waiters(name) == 1);
             shared.call("CLIENT", "KILL", "ID", shared.queue(name).get(0));
             eventually(() -> shared.waiters(name) == 1);

@@ -29,7 +29,7 @@ class PauseTest {
         public static void main(String[] args) throws Exception {
             CountDownLatch lost = new CountDownLatch(1);
             try (LockwardClient client = LockwardClient.builder(Server.uri(Integer.parseInt(args[0])))
-                    .lease(Duration.ofMillis(500))
+                    .lease(Duration.ofMillis(1500))
                     .patience(Duration.ofMinutes(1))
                     .build()) {
                 LockwardLock lock = client.getLock(args[1]);

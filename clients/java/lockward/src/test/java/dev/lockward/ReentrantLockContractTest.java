@@ -268,8 +268,12 @@ class ReentrantLockContractTest {
         void aTimedTryThatEndedLeavesTheLockToOthers() throws Exception {
             lock.lock();
             Running<Boolean> gone = Threads.start(() -> lock.tryLock(50, TimeUnit.MILLISECONDS));
-            Running<Boolean> waiter = waiting(lock::lock);
+            Running<Boolean> waiter = Threads.run(() -> {
+                lock.lock();
+                lock.unlock();
+            });
             assertFalse(gone.join());
+            Server.eventually(() -> lock.waiters() == 1);
             lock.unlock();
             assertTrue(waiter.join());
         }

@@ -34,7 +34,7 @@ class SentinelTest {
                     RedisURI.Builder.sentinel("127.0.0.1", sentinel.port, "it").build();
             AtomicInteger losses = new AtomicInteger();
             try (LockwardClient client =
-                    Server.builder(uri).patience(Duration.ofSeconds(4)).build()) {
+                    Server.builder(uri).patience(Duration.ofSeconds(10)).build()) {
                 LockwardLock lock = client.getLock("a");
                 lock.lock();
                 lock.onLost(loss -> losses.incrementAndGet());
