@@ -17,7 +17,7 @@ const PATROL: Span = match Span::from_millis(100) {
 };
 
 /// How soon a round goes on that did not look at all keys at once.
-const BETWEEN_SLICES: Span = match Span::from_millis(4) {
+const BETWEEN_SLICES: Span = match Span::from_millis(7) {
     Some(span) => span,
     None => Span::MAX,
 };

@@ -163,7 +163,8 @@ pub struct WaitingRoom<H> {
     by_handle: HashMap<H, (LineId, Place), ById>,
     limits: BTreeSet<(Instant, LineId, Place)>,
     due: BTreeSet<(Instant, LineId)>,
-    in_turn: BTreeSet<LineId>,
+    /// With their names, so that a round need not look for each line.
+    in_turn: BTreeMap<LineId, (Db, Rc<[u8]>)>,
     owners: RandomState,
     /// The line that was last asked for by its name: one command asks several times.
     asked_last: Cell<LineId>,
@@ -187,7 +188,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             by_handle: HashMap::default(),
             limits: BTreeSet::new(),
             due: BTreeSet::new(),
-            in_turn: BTreeSet::new(),
+            in_turn: BTreeMap::new(),
             owners: RandomState::new(),
             asked_last: Cell::new(LineId(0)),
             next_line: 0,
@@ -403,10 +404,10 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     }
 
     /// The lines behind `last` in a round through all with a key of at most [`LONGEST_PATROLLED`] bytes, in the order in which
-    /// they were opened.
-    pub fn after(&self, last: Option<LineId>) -> impl Iterator<Item = LineId> {
+    /// they were opened: each with its database and key.
+    pub fn after(&self, last: Option<LineId>) -> impl Iterator<Item = (LineId, (Db, Rc<[u8]>))> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.in_turn.range((begin, Bound::Unbounded)).copied()
+        self.in_turn.range((begin, Bound::Unbounded)).map(|(line, name)| (*line, name.clone()))
     }
 
     fn open(&mut self, db: Db, key: &[u8]) -> LineId {
@@ -419,7 +420,7 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (Queue::new(), HashMap::default());
         if key.len() <= LONGEST_PATROLLED {
-            self.in_turn.insert(id);
+            self.in_turn.insert(id, (db, Rc::clone(&key)));
         }
         self.lines.insert(id, Line { db, key, waiters, by_owner, due: None, looked_up: None });
         id
