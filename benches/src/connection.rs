@@ -4,6 +4,7 @@
 //! then there is a minus in it (an error, a null, a number below zero), and that ends the benchmark.
 
 use crate::request::request;
+use crate::resp::{Reply, decode};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -61,6 +62,19 @@ impl Connection {
         };
         assert!(expected(bytes), "not the expected reply: {}", bytes.escape_ascii());
         bytes.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// Reads the next reply, and nothing of what follows it: for where the replies are not known beforehand.
+    pub fn reply(&mut self) -> Reply {
+        let mut read = Vec::new();
+        loop {
+            if let Some((reply, _)) = decode(&read).expect("a reply") {
+                return reply;
+            }
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).expect("a reply");
+            read.extend(byte);
+        }
     }
 
     /// Sends one command and reads the reply of so many lines.

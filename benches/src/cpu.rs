@@ -35,7 +35,8 @@ impl CpuClock {
         self.read()
     }
 
-    fn read(&self) -> Duration {
+    /// What the clock shows now. For a process that runs, the last milliseconds may be missing.
+    pub fn read(&self) -> Duration {
         let read = self.try_read();
         read.unwrap_or_else(|| {
             panic!("the CPU clock of process {}: {}", self.pid, io::Error::last_os_error())

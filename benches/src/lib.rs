@@ -37,3 +37,4 @@ pub mod resp;
 pub mod results;
 pub mod rounds;
 pub mod server;
+pub mod stalls;

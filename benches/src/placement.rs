@@ -41,16 +41,24 @@ pub fn be_client_of(place: Place) {
 }
 
 impl Place {
-    /// Its confinement. Which CPUs there are is settled at the first call.
+    /// The number of its CPU. Which CPUs there are is settled at the first call.
+    pub fn cpu(self) -> usize {
+        let cpu = match self {
+            Self::Together => allowed().first(),
+            Self::Apart => allowed().last(),
+        };
+        *cpu.expect("a CPU to run on")
+    }
+
+    /// Its confinement.
     pub(crate) fn confinement(self) -> Confinement {
-        let allowed = allowed();
-        let (cpu, policy) = match self {
-            Self::Together => (allowed.first(), libc::SCHED_BATCH),
-            Self::Apart => (allowed.last(), libc::SCHED_OTHER),
+        let policy = match self {
+            Self::Together => libc::SCHED_BATCH,
+            Self::Apart => libc::SCHED_OTHER,
         };
         let mut cpus = no_cpus();
         // SAFETY: a number that the kernel has given.
-        unsafe { libc::CPU_SET(*cpu.expect("a CPU to run on"), &mut cpus) };
+        unsafe { libc::CPU_SET(self.cpu(), &mut cpus) };
         Confinement { cpus, policy }
     }
 }
@@ -73,6 +81,11 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: reads a structure that outlives the call.
     unsafe { libc::sched_setscheduler(0, policy, &raw const priority) == 0 }
+}
+
+/// Lets the calling thread go before the other threads of this process, where that is allowed.
+pub fn go_before_own_threads() {
+    schedule(libc::SCHED_RR, 2);
 }
 
 /// Whether this process goes before its neighbours.

@@ -18,16 +18,39 @@ pub struct Report {
     pub plots: Vec<Plot>,
     /// By the name of a row, another limit than its own.
     limits: BTreeMap<String, f64>,
+    /// What was asked for: `STAGE` or `STAGE/CASE`, or nothing where all of it was.
+    asked: Vec<String>,
     begin: Instant,
     stage: String,
     shown: Instant,
 }
 
 impl Report {
-    /// An empty one. `limits` are put in the place of the targets of the rows they name.
-    pub fn new(limits: BTreeMap<String, f64>) -> Self {
+    /// An empty one. `limits` are put in the place of the targets of the rows they name. `asked` are the stages to be
+    /// run (`STAGE`), or single cases of them (`STAGE/CASE`); all, if there are none.
+    pub fn new(limits: BTreeMap<String, f64>, asked: Vec<String>) -> Self {
         let now = Instant::now();
-        Self { rows: Vec::new(), plots: Vec::new(), limits, begin: now, stage: String::new(), shown: now }
+        Self {
+            rows: Vec::new(),
+            plots: Vec::new(),
+            limits,
+            asked,
+            begin: now,
+            stage: String::new(),
+            shown: now,
+        }
+    }
+
+    /// Whether a stage was asked for, or a case of it.
+    pub fn is_stage_asked(&self, stage: &str) -> bool {
+        self.asked.is_empty() || self.asked.iter().any(|asked| asked.split('/').next() == Some(stage))
+    }
+
+    /// Whether a case of the present stage was asked for, or all of the stage.
+    pub fn is_asked(&self, case: &str) -> bool {
+        let stage = &self.stage;
+        self.asked.is_empty()
+            || [stage.clone(), format!("{stage}/{case}")].iter().any(|name| self.asked.contains(name))
     }
 
     /// How long it has taken so far.

@@ -64,6 +64,9 @@ pub struct Row {
     pub noise: f64,
     /// The middle half of what the rounds gave, round by round.
     pub middle_half: [f64; 2],
+    /// Which of the rounds the figure is.
+    #[serde(default)]
+    pub statistic: Statistic,
     /// What was aimed at.
     pub target: Option<Target>,
     /// What is aimed at beyond that.
@@ -90,6 +93,17 @@ pub enum Unit {
     Bytes,
     /// Parts of a hundred.
     Percent,
+}
+
+/// What a series of rounds comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Statistic {
+    /// The median.
+    #[default]
+    Median,
+    /// The smallest, where noise only adds.
+    Least,
 }
 
 /// What is aimed at.
@@ -171,6 +185,13 @@ impl Row {
         Self::new(name, what, (unit, unit), (ours, None), ours.median(), ours)
     }
 
+    /// The smallest number of `ours`, beside that of `theirs`: for what noise only makes larger. It has no noise of its own.
+    pub fn least(name: &str, what: &str, unit: Unit, ours: &Series, against: &str, theirs: &Series) -> Self {
+        let sides = (ours, Some((against, theirs)));
+        let row = Self::new(name, what, (unit, unit), sides, ours.least(), ours);
+        Self { statistic: Statistic::Least, noise: 0.0, ..row }
+    }
+
     fn new(
         name: &str,
         what: &str,
@@ -188,6 +209,7 @@ impl Row {
             measured,
             noise: rounds.noise(),
             middle_half: [rounds.quantile(0.25), rounds.quantile(0.75)],
+            statistic: Statistic::Median,
             target: None,
             stretch: None,
             ours: ours.clone(),
@@ -251,18 +273,28 @@ impl Row {
 
     /// Its noise, as a part of it.
     pub fn noise_shown(&self) -> String {
-        if self.ours.rounds() == 1 {
+        if self.ours.rounds() == 1 || self.statistic == Statistic::Least {
             return String::new();
         }
         format!("{:.1} %", 100.0 * self.noise / self.measured.abs().max(f64::MIN_POSITIVE))
     }
 
+    /// What it is held against comes to, if there is such a thing.
+    pub fn theirs_shown(&self) -> Option<String> {
+        self.theirs.as_ref().map(|theirs| self.side_shown(theirs))
+    }
+
     /// Both sides.
     fn sides_shown(&self) -> String {
-        let ours = self.each.show(self.ours.median());
-        self.theirs
-            .as_ref()
-            .map_or_else(String::new, |theirs| format!("{ours} against {}", self.each.show(theirs.median())))
+        let ours = self.side_shown(&self.ours);
+        self.theirs_shown().map_or_else(String::new, |theirs| format!("{ours} against {theirs}"))
+    }
+
+    fn side_shown(&self, side: &Series) -> String {
+        self.each.show(match self.statistic {
+            Statistic::Median => side.median(),
+            Statistic::Least => side.least(),
+        })
     }
 }
 

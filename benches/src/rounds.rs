@@ -27,6 +27,11 @@ impl Series {
         self.quantile(0.5)
     }
 
+    /// The smallest number.
+    pub fn least(&self) -> f64 {
+        self.quantile(0.0)
+    }
+
     /// The number below which a `part` of the series lies.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();

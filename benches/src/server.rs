@@ -130,6 +130,11 @@ impl Server {
         self.child.id()
     }
 
+    /// Where it listens.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// A connection that counts lines of replies, for requests whose instructions are counted.
     pub fn connect(&self) -> Connection {
         Connection::open(self.port)

@@ -7,7 +7,7 @@ use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::report::Report;
 use lockward_bench::results::Results;
 use lockward_bench::server::{Loaded, Server};
-use lockward_bench::{docs, expiry, handoff, latency, load, memory, others, pairs, pubsub};
+use lockward_bench::{docs, expiry, handoff, latency, load, memory, others, pairs, pubsub, stalls};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 type Stage = (&'static str, &'static str, fn(&mut Report));
 
-const STAGES: [Stage; 11] = [
+const STAGES: [Stage; 12] = [
     ("pairs", "acquire + release while nobody listens", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
@@ -27,6 +27,7 @@ const STAGES: [Stage; 11] = [
     ("load", "loading a million locks", load::measure),
     ("throughput", "pairs a second by the depth of the pipeline", latency::throughput),
     ("latency", "how long clients wait for a reply", latency::distribution),
+    (stalls::STAGE, "how long nobody else is served, at worst", stalls::measure),
 ];
 
 fn usage() -> String {
@@ -34,17 +35,21 @@ fn usage() -> String {
     format!(
         "What Lockward costs the server, beside what it is held against. `make bench` builds what it needs.
 
-  bench [--into DIR] [--target ROW=LIMIT]... [STAGE]...
+  bench [--into DIR] [--target ROW=LIMIT]... [STAGE | stalls/CASE]...
   bench --docs DOCS RESULTS...
 
 Stages, all of them where none is named:
+{}
+
+Cases of stalls, each of which may be run alone:
 {}
 
 Writes results.json, table.md and plots into DIR (target/bench), and ends with 1 if a target is missed by more than noise.
 --target judges a row, named as in the results, by another limit. --docs writes what results.json files say into
 DOCS/performance.md, the plots of the first of them beside it.
 LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE the module (target/release/liblockward.so).",
-        stages.join("\n")
+        stages.join("\n"),
+        stalls::cases().map(|case| format!("  stalls/{case}")).collect::<Vec<_>>().join("\n"),
     )
 }
 
@@ -101,7 +106,12 @@ fn asked(words: &[String]) -> Option<Asked> {
                 asked.limits.insert(row.to_owned(), limit.parse().ok()?);
             }
             stage => {
-                STAGES.iter().find(|(name, ..)| *name == stage)?;
+                let is_case = |case| stalls::cases().any(|name| name == case);
+                let known = STAGES.iter().any(|(name, ..)| *name == stage)
+                    || stage
+                        .split_once('/')
+                        .is_some_and(|(name, case)| name == stalls::STAGE && is_case(case));
+                known.then_some(())?;
                 asked.stages.push(stage.to_owned());
             }
         }
@@ -114,9 +124,9 @@ fn run(asked: Asked) -> ExitCode {
     let machine = machine();
     let server = Server::start(&[]).version();
     eprintln!("{server}");
-    let mut report = Report::new(asked.limits);
+    let mut report = Report::new(asked.limits, asked.stages);
     for (name, about, measure) in STAGES {
-        if asked.stages.is_empty() || asked.stages.iter().any(|stage| stage == name) {
+        if report.is_stage_asked(name) {
             report.stage(name, about);
             measure(&mut report);
         }

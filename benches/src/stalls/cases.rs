@@ -1,0 +1,338 @@
+//! What each case does, on either side. Each starts a server, and returns its figures in the order of the table.
+
+use super::scene::{HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner};
+use crate::request::{LEASE, request};
+use crate::resp::Reply;
+use crate::server::{free_port, wait_for};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For so long PING is timed where nothing is done but waiting.
+const STANDING: Duration = Duration::from_secs(2);
+/// For so long the server's CPU time is counted then.
+const COUNTED: Duration = Duration::from_millis(500);
+/// From the begin of a setup until what it prepares ends all at once.
+const LEAD: Duration = Duration::from_millis(1_500);
+/// Locks that are deleted.
+const DELETED: usize = 20_000;
+/// Leases that end together.
+const LEASES: usize = 100_000;
+/// Locks that are renewed in a script.
+const RENEWED: usize = 9_000;
+/// Locks or strings of a large server.
+const MILLION: usize = 1_000_000;
+/// Locks of the slot that moves to another node.
+const MOVED: usize = 1_000;
+/// Far more than anything here takes.
+const FAR_AWAY: &str = "64gb";
+
+// What scripts do with each key. Owners are those of [`owner`].
+const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
+const RENEW: &str = "redis.call('LOCK.RENEW', key, owner, 'PX', 60000)";
+const PUSH: &str = "redis.call('LPUSH', key, 'x')";
+const EXPIRE: &str = "redis.call('PEXPIRE', key, 60000)";
+
+const fn is_null(reply: &Reply) -> bool {
+    matches!(reply, Reply::Null)
+}
+
+const fn is_error(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(_))
+}
+
+/// A grant, or what BLPOP gives.
+const fn is_granted(reply: &Reply) -> bool {
+    matches!(reply, Reply::Array(_))
+}
+
+pub fn one_huge_key(side: Side) -> Vec<f64> {
+    standing(side, 1, 100_000_000)
+}
+
+pub fn large_keys(side: Side) -> Vec<f64> {
+    standing(side, 100, 1_000_000)
+}
+
+pub fn short_keys(side: Side) -> Vec<f64> {
+    standing(side, MANY, 0)
+}
+
+/// Clients that wait, each for a key of its own, of this length or a little more.
+fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let padding = "k".repeat(length);
+    let mut clients = scene.connect(count);
+    scene.wait(&mut clients, |who| {
+        let key = key(who) + &padding;
+        let hold = if side == Side::Lockward { side.take(&key, LEASE) } else { Vec::new() };
+        [hold, side.wait(&key, &owner(who), None)].concat()
+    });
+    let longest = scene.longest_ping(|_| thread::sleep(STANDING));
+    vec![longest, scene.cpu_percent(COUNTED)]
+}
+
+pub fn deletes(side: Side) -> Vec<f64> {
+    deleting(side, false)
+}
+
+pub fn one_delete(side: Side) -> Vec<f64> {
+    deleting(side, true)
+}
+
+fn deleting(side: Side, at_once: bool) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    limit_memory(&mut scene, FAR_AWAY);
+    scene.take(DELETED, None);
+    let requests = deletes_of_all(at_once);
+    vec![scene.longest_ping(|scene| scene.control.pipeline(&requests))]
+}
+
+pub fn deletes_cpu(side: Side) -> Vec<f64> {
+    deleting_cpu(side, false)
+}
+
+pub fn one_delete_cpu(side: Side) -> Vec<f64> {
+    deleting_cpu(side, true)
+}
+
+/// The server's CPU for a deleted lock. Both sides have Lockward, and one of them a limit of memory.
+fn deleting_cpu(side: Side, at_once: bool) -> Vec<f64> {
+    let mut scene = Scene::start(Side::Lockward, &[]);
+    limit_memory(&mut scene, if side == Side::Lockward { FAR_AWAY } else { "0" });
+    scene.take(DELETED, None);
+    let requests = deletes_of_all(at_once);
+    let cpu = scene.server.cpu();
+    let begin = cpu.settled();
+    scene.control.pipeline(&requests);
+    vec![(cpu.settled() - begin).as_nanos() as f64 / DELETED as f64]
+}
+
+fn limit_memory(scene: &mut Scene, limit: &str) {
+    scene.control.call(&["CONFIG", "SET", "maxmemory", limit, "maxmemory-policy", "allkeys-lru"]);
+}
+
+fn deletes_of_all(at_once: bool) -> Vec<Vec<u8>> {
+    let keys: Vec<String> = (0..DELETED).map(key).collect();
+    if at_once {
+        let words = ["DEL"].into_iter().chain(keys.iter().map(String::as_str));
+        vec![request(&words.collect::<Vec<_>>())]
+    } else {
+        keys.iter().map(|key| request(&["DEL", key])).collect()
+    }
+}
+
+pub fn wait_limits(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let mut clients = scene.connect(MANY);
+    scene.hold(1, None);
+    let end = Instant::now() + LEAD;
+    scene.wait(&mut clients, |who| side.wait(&key(0), &owner(who), Some(end)));
+    let longest = scene.longest_ping(|scene| {
+        thread::sleep(left_until(end));
+        scene.until_blocked(0);
+    });
+    expect(&mut clients, is_null);
+    vec![longest]
+}
+
+pub fn vanished(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let clients = scene.crowd(MANY, 1);
+    vec![scene.longest_ping(|scene| {
+        drop(clients);
+        scene.until_blocked(0);
+    })]
+}
+
+pub fn flushed(side: Side) -> Vec<f64> {
+    granted(side, |scene| match side {
+        Side::Lockward => scene.call(&["FLUSHALL"]),
+        Side::Plain => scene.script(MANY, &[PUSH]),
+    })
+}
+
+pub fn script_of_releases(side: Side) -> Vec<f64> {
+    granted(side, |scene| match side {
+        Side::Lockward => scene.script(MANY, &[RELEASE]),
+        Side::Plain => scene.script(MANY, &[PUSH]),
+    })
+}
+
+pub fn script_of_renewals(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let mut clients = scene.crowd(RENEWED, RENEWED);
+    let longest = scene.longest_ping(|scene| {
+        match side {
+            Side::Lockward => scene.script(RENEWED, &[RELEASE, RENEW]),
+            Side::Plain => scene.script(RENEWED, &[PUSH, EXPIRE]),
+        }
+        scene.until_blocked(0);
+    });
+    expect(&mut clients, is_granted);
+    vec![longest]
+}
+
+/// Something that lets each of many clients have what it waits for: a lock or a list of its own.
+fn granted(side: Side, provoke: impl FnOnce(&mut Scene)) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let mut clients = scene.crowd(MANY, MANY);
+    let longest = scene.longest_ping(|scene| {
+        provoke(scene);
+        scene.until_blocked(0);
+    });
+    expect(&mut clients, is_granted);
+    vec![longest]
+}
+
+pub fn overwritten(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let mut clients = match side {
+        Side::Lockward => scene.crowd(MANY, 1),
+        Side::Plain => {
+            scene.call(&["XGROUP", "CREATE", &key(0), "group", "$", "MKSTREAM"]);
+            let mut clients = scene.connect(MANY);
+            scene.wait(&mut clients, |who| {
+                let words =
+                    ["XREADGROUP", "GROUP", "group", &owner(who), "BLOCK", "0", "STREAMS", &key(0), ">"];
+                request(&words)
+            });
+            clients
+        }
+    };
+    let longest = scene.longest_ping(|scene| {
+        scene.call(&["SET", &key(0), "x"]);
+        scene.until_blocked(0);
+    });
+    expect(&mut clients, is_error);
+    vec![longest]
+}
+
+pub fn leases(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let end = Instant::now() + LEAD;
+    scene.take(LEASES, Some(end));
+    vec![scene.longest_ping(|scene| {
+        thread::sleep(left_until(end));
+        wait_for("no key that has expired is left", || {
+            thread::sleep(POLLED);
+            scene.control.call(&["DBSIZE"]) == Reply::Number(0)
+        });
+    })]
+}
+
+pub fn leases_waited_for(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let mut clients = scene.connect(MANY);
+    let end = Instant::now() + LEAD;
+    scene.hold(MANY, Some(end));
+    scene.wait(&mut clients, |who| side.wait(&key(who), &owner(who), None));
+    let longest = scene.longest_ping(|scene| {
+        thread::sleep(left_until(end));
+        if side == Side::Plain {
+            scene.script(MANY, &[PUSH]);
+        }
+        scene.until_blocked(0);
+    });
+    expect(&mut clients, is_granted);
+    vec![longest]
+}
+
+pub fn million(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    scene.take(MILLION, None);
+    let save = scene.longest_ping(|scene| {
+        scene.call(&["BGSAVE"]);
+        scene.until("persistence", "rdb_bgsave_in_progress", 0.0);
+    });
+    let info = scene.longest_ping(|scene| scene.call(&["INFO", "everything"]));
+    let top = scene.longest_ping(|scene| match side {
+        Side::Lockward => scene.call(&["LOCK.TOP"]),
+        Side::Plain => scene.call(&["DBSIZE"]),
+    });
+    let flush = scene.longest_ping(|scene| {
+        scene.call(&["FLUSHALL", "ASYNC"]);
+        scene.until("memory", "lazyfree_pending_objects", 0.0);
+    });
+    vec![save, info, top, flush]
+}
+
+pub fn reentries(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let used_before = scene.control.info_number("memory", "used_memory");
+    let mut clients = scene.connect(MANY);
+    scene.hold(1, None);
+    scene.wait(&mut clients, |_| side.wait(&key(0), &owner(0), None));
+    let longest = scene.longest_ping(|scene| {
+        match side {
+            Side::Lockward => scene.call(&["LOCK.RELEASE", &key(0), HOLDER]),
+            Side::Plain => {
+                let list = key(0);
+                scene.call(&[&["LPUSH", list.as_str()][..], &["x"; MANY]].concat());
+            }
+        }
+        scene.until_blocked(0);
+    });
+    expect(&mut clients, is_granted);
+    drop(clients);
+    scene.call(&["DEL", &key(0)]);
+    scene.until("clients", "connected_clients", 1.0);
+    let used_after = scene.control.info_number("memory", "used_memory");
+    vec![longest, used_after - used_before]
+}
+
+pub fn replica(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let mut clients = scene.crowd(MANY, 1);
+    let primary = free_port().to_string();
+    let longest = scene.longest_ping(|scene| {
+        scene.call(&["REPLICAOF", "127.0.0.1", &primary]);
+        scene.until_blocked(0);
+    });
+    expect(&mut clients, is_error);
+    vec![longest]
+}
+
+pub fn slot_moves(side: Side) -> Vec<f64> {
+    let [mut source, mut target] = [(); 2].map(|()| {
+        let bus = format!("cluster-port {}", free_port());
+        Scene::start(side, &["cluster-enabled yes", "cluster-node-timeout 5000", &bus])
+    });
+    let [here, there] = [&mut source, &mut target]
+        .map(|node| node.control.call(&["CLUSTER", "MYID"]).text().expect("the name of a node"));
+    let port = target.server.port().to_string();
+    let bus = target.control.call(&["CONFIG", "GET", "cluster-port"]);
+    let Reply::Array(bus) = bus else { panic!("{bus:?}") };
+    let bus = bus.last().and_then(Reply::text).expect("a port");
+    source.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    source.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+    for node in [&mut source, &mut target] {
+        wait_for("the nodes agree", || {
+            let info = node.control.call(&["CLUSTER", "INFO"]).text().unwrap_or_default();
+            thread::sleep(POLLED);
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")
+        });
+    }
+    let keys: Vec<String> = (0..MOVED).map(|number| format!("{{slot}}:{number}")).collect();
+    let Reply::Number(slot) = source.control.call(&["CLUSTER", "KEYSLOT", &keys[0]]) else {
+        panic!("a slot")
+    };
+    let slot = slot.to_string();
+    source.control.pipeline(&keys.iter().map(|key| side.take(key, LEASE)).collect::<Vec<_>>());
+    let mut clients = source.connect(MOVED);
+    source.wait(&mut clients, |who| match side {
+        Side::Lockward => side.wait(&keys[who], &owner(who), None),
+        Side::Plain => side.wait(&format!("{}:list", keys[who]), &owner(who), None),
+    });
+    target.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &here]);
+    source.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &there]);
+    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
+    migrate.extend(keys.iter().map(String::as_str));
+    let longest = source.longest_ping(|source| {
+        source.call(&migrate);
+        target.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
+        source.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
+        source.until_blocked(0);
+    });
+    expect(&mut clients, is_error);
+    vec![longest]
+}

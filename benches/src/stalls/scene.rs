@@ -1,0 +1,238 @@
+//! A server for one case, the clients that wait on it, and the thread that times PING meanwhile.
+
+use crate::clients::Client;
+use crate::connection::Connection;
+use crate::placement::{Place, go_before_own_threads};
+use crate::request::{LEASE, request};
+use crate::resp::Reply;
+use crate::server::{Loaded, Server, wait_for};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Clients that wait, and locks or lists, in most cases.
+pub const MANY: usize = 10_000;
+
+/// For so long PING is timed before and after: what the server puts off counts too.
+const MARGIN: Duration = Duration::from_millis(50);
+
+/// The pause between two looks at whether something has happened.
+pub const POLLED: Duration = Duration::from_millis(2);
+
+/// So many requests are sent without a look at whether the server has read them.
+const UNREAD: usize = 100;
+
+/// Who holds what others wait for.
+pub const HOLDER: &str = "holder";
+
+/// Which server a case runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// One with Lockward: locks are held and waited for.
+    Lockward,
+    /// One without any module: strings have a TTL, and BLPOP waits for lists.
+    Plain,
+}
+
+impl Side {
+    /// A key that is taken for so long, in milliseconds: a held lock, or a string with a TTL.
+    pub fn take(self, key: &str, lease: &str) -> Vec<u8> {
+        match self {
+            Self::Lockward => request(&["LOCK.ACQUIRE", key, HOLDER, "PX", lease]),
+            Self::Plain => request(&["SET", key, HOLDER, "PX", lease]),
+        }
+    }
+
+    /// A wait for this key, of this owner, with no limit or until then.
+    pub fn wait(self, key: &str, owner: &str, until: Option<Instant>) -> Vec<u8> {
+        let limit = until.map_or(Duration::ZERO, left_until);
+        match self {
+            Self::Lockward => {
+                let limit = limit.as_millis().to_string();
+                request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "BLOCK", &limit])
+            }
+            Self::Plain => request(&["BLPOP", key, &format!("{:.3}", limit.as_secs_f64())]),
+        }
+    }
+}
+
+/// The key of this number.
+pub fn key(number: usize) -> String {
+    format!("stall:{number:07}")
+}
+
+/// The owner of this number, with a length as usual.
+pub fn owner(number: usize) -> String {
+    format!("0b5e4c3a-9d57-4c3a-9d57-{number:012}:7")
+}
+
+/// How long it is until then. Setting up a case must not take longer.
+pub fn left_until(then: Instant) -> Duration {
+    then.checked_duration_since(Instant::now()).expect("everything is set up in time")
+}
+
+/// A server of one case, and a connection to control it.
+pub struct Scene {
+    pub side: Side,
+    pub server: Server,
+    pub control: Client,
+}
+
+impl Scene {
+    /// Starts a server, with these lines of redis.conf. Its children and other threads do not run on the CPU of its main thread, so
+    /// that what they do is no stall.
+    pub fn start(side: Side, config: &[&str]) -> Self {
+        let elsewhere = Place::Together.cpu();
+        let own = [
+            format!("maxclients {}", MANY + 100),
+            "tcp-backlog 4096".to_owned(),
+            "lua-time-limit 0".to_owned(),
+            format!("bgsave_cpulist {elsewhere}"),
+            format!("bio_cpulist {elsewhere}"),
+        ];
+        let loaded = match side {
+            Side::Lockward => Loaded::Lockward,
+            Side::Plain => Loaded::Nothing,
+        };
+        let lines: Vec<&str> = own.iter().map(String::as_str).chain(config.iter().copied()).collect();
+        let server = Server::start_with(loaded, Place::Apart, &lines);
+        let control = server.client();
+        Self { side, server, control }
+    }
+
+    /// Sends a command and waits for its reply.
+    pub fn call(&mut self, arguments: &[&str]) {
+        self.control.call(arguments);
+    }
+
+    /// Runs a script that goes through the keys from 0 once for each of these lines.
+    pub fn script(&mut self, keys: usize, lines: &[&str]) {
+        let pass = |line: &&str| {
+            format!(
+                "for i = 0, {keys} - 1 do
+                    local key = string.format('stall:%07d', i)
+                    local owner = string.format('0b5e4c3a-9d57-4c3a-9d57-%012d:7', i)
+                    {line}
+                end "
+            )
+        };
+        self.call(&["EVAL", &lines.iter().map(pass).collect::<String>(), "0"]);
+    }
+
+    /// Takes so many keys, for so long or until then.
+    pub fn take(&mut self, keys: usize, until: Option<Instant>) {
+        let keys: Vec<String> = (0..keys).map(key).collect();
+        for keys in keys.chunks(UNREAD) {
+            let lease =
+                until.map_or_else(|| LEASE.to_owned(), |then| left_until(then).as_millis().to_string());
+            let take = |key: &String| self.side.take(key, &lease);
+            let requests: Vec<_> = keys.iter().map(take).collect();
+            self.control.pipeline(&requests);
+        }
+    }
+
+    /// Holds so many locks that are waited for. BLPOP needs none.
+    pub fn hold(&mut self, locks: usize, until: Option<Instant>) {
+        if self.side == Side::Lockward {
+            self.take(locks, until);
+        }
+    }
+
+    /// So many connections.
+    pub fn connect(&self, count: usize) -> Vec<Connection> {
+        (0..count).map(|_| self.server.connect()).collect()
+    }
+
+    /// Lets each connection send its request, and returns once all of them wait.
+    pub fn wait(&mut self, clients: &mut [Connection], request: impl Fn(usize) -> Vec<u8>) {
+        for (who, client) in clients.iter_mut().enumerate() {
+            client.send(&request(who));
+            if who % UNREAD == 0 {
+                self.control.call(&["PING"]);
+            }
+        }
+        self.until_blocked(clients.len());
+    }
+
+    /// So many clients that wait without limit: all for one key, or each for its own.
+    pub fn crowd(&mut self, count: usize, keys: usize) -> Vec<Connection> {
+        self.hold(keys, None);
+        let side = self.side;
+        let mut clients = self.connect(count);
+        self.wait(&mut clients, |who| side.wait(&key(who % keys), &owner(who), None));
+        clients
+    }
+
+    /// Waits until so many clients are blocked.
+    pub fn until_blocked(&mut self, count: usize) {
+        self.until("clients", "blocked_clients", count as f64);
+    }
+
+    /// Waits until a field of INFO is this.
+    pub fn until(&mut self, section: &str, field: &str, wanted: f64) {
+        wait_for(&format!("{field} {wanted}"), || {
+            let there = self.control.info_number(section, field) == wanted;
+            if !there {
+                thread::sleep(POLLED);
+            }
+            there
+        });
+    }
+
+    /// The longest PING, in milliseconds, while this is done.
+    pub fn longest_ping(&mut self, provoke: impl FnOnce(&mut Self)) -> f64 {
+        let pinger = Pinger::start(self.server.connect());
+        thread::sleep(MARGIN);
+        provoke(self);
+        thread::sleep(MARGIN);
+        pinger.stop().as_secs_f64() * 1e3
+    }
+
+    /// The server's CPU in percent, for so long.
+    pub fn cpu_percent(&self, time: Duration) -> f64 {
+        let (cpu, begin) = (self.server.cpu(), Instant::now());
+        let before = cpu.read();
+        thread::sleep(time);
+        (cpu.read() - before).as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0
+    }
+}
+
+/// Reads a reply of each, which must be of this kind.
+pub fn expect(clients: &mut [Connection], expected: fn(&Reply) -> bool) {
+    for client in clients {
+        let reply = client.reply();
+        assert!(expected(&reply), "not the expected reply: {reply:?}");
+    }
+}
+
+/// Sends PING over and over, on a thread that goes before all others of this process.
+struct Pinger {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Pinger {
+    fn start(mut connection: Connection) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        connection.call(&["PING"], 1);
+        let thread = thread::spawn(move || {
+            go_before_own_threads();
+            let mut longest = Duration::ZERO;
+            while !stopped.load(Ordering::Relaxed) {
+                let sent = Instant::now();
+                connection.call(&["PING"], 1);
+                longest = longest.max(sent.elapsed());
+            }
+            longest
+        });
+        Self { stop, thread }
+    }
+
+    /// The longest PING.
+    fn stop(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("replies to PING")
+    }
+}
