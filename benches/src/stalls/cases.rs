@@ -21,6 +21,9 @@ const LEASES: usize = 100_000;
 const RENEWED: usize = 9_000;
 /// Locks or strings of a large server.
 const MILLION: usize = 1_000_000;
+/// For so long PING is timed while these are saved, at most, and while they are freed.
+const SAVED: Duration = Duration::from_secs(2);
+const FREED: Duration = Duration::from_millis(500);
 /// Locks of the slot that moves to another node.
 const MOVED: usize = 1_000;
 /// Far more than anything here takes.
@@ -45,20 +48,8 @@ const fn is_granted(reply: &Reply) -> bool {
     matches!(reply, Reply::Array(_))
 }
 
-pub fn one_huge_key(side: Side) -> Vec<f64> {
-    standing(side, 1, 100_000_000)
-}
-
-pub fn large_keys(side: Side) -> Vec<f64> {
-    standing(side, 100, 1_000_000)
-}
-
-pub fn short_keys(side: Side) -> Vec<f64> {
-    standing(side, MANY, 0)
-}
-
 /// Clients that wait, each for a key of its own, of this length or a little more.
-fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
+pub fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let padding = "k".repeat(length);
     let mut clients = scene.connect(count);
@@ -71,36 +62,21 @@ fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
     vec![longest, scene.cpu_percent(COUNTED)]
 }
 
-pub fn deletes(side: Side) -> Vec<f64> {
-    deleting(side, false)
-}
-
-pub fn one_delete(side: Side) -> Vec<f64> {
-    deleting(side, true)
-}
-
-fn deleting(side: Side, at_once: bool) -> Vec<f64> {
+/// Many held locks are deleted by one DEL, or a DEL each, with a limit of memory on both sides.
+pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     limit_memory(&mut scene, FAR_AWAY);
     scene.take(DELETED, None);
-    let requests = deletes_of_all(at_once);
+    let requests = deletes_of_all(by_one);
     vec![scene.longest_ping(|scene| scene.control.pipeline(&requests))]
 }
 
-pub fn deletes_cpu(side: Side) -> Vec<f64> {
-    deleting_cpu(side, false)
-}
-
-pub fn one_delete_cpu(side: Side) -> Vec<f64> {
-    deleting_cpu(side, true)
-}
-
-/// The server's CPU for a deleted lock. Both sides have Lockward, and one of them a limit of memory.
-fn deleting_cpu(side: Side, at_once: bool) -> Vec<f64> {
+/// The server's CPU for each of these deletions. Both sides have Lockward here, but only one a limit of memory.
+pub fn cost_of_deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(Side::Lockward, &[]);
     limit_memory(&mut scene, if side == Side::Lockward { FAR_AWAY } else { "0" });
     scene.take(DELETED, None);
-    let requests = deletes_of_all(at_once);
+    let requests = deletes_of_all(by_one);
     let cpu = scene.server.cpu();
     let begin = cpu.settled();
     scene.control.pipeline(&requests);
@@ -111,9 +87,9 @@ fn limit_memory(scene: &mut Scene, limit: &str) {
     scene.control.call(&["CONFIG", "SET", "maxmemory", limit, "maxmemory-policy", "allkeys-lru"]);
 }
 
-fn deletes_of_all(at_once: bool) -> Vec<Vec<u8>> {
+fn deletes_of_all(by_one: bool) -> Vec<Vec<u8>> {
     let keys: Vec<String> = (0..DELETED).map(key).collect();
-    if at_once {
+    if by_one {
         let words = ["DEL"].into_iter().chain(keys.iter().map(String::as_str));
         vec![request(&words.collect::<Vec<_>>())]
     } else {
@@ -145,37 +121,30 @@ pub fn vanished(side: Side) -> Vec<f64> {
 }
 
 pub fn flushed(side: Side) -> Vec<f64> {
-    granted(side, |scene| match side {
+    granted(side, MANY, |scene| match side {
         Side::Lockward => scene.call(&["FLUSHALL"]),
         Side::Plain => scene.script(MANY, &[PUSH]),
     })
 }
 
 pub fn script_of_releases(side: Side) -> Vec<f64> {
-    granted(side, |scene| match side {
+    granted(side, MANY, |scene| match side {
         Side::Lockward => scene.script(MANY, &[RELEASE]),
         Side::Plain => scene.script(MANY, &[PUSH]),
     })
 }
 
 pub fn script_of_renewals(side: Side) -> Vec<f64> {
-    let mut scene = Scene::start(side, &[]);
-    let mut clients = scene.crowd(RENEWED, RENEWED);
-    let longest = scene.longest_ping(|scene| {
-        match side {
-            Side::Lockward => scene.script(RENEWED, &[RELEASE, RENEW]),
-            Side::Plain => scene.script(RENEWED, &[PUSH, EXPIRE]),
-        }
-        scene.until_blocked(0);
-    });
-    expect(&mut clients, is_granted);
-    vec![longest]
+    granted(side, RENEWED, |scene| match side {
+        Side::Lockward => scene.script(RENEWED, &[RELEASE, RENEW]),
+        Side::Plain => scene.script(RENEWED, &[PUSH, EXPIRE]),
+    })
 }
 
-/// Something that lets each of many clients have what it waits for: a lock or a list of its own.
-fn granted(side: Side, provoke: impl FnOnce(&mut Scene)) -> Vec<f64> {
+/// Something that lets each of so many clients have what it waits for: a lock or a list of its own.
+fn granted(side: Side, count: usize, provoke: impl FnOnce(&mut Scene)) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    let mut clients = scene.crowd(MANY, MANY);
+    let mut clients = scene.crowd(count, count);
     let longest = scene.longest_ping(|scene| {
         provoke(scene);
         scene.until_blocked(0);
@@ -241,8 +210,14 @@ pub fn million(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     scene.take(MILLION, None);
     let save = scene.longest_ping(|scene| {
+        let begin = Instant::now();
         scene.call(&["BGSAVE"]);
-        scene.until("persistence", "rdb_bgsave_in_progress", 0.0);
+        // On a busy machine it may take far longer than is worth waiting for.
+        while begin.elapsed() < SAVED
+            && scene.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0
+        {
+            thread::sleep(POLLED);
+        }
     });
     let info = scene.longest_ping(|scene| scene.call(&["INFO", "everything"]));
     let top = scene.longest_ping(|scene| match side {
@@ -251,7 +226,7 @@ pub fn million(side: Side) -> Vec<f64> {
     });
     let flush = scene.longest_ping(|scene| {
         scene.call(&["FLUSHALL", "ASYNC"]);
-        scene.until("memory", "lazyfree_pending_objects", 0.0);
+        thread::sleep(FREED);
     });
     vec![save, info, top, flush]
 }

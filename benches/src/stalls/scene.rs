@@ -2,7 +2,7 @@
 
 use crate::clients::Client;
 use crate::connection::Connection;
-use crate::placement::{Place, go_before_own_threads};
+use crate::placement::{Place, go_before_own_threads, put_main_thread_first};
 use crate::request::{LEASE, request};
 use crate::resp::Reply;
 use crate::server::{Loaded, Server, wait_for};
@@ -97,6 +97,7 @@ impl Scene {
         };
         let lines: Vec<&str> = own.iter().map(String::as_str).chain(config.iter().copied()).collect();
         let server = Server::start_with(loaded, Place::Apart, &lines);
+        put_main_thread_first(server.pid());
         let control = server.client();
         Self { side, server, control }
     }
@@ -123,7 +124,8 @@ impl Scene {
     /// Takes so many keys, for so long or until then.
     pub fn take(&mut self, keys: usize, until: Option<Instant>) {
         let keys: Vec<String> = (0..keys).map(key).collect();
-        for keys in keys.chunks(UNREAD) {
+        // Those that end together are sent a few at a time, as all of a chunk have the same lease.
+        for keys in keys.chunks(if until.is_some() { UNREAD } else { 10 * UNREAD }) {
             let lease =
                 until.map_or_else(|| LEASE.to_owned(), |then| left_until(then).as_millis().to_string());
             let take = |key: &String| self.side.take(key, &lease);
