@@ -25,6 +25,7 @@ const ALWAYS_ALLOWED: f64 = 5.0;
 const IDLE: f64 = 5.0;
 /// With a limit of memory, a deletion may take so many times the CPU time that it takes without.
 const WITH_LIMIT: f64 = 1.5;
+
 /// Memory that may be left, in bytes.
 const LEFT: f64 = 2e6;
 
@@ -202,11 +203,7 @@ const CASES: &[Case] = &[
                 "an owner that waits 10,000 times for one lock is granted it",
                 "10,000 BLPOPs, and one LPUSH of 10,000 elements",
             ),
-            Figure(
-                Memory,
-                "`used_memory` once all these have gone, less that of before they came",
-                "the BLPOPs",
-            ),
+            Figure(Memory, "memory that is left once all these have gone", "the BLPOPs"),
         ],
         cases::reentries,
     ),

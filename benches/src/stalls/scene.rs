@@ -182,6 +182,13 @@ impl Scene {
         });
     }
 
+    /// Memory that is used with no key, once all other clients have gone.
+    pub fn used_once_alone(&mut self) -> f64 {
+        self.until("clients", "connected_clients", 1.0);
+        self.call(&["FLUSHALL"]);
+        self.control.info_number("memory", "used_memory")
+    }
+
     /// The longest PING, in milliseconds, while this is done.
     pub fn longest_ping(&mut self, provoke: impl FnOnce(&mut Self)) -> f64 {
         let pinger = Pinger::start(self.server.connect());
