@@ -22,7 +22,7 @@ const RENEWED: usize = 9_000;
 /// Locks or strings of a large server.
 const MILLION: usize = 1_000_000;
 /// For so long PING is timed while these are saved, at most, and while they are freed.
-const SAVED: Duration = Duration::from_secs(2);
+const SAVED: Duration = Duration::from_millis(1_500);
 const FREED: Duration = Duration::from_millis(500);
 /// Locks of the slot that moves to another node.
 const MOVED: usize = 1_000;
@@ -209,6 +209,11 @@ pub fn leases_waited_for(side: Side) -> Vec<f64> {
 pub fn million(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     scene.take(MILLION, None);
+    let info = scene.longest_ping(|scene| scene.call(&["INFO", "everything"]));
+    let top = scene.longest_ping(|scene| match side {
+        Side::Lockward => scene.call(&["LOCK.TOP"]),
+        Side::Plain => scene.call(&["DBSIZE"]),
+    });
     let save = scene.longest_ping(|scene| {
         let begin = Instant::now();
         scene.call(&["BGSAVE"]);
@@ -218,11 +223,6 @@ pub fn million(side: Side) -> Vec<f64> {
         {
             thread::sleep(POLLED);
         }
-    });
-    let info = scene.longest_ping(|scene| scene.call(&["INFO", "everything"]));
-    let top = scene.longest_ping(|scene| match side {
-        Side::Lockward => scene.call(&["LOCK.TOP"]),
-        Side::Plain => scene.call(&["DBSIZE"]),
     });
     let flush = scene.longest_ping(|scene| {
         scene.call(&["FLUSHALL", "ASYNC"]);
