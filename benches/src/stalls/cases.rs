@@ -300,10 +300,13 @@ pub fn slot_moves(side: Side) -> Vec<f64> {
     });
     target.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &here]);
     source.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &there]);
-    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
-    migrate.extend(keys.iter().map(String::as_str));
     let longest = source.longest_ping(|source| {
-        source.call(&migrate);
+        // As many at a time as redis-cli moves.
+        for keys in keys.chunks(10) {
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
+            migrate.extend(keys.iter().map(String::as_str));
+            source.call(&migrate);
+        }
         target.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
         source.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
         source.until_blocked(0);
