@@ -31,23 +31,25 @@ const OVERDUE: Span = match Span::from_millis(10) {
 /// The timer, when it is set.
 pub struct Alarm {
     set: Option<(TimerId, Instant)>,
-    patrol_at: Instant,
-    round_began: Instant,
+    /// The rounds through waited-for keys.
+    pub lines: Rounds,
+    /// The rounds through shadows.
+    pub shadows: Rounds,
     held_back_until: Option<Instant>,
 }
 
 impl Alarm {
     /// A timer that is not set.
     pub const fn new() -> Self {
-        let zero = Instant::from_micros(0);
-        Self { set: None, patrol_at: zero, round_began: zero, held_back_until: None }
+        Self { set: None, lines: Rounds::new(), shadows: Rounds::new(), held_back_until: None }
     }
 
-    /// Sets the timer for the next work to do, or for the next patrol where there is one to make. Left as it is when it
-    /// goes off early enough, and is not overdue.
-    pub fn rearm(&mut self, work: Option<Instant>, patrols: bool, now: Instant) {
-        let patrol = patrols.then_some(self.patrol_at);
-        let next = work.into_iter().chain(patrol).min();
+    /// Sets the timer for the next work to do, or for the next slice of a round where there is something to look at. Left as it
+    /// is when it goes off early enough, and is not overdue.
+    pub fn rearm(&mut self, work: Option<Instant>, has_lines: bool, has_shadows: bool, now: Instant) {
+        let lines = has_lines.then_some(self.lines.next);
+        let shadows = has_shadows.then_some(self.shadows.next);
+        let next = work.into_iter().chain(lines).chain(shadows).min();
         let Some(next) = next.map(|next| self.held_back_until.map_or(next, |until| next.max(until))) else {
             return;
         };
@@ -67,22 +69,34 @@ impl Alarm {
         self.held_back_until = None;
     }
 
-    /// Lets no work begin before `until`: the server does not take writes now.
+    /// Lets no work begin before `until`: the server does not take writes now. Wait limits end as much later.
     pub const fn hold_back(&mut self, until: Instant) {
         self.held_back_until = Some(until);
     }
+}
 
-    /// Whether it is time to look at keys.
-    pub fn patrol_is_due(&self, now: Instant) -> bool {
-        now >= self.patrol_at
+/// Rounds in which keys are looked at unasked, in slices.
+pub struct Rounds {
+    next: Instant,
+    began: Instant,
+}
+
+impl Rounds {
+    const fn new() -> Self {
+        Self { next: Instant::from_micros(0), began: Instant::from_micros(0) }
     }
 
-    /// The patrol has looked at some keys, and goes on with its round soon, or begins the next.
-    pub fn patrolled(&mut self, round_is_over: bool, now: Instant) {
-        self.patrol_at = now.after(BETWEEN_SLICES);
+    /// Whether it is time for the next slice.
+    pub fn are_due(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// A slice is over: the round goes on soon, or the next one begins.
+    pub fn went_on(&mut self, round_is_over: bool, now: Instant) {
+        self.next = now.after(BETWEEN_SLICES);
         if round_is_over {
-            self.patrol_at = self.patrol_at.max(self.round_began.after(PATROL));
-            self.round_began = self.patrol_at;
+            self.next = self.next.max(self.began.after(PATROL));
+            self.began = self.next;
         }
     }
 }

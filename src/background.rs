@@ -2,8 +2,9 @@
 //! that could not be told, shadows of which replicas and the AOF do not know.
 //!
 //! Done when the alarm goes off. What a waiter is granted here is a write, and obeys what would refuse a client's
-//! write; until it may be done, it is tried again. To end a wait is no write and is never held back.
+//! write; until it may be done, it is tried again. To end a wait is no write and needs no leave.
 
+use crate::callbacks::next_command;
 use crate::commands::GATE;
 use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, clock, info, mono};
 use crate::state;
@@ -17,20 +18,20 @@ use lockward_core::{Instant, LONGEST_PATROLLED, LineId, Name, Outcome, Span, Wak
 const AT_ONCE: i64 = 1_000;
 
 /// How many waited-for keys are looked at before clients are let in again. Their names are short, so a number is a bound: some
-/// 0.3 ms. With 10,000 waited-for keys, the most there may be by default, a round takes 20 slices and 0.17 seconds, and 4 % of
-/// the server's time.
+/// 0.4 ms. With 10,000 waited-for keys, the most there may be by default, a round takes 20 slices and 0.17 seconds.
 const KEYS_AT_ONCE: usize = 500;
 
-/// By then a round has come to every key again, if it can at all.
+/// Leases that end later than this are left to the next round.
 const SOON: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// How long shadows are looked at before clients are let in again, in microseconds.
-const SHADOWS_AT_ONCE: i64 = 150;
+/// How long keys in a cluster, and shadows, are looked at before clients are let in again, in microseconds: the server is asked
+/// more about them.
+const LOOKS_AT_ONCE: i64 = 300;
 
-/// How many lines are looked at in vain, while the server refuses writes, before it is left alone for [`HELD_BACK`].
+/// After so many refusals in one slice, while the server refuses writes, the work rests for [`HELD_BACK`].
 const REFUSED_AT_ONCE: usize = 100;
 
 /// How soon work that the server does not allow now is tried again.
@@ -48,6 +49,9 @@ pub fn gone_off() {
 /// should the wall clock have been set back, the server's timers stand still. And sees whether the statistics begin anew.
 pub fn tick() {
     clock::read();
+    if state::with(|state| state.unlinked.is_none()) {
+        next_command::see_no_more();
+    }
     statistics::see_reset_now_and_then();
     if state::with(|state| !state.follows() && state.listeners.can_be_known()) {
         let none = info::nobody_listens();
@@ -84,15 +88,16 @@ pub fn work(context: Context) {
     let slice = Slice::of_micros(AT_ONCE);
     end_waits(now, slice);
     // What was unlinked in an earlier turn of the event loop has been told by now.
-    let (follows, patrol_is_due) = state::with(|state| {
+    next_command::see_no_more();
+    let (follows, lines_are_due, shadows_are_due) = state::with(|state| {
         state.note_unlinked(now);
         if state.quarantine.ends(now).is_none() {
             state.forget_seen();
         }
-        let follows = state.follows();
-        (follows, !follows && state.alarm.patrol_is_due(now))
+        (state.follows(), state.alarm.lines.are_due(now), state.alarm.shadows.are_due(now))
     });
     if follows {
+        state::with(|state| state.pending.drop_undelivered());
         send_replicas_waiters_away(slice);
         return;
     }
@@ -104,10 +109,13 @@ pub fn work(context: Context) {
     put_back(context, now, slice);
     tell_of_shadows(context, slice);
     serve_due(context, now, slice);
-    if patrol_is_due {
-        let lines_are_done = patrol(context, now, slice);
-        let shadows_are_done = patrol_shadows(context, now, Slice::of_micros(SHADOWS_AT_ONCE));
-        state::with(|state| state.alarm.patrolled(lines_are_done && shadows_are_done, mono()));
+    if lines_are_due {
+        let round_is_over = patrol(context, now, Slice::of_micros(LOOKS_AT_ONCE));
+        state::with(|state| state.alarm.lines.went_on(round_is_over, mono()));
+    }
+    if shadows_are_due {
+        let round_is_over = patrol_shadows(context, now, Slice::of_micros(LOOKS_AT_ONCE));
+        state::with(|state| state.alarm.shadows.went_on(round_is_over, mono()));
     }
 }
 
@@ -190,10 +198,11 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
         if !settle(context, line, now, slice) {
             refused += 1;
         }
-        if refused == REFUSED_AT_ONCE {
+        let is_over = slice.is_over();
+        if refused == REFUSED_AT_ONCE || (refused > 0 && is_over) {
             return hold_back(now);
         }
-        if slice.is_over() {
+        if is_over {
             return;
         }
     }
@@ -225,7 +234,6 @@ fn patrol(context: Context, now: Instant, slice: Slice) -> bool {
         let changed = match key.content() {
             Content::Missing => in_cluster && context.slot_gate(GATE, &name.name()) == Gate::NotServed,
             Content::Foreign => true,
-            // The next round comes before a lease that ends later than soon.
             Content::Lock(lock) => {
                 let ends = lock.first_deadline();
                 ends <= Some(soon) && state::with(|state| state.room.due(line) > ends)
@@ -233,6 +241,10 @@ fn patrol(context: Context, now: Instant, slice: Slice) -> bool {
         };
         if changed {
             state::with(|state| state.room.set_due(line, Some(now)));
+        }
+        if in_cluster && slice.is_over() {
+            state::with(|state| state.patrolled = Some(line));
+            return false;
         }
     }
     state::with(|state| state.patrolled.is_none())

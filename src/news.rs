@@ -36,13 +36,12 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
             let ended = token.and_then(FencingToken::before);
             state.note(name, Seen { ended, ..Seen::default() }, now);
         }
-        let line: Vec<LineId> = state.line(name).into_iter().collect();
-        if held || !line.is_empty() || !state.seen.is_empty() {
-            state.look_at(&line, now);
+        if held || state.line(name).is_some() || !state.seen.is_empty() {
+            state.look_at_lock(name, now);
         }
         (may_be_evicted || (held && ttl_has_passed(lock)), may_be_evicted, !state.pending.is_empty())
     });
-    // All of this is in time: the server says why, and where to, when the key is gone.
+    // In time: the server sends these events after the key is gone.
     if dropped {
         events::see_why_keys_go();
     }
@@ -54,27 +53,44 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     }
 }
 
-/// A command begins, or another module calls one. When something else stands in the place of the last lock that was unlinked,
-/// that lock was not evicted: what is evicted under its name from now on is another key. Where nothing stands there it may be
-/// that the server has told another module first of the eviction, and that this one acts. Whether there is still something
-/// to be found out.
-pub fn command_begins() -> bool {
-    let Some(gone) = state::with(|state| state.unlinked.take()) else { return false };
-    let context = timer::lasting();
-    let name = gone.name.name();
-    context.select(name.db());
-    let is_replaced = !matches!(OpenKey::to_look(context, &name).content(), Content::Missing);
+/// Who gives a command that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// A client.
+    Client,
+    /// A script or another module, within something else.
+    Inner,
+    /// One of these: Redis 7.0 does not tell.
+    Unknown,
+}
+
+/// A command begins. What is evicted from now on is not the last lock that was unlinked, unless another module has called this
+/// command from its own callback for that eviction.
+///
+/// Where the server does not tell who calls, it is seen by the key: if something else stands in the place of the lock, a
+/// command has put it there. Servers that tell may not be asked for a key here (Redis 7.2 to 8.0 and Valkey 8: with CLIENT
+/// NO-TOUCH they look into the command, which is not known yet).
+pub fn command_begins(caller: Caller) {
     let now = mono();
-    state::with(|state| {
-        // To look at the key may have made another one go.
-        if state.unlinked.is_none() {
-            state.unlinked = Some(gone);
-            if is_replaced {
-                state.note_unlinked(now);
-            }
+    match caller {
+        Caller::Inner => {}
+        Caller::Client => state::with(|state| state.note_unlinked(now)),
+        Caller::Unknown => {
+            let Some(gone) = state::with(|state| state.unlinked.take()) else { return };
+            let context = timer::lasting();
+            let name = gone.name.name();
+            context.select(name.db());
+            let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
+            state::with(|state| {
+                // To look at the key may have made another lock go.
+                let newer = state.unlinked.replace(gone);
+                if is_replaced || newer.is_some() {
+                    state.note_unlinked(now);
+                }
+                state.unlinked = newer.or(state.unlinked.take());
+            });
         }
-        state.unlinked.is_some()
-    })
+    }
 }
 
 /// A TTL has been set by hand. Waited-for keys with short names are looked at all the time, and need no telling.
@@ -82,8 +98,7 @@ pub fn ttl_set(name: &KeyName<'_>) {
     if name.bytes().len() > LONGEST_PATROLLED {
         let now = mono();
         state::with(|state| {
-            let line: Vec<LineId> = state.line(name).into_iter().collect();
-            state.look_at(&line, now);
+            state.look_at_lock(name, now);
         });
     }
 }
@@ -105,7 +120,7 @@ fn ttl_has_passed(lock: &Lock) -> bool {
 }
 
 /// The server has evicted a key: a tenure in it is kept. Where a command unlinked the lock, and what is evicted is something
-/// later of the same name, that has been found out since, by [`command_begins`].
+/// later of the same name, [`command_begins`] has settled that by now.
 ///
 /// Replicas and the AOF are told at once, before the server's own DEL: in the next turn of the event loop it may be too
 /// late, as a failover or a shutdown lets nobody write.
@@ -124,8 +139,7 @@ pub fn new_key(name: &KeyName<'_>) {
         if !state.follows() && state.shadows.get(name.db(), name.bytes()).is_some() {
             let now = mono();
             state.break_shadow(name, now);
-            let line: Vec<LineId> = state.line(name).into_iter().collect();
-            state.look_at(&line, now);
+            state.look_at_lock(name, now);
         }
     });
 }
@@ -155,10 +169,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
     }
     let now = mono();
     let kept = state::with(|state| {
-        let dropped = |gone: &mut Unlinked| {
-            let unlinked = gone.name.name();
-            unlinked.db() == name.db() && unlinked.bytes() == name.bytes() && by_itself(gone)
-        };
+        let dropped = |gone: &mut Unlinked| gone.name.name().is(name) && by_itself(gone);
         if let Some(gone) = state.unlinked.take_if(dropped) {
             let (db, key) = (name.db(), name.bytes());
             let left = gone.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));

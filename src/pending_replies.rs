@@ -14,9 +14,8 @@
 //! A reply is pending from within the decision on, so there is no moment in which a client stands neither in its line nor here.
 //! It is known by the handle of its client, which the server frees only after the reply has left this place.
 //!
-//! What may happen to the lock meanwhile costs the grants themselves nothing. It is noted by the token of the tenure, and
-//! forgotten when no reply is pending: that the owner has repeated its request, so that the hold is its own though the client
-//! that asked before has left; and where the lock has gone by RENAME or MOVE.
+//! Two events are recorded by fencing token until no reply is pending: the owner repeats its request (the hold stays, though the
+//! client that asked before has left), and RENAME or MOVE (the hold is passed on under the new name). Grants pay nothing for that.
 
 use crate::client::Client;
 use crate::waiters::LockName;
@@ -73,7 +72,7 @@ pub struct PendingReplies {
     replies: HashMap<Client, PendingReply, ById>,
     undelivered: VecDeque<Undelivered>,
     decisions: u64,
-    /// For a tenure: holds that were granted by so many decisions belong to its owner, whoever has left.
+    /// For each tenure, the last decision whose holds the owner has confirmed. These holds are not passed on.
     claimed: HashMap<FencingToken, u64, ById>,
     /// For a tenure: where its lock is now.
     moved: HashMap<FencingToken, LockName, ById>,
@@ -100,7 +99,7 @@ impl PendingReplies {
         }
         if self.replies.is_empty() {
             self.replies.shrink_to(KEPT);
-            self.settle();
+            self.forget_if_empty();
         }
         Some(reply)
     }
@@ -128,7 +127,7 @@ impl PendingReplies {
             }
         };
         if next.is_none() {
-            self.settle();
+            self.forget_if_empty();
         }
         next
     }
@@ -174,11 +173,11 @@ impl PendingReplies {
     /// This server decides nothing any more: it passes nothing on.
     pub fn drop_undelivered(&mut self) {
         self.undelivered.clear();
-        self.settle();
+        self.forget_if_empty();
     }
 
     /// Forgets what was noted of tenures once nothing is pending.
-    fn settle(&mut self) {
+    fn forget_if_empty(&mut self) {
         if self.is_empty() {
             if !self.claimed.is_empty() {
                 mem::take(&mut self.claimed);

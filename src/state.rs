@@ -158,10 +158,17 @@ impl State {
         }
     }
 
-    /// What the server took out of the keyspace last, it did not drop on its own account: it would have said so.
-    #[inline]
+    /// The last unlinked lock was not evicted or expired: the server would have sent the event by now.
     pub fn note_unlinked(&mut self, now: Instant) {
         if self.unlinked.is_some() {
+            self.note_gone(now);
+        }
+    }
+
+    /// The same, where that is the lock in `name`.
+    #[inline]
+    pub fn note_unlinked_as(&mut self, name: &KeyName<'_>, now: Instant) {
+        if self.unlinked.as_ref().is_some_and(|gone| gone.name.name().is(name)) {
             self.note_gone(now);
         }
     }
@@ -242,6 +249,12 @@ impl State {
         }
     }
 
+    /// Makes the line of a lock due at once, if there is one, and sets the alarm.
+    pub fn look_at_lock(&mut self, name: &KeyName<'_>, now: Instant) {
+        let line = self.line(name);
+        self.look_at(line.as_slice(), now);
+    }
+
     /// Makes lines due at once: their keys may have changed behind our back.
     pub fn look_at(&mut self, lines: &[LineId], now: Instant) {
         for line in lines {
@@ -250,9 +263,10 @@ impl State {
         let of_shadows = !self.follows() && (self.shadows.has_untold() || !self.to_put_back.is_empty());
         let at_once = of_shadows || self.pending.has_undelivered() || self.unlinked.is_some();
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
-        let patrols = self.room.has_patrolled() || !(self.shadows.is_empty() || self.follows());
+        let has_lines = self.room.has_patrolled();
+        let has_shadows = !(self.shadows.is_empty() || self.follows());
         let next = self.room.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();
-        self.alarm.rearm(next, patrols, now);
+        self.alarm.rearm(next, has_lines, has_shadows, now);
     }
 }
 

@@ -89,7 +89,7 @@ pub fn on_lock<R>(
     if let Some(waits) = &mut decided.waits
         && name.bytes().len() > LONGEST_PATROLLED
     {
-        // Nobody opens such a key now and then, to see that a TTL set by hand has passed.
+        // The rounds leave out long keys, so look again when the TTL ends.
         waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
     }
     drop(key);
@@ -163,7 +163,7 @@ fn decide_on<R>(
     now: Now,
     decide: impl FnOnce(&mut Step<'_, Client>) -> R,
 ) -> (R, Box<Decided>) {
-    state.note_unlinked(now.mono);
+    state.note_unlinked_as(name, now.mono);
     let mut decided = state.decided.take().unwrap_or_default();
     let Decided { effects, waits, to_unblock } = &mut *decided;
     // What is sent instead is the command as it was given, so there must be one.

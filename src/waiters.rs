@@ -38,10 +38,12 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let socket = socket_of(context, id);
     let handle = blocked::block(context).ok_or(Error::MayNotWait)?;
     let client = Client::new(handle, id, minted, socket);
+    // A reply that is still there was for an earlier client of this handle: the callback that ends with it has panicked.
+    drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
     let is_long = key.len() > LONGEST_PATROLLED;
-    // What looks at the lock finds the TTL of a key that nobody looks at unasked.
+    // The rounds leave out long keys, so a step reads the TTL now.
     let due = if is_long { Some(now) } else { due };
     let superseded = state::with(|state| {
         let superseded = state.room.join(db, key, Ticket { request, limit, handle: client }, now);

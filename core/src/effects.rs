@@ -195,8 +195,8 @@ impl<H> Effects<H> {
 
     /// Records one change of `lock`, carries it out, and notes its event.
     ///
-    /// A tenure that is acquired again and again, as when its owner re-enters with many waits, is told to replicas and the AOF
-    /// once, as it is in the end.
+    /// Consecutive acquisitions of one tenure, as when its owner re-enters with many waits, are sent to replicas and the AOF as one
+    /// change, with the final state.
     #[inline(always)]
     pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, event: Event, now: Now) {
         if event == Event::Acquired && self.events.last() == Some(&Event::Acquired) {

@@ -164,8 +164,8 @@ impl Shadows {
         self.untold = mem::take(&mut self.untold).into_iter().map(swapped).collect();
     }
 
-    /// The shadows behind `last` in a round through all, each with where the round is then. Keys of one hash are in the same
-    /// position: whoever ends a round's part ends it between two positions.
+    /// The shadows behind `last` in a round through all, each with where the round is then. If two keys share a hash, a round that is
+    /// interrupted there sees only the first.
     pub fn after(&self, last: Option<RoundPosition>) -> impl Iterator<Item = (RoundPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.kept.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {
@@ -184,7 +184,7 @@ impl Shadows {
         self.kept.keys().copied()
     }
 
-    /// The shadows of one database, by their keys.
+    /// The shadows of one database, each with its key, in no useful order.
     pub fn of(&self, db: Db) -> impl Iterator<Item = (&[u8], &Lock)> {
         let of_db = self.kept.get(&db).into_iter().flat_map(BTreeMap::values).flatten();
         of_db.map(|shadow| (shadow.key.as_ref(), &shadow.lock))

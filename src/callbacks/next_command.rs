@@ -1,10 +1,10 @@
 //! The beginning of commands, as far as the module asks for it.
 //!
 //! The server has no event for it, but calls a command filter as each command begins. One is registered only for as long as
-//! somebody wants to know, so that commands cost nothing more else.
+//! somebody wants to know, so that other commands cost nothing more.
 
 use super::{Edge, guard, timer};
-use crate::news;
+use crate::news::{self, Caller};
 use crate::server::api;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The filter that is registered; null while there is none. Used under the server's lock alone.
 static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::null_mut());
 
-/// Has [`news::command_begins`] called as each command begins, until that says that it is enough. What the module itself
-/// calls does not count.
+/// Has [`news::command_begins`] called as each command begins, until [`see_no_more`]. What the module itself calls does not count.
 pub fn see() {
     if FILTER.load(Ordering::Relaxed).is_null() {
         let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
@@ -27,13 +26,36 @@ pub fn see() {
     }
 }
 
-unsafe extern "C" fn on_command(_command: *mut raw::RedisModuleCommandFilterCtx) {
-    if !guard(Edge::NextCommand, false, news::command_begins) {
-        let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
-        if !filter.is_null() {
-            // SAFETY: the filter is registered, and is unregistered once. The server allows that within its call: it has gone on to
-            // the next filter of its list by then, and does not look at this one again.
-            unsafe { api!(RedisModule_UnregisterCommandFilter(timer::lasting_context(), filter)) };
-        }
+/// Ends that. Not to be called as a command begins: the server may be on its way through its list of filters then.
+pub fn see_no_more() {
+    let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
+    if !filter.is_null() {
+        // SAFETY: the filter is registered, and is unregistered once.
+        unsafe { api!(RedisModule_UnregisterCommandFilter(timer::lasting_context(), filter)) };
+    }
+}
+
+unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
+    guard(Edge::NextCommand, (), || {
+        // SAFETY: the server's filter context of this very call.
+        news::command_begins(unsafe { caller(command) });
+    });
+}
+
+/// Who gives the command. Only the clients of connections are known by their ids: scripts and modules call as clients that no
+/// list has.
+///
+/// # Safety
+/// `command` is the server's of the running call.
+unsafe fn caller(command: *mut raw::RedisModuleCommandFilterCtx) -> Caller {
+    // SAFETY: as the caller promises. Without a place for what is known of it, the server only looks for the client.
+    unsafe {
+        let (Some(id_of), Some(info_of)) =
+            (raw::RedisModule_CommandFilterGetClientId, raw::RedisModule_GetClientInfoById)
+        else {
+            return Caller::Unknown;
+        };
+        let known = info_of(ptr::null_mut(), id_of(command)) == raw::REDISMODULE_OK as c_int;
+        if known { Caller::Client } else { Caller::Inner }
     }
 }

@@ -108,22 +108,25 @@ fn a_client_that_joins_the_queue_of_a_lock_that_has_just_been_freed_is_granted_i
 
 #[test]
 fn a_held_lock_is_kept_though_another_module_acts_as_it_hears_of_its_eviction() {
-    let server = start();
-    let mut a = server.client();
-    // The other module listens before Lockward does.
-    at(&mut a, "evicted", "INCR evictions");
-    a.call("CONFIG SET maxmemory-policy allkeys-random");
-    for round in 0..10 {
-        let names: Vec<String> = (0..20).map(|number| format!("lock-{round}-{number}")).collect();
-        a.call_all(names.iter().map(|name| format!("LOCK.ACQUIRE {name} A PX 600000")));
-        at(&mut a, "evicted", "INCR evictions");
-        a.call("CONFIG SET maxmemory 1");
-        for name in &names {
-            assert_eq!(a.owner(name).as_deref(), Some("A"), "{name}");
+    for command in ["INCR evictions", "LOCK.ACQUIRE free B", "LOCK.INFO other"] {
+        let server = start();
+        let mut a = server.client();
+        // The other module listens before Lockward does.
+        at(&mut a, "evicted", command);
+        a.call("CONFIG SET maxmemory-policy allkeys-random");
+        let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
+        for round in 0..10 {
+            a.call_all(names.iter().map(|name| format!("LOCK.ACQUIRE {name} A PX 600000")));
+            at(&mut a, "evicted", command);
+            a.call("CONFIG SET maxmemory 1");
+            eventually("all are evicted", || a.call(format!("EXISTS {}", names.join(" "))) == Reply::Int(0));
+            for name in &names {
+                assert_eq!(a.owner(name).as_deref(), Some("A"), "{name}, {command}, round {round}");
+            }
+            a.call("CONFIG SET maxmemory 0");
+            a.call_all(names.iter().map(|name| format!("LOCK.RELEASE {name} A ALL")));
+            a.call("DEL free");
         }
-        a.call("CONFIG SET maxmemory 0");
-        assert_eq!(a.call(format!("EXISTS {}", names.join(" "))), Reply::Int(0), "all are evicted");
-        a.call_all(names.iter().map(|name| format!("LOCK.RELEASE {name} A")));
     }
 }
 

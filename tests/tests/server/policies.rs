@@ -199,6 +199,23 @@ fn a_lock_is_kept_though_the_server_is_within_its_limit_again_in_the_midst_of_it
     }
 }
 
+#[test]
+fn a_client_that_touches_no_keys_breaks_a_lock_where_keys_are_evicted() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("CONFIG SET maxmemory-policy allkeys-lru");
+    a.call("CONFIG SET maxmemory 1gb");
+    // Redis 7.0 does not know it.
+    a.call("CLIENT NO-TOUCH on");
+    for round in 0..3 {
+        let packet =
+            ["LOCK.ACQUIRE lock A PX 600000", "SET lock value", "PING", "LOCK.INFO lock", "DEL lock"];
+        let replies = a.call_all(packet);
+        assert_eq!(replies[2], Reply::Simple("PONG".into()), "{round}");
+        assert_eq!(replies[3].error_word(), "WRONGTYPE", "{round}");
+    }
+}
+
 /// The control: what the locks would be without the module.
 #[test]
 fn locks_by_set_nx_have_second_holders_under_pressure() {
