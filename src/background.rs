@@ -11,7 +11,7 @@ use crate::state;
 use crate::statistics::{self, count};
 use crate::turn;
 use crate::waiters::{self, LockName};
-use lockward_core::{Instant, LONGEST_PATROLLED, LineId, Name, Outcome, Span, Wake};
+use lockward_core::{Db, Instant, LONGEST_PATROLLED, LineId, Name, Outcome, Span, Wake};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -123,6 +123,14 @@ fn hold_back(now: Instant) {
     state::with(|state| state.alarm.hold_back(now.after(HELD_BACK)));
 }
 
+/// The name of a lock whose database is selected, and whether the server would let a client write to it now.
+fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (OwnedName, Gate) {
+    let name = OwnedName::new(db, key);
+    context.select(db);
+    let gate = context.write_gate(GATE, &name.name());
+    (name, gate)
+}
+
 fn end_waits(now: Instant, slice: Slice) {
     while let Some(waiter) = state::with(|state| state.room.pop_limit_reached(now)) {
         state::with(|state| count(&mut state.statistics.wait_limits_reached));
@@ -136,10 +144,8 @@ fn end_waits(now: Instant, slice: Slice) {
 /// Passes on holds whose clients have left.
 fn pass_on(context: Context, now: Instant, slice: Slice) {
     while let Some(undelivered) = state::with(|state| state.pending.next_undelivered()) {
-        let (db, key) = &undelivered.lock;
-        let name = OwnedName::new(*db, key);
-        context.select(*db);
-        match context.write_gate(GATE, &name.name()) {
+        let (name, gate) = name_and_gate(context, undelivered.lock.0, &undelivered.lock.1);
+        match gate {
             Gate::Open => {
                 // Should the key hold something else by now, the tenure is over.
                 let passed_on = turn::on_lock(context, &name.name(), |step| {
@@ -162,9 +168,8 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
 /// Puts locks back into the keyspace that the server has dropped because its wall clock has jumped.
 fn put_back(context: Context, now: Instant, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.to_put_back.pop_front()) {
-        let name = OwnedName::new(db, &key);
-        context.select(db);
-        match context.write_gate(GATE, &name.name()) {
+        let (name, gate) = name_and_gate(context, db, &key);
+        match gate {
             Gate::Open => turn::put_back(context, &name.name()),
             Gate::Shut | Gate::Down => {
                 state::with(|state| state.to_put_back.push_back((db, key)));
@@ -309,9 +314,8 @@ fn next_shadow(now: Instant, slice: Slice) -> Option<Name> {
 /// Serves those who wait in a line, or sends them away. False while the server allows no write.
 fn settle(context: Context, line: LineId, now: Instant, slice: Slice) -> bool {
     let Some((db, key)) = state::with(|state| state.room.name(line)) else { return true };
-    let name = OwnedName::new(db, &key);
-    context.select(db);
-    match context.write_gate(GATE, &name.name()) {
+    let (name, gate) = name_and_gate(context, db, &key);
+    match gate {
         Gate::Open => {
             if let Err(Foreign) = turn::on_lock(context, &name.name(), |step| step.look_again()) {
                 send_away(line, Outcome::WrongType, now, slice);

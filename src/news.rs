@@ -14,9 +14,9 @@ use lockward_core::{Db, FencingToken, LONGEST_PATROLLED, LineId, Lock, Seen, Sha
 /// it is served from what is there then.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = mono();
-    let (dropped, may_be_evicted, replies_are_pending) = state::with(|state| {
+    state::with(|state| {
         if state.follows() {
-            return (false, false, false);
+            return;
         }
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
         state.note_unlinked(now);
@@ -39,18 +39,17 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if held || state.line(name).is_some() || !state.seen.is_empty() {
             state.look_at_lock(name, now);
         }
-        (may_be_evicted || (held && ttl_has_passed(lock)), may_be_evicted, !state.pending.is_empty())
+        // In time: the server sends these events after the key is gone.
+        if may_be_evicted || (held && ttl_has_passed(lock)) {
+            events::see_why_keys_go();
+        }
+        if may_be_evicted {
+            next_command::see();
+        }
+        if !state.pending.is_empty() {
+            events::see_renamed_and_ttls();
+        }
     });
-    // In time: the server sends these events after the key is gone.
-    if dropped {
-        events::see_why_keys_go();
-    }
-    if may_be_evicted {
-        next_command::see();
-    }
-    if replies_are_pending {
-        events::see_renamed_and_ttls();
-    }
 }
 
 /// Who gives a command that begins.
