@@ -2,7 +2,7 @@
 //! that could not be told, shadows of which replicas and the AOF do not know.
 //!
 //! Done when the alarm goes off. What a waiter is granted here is a write, and obeys what would refuse a client's
-//! write; until it may be done, it is tried again. To end a wait is no write and needs no leave.
+//! write; until it may be done, it is tried again. Ending a wait is not a write, and is never refused.
 
 use crate::callbacks::next_command;
 use crate::commands::GATE;

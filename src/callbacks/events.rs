@@ -56,8 +56,8 @@ pub fn see_new_keys() {
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_NEW, Some(on_new_key));
 }
 
-/// From now on the server tells of TTLs that are set, and where keys go by RENAME and MOVE. Before a lock with a long name is
-/// waited for, or a lock goes of which a hold may have to be passed on, it would cost each DEL and EXPIRE for nothing.
+/// Subscribes to the events of EXPIRE, RENAME and MOVE. That costs each DEL and EXPIRE of the server, so it begins with the first
+/// waiter on a long key, or when a lock goes of which a hold may have to be passed on.
 pub fn see_renamed_and_ttls() {
     static SEEN: AtomicBool = AtomicBool::new(false);
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_GENERIC, Some(on_generic));
@@ -86,6 +86,22 @@ unsafe extern "C" fn on_new_key(
     raw::REDISMODULE_OK as c_int
 }
 
+/// What a keyspace event tells.
+///
+/// # Safety
+/// All three are the server's, valid for `'a`.
+unsafe fn heard<'a>(
+    context: *mut raw::RedisModuleCtx,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> (Context, &'a CStr, KeyName<'a>) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let context = Context::new(context);
+        (context, CStr::from_ptr(event), KeyName::new(context.db(), key))
+    }
+}
+
 unsafe extern "C" fn on_generic(
     context: *mut raw::RedisModuleCtx,
     _class: c_int,
@@ -94,10 +110,7 @@ unsafe extern "C" fn on_generic(
 ) -> c_int {
     guard(Edge::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
-        let (context, name, event) = unsafe {
-            let context = Context::new(context);
-            (context, KeyName::new(context.db(), key), CStr::from_ptr(event))
-        };
+        let (context, event, name) = unsafe { heard(context, event, key) };
         if event == c"expire" {
             news::ttl_set(&name);
         } else if event == c"rename_to" || event == c"move_to" {
@@ -245,13 +258,9 @@ unsafe extern "C" fn on_key_gone(
 ) -> c_int {
     guard(Edge::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
-        let (name, event) = unsafe {
-            let db = Context::new(context).db();
-            (KeyName::new(db, key), CStr::from_ptr(event))
-        };
+        let (context, event, name) = unsafe { heard(context, event, key) };
         if event == c"evicted" {
-            // SAFETY: the server's context of this very call.
-            news::evicted(unsafe { Context::new(context) }, &name);
+            news::evicted(context, &name);
         } else if event == c"expired" {
             news::expired(&name);
         }

@@ -28,7 +28,7 @@ pub fn lasting_context() -> *mut raw::RedisModuleCtx {
     LASTING.load(Ordering::Relaxed)
 }
 
-/// The same for what is looked at where the server gives no context.
+/// The same, for work in a callback that gets no context.
 pub fn lasting() -> Context {
     // SAFETY: the lasting context is valid for as long as the module is.
     unsafe { Context::new(lasting_context()) }

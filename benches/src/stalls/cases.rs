@@ -301,7 +301,7 @@ pub fn slot_moves(side: Side) -> Vec<f64> {
     target.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &here]);
     source.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &there]);
     let longest = source.longest_ping(|source| {
-        // As many at a time as redis-cli moves.
+        // redis-cli moves ten keys at a time.
         for keys in keys.chunks(10) {
             let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
             migrate.extend(keys.iter().map(String::as_str));
