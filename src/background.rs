@@ -223,7 +223,8 @@ fn patrol(context: Context, now: Instant, slice: Slice) -> bool {
         lines
     });
     let in_cluster = context.flags().cluster();
-    if in_cluster && lines.first().is_some_and(|(_, lock)| is_down(context, lock)) {
+    let first = lines.first().map_or(&[][..], |(_, (_, key))| key);
+    if in_cluster && is_down(context, first) {
         // Not every server tells those who wait. A lock that may be handed over again soon is no reason to keep them: it
         // may be another node that does it.
         let all: Vec<LineId> = state::with(|state| state.room.lines().collect());
@@ -255,10 +256,9 @@ fn patrol(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.patrolled.is_none())
 }
 
-/// Whether the cluster is down, in which no node serves this lock or any other.
-fn is_down(context: Context, (db, key): &LockName) -> bool {
-    context.select(*db);
-    context.slot_gate(GATE, &OwnedName::new(*db, key).name()) == Gate::Down
+/// Whether the cluster is down, in which no node serves this key or any other.
+fn is_down(context: Context, key: &[u8]) -> bool {
+    context.slot_gate(GATE, &OwnedName::new(Db(0), key).name()) == Gate::Down
 }
 
 /// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node

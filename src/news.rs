@@ -66,8 +66,8 @@ pub enum Caller {
 /// A command begins. What is evicted from now on is not the last lock that was unlinked, unless another module has called this
 /// command from its own callback for that eviction.
 ///
-/// Where the server does not tell who calls, it is seen by the key: if something else stands in the place of the lock, a
-/// command has put it there. Servers that tell may not be asked for a key here (Redis 7.2 to 8.0 and Valkey 8: with CLIENT
+/// Where the server does not tell who calls, it is seen by the key: if something else stands in the place of the lock, or comes
+/// there, a command has put it there. Servers that tell may not be asked for a key here (Redis 7.2 to 8.0 and Valkey 8: with CLIENT
 /// NO-TOUCH they look into the command, which is not known yet).
 pub fn command_begins(caller: Caller) {
     let now = mono();
@@ -80,6 +80,8 @@ pub fn command_begins(caller: Caller) {
             let name = gone.name.name();
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
+            // What takes its place later in this command may be evicted before another begins.
+            events::see_new_keys();
             state::with(|state| {
                 // To look at the key may have made another lock go.
                 let newer = state.unlinked.replace(gone);
@@ -129,12 +131,16 @@ pub fn evicted(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// A key has come to be where none was: one in the place of a shadow breaks that.
+/// A key has come to be where none was: one in the place of a shadow breaks that, and one in the place of the last lock that was
+/// unlinked shows that a command has ended that.
 pub fn new_key(name: &KeyName<'_>) {
     if state::acting() {
         return;
     }
     state::with(|state| {
+        if state.unlinked.is_some() {
+            state.note_unlinked_as(name, mono());
+        }
         if !state.follows() && state.shadows.get(name.db(), name.bytes()).is_some() {
             let now = mono();
             state.break_shadow(name, now);

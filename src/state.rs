@@ -263,7 +263,7 @@ impl State {
         let of_shadows = !self.follows() && (self.shadows.has_untold() || !self.to_put_back.is_empty());
         let at_once = of_shadows || self.pending.has_undelivered() || self.unlinked.is_some();
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
-        let has_lines = self.room.has_patrolled();
+        let has_lines = self.room.waiters() > 0;
         let has_shadows = !(self.shadows.is_empty() || self.follows());
         let next = self.room.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();
         self.alarm.rearm(next, has_lines, has_shadows, now);

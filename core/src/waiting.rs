@@ -397,12 +397,6 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
         self.lines.get(&line)?.due
     }
 
-    /// Whether there is a line with a key of at most [`LONGEST_PATROLLED`] bytes.
-    #[must_use]
-    pub fn has_patrolled(&self) -> bool {
-        !self.in_turn.is_empty()
-    }
-
     /// The lines behind `last` in a round through all with a key of at most [`LONGEST_PATROLLED`] bytes, in the order in which
     /// they were opened: each with its database and key.
     pub fn after(&self, last: Option<LineId>) -> impl Iterator<Item = (LineId, (Db, Rc<[u8]>))> {

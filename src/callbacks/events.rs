@@ -1,7 +1,7 @@
 //! What the server tells the module unasked.
 
 use super::{Edge, guard, timer};
-use crate::server::{Context, KeyName, api};
+use crate::server::{Context, KeyName, OpenKey, api, version};
 use crate::state::Loading;
 use crate::{background, eviction, news, snapshot};
 use lockward_core::Db;
@@ -75,12 +75,12 @@ fn see_keys(seen: &AtomicBool, classes: c_int, callback: raw::RedisModuleNotific
 unsafe extern "C" fn on_new_key(
     context: *mut raw::RedisModuleCtx,
     _class: c_int,
-    _event: *const c_char,
+    event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
     guard(Edge::Notify, (), || {
-        // SAFETY: context and key are the server's, valid through the call.
-        let name = unsafe { KeyName::new(Context::new(context).db(), key) };
+        // SAFETY: context, event and key are the server's, valid through the call.
+        let (_, _, name) = unsafe { heard(context, event, key) };
         news::new_key(&name);
     });
     raw::REDISMODULE_OK as c_int
@@ -96,11 +96,21 @@ unsafe fn heard<'a>(
     key: *mut raw::RedisModuleString,
 ) -> (Context, &'a CStr, KeyName<'a>) {
     // SAFETY: as the caller promises.
-    unsafe {
+    let (context, event, name) = unsafe {
         let context = Context::new(context);
         (context, CStr::from_ptr(event), KeyName::new(context.db(), key))
+    };
+    if version() < DB_OF_CLIENT_SINCE {
+        return (context, event, name);
     }
+    // The context is that of the client, and tells the database of its transaction, where MOVE and COPY tell of another.
+    let db = OpenKey::to_look(context, &name).db().unwrap_or(name.db());
+    // SAFETY: as the caller promises.
+    (context, event, unsafe { KeyName::new(db, key) })
 }
+
+/// The first version, as the server numbers itself, whose notifications have the context of the client: Valkey 9.
+const DB_OF_CLIENT_SINCE: c_int = 0x0009_0000;
 
 unsafe extern "C" fn on_generic(
     context: *mut raw::RedisModuleCtx,

@@ -37,6 +37,7 @@ needed! {
     RedisModule_EmitAOF RedisModule_Free RedisModule_FreeCallReply RedisModule_FreeServerInfo
     RedisModule_FreeString RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle
     RedisModule_GetClientId RedisModule_GetCommand RedisModule_GetContextFlags RedisModule_GetDbIdFromIO
+    RedisModule_GetDbIdFromModuleKey
     RedisModule_GetDbIdFromOptCtx RedisModule_GetDetachedThreadSafeContext RedisModule_GetKeyNameFromIO
     RedisModule_GetKeyNameFromOptCtx RedisModule_GetSelectedDb RedisModule_GetServerInfo
     RedisModule_InfoAddFieldULongLong RedisModule_InfoAddSection RedisModule_InfoBeginDictField

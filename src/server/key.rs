@@ -1,7 +1,7 @@
 //! A key opened for writing, and the lock in it.
 
 use super::{Context, KeyName, values};
-use lockward_core::{Lock, WallTime};
+use lockward_core::{Db, Lock, WallTime};
 use redis_module::raw;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -69,6 +69,12 @@ impl<'a> OpenKey<'a> {
         // SAFETY: context and name are valid for 'a.
         let key = unsafe { api!(RedisModule_OpenKey(context.as_ptr(), name.as_ptr(), mode)) };
         Self { key, value: ptr::null_mut(), open: PhantomData }
+    }
+
+    /// The database in which the key is; none where no key is.
+    pub fn db(&self) -> Option<Db> {
+        // SAFETY: the key is open, or null.
+        (!self.key.is_null()).then(|| Db(unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.key)) }))
     }
 
     /// What the key holds.

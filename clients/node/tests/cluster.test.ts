@@ -47,7 +47,7 @@ for (const { name, client } of CLIENTS) {
     test("locks are at the nodes that have their slots", async () => {
       const lockward = new Lockward(await client());
       // In the slots 15495, 3300 and 7365.
-      const locks = await Promise.all(["a", "b", "c"].map((key) => lockward.acquire(key, { lease: 1_500 })));
+      const locks = await Promise.all(["a", "b", "c"].map((key) => lockward.acquire(key, { lease: 5_000 })));
       const at = async (key: string, node: Server) => (await node.info(key)).holders.length;
       assert.deepEqual(await Promise.all([at("a", third), at("b", first), at("c", second)]), [1, 1, 1]);
       const waiting = lockward.acquire("a");
@@ -63,7 +63,7 @@ for (const { name, client } of CLIENTS) {
     test("a slot that moves takes its lock along", async () => {
       const lockward = new Lockward(await client());
       const [key, slot] = ["{a}moving", 15_495];
-      const lock = await lockward.acquire(key, { lease: 1_500 });
+      const lock = await lockward.acquire(key, { lease: 5_000 });
       const waiting = lockward.acquire(key);
       await eventually(() => third.waiters(key));
       const [source, target] = await Promise.all([third, first].map((node) => node.ask(["CLUSTER", "MYID"])));

@@ -454,3 +454,40 @@ fn a_key_in_the_place_of_a_tenure_breaks_it_however_soon_it_is_gone_again() {
         assert_eq!(kept(&mut a), 0, "{made}");
     }
 }
+
+#[test]
+fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the_same_turn() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call("CONFIG SET maxmemory-policy volatile-ttl");
+    a.call("CONFIG SET maxmemory-samples 64");
+    // So that the timer of the server goes on with what a command has begun.
+    a.call("CONFIG SET maxmemory-eviction-tenacity 0");
+    for round in 0..20 {
+        a.call("CONFIG SET maxmemory 1gb");
+        a.call("FLUSHALL");
+        let filler = "x".repeat(5_000);
+        a.call_all((0..300).map(|number| format!("SET filler-{number} {filler} PX {}", 900_000 + number)));
+        a.acquire("lock A PX 600000");
+        let less = a.stat("memory", "used_memory") - 100_000 - 25_000 * round;
+        a.call_all([
+            "DEL lock".to_owned(),
+            format!("CONFIG SET maxmemory {less}"),
+            "SET lock v PX 800000".to_owned(),
+        ]);
+        eventually("the value is evicted", || a.call("EXISTS lock") == Reply::Int(0));
+        assert_eq!(a.info("lock"), None, "round {round}");
+    }
+}
+
+#[test]
+fn a_key_of_the_same_name_in_another_database_leaves_a_tenure_alone() {
+    let (server, mut a, _) = start_evicted(Setup::new());
+    a.call("SET string value");
+    // Within a transaction Valkey 9 names another database to modules than the one that is written to.
+    for copy in ["COPY string lock DB 1", "MOVE string 1"] {
+        a.transact([copy, "PING"]);
+        assert_eq!(a.owner("lock").as_deref(), Some("A"), "{copy}");
+    }
+    drop(server);
+}
