@@ -1,7 +1,7 @@
 //! What the server tells the module unasked.
 
 use super::{Edge, guard, timer};
-use crate::server::{Context, KeyName, OpenKey, api, version};
+use crate::server::{Context, KeyName, OpenKey, api, info, version};
 use crate::state::Loading;
 use crate::{background, eviction, news, snapshot};
 use lockward_core::Db;
@@ -57,9 +57,13 @@ pub fn see_new_keys() {
 }
 
 /// Subscribes to the events of EXPIRE, RENAME and MOVE. That costs each DEL and EXPIRE of the server, so it begins with the first
-/// waiter on a long key, or when a lock goes of which a hold may have to be passed on.
+/// waiter on a long key, or when a lock goes of which a hold may have to be passed on. Servers on which it would do harm are left
+/// alone.
 pub fn see_renamed_and_ttls() {
     static SEEN: AtomicBool = AtomicBool::new(false);
+    if !SEEN.load(Ordering::Relaxed) && info::events_move_clients() {
+        SEEN.store(true, Ordering::Relaxed);
+    }
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_GENERIC, Some(on_generic));
 }
 

@@ -11,12 +11,19 @@ const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"red
 pub fn is_known() -> bool {
     // Valkey names a version of Redis too.
     let named = KNOWN_UP_TO.iter().find_map(|(field, newest)| Some((text(c"server", field)?, newest)));
-    named.is_some_and(|(version, newest)| {
-        let mut numbers =
-            version.split(|byte| *byte == b'.').map(|part| str::from_utf8(part).ok()?.parse().ok());
-        let [Some(Some(major)), Some(Some(minor))] = [numbers.next(), numbers.next()] else { return false };
-        [major, minor] <= *newest
-    })
+    named.is_some_and(|(version, newest)| major_and_minor(&version).is_some_and(|version| version <= *newest))
+}
+
+fn major_and_minor(version: &[u8]) -> Option<[u32; 2]> {
+    let mut numbers = version.split(|byte| *byte == b'.').map(|part| str::from_utf8(part).ok()?.parse().ok());
+    Some([numbers.next()??, numbers.next()??])
+}
+
+/// Whether a module that listens to the events of MOVE and COPY leaves their clients in the other database: a fault of
+/// Valkey 8.1, mended in 9.1 (`moduleNotifyKeyspaceEvent`). Of 9.0 no source was at hand.
+pub fn events_move_clients() -> bool {
+    let version = text(c"server", c"valkey_version").and_then(|version| major_and_minor(&version));
+    version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
 }
 
 /// What must be so for nobody to hear what changes. A server on which one of these is missing may have listeners.

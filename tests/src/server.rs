@@ -334,6 +334,14 @@ impl Server {
         }
     }
 
+    /// Whether modules may listen to the events of EXPIRE, RENAME and MOVE: not on Valkey 8.1 and 9.0, where that leaves clients of
+    /// MOVE and COPY in another database.
+    #[track_caller]
+    pub fn tells_of_renames(&self) -> bool {
+        let info = self.client().call("INFO server").text();
+        !["8.1.", "9.0."].iter().any(|version| info.contains(&format!("valkey_version:{version}")))
+    }
+
     /// All it has logged.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.dir.path.join("server.log")).unwrap_or_default()).into_owned()

@@ -466,6 +466,9 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
     for length in [256, 257, 100_000] {
         let name = "k".repeat(length);
         let server = Server::start();
+        if length > 256 && !server.tells_of_renames() {
+            continue; // there the server has to find it by itself
+        }
         let mut a = server.client();
         a.call("DEBUG SET-ACTIVE-EXPIRE 0");
         a.acquire(&format!("{name} A PX 600000"));

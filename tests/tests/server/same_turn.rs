@@ -224,6 +224,9 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
     for (moves, name, db) in moves {
         for killed_first in [true, false] {
             let server = Server::start();
+            if !moves[0].starts_with("SWAPDB") && !server.tells_of_renames() {
+                continue; // there it waits for the end of its lease
+            }
             let mut a = server.client();
             a.acquire("lock A PX 600000");
             let mut b = server.client();

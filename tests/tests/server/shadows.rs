@@ -482,12 +482,11 @@ fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the
 
 #[test]
 fn a_key_of_the_same_name_in_another_database_leaves_a_tenure_alone() {
-    let (server, mut a, _) = start_evicted(Setup::new());
+    let (_server, mut a, _) = start_evicted(Setup::new());
     a.call("SET string value");
     // Within a transaction Valkey 9 names another database to modules than the one that is written to.
-    for copy in ["COPY string lock DB 1", "MOVE string 1"] {
-        a.transact([copy, "PING"]);
-        assert_eq!(a.owner("lock").as_deref(), Some("A"), "{copy}");
-    }
-    drop(server);
+    a.transact(["COPY string lock DB 1", "PING"]);
+    // Valkey 8.1 leaves the client in that other database, if a module hears of new keys.
+    a.call("SELECT 0");
+    assert_eq!(a.owner("lock").as_deref(), Some("A"));
 }

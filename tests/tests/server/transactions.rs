@@ -221,3 +221,21 @@ fn a_lease_that_ends_aborts_the_transaction() {
     });
     assert!(!through);
 }
+
+#[test]
+fn a_client_that_moves_a_key_stays_in_its_database() {
+    let server = Server::start();
+    let mut a = server.client();
+    // From then on the module listens to EXPIRE, RENAME and MOVE, where the server tells of them without harm.
+    let long = "k".repeat(300);
+    a.acquire(&format!("{long} A PX 600000"));
+    let _waiting = server.waiter(&format!("{long} B BLOCK 0"));
+    for commands in [["SET one 1", "MOVE one 1"], ["SET two 1", "COPY two other DB 1"]] {
+        a.call_all(commands);
+        assert!(a.call("CLIENT INFO").text().contains(" db=0 "), "{commands:?}");
+    }
+    for commands in [["SET three 1", "MOVE three 1"], ["SET four 1", "COPY four another DB 1"]] {
+        assert_eq!(a.transact(commands), [Reply::ok(), Reply::Int(1)]);
+        assert!(a.call("CLIENT INFO").text().contains(" db=0 "), "{commands:?}");
+    }
+}
