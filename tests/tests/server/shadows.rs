@@ -463,6 +463,7 @@ fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the
     a.call("CONFIG SET maxmemory-samples 64");
     // So that the timer of the server goes on with what a command has begun.
     a.call("CONFIG SET maxmemory-eviction-tenacity 0");
+    let mut evicted = 0;
     for round in 0..20 {
         a.call("CONFIG SET maxmemory 1gb");
         a.call("FLUSHALL");
@@ -475,9 +476,18 @@ fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the
             format!("CONFIG SET maxmemory {less}"),
             "SET lock v PX 800000".to_owned(),
         ]);
-        eventually("the value is evicted", || a.call("EXISTS lock") == Reply::Int(0));
-        assert_eq!(a.info("lock"), None, "round {round}");
+        // Now and then enough other keys are evicted before it.
+        let mut is_gone = false;
+        eventually("the server is within its limit", || {
+            is_gone = a.call("EXISTS lock") == Reply::Int(0);
+            is_gone || a.stat("memory", "used_memory") <= less
+        });
+        if is_gone {
+            evicted += 1;
+            assert_eq!(a.info("lock"), None, "round {round}");
+        }
     }
+    assert!(evicted > 0);
 }
 
 #[test]
