@@ -10,7 +10,7 @@
 use crate::callbacks::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
 
-/// How often a round begins in which keys are looked at unasked.
+/// How often a new round through the keys begins.
 const PATROL: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,

@@ -31,7 +31,7 @@ const SOON: Span = match Span::from_millis(1_000) {
 /// more about them.
 const LOOKS_AT_ONCE: i64 = 300;
 
-/// After so many refusals in one slice, while the server refuses writes, the work rests for [`HELD_BACK`].
+/// After so many refused writes in one slice, the work pauses for [`HELD_BACK`].
 const REFUSED_AT_ONCE: usize = 100;
 
 /// How soon work that the server does not allow now is tried again.
@@ -147,7 +147,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
         let (name, gate) = name_and_gate(context, undelivered.lock.0, &undelivered.lock.1);
         match gate {
             Gate::Open => {
-                // Should the key hold something else by now, the tenure is over.
+                // If the key holds something else now, the tenure is over.
                 let passed_on = turn::on_lock(context, &name.name(), |step| {
                     step.pass_on(&undelivered.owner, undelivered.token);
                 });
@@ -262,7 +262,7 @@ fn is_down(context: Context, key: &[u8]) -> bool {
 }
 
 /// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node
-/// serves them now. Keys with long names are left alone until their lease is over. Returns whether all have had their turn.
+/// serves them now. A shadow with a long key is looked at only when its lease is over. Returns whether all have had their turn.
 fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
     while let Some((db, key)) = next_shadow(now, slice) {

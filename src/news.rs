@@ -80,7 +80,7 @@ pub fn command_begins(caller: Caller) {
             let name = gone.name.name();
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
-            // What takes its place later in this command may be evicted before another begins.
+            // This command may store a new value there, which the server's timer may evict before the next command begins.
             events::see_new_keys();
             state::with(|state| {
                 // To look at the key may have made another lock go.

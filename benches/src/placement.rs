@@ -88,7 +88,7 @@ fn schedule_thread(thread: u32, policy: libc::c_int, priority: libc::c_int) -> b
     unsafe { libc::sched_setscheduler(thread.cast_signed(), policy, &raw const priority) == 0 }
 }
 
-/// Lets the calling thread go before the other threads of this process, where that is allowed.
+/// Gives the calling thread priority over the other threads of this process, where that is allowed.
 pub fn go_before_own_threads() {
     schedule(libc::SCHED_RR, 2);
 }

@@ -17,7 +17,7 @@ use scene::{MANY, Side};
 /// The name of the stage, as its rows begin.
 pub const STAGE: &str = "stalls";
 
-/// A stall may take so many times what it takes a server without any module.
+/// The longest PING may be so many times as long as on a server without any module.
 const ALLOWED: f64 = 2.0;
 /// A stall of so many milliseconds is always allowed.
 const ALWAYS_ALLOWED: f64 = 5.0;

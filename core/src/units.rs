@@ -154,7 +154,7 @@ impl Now {
         WallTime(self.wall.0.saturating_add(deadline.0.saturating_sub(self.mono.0)))
     }
 
-    /// The instant at which the wall clock should show `time`.
+    /// The instant on the monotonic clock when the wall clock reaches `time`.
     #[must_use]
     pub fn mono_at(&self, time: WallTime) -> Instant {
         Instant(self.mono.0.saturating_add(time.0.saturating_sub(self.wall.0)))

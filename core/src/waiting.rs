@@ -41,8 +41,7 @@ impl Db {
     }
 }
 
-/// The longest key, in bytes, that is looked at now and then for as long as somebody waits: the server hashes a key each
-/// time, so that a few huge ones would keep it busy.
+/// The longest key, in bytes, that the rounds look at. The server hashes a key each time, so a few huge keys would keep it busy.
 pub const LONGEST_PATROLLED: usize = 256;
 
 /// The name of a line within this process. Names are not used again.

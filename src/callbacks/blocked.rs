@@ -42,7 +42,7 @@ pub fn unblock(client: Client) {
 
 /// The client that a callback is about.
 fn client(context: Context) -> Option<Client> {
-    // SAFETY: the context is that of a callback of a blocked client, in which its handle is at hand.
+    // SAFETY: this is a callback of a blocked client, and its context has the handle.
     let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
     NonNull::new(handle).map(Client::behind)
 }

@@ -50,7 +50,7 @@ impl<'a> OpenKey<'a> {
         Self::open(context, name, raw::REDISMODULE_WRITE)
     }
 
-    /// Opens a key to look at it without counting that. From Redis 7.2 on, a key whose TTL has passed is not deleted.
+    /// Opens a key to look at it. The server counts no hit or miss. From Redis 7.2 on, a key whose TTL has passed is not deleted.
     pub fn to_look(context: Context, name: &KeyName<'a>) -> Self {
         const NO_EFFECTS: u32 = raw::REDISMODULE_OPEN_KEY_NOTOUCH
             | raw::REDISMODULE_OPEN_KEY_NONOTIFY
