@@ -18,10 +18,12 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if state.follows() {
             return;
         }
+        // One DEL may unlink many locks, and the server's flags are dear. No command has begun since the lock before this one.
+        let is_known_to_evict = state.unlinked.as_ref().is_some_and(|gone| gone.may_be_evicted);
         // Should it turn out that the server dropped it on its own account, the tenure is kept.
         state.note_unlinked(now);
         let held = lock.holders().any(|holder| !holder.is_over(now));
-        let may_be_evicted = held && global_flags().may_evict();
+        let may_be_evicted = held && (is_known_to_evict || global_flags().may_evict());
         if held {
             state.unlinked = Some(Unlinked {
                 name: OwnedName::new(name.db(), name.bytes()),
