@@ -230,7 +230,7 @@ fn read(path: &Path) -> String {
 fn pages() -> Vec<Page> {
     let root = root();
     let mut files = pages_below(&root.join("docs"));
-    files.extend([root.join("README.md"), root.join("CHANGELOG.md")]);
+    files.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
     files.sort();
     let name = |file: &Path| file.strip_prefix(&root).expect("a file of ours").display().to_string();
     files.iter().map(|file| Page { name: name(file), text: read(file) }).collect()
