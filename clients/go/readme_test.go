@@ -22,7 +22,7 @@ func program(ctx context.Context, addr string, write func(context.Context, strin
 	defer client.Close()
 
 	return client.Do(ctx, "order:42", func(ctx context.Context, lock *lockward.Lock) error {
-		// ctx is cancelled when the lock is lost. Let what you write to refuse a smaller token than it has seen.
+		// ctx is cancelled when the lock is lost. Send the token with each write, so that the store can refuse an old one.
 		return write(ctx, "order:42", lock.Token())
 	})
 }
