@@ -134,7 +134,7 @@ const CASES: &[Case] = &[
             },
         )
     }),
-    ("A repeated LOCK.ACQUIRE does not.", || {
+    ("A repeated LOCK.ACQUIRE does not extend the lease.", || {
         told(held, |client| _ = client.acquire("lock A PX 1000 HOLDS 1"))
     }),
     ("LOCK.RENEW.", || told(held, |client| _ = client.call("LOCK.RENEW lock A").int())),
@@ -155,7 +155,7 @@ const CASES: &[Case] = &[
             client.call("LOCK.RELEASE lock A HOLDS 7");
         })
     }),
-    ("Somebody begins to wait, and ceases to.", || {
+    ("A client starts to wait, and stops.", || {
         told(held, |client| _ = client.call("LOCK.ACQUIRE lock B BLOCK 20"))
     }),
     ("Hand-off: the last hold is released, and somebody waits.", || {
@@ -249,14 +249,14 @@ const CASES: &[Case] = &[
         told_until_granted(|client| _ = client.call("PEXPIRE lock 20"))
     }),
     ("Eviction: the tenure is kept.", || told(held, |client| client.evict("lock"))),
-    ("Its owner's next command puts it back.", || {
+    ("Eviction: the owner's next command puts the lock back.", || {
         let server = Server::start();
         let mut a = server.client();
         held(&mut a);
         a.evict("lock");
         told_on(&server, |client| _ = client.call("LOCK.RENEW lock A").int())
     }),
-    ("Its lease ends before that.", || {
+    ("Eviction: the lease ends before that.", || {
         let server = Server::start();
         let mut a = server.client();
         held_briefly(&mut a);
@@ -265,7 +265,7 @@ const CASES: &[Case] = &[
             eventually("nothing is kept", || client.stat("lock", "lock_tenures_kept") == 0);
         })
     }),
-    ("The wall clock leaps past the lease: the tenure is kept, and put back.", || {
+    ("The wall clock steps past the lease: the tenure is kept, and put back.", || {
         let mut clock = WallClock::new();
         let server = Setup::new().clock(&clock).start();
         held(&mut server.client());
