@@ -1,4 +1,4 @@
-//! The safe failover of docs/guarantees.md, set up with the very lines that the page shows.
+//! The safe failover of docs/operating.md, set up with the very lines that the page shows.
 
 use lockward_tests::{Client, Reply, Sentinels, Server, Setup, eventually};
 use std::fs;
@@ -10,7 +10,7 @@ const PASSWORD: &str = "secret";
 
 /// The lines of the two blocks: those of redis.conf, and those of sentinel.conf.
 fn shown() -> [Vec<String>; 2] {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guarantees.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md");
     let page = fs::read_to_string(page).expect("the page");
     let (_, section) = page.split_once("### A safe failover\n").expect("the section");
     let (section, _) = section.split_once("\n### ").expect("the next section");
