@@ -1,4 +1,4 @@
-//! What the fuzz targets have found worth keeping, judged once more: see `fuzz/README.md`.
+//! What the fuzz targets have found worth keeping, judged once more: see `proof/fuzz/README.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Judges every seed and every kept input of a target.
 fn judge_all(target: &str, judge: fn(&[u8])) {
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proof/fuzz");
     let mut judged = 0;
     for kept in ["seeds", "corpus"] {
         for file in fs::read_dir(fuzz.join(kept).join(target)).expect("inputs") {

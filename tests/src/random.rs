@@ -1,6 +1,6 @@
 //! Chance that can be repeated.
 
-use lockward_trial::random;
+use lockward_checker::random;
 use std::env;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};

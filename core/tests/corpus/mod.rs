@@ -1,4 +1,4 @@
-//! What must hold for any input: judged by the fuzz targets in `fuzz/`, and for their corpus by `tests/fuzzed.rs`.
+//! What must hold for any input: judged by the fuzz targets in `proof/fuzz/`, and for their corpus by `tests/fuzzed.rs`.
 
 use lockward_core::arguments::{Arguments, Mistake, OptionName};
 use lockward_core::encoding::{self, Heard};

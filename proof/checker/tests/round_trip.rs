@@ -1,0 +1,72 @@
+//! A history goes to a file and comes back the same.
+
+use lockward_checker::history::{Back, History, Kind, Line, Outcome, Wait};
+use lockward_checker::recorder::Recorder;
+use lockward_checker::simulate::honest;
+use std::path::PathBuf;
+
+/// A file that is gone when the test is over.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("lockward-checker-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let file = Scratch::new("written");
+    let history = honest(3);
+    history.write(&file.0).unwrap();
+    assert_eq!(History::read(&file.0).unwrap(), history);
+}
+
+#[test]
+fn a_line_that_is_none_of_ours_is_told_by_its_number() {
+    let file = Scratch::new("broken");
+    std::fs::write(&file.0, "{\"fault\":{\"name\":\"kill\",\"start\":1,\"end\":2}}\n{\"call\":{\"cli\n")
+        .unwrap();
+    let error = History::read(&file.0).unwrap_err().to_string();
+    assert!(error.starts_with("line 2: "), "{error}");
+}
+
+#[test]
+fn many_threads_share_a_recorder() {
+    let file = Scratch::new("shared");
+    let recorder = Recorder::create(&file.0).unwrap();
+    std::thread::scope(|threads| {
+        for client in 0..8 {
+            let recorder = &recorder;
+            threads.spawn(move || {
+                for _ in 0..100 {
+                    let kind = Kind::Release { back: Back::One, token: None };
+                    let call = recorder.start(client, 0, "k", &format!("{client}"), kind);
+                    call.answered(Outcome::Left { holds: 0 });
+                }
+                let kind = Kind::Acquire { lease: 1, wait: Wait::Unlimited, holds: None };
+                recorder.start(client, 0, "k", &format!("{client}"), kind).joined();
+            });
+        }
+    });
+    recorder.finish().unwrap();
+
+    let history = History::read(&file.0).unwrap();
+    assert_eq!(history.calls().count(), 8 * 101);
+    for client in 0..8 {
+        let own = history.lines.iter().filter_map(|line| match line {
+            Line::Call(call) if call.client == client => Some(call),
+            Line::Call(_) | Line::Write(_) | Line::Fault(_) => None,
+        });
+        let own: Vec<_> = own.collect();
+        assert!(own.windows(2).all(|pair| pair[0].end <= Some(pair[1].start)), "one clock, in order");
+        let last = own.last().unwrap();
+        assert!(last.joined.is_some() && last.end.is_none(), "dropped without an answer: {last:?}");
+    }
+}

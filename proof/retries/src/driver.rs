@@ -1,0 +1,133 @@
+//! A program that issues commands with one client library, and tells what the library told it.
+//!
+//! It reads orders, a line of JSON each, from its standard input, does not wait for one before it issues the next, and
+//! ends with that input.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// What the library told of a command.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Told {
+    /// The server's reply.
+    Reply(Value),
+    /// The server's error.
+    Refused(String),
+    /// That it does not know what became of it.
+    Failed(String),
+}
+
+#[derive(Debug, Deserialize)]
+struct Greeting {
+    client: String,
+    version: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Line {
+    id: u64,
+    #[serde(default, deserialize_with = "present")]
+    reply: Option<Value>,
+    refused: Option<String>,
+    failed: Option<String>,
+}
+
+/// A null that is there.
+fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(value).map(Some)
+}
+
+impl Line {
+    fn told(self) -> Told {
+        match self {
+            Self { refused: Some(error), .. } => Told::Refused(error),
+            Self { failed: Some(error), .. } => Told::Failed(error),
+            Self { reply: Some(reply), .. } => Told::Reply(reply),
+            Self { id, .. } => panic!("order {id} has neither a reply nor an error"),
+        }
+    }
+}
+
+type Pending = Arc<Mutex<HashMap<u64, Sender<Told>>>>;
+
+/// A running driver. It ends when this goes out of scope.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    /// The library's version.
+    pub(crate) version: String,
+    child: Child,
+    orders: Mutex<ChildStdin>,
+    pending: Pending,
+    issued: AtomicU64,
+}
+
+impl Driver {
+    /// Starts one that talks to the server on `port`.
+    pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
+        // Some libraries log every connection that they lose.
+        let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
+        let mut child = Command::new(program[0])
+            .args(&program[1..])
+            .arg(port.to_string())
+            .current_dir(root)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} does not run ({error}): run `make test-retries`", program[0]));
+        let orders = Mutex::new(child.stdin.take().expect("a pipe"));
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let greeting: Greeting = read(&mut lines)
+            .unwrap_or_else(|| panic!("the driver of {name} ends at once: see target/retries/{name}.log"));
+        assert_eq!(greeting.client, name, "the driver drives another client");
+        let pending = Pending::default();
+        thread::spawn({
+            let pending = Arc::clone(&pending);
+            move || tell(lines, &pending)
+        });
+        Self { version: greeting.version, child, orders, pending, issued: AtomicU64::new(0) }
+    }
+
+    /// Issues a command. Where the library has connections, and no pool, it goes over that `connection`.
+    pub(crate) fn issue(&self, connection: usize, command: &[String]) -> Receiver<Told> {
+        let id = self.issued.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = channel();
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
+        let order = json!({ "id": id, "connection": connection, "command": command });
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        orders.write_all(format!("{order}\n").as_bytes()).expect("a driver that listens");
+        receiver
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Hands on what the driver tells. When it ends, whoever waits is let go.
+fn tell(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
+    while let Some(line) = read::<Line>(&mut lines) {
+        let sender = pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&line.id);
+        // The run may be over.
+        let _ = sender.expect("an order that was given").send(line.told());
+    }
+    pending.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+fn read<T: for<'de> Deserialize<'de>>(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<T> {
+    let line = lines.next()?.ok()?;
+    Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("the driver says {line:?}: {error}")))
+}

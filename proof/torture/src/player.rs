@@ -1,0 +1,136 @@
+//! One client: it acquires, waits, re-enters, renews, releases, gives up, leaves, and sleeps through its lease.
+
+use crate::caller::Caller;
+use crate::store::Store;
+use lockward_checker::client::{Client, Manners, Move};
+use lockward_checker::history::{Fault, Kind, Line, Nanos, Outcome, Wait};
+use lockward_checker::random::Random;
+use lockward_checker::recorder::{Recorder, now};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// So long a client waits for an answer that is due. A server that stands still for as long as our faults let it is
+/// still waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client, its connections and its luck.
+#[derive(Debug)]
+pub struct Player<'r> {
+    client: Client,
+    manners: &'r Manners,
+    random: Random,
+    recorder: &'r Recorder,
+    /// On which port the locks are now.
+    primary: &'r AtomicU16,
+    caller: Option<Caller<'r>>,
+    store: Store<'r>,
+}
+
+impl<'r> Player<'r> {
+    /// Client `number`.
+    #[must_use]
+    pub fn new(
+        number: u32,
+        manners: &'r Manners,
+        random: Random,
+        recorder: &'r Recorder,
+        primary: &'r AtomicU16,
+        store: Store<'r>,
+    ) -> Self {
+        Self { client: Client::new(number), manners, random, recorder, primary, caller: None, store }
+    }
+
+    /// Does one thing.
+    pub fn step(&mut self) {
+        let Some(caller) = self.connected() else {
+            return thread::park_timeout(Duration::from_millis(5));
+        };
+        match self.client.next(now(), self.manners, &mut self.random) {
+            Move::Call(kind) => self.call(caller, kind),
+            Move::Write(token) => {
+                self.caller = Some(caller);
+                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
+            }
+            Move::Pause(length, token) => {
+                self.caller = Some(caller);
+                let start = now();
+                pass(length);
+                let client = Some(self.client.number);
+                let fault = Fault { name: "sleep".to_owned(), client, start, end: now() };
+                self.recorder.record(&Line::Fault(fault));
+                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
+            }
+            Move::Rest(length) => {
+                self.caller = Some(caller);
+                pass(length);
+            }
+        }
+    }
+
+    /// Gives back what it holds: nobody who still waits has to wait for its lease.
+    pub fn leave(mut self) {
+        if let (Some(caller), Some(kind)) = (self.caller.take(), self.client.last_call(now())) {
+            self.call(caller, kind);
+        }
+    }
+
+    fn connected(&mut self) -> Option<Caller<'r>> {
+        let port = self.primary.load(Ordering::Relaxed);
+        if let Some(caller) =
+            self.caller.take().filter(|caller| self.keeps_to_the_old() || caller.port() == port)
+        {
+            return Some(caller);
+        }
+        let caller = Caller::connect(self.recorder, self.client.number, port).ok()?;
+        self.client.reconnected(self.manners, &mut self.random);
+        Some(caller)
+    }
+
+    /// Every fourth does not hear where the locks are now, for as long as its connection lives and it is not refused.
+    const fn keeps_to_the_old(&self) -> bool {
+        self.client.number.is_multiple_of(4)
+    }
+
+    fn call(&mut self, caller: Caller<'r>, kind: Kind) {
+        let patience = self.patience(&kind);
+        let (port, keeps_to_it) = (caller.port(), self.keeps_to_the_old());
+        let (caller, call) = match caller.ask(&self.client.key, &self.client.owner, kind) {
+            Ok(asked) => {
+                asked.answer_while(patience, || keeps_to_it || self.primary.load(Ordering::Relaxed) == port)
+            }
+            Err(call) => (None, *call),
+        };
+        self.caller = caller;
+        self.client.hear(&call, &mut self.random);
+        if let Outcome::Error(word) = &call.outcome
+            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED" | "TRYAGAIN")
+        {
+            // The server refuses everybody for a while, or is no primary any more.
+            self.caller = None;
+            thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    /// Most calls are waited for. Some who wait for a lock leave before they have it, often in the very moment.
+    fn patience(&mut self, kind: &Kind) -> Duration {
+        let wait = match *kind {
+            Kind::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
+            Kind::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
+            Kind::Acquire { wait: Wait::No, .. } | Kind::Release { .. } | Kind::Renew { .. } => {
+                Duration::ZERO
+            }
+        };
+        if !wait.is_zero() && self.random.percent(5) {
+            return Duration::from_micros(self.random.between(200, 20_000));
+        }
+        wait + PATIENCE
+    }
+}
+
+fn pass(length: Nanos) {
+    let end = now() + length;
+    while now() < end {
+        thread::park_timeout(Duration::from_nanos(end.saturating_sub(now())));
+    }
+}

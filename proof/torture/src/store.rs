@@ -1,0 +1,39 @@
+//! The fenced store: what a lock guards, in a server of its own that no fault touches.
+
+use lockward_tests::{Client, Reply};
+use lockward_checker::history::{Line, Token, Verdict, Write};
+use lockward_checker::recorder::{Recorder, now};
+
+/// Takes a write unless it has seen a larger token.
+const TAKE: &str = "\
+local seen = redis.call('GET', KEYS[1])
+if seen and tonumber(seen) > tonumber(ARGV[1]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1";
+
+/// A client's connection to the fenced store.
+#[derive(Debug)]
+pub struct Store<'r> {
+    recorder: &'r Recorder,
+    wire: Client,
+}
+
+impl<'r> Store<'r> {
+    /// Connects to the store on a port.
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[must_use]
+    pub fn connect(recorder: &'r Recorder, port: u16) -> Self {
+        Self { recorder, wire: Client::connect(port).expect("a connection to the store") }
+    }
+
+    /// Writes with a token, and records what the store did with it.
+    pub fn write(&mut self, client: u32, key: &str, owner: &str, token: Token) {
+        let start = now();
+        let taken = self.wire.call(["EVAL", TAKE, "1", key, &token.to_string()]) == Reply::Int(1);
+        let verdict = if taken { Verdict::Taken } else { Verdict::Refused };
+        let (key, owner) = (key.to_owned(), owner.to_owned());
+        self.recorder.record(&Line::Write(Write { client, key, owner, token, start, end: now(), verdict }));
+    }
+}

@@ -1,0 +1,185 @@
+//! A replica that is cut off from its primary, misses grants, and is promoted.
+
+use super::{MS, Nemesis, QUARANTINE, World};
+use crate::caller::Caller;
+use crate::wire::{Break, Wire};
+use lockward_tests::{Reply, Server, Setup, eventually};
+use lockward_checker::history::{Call, Kind, Nanos, Outcome, Token, Wait};
+use lockward_checker::recorder::{Recorder, now};
+use std::time::Duration;
+use std::{mem, thread};
+
+/// A primary and two replicas. The link to one of them loses what is sent; then the primary dies, and that one takes its
+/// place. Grants that only the other has heard of are lost, though the primary had a replica all the time.
+#[derive(Debug)]
+pub(super) struct CutOff {
+    settings: Settings,
+    how: Break,
+    primary: Server,
+    /// The replica that will miss grants, and its link.
+    stale: Server,
+    wire: Wire,
+    /// The replica in sync.
+    witness: Server,
+}
+
+/// How the servers are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settings {
+    /// As they come.
+    Default,
+    /// A quarantine that covers every lease, and no write without a replica.
+    Safe,
+}
+
+impl Settings {
+    pub(super) fn setup(self) -> Setup {
+        match self {
+            Self::Default => Setup::new(),
+            Self::Safe => Setup::new()
+                .module(&format!("quarantine {}", QUARANTINE / MS))
+                .config("min-replicas-to-write 1")
+                .config("min-replicas-max-lag 2"),
+        }
+    }
+}
+
+impl CutOff {
+    pub(super) fn start(settings: Settings, how: Break) -> Self {
+        let primary = settings.setup().start();
+        let (stale, witness) = (settings.setup().start(), settings.setup().start());
+        witness.follow(&primary);
+        let wire = Wire::between(&primary, &stale, how);
+        Self { settings, how, primary, stale, wire, witness }
+    }
+
+    fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
+        self.wire.lose();
+        nemesis.pass(50..300);
+        let missed = Missed::grant(nemesis.recorder(), self.port());
+        self.primary.kill();
+        self.promote(nemesis);
+        let what_came_of_it = missed.and_then(|missed| missed.come_back(self.port()));
+        self.attach(nemesis);
+        if let Some(what) = what_came_of_it {
+            nemesis.fault(what, |_| ());
+        }
+    }
+
+    /// The control: what is sent to a replica that stands still waits in its socket.
+    fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
+        self.stale.freeze();
+        nemesis.pass(50..300);
+        self.primary.kill();
+        self.stale.thaw();
+        let mut client = self.stale.client();
+        eventually("the replica sees that its primary is gone", || {
+            client.server_info("replication", "master_link_status") == "down"
+        });
+        self.promote(nemesis);
+        self.attach(nemesis);
+    }
+
+    fn promote(&mut self, nemesis: &mut Nemesis<'_>) {
+        assert_eq!(self.stale.client().call("REPLICAOF NO ONE"), Reply::ok());
+        mem::swap(&mut self.primary, &mut self.stale);
+        nemesis.tell(self.primary.port());
+        self.witness.begin_to_follow(self.primary.port());
+    }
+
+    fn attach(&mut self, nemesis: &mut Nemesis<'_>) {
+        self.witness.see_in_sync_with(&self.primary);
+        nemesis.pass(1..300);
+        self.stale.start_again();
+        self.wire = Wire::between(&self.primary, &self.stale, self.how);
+    }
+}
+
+impl World for CutOff {
+    fn port(&self) -> u16 {
+        self.primary.port()
+    }
+
+    fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
+        match nemesis.random.between(0, 10) {
+            0..8 => nemesis.fault("take-over by a stale replica", |nemesis| self.take_over(nemesis)),
+            8 if self.settings == Settings::Safe => {
+                nemesis.fault("take-over by a frozen replica", |nemesis| self.take_over_from_frozen(nemesis));
+            }
+            _ => nemesis.cut_connections(self.port()),
+        }
+    }
+}
+
+/// A grant that the replica to be promoted does not hear of: the surest way to see what becomes of one.
+#[derive(Debug)]
+struct Missed<'r> {
+    recorder: &'r Recorder,
+    key: String,
+    token: Token,
+    /// When the lease is over, as its holder reckons.
+    until: Nanos,
+}
+
+impl<'r> Missed<'r> {
+    const CLIENT: u32 = u32::MAX - 1;
+    const LEASE: Nanos = QUARANTINE - MS;
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Holds a lock of its own at the primary on `port`; `None` where that takes no writes now.
+    fn grant(recorder: &'r Recorder, port: u16) -> Option<Self> {
+        let key = format!("missed-{}", now());
+        let call = Self::call(recorder, port, &key, "holder", Self::acquire());
+        let (token, _) = call.granted()?;
+        Some(Self { recorder, key, token, until: call.start + Self::LEASE })
+    }
+
+    /// Another asks the new primary for the lock, and then its holder comes back, before its lease is over. What came of
+    /// it; `None` where the primary takes no writes for so long.
+    fn come_back(self, port: u16) -> Option<&'static str> {
+        let Self { recorder, key, token, until } = self;
+        if Self::call(recorder, port, &key, "another", Self::acquire()).granted().is_some() {
+            return Some("loss of a grant");
+        }
+        while now() < until {
+            let renewal = Kind::Renew { lease: Self::LEASE, token: Some(token), holds: Some(1) };
+            match Self::call(recorder, port, &key, "holder", renewal).outcome {
+                Outcome::Renewed { .. } => return Some("missed tenure restored"),
+                Outcome::Error(word) if word == "NOREPLICAS" => {
+                    thread::park_timeout(Duration::from_millis(5))
+                }
+                other => panic!("a missed tenure is not restored in its lease: {other:?}"),
+            }
+        }
+        None
+    }
+
+    const fn acquire() -> Kind {
+        Kind::Acquire { lease: Self::LEASE, wait: Wait::No, holds: None }
+    }
+
+    fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, kind: Kind) -> Call {
+        let caller = Caller::connect(recorder, Self::CLIENT, port).expect("a connection");
+        caller.call(key, owner, kind, Self::PATIENCE).1
+    }
+}
+
+/// The same, but what is sent to the replica only waits in its socket: nothing is lost, without any quarantine.
+#[derive(Debug)]
+pub(super) struct Frozen(CutOff);
+
+impl Frozen {
+    pub(super) fn start() -> Self {
+        Self(CutOff::start(Settings::Safe, Break::Link))
+    }
+}
+
+impl World for Frozen {
+    fn port(&self) -> u16 {
+        self.0.port()
+    }
+
+    fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
+        nemesis.fault("take-over by a frozen replica", |nemesis| self.0.take_over_from_frozen(nemesis));
+    }
+}
