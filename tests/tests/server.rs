@@ -1,60 +1,74 @@
 //! The claims of Lockward, tested on real servers: one test a claim, each on its own server.
 
-mod server {
+mod commands {
     mod access;
     mod acquire;
-    mod bytes;
-    mod churn;
-    mod clock;
-    mod cluster;
-    mod commands;
-    mod crashes;
-    mod crowds;
-    mod damage;
-    mod docs;
-    mod edges;
-    mod effects;
-    mod endings;
+    mod argument_limits;
+    mod binary_names;
     mod errors;
-    mod events;
-    mod exclusion;
-    mod failover;
-    mod faults;
-    mod harness;
+    mod fencing_tokens;
     mod holds;
     mod info;
-    mod keys;
-    mod lifecycle;
-    mod listeners;
-    mod lost_replies;
-    mod memory;
-    mod newcomer;
-    mod other_modules;
-    mod panics;
-    mod payloads;
-    mod persistence;
-    mod policies;
+    mod metadata;
     mod protocol;
-    mod quarantine;
-    mod races;
     mod release;
     mod renew;
-    mod replication;
-    mod resync;
-    mod returns;
-    mod role_changes;
-    mod same_turn;
+    mod server_tools;
     mod settings;
-    mod shadows;
-    mod silence;
-    mod slot_migration;
-    mod stale;
     mod statistics;
-    mod steps;
-    mod tokens;
-    mod told;
-    mod tools;
     mod transactions;
+}
+mod queue {
+    mod exclusion;
+    mod grant_races;
+    mod locks_that_end;
+    mod many_waiters;
+    mod one_event_loop_pass;
+    mod slow_clients;
     mod waiting;
-    mod writes;
+}
+mod keyspace {
+    mod dropped_locks;
+    mod events;
+    mod events_table;
+    mod eviction_policies;
+    mod foreign_writes;
+    mod keys;
+    mod leave_and_return;
+    mod memory;
+    mod other_modules;
+}
+mod replication {
+    mod audience;
+    mod failover;
+    mod quarantine;
+    mod replication;
+    mod replication_stream;
+    mod resync;
+    mod role_changes;
+    mod stale_promotion;
+}
+mod persistence {
+    mod crashes;
+    mod damaged_files;
+    mod rdb_and_aof;
+    mod restore_payloads;
+}
+mod cluster {
+    mod slot_migration;
+    mod slots;
+}
+mod clock {
+    mod random_steps;
+    mod steps;
+}
+mod robustness {
+    mod docs;
+    mod first_minutes;
+    mod harness;
+    mod lifecycle;
+    mod lost_replies;
+    mod memory_growth;
+    mod panics;
+    mod regressions;
 }

@@ -6,7 +6,9 @@
 use lockward_checker::alarm::Check;
 use lockward_checker::bounds::{Bounds, Happened};
 use lockward_checker::checker::check;
-use lockward_checker::history::{Back, Call, Fault, History, Kind, Line, Nanos, Outcome, Verdict, Wait, Write};
+use lockward_checker::history::{
+    Back, Call, Fault, History, Kind, Line, Nanos, Outcome, Verdict, Wait, Write,
+};
 
 const MS: Nanos = 1_000_000;
 

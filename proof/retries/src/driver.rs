@@ -73,7 +73,8 @@ pub(crate) struct Driver {
 impl Driver {
     /// Starts one that talks to the server on `port`.
     pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
+        let root =
+            Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
         // Some libraries log every connection that they lose.
         let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
         let mut child = Command::new(program[0])

@@ -1,8 +1,8 @@
 //! A caller whose lock calls are recorded.
 
-use lockward_tests::{Client, Redirection, Reply, Silence};
 use lockward_checker::history::{Call, Kind, Outcome};
 use lockward_checker::recorder::{Recorder, Standing};
+use lockward_tests::{Client, Redirection, Reply, Silence};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -182,8 +182,8 @@ fn outcome(kind: &Kind, reply: &Reply) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockward_tests::Reply::{Array, Error, Int};
     use lockward_checker::history::{Back, Wait};
+    use lockward_tests::Reply::{Array, Error, Int};
     use std::panic::catch_unwind;
 
     const ACQUIRE: Kind = Kind::Acquire { lease: 1_000_000, wait: Wait::No, holds: None };

@@ -1,12 +1,12 @@
 //! `torture`: clients on real servers, with faults meanwhile.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lockward_checker::alarm::Check;
 use lockward_torture::restore;
 use lockward_torture::run::Plan;
 use lockward_torture::wire::{Break, enter_own_network};
 use lockward_torture::worker::{self, Orders};
 use lockward_torture::world::Kind;
-use lockward_checker::alarm::Check;
 use std::env;
 use std::fs;
 use std::process::{self, ExitCode};

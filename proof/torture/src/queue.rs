@@ -1,9 +1,9 @@
 //! The order of the queue: waits that are sent one after the other, each only once the one before stands in line.
 
 use crate::caller::{Asked, Caller};
-use lockward_tests::{Client, Reply};
 use lockward_checker::history::{Back, Fault, Kind, Line, Nanos, Outcome, Wait};
 use lockward_checker::recorder::{Recorder, now};
+use lockward_tests::{Client, Reply};
 use std::time::{Duration, Instant};
 
 /// The lock that it asks for.

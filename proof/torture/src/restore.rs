@@ -5,13 +5,13 @@
 //! TOKEN and HOLDS, and must get the tenure back; others ask for the same locks before and after, and must not get them.
 
 use crate::caller::{Asked, Caller};
-use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
 use lockward_checker::alarm::Alarm;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
 use lockward_checker::history::{Back, Fault, History, Kind, Line, Nanos, Outcome, Token, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
+use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

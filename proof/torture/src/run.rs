@@ -3,13 +3,13 @@
 use crate::wire::Break;
 use crate::worker::{Orders, Worker};
 use crate::world::{Kind, Nemesis};
-use lockward_tests::{Server, Setup};
 use lockward_checker::alarm::{Alarm, Check};
 use lockward_checker::bounds::{Bounds, Happened};
 use lockward_checker::checker::{tenures_never_overlap, what_happened};
 use lockward_checker::history::{self, History};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
+use lockward_tests::{Server, Setup};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::fs;

@@ -1,8 +1,8 @@
 //! The fenced store: what a lock guards, in a server of its own that no fault touches.
 
-use lockward_tests::{Client, Reply};
 use lockward_checker::history::{Line, Token, Verdict, Write};
 use lockward_checker::recorder::{Recorder, now};
+use lockward_tests::{Client, Reply};
 
 /// Takes a write unless it has seen a larger token.
 const TAKE: &str = "\

@@ -8,13 +8,13 @@
 use crate::run::Plan;
 use crate::worker::{Orders, Worker};
 use crate::world::{Nemesis, World};
-use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
-use lockward_tests::{Fate, Proxy, Setup, eventually};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
 use lockward_checker::history::{History, Kind as Call, Nanos, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
+use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
+use lockward_tests::{Fate, Proxy, Setup, eventually};
 use std::fmt::Write as _;
 use std::fs;
 use std::io;

@@ -1,14 +1,14 @@
 //! One lock on five independent servers.
 
 use crate::{LONG, soon};
-use lockward_client::redlock::{Guard, Redlock};
-use lockward_client::{Address, Error, Loss, Settings};
-use lockward_tests::{Fate, Proxy, Random, Server, Setup, eventually, free_port, rounds};
 use lockward_checker::alarm::Alarm;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::tenures_never_overlap;
 use lockward_checker::history::{Back, Call, Fault, History, Kind, Line, Outcome, Wait};
 use lockward_checker::recorder::now;
+use lockward_client::redlock::{Guard, Redlock};
+use lockward_client::{Address, Error, Loss, Settings};
+use lockward_tests::{Fate, Proxy, Random, Server, Setup, eventually, free_port, rounds};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

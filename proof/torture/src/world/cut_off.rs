@@ -3,9 +3,9 @@
 use super::{MS, Nemesis, QUARANTINE, World};
 use crate::caller::Caller;
 use crate::wire::{Break, Wire};
-use lockward_tests::{Reply, Server, Setup, eventually};
 use lockward_checker::history::{Call, Kind, Nanos, Outcome, Token, Wait};
 use lockward_checker::recorder::{Recorder, now};
+use lockward_tests::{Reply, Server, Setup, eventually};
 use std::time::Duration;
 use std::{mem, thread};
 

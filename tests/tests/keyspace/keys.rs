@@ -1,6 +1,6 @@
 //! A lock is an ordinary key.
 
-use super::payloads::varint;
+use crate::persistence::restore_payloads::varint;
 use lockward_tests::{Client, Reply, Server, eventually};
 
 /// Puts the payload of a DUMP under a key.

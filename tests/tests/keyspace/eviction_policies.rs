@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::thread;
 
 /// All that there are; the first is the only one that evicts nothing.
-pub(super) const POLICIES: [&str; 8] = [
+pub(crate) const POLICIES: [&str; 8] = [
     "noeviction",
     "volatile-lru",
     "volatile-lfu",

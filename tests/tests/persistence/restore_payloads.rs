@@ -15,7 +15,7 @@ const LARGEST_TOKEN: u64 = (1 << 53) - 1;
 const HOUR_MS: u64 = 3_600_000;
 
 /// A number as the stored encoding has it: seven bits a byte, the lowest first.
-pub(super) fn varint(mut number: u64) -> Vec<u8> {
+pub(crate) fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {
         bytes.push(u8::try_from(number & 0x7f).unwrap() | 0x80);

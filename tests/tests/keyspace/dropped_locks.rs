@@ -1,6 +1,6 @@
 //! Held locks that the server has dropped: on replicas, in files, and wherever else a lock may be looked for.
 
-use super::policies::POLICIES;
+use super::eviction_policies::POLICIES;
 use lockward_tests::{
     Client, Holder, ReplicationStream, Reply, Server, Setup, WallClock, appended_commands, eventually,
 };
