@@ -58,6 +58,6 @@ fn shown(reply: &Value) -> serde_json::Value {
 
 /// The version that the workspace was built with.
 fn version() -> &'static str {
-    let locked = include_str!("../../../Cargo.lock").split_once("name = \"redis\"\nversion = \"");
+    let locked = include_str!("../../../../Cargo.lock").split_once("name = \"redis\"\nversion = \"");
     locked.and_then(|(_, rest)| rest.split('"').next()).expect("redis-rs in Cargo.lock")
 }
