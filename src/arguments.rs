@@ -5,7 +5,7 @@
 use crate::errors::Error;
 use crate::server::{KeyName, string_bytes};
 use crate::settings;
-use lockward_core::arguments::{self, Mistake};
+use lockward_core::arguments::{self, ParseError};
 use lockward_core::{Db, Span};
 use redis_module::raw;
 use std::ops::{Deref, DerefMut};
@@ -46,8 +46,8 @@ impl<'a> Arguments<'a> {
     }
 
     /// The key.
-    pub fn key(&mut self) -> Result<KeyName<'a>, Mistake> {
-        let Given(string) = self.rest.next_given().ok_or(Mistake::WrongArity)?;
+    pub fn key(&mut self) -> Result<KeyName<'a>, ParseError> {
+        let Given(string) = self.rest.next_given().ok_or(ParseError::WrongArity)?;
         // SAFETY: valid for 'a, as `new` says.
         Ok(unsafe { KeyName::new(self.db, *string) })
     }
@@ -56,8 +56,8 @@ impl<'a> Arguments<'a> {
     pub fn lease(&mut self, unit: u64, command: &'static str) -> Result<Span, Error> {
         let lease = match self.rest.lease(unit) {
             Ok(lease) if lease <= settings::max_lease() => lease,
-            Ok(_) | Err(Mistake::LeaseTooLong) => return Err(Error::LongerThanMaxLease(command)),
-            Err(Mistake::Lease) => return Err(Error::InvalidLease(command)),
+            Ok(_) | Err(ParseError::LeaseTooLong) => return Err(Error::LongerThanMaxLease(command)),
+            Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
             Err(mistake) => return Err(mistake.into()),
         };
         if settings::quarantine().is_some_and(|quarantine| lease > quarantine) {

@@ -6,12 +6,12 @@
 
 use crate::callbacks::next_command;
 use crate::commands::GATE;
-use crate::server::{Content, Context, Foreign, Gate, OpenKey, OwnedName, clock, info, mono};
+use crate::server::{Content, Context, OpenKey, OwnedName, WriteGate, WrongType, clock, info, mono};
 use crate::state;
 use crate::statistics::{self, count};
-use crate::turn;
+use crate::transaction;
 use crate::waiters::{self, LockName};
-use lockward_core::{Db, Instant, LONGEST_PATROLLED, LineId, Name, Outcome, Span, Wake};
+use lockward_core::{Completion, Db, Instant, LONGEST_PATROLLED, Name, Outcome, QueueId, Span};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -42,7 +42,7 @@ const HELD_BACK: Span = match Span::from_millis(20) {
 
 /// The alarm has gone off.
 pub fn gone_off() {
-    state::with(|state| state.alarm.gone_off());
+    state::with(|state| state.wakeup_timer.gone_off());
 }
 
 /// The server's cron: reads the wall clock for the steps to come, finds out whether nobody listens, and sets the alarm:
@@ -53,9 +53,9 @@ pub fn tick() {
         next_command::see_no_more();
     }
     statistics::see_reset_now_and_then();
-    if state::with(|state| !state.follows() && state.listeners.can_be_known()) {
-        let none = info::nobody_listens();
-        state::with(|state| state.listeners.found(none));
+    if state::with(|state| !state.follows() && state.replication_audience.can_be_known()) {
+        let none = info::skip_replication();
+        state::with(|state| state.replication_audience.found(none));
     }
     rearm();
 }
@@ -94,7 +94,11 @@ pub fn work(context: Context) {
         if state.quarantine.ends(now).is_none() {
             state.forget_seen();
         }
-        (state.follows(), state.alarm.lines.are_due(now), state.alarm.shadows.are_due(now))
+        (
+            state.follows(),
+            state.wakeup_timer.queues.are_due(now),
+            state.wakeup_timer.dropped_locks.are_due(now),
+        )
     });
     if follows {
         state::with(|state| state.pending.drop_undelivered());
@@ -110,21 +114,21 @@ pub fn work(context: Context) {
     tell_of_shadows(context, slice);
     serve_due(context, now, slice);
     if lines_are_due {
-        let round_is_over = patrol(context, now, Slice::of_micros(LOOKS_AT_ONCE));
-        state::with(|state| state.alarm.lines.went_on(round_is_over, mono()));
+        let round_is_over = sweep(context, now, Slice::of_micros(LOOKS_AT_ONCE));
+        state::with(|state| state.wakeup_timer.queues.went_on(round_is_over, mono()));
     }
     if shadows_are_due {
         let round_is_over = patrol_shadows(context, now, Slice::of_micros(LOOKS_AT_ONCE));
-        state::with(|state| state.alarm.shadows.went_on(round_is_over, mono()));
+        state::with(|state| state.wakeup_timer.dropped_locks.went_on(round_is_over, mono()));
     }
 }
 
 fn hold_back(now: Instant) {
-    state::with(|state| state.alarm.hold_back(now.after(HELD_BACK)));
+    state::with(|state| state.wakeup_timer.hold_back(now.after(HELD_BACK)));
 }
 
 /// The name of a lock whose database is selected, and whether the server would let a client write to it now.
-fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (OwnedName, Gate) {
+fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (OwnedName, WriteGate) {
     let name = OwnedName::new(db, key);
     context.select(db);
     let gate = context.write_gate(GATE, &name.name());
@@ -132,9 +136,9 @@ fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (OwnedName, Gate) {
 }
 
 fn end_waits(now: Instant, slice: Slice) {
-    while let Some(waiter) = state::with(|state| state.room.pop_limit_reached(now)) {
+    while let Some(waiter) = state::with(|state| state.queues.pop_limit_reached(now)) {
         state::with(|state| count(&mut state.statistics.wait_limits_reached));
-        waiters::end_wait(Wake { waiter, outcome: Outcome::NotAcquired });
+        waiters::end_wait(Completion { waiter, outcome: Outcome::NotAcquired });
         if slice.is_over() {
             return;
         }
@@ -146,18 +150,18 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
     while let Some(undelivered) = state::with(|state| state.pending.next_undelivered()) {
         let (name, gate) = name_and_gate(context, undelivered.lock.0, &undelivered.lock.1);
         match gate {
-            Gate::Open => {
+            WriteGate::Open => {
                 // If the key holds something else now, the tenure is over.
-                let passed_on = turn::on_lock(context, &name.name(), |step| {
+                let passed_on = transaction::run(context, &name.name(), |step| {
                     step.pass_on(&undelivered.owner, undelivered.token);
                 });
-                let (Ok(()) | Err(Foreign)) = passed_on;
+                let (Ok(()) | Err(WrongType)) = passed_on;
             }
-            Gate::Shut | Gate::Down => {
+            WriteGate::Refused | WriteGate::Down => {
                 state::with(|state| state.pending.put_back(undelivered));
                 return hold_back(now);
             }
-            Gate::NotServed => {}
+            WriteGate::NotServed => {}
         }
         if slice.is_over() {
             return;
@@ -170,12 +174,12 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.to_put_back.pop_front()) {
         let (name, gate) = name_and_gate(context, db, &key);
         match gate {
-            Gate::Open => turn::put_back(context, &name.name()),
-            Gate::Shut | Gate::Down => {
+            WriteGate::Open => transaction::put_back(context, &name.name()),
+            WriteGate::Refused | WriteGate::Down => {
                 state::with(|state| state.to_put_back.push_back((db, key)));
                 return hold_back(now);
             }
-            Gate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
+            WriteGate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
         }
         if slice.is_over() {
             return;
@@ -187,9 +191,9 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
 /// Tells replicas and the AOF of shadows that were kept or forgotten. That is nothing new: it only says what the server's
 /// own DEL has left out, and waits for nothing but the end of a pause.
 fn tell_of_shadows(context: Context, slice: Slice) {
-    while let Some((db, key)) = state::with(|state| state.shadows.pop_untold()) {
+    while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_untold()) {
         context.select(db);
-        turn::tell_of_shadow(context, &OwnedName::new(db, &key).name());
+        transaction::tell_of_shadow(context, &OwnedName::new(db, &key).name());
         if slice.is_over() {
             return;
         }
@@ -199,8 +203,8 @@ fn tell_of_shadows(context: Context, slice: Slice) {
 /// Serves those who wait for locks that are due.
 fn serve_due(context: Context, now: Instant, slice: Slice) {
     let mut refused = 0;
-    while let Some(line) = state::with(|state| state.room.pop_due(now)) {
-        if !settle(context, line, now, slice) {
+    while let Some(queue) = state::with(|state| state.queues.pop_due(now)) {
+        if !expire_and_serve(context, queue, now, slice) {
             refused += 1;
         }
         let is_over = slice.is_over();
@@ -216,49 +220,49 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
 /// Looks for keys that changed without a word: opens waited-for keys in turn, some at a time. Where no key is (in
 /// quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell. Returns whether all
 /// have had their turn.
-fn patrol(context: Context, now: Instant, slice: Slice) -> bool {
-    let lines: Vec<(LineId, LockName)> = state::with(|state| {
-        let lines: Vec<_> = state.room.after(state.patrolled).take(KEYS_AT_ONCE).collect();
-        state.patrolled = lines.last().filter(|_| lines.len() == KEYS_AT_ONCE).map(|(line, _)| *line);
-        lines
+fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
+    let queues: Vec<(QueueId, LockName)> = state::with(|state| {
+        let queues: Vec<_> = state.queues.after(state.swept).take(KEYS_AT_ONCE).collect();
+        state.swept = queues.last().filter(|_| queues.len() == KEYS_AT_ONCE).map(|(queue, _)| *queue);
+        queues
     });
     let in_cluster = context.flags().cluster();
-    let first = lines.first().map_or(&[][..], |(_, (_, key))| key);
+    let first = queues.first().map_or(&[][..], |(_, (_, key))| key);
     if in_cluster && is_down(context, first) {
         // Not every server tells those who wait. A lock that may be handed over again soon is no reason to keep them: it
         // may be another node that does it.
-        let all: Vec<LineId> = state::with(|state| state.room.lines().collect());
+        let all: Vec<QueueId> = state::with(|state| state.queues.queues().collect());
         send_all_away(all, Outcome::NotServed, now, slice);
         return false;
     }
     let soon = now.after(SOON);
-    for (line, (db, key)) in lines {
+    for (queue, (db, key)) in queues {
         let name = OwnedName::new(db, &key);
         context.select(db);
         // To open it makes the server drop it when its TTL, set by hand, has passed.
         let mut key = OpenKey::for_write(context, &name.name());
         let changed = match key.content() {
-            Content::Missing => in_cluster && context.slot_gate(GATE, &name.name()) == Gate::NotServed,
-            Content::Foreign => true,
+            Content::Missing => in_cluster && context.slot_gate(GATE, &name.name()) == WriteGate::NotServed,
+            Content::WrongType => true,
             Content::Lock(lock) => {
                 let ends = lock.first_deadline();
-                ends <= Some(soon) && state::with(|state| state.room.due(line) > ends)
+                ends <= Some(soon) && state::with(|state| state.queues.due(queue) > ends)
             }
         };
         if changed {
-            state::with(|state| state.room.set_due(line, Some(now)));
+            state::with(|state| state.queues.set_due(queue, Some(now)));
         }
         if in_cluster && slice.is_over() {
-            state::with(|state| state.patrolled = Some(line));
+            state::with(|state| state.swept = Some(queue));
             return false;
         }
     }
-    state::with(|state| state.patrolled.is_none())
+    state::with(|state| state.swept.is_none())
 }
 
 /// Whether the cluster is down, in which no node serves this key or any other.
 fn is_down(context: Context, key: &[u8]) -> bool {
-    context.slot_gate(GATE, &OwnedName::new(Db(0), key).name()) == Gate::Down
+    context.slot_gate(GATE, &OwnedName::new(Db(0), key).name()) == WriteGate::Down
 }
 
 /// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node
@@ -270,19 +274,20 @@ fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
         context.select(db);
         let missing = matches!(OpenKey::for_write(context, &name.name()).content(), Content::Missing);
         let runs = |state: &mut state::State| {
-            let shadow = state.shadows.get(db, &key);
-            shadow.is_some_and(|lock| lock.first_deadline() > Some(now))
+            let dropped_lock = state.dropped_locks.get(db, &key);
+            dropped_lock.is_some_and(|lock| lock.first_deadline() > Some(now))
         };
         let stands = missing && state::with(runs);
         if !stands || in_cluster {
             match context.write_gate(GATE, &name.name()) {
-                Gate::Open if stands => {}
+                WriteGate::Open if stands => {}
                 // What stands in its place breaks it, a lock or not.
-                Gate::Open => {
-                    let (Ok(()) | Err(Foreign)) = turn::on_lock(context, &name.name(), |step| step.settle());
+                WriteGate::Open => {
+                    let (Ok(()) | Err(WrongType)) =
+                        transaction::run(context, &name.name(), |step| step.expire_and_serve());
                 }
-                Gate::Shut | Gate::Down => {}
-                Gate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
+                WriteGate::Refused | WriteGate::Down => {}
+                WriteGate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
             }
         }
         if slice.is_over() {
@@ -298,7 +303,7 @@ fn next_shadow(now: Instant, slice: Slice) -> Option<Name> {
     state::with(|state| {
         let last = state.patrolled_shadow;
         state.patrolled_shadow = None;
-        for (nth, (position, key, lock)) in state.shadows.after(last).enumerate() {
+        for (nth, (position, key, lock)) in state.dropped_locks.after(last).enumerate() {
             let is_due = key.len() <= LONGEST_PATROLLED || lock.first_deadline() <= Some(now);
             let rests = nth % BETWEEN_LOOKS_AT_THE_CLOCK == 0 && nth > 0 && slice.is_over();
             if is_due || rests {
@@ -312,23 +317,23 @@ fn next_shadow(now: Instant, slice: Slice) -> Option<Name> {
 }
 
 /// Serves those who wait in a line, or sends them away. False while the server allows no write.
-fn settle(context: Context, line: LineId, now: Instant, slice: Slice) -> bool {
-    let Some((db, key)) = state::with(|state| state.room.name(line)) else { return true };
+fn expire_and_serve(context: Context, queue: QueueId, now: Instant, slice: Slice) -> bool {
+    let Some((db, key)) = state::with(|state| state.queues.name(queue)) else { return true };
     let (name, gate) = name_and_gate(context, db, &key);
     match gate {
-        Gate::Open => {
-            if let Err(Foreign) = turn::on_lock(context, &name.name(), |step| step.look_again()) {
-                send_away(line, Outcome::WrongType, now, slice);
+        WriteGate::Open => {
+            if let Err(WrongType) = transaction::run(context, &name.name(), |step| step.recheck()) {
+                send_away(queue, Outcome::WrongType, now, slice);
             }
             true
         }
-        Gate::Shut | Gate::Down => {
-            state::with(|state| state.room.set_due(line, Some(now.after(HELD_BACK))));
+        WriteGate::Refused | WriteGate::Down => {
+            state::with(|state| state.queues.set_due(queue, Some(now.after(HELD_BACK))));
             false
         }
-        Gate::NotServed => {
+        WriteGate::NotServed => {
             state::with(|state| state.break_shadow(&name.name(), now));
-            send_away(line, Outcome::NotServed, now, slice);
+            send_away(queue, Outcome::NotServed, now, slice);
             true
         }
     }
@@ -337,15 +342,15 @@ fn settle(context: Context, line: LineId, now: Instant, slice: Slice) -> bool {
 /// Nobody waits at a replica.
 fn send_replicas_waiters_away(slice: Slice) {
     let now = mono();
-    let lines: Vec<LineId> =
-        state::with(|state| if state.replica { state.room.lines().collect() } else { Vec::new() });
-    send_all_away(lines, Outcome::BecameReplica, now, slice);
+    let queues: Vec<QueueId> =
+        state::with(|state| if state.replica { state.queues.queues().collect() } else { Vec::new() });
+    send_all_away(queues, Outcome::BecameReplica, now, slice);
 }
 
 /// Ends the waits in lines, as far as there is time.
-fn send_all_away(lines: Vec<LineId>, outcome: Outcome, now: Instant, slice: Slice) {
-    for line in lines {
-        send_away(line, outcome, now, slice);
+fn send_all_away(queues: Vec<QueueId>, outcome: Outcome, now: Instant, slice: Slice) {
+    for queue in queues {
+        send_away(queue, outcome, now, slice);
         if slice.is_over() {
             return;
         }
@@ -353,11 +358,11 @@ fn send_all_away(lines: Vec<LineId>, outcome: Outcome, now: Instant, slice: Slic
 }
 
 /// Ends the waits in a line. Those for which there is no time now are looked at again in the next turn.
-fn send_away(line: LineId, outcome: Outcome, now: Instant, slice: Slice) {
-    while let Some((waiter, _)) = state::with(|state| state.room.pop_front(line)) {
-        waiters::end_wait(Wake { waiter, outcome });
+fn send_away(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice) {
+    while let Some((waiter, _)) = state::with(|state| state.queues.pop_front(queue)) {
+        waiters::end_wait(Completion { waiter, outcome });
         if slice.is_over() {
-            state::with(|state| state.set_due(line, Some(now), now));
+            state::with(|state| state.set_due(queue, Some(now), now));
             return;
         }
     }

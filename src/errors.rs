@@ -1,9 +1,9 @@
 //! Every error a client can be told, each with its text in one place. The first word is what programs look at; no
 //! text holds anything that a client sent.
 
-use crate::server::{Context, Foreign};
+use crate::server::{Context, WrongType};
 use crate::statistics;
-use lockward_core::arguments::Mistake;
+use lockward_core::arguments::ParseError;
 use lockward_core::{Full, NotHeld, Refusal};
 use std::fmt;
 
@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Debug)]
 pub enum Error {
     /// Arguments that are none.
-    Mistaken(Mistake),
+    Mistaken(ParseError),
     /// A lease that is not above zero, or too long for any clock.
     InvalidLease(&'static str),
     /// A lease longer than `lock.max-lease`.
@@ -48,14 +48,14 @@ pub enum Error {
     Internal,
 }
 
-impl From<Foreign> for Error {
-    fn from(_: Foreign) -> Self {
+impl From<WrongType> for Error {
+    fn from(_: WrongType) -> Self {
         Self::WrongType
     }
 }
 
-impl From<Mistake> for Error {
-    fn from(mistake: Mistake) -> Self {
+impl From<ParseError> for Error {
+    fn from(mistake: ParseError) -> Self {
         Self::Mistaken(mistake)
     }
 }
@@ -70,7 +70,7 @@ impl Error {
     /// Tells the client.
     pub fn reply(&self, context: Context) {
         statistics::count_error();
-        if matches!(self, Self::Mistaken(Mistake::WrongArity)) {
+        if matches!(self, Self::Mistaken(ParseError::WrongArity)) {
             context.reply_wrong_arity();
         } else {
             context.reply_error(&self.to_string());
@@ -120,22 +120,22 @@ impl fmt::Display for Error {
 }
 
 /// What is wrong with the arguments.
-const fn mistaken(mistake: Mistake) -> &'static str {
+const fn mistaken(mistake: ParseError) -> &'static str {
     match mistake {
-        Mistake::WrongArity => "ERR wrong number of arguments",
-        Mistake::Syntax => "ERR syntax error",
-        Mistake::NotAnInteger => "ERR value is not an integer or out of range",
-        Mistake::Owner => "ERR owner must be 1 to 1024 bytes",
-        Mistake::Holds => "ERR HOLDS is out of range",
-        Mistake::Slots => "ERR SLOTS must be 1 to 1000000",
-        Mistake::Token => "ERR TOKEN is out of range",
-        Mistake::Count => "ERR count is out of range",
-        Mistake::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
-        Mistake::LimitNegative => "ERR timeout is negative",
-        Mistake::LimitOutOfRange => "ERR timeout is out of range",
+        ParseError::WrongArity => "ERR wrong number of arguments",
+        ParseError::Syntax => "ERR syntax error",
+        ParseError::NotAnInteger => "ERR value is not an integer or out of range",
+        ParseError::Owner => "ERR owner must be 1 to 1024 bytes",
+        ParseError::Holds => "ERR HOLDS is out of range",
+        ParseError::Slots => "ERR SLOTS must be 1 to 1000000",
+        ParseError::Token => "ERR TOKEN is out of range",
+        ParseError::Count => "ERR count is out of range",
+        ParseError::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
+        ParseError::LimitNegative => "ERR timeout is negative",
+        ParseError::LimitOutOfRange => "ERR timeout is out of range",
         // Told with the command and the setting.
-        Mistake::Lease => "ERR invalid expire time",
-        Mistake::LeaseTooLong => "ERR invalid expire time, too long",
+        ParseError::Lease => "ERR invalid expire time",
+        ParseError::LeaseTooLong => "ERR invalid expire time, too long",
     }
 }
 

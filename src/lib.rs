@@ -3,32 +3,32 @@
 //! This file registers, and nothing else. The lock itself is in the crate `lockward-core`; here is what knows the
 //! server. See docs/design.md for how it hangs together.
 
-mod alarm;
 mod arguments;
 mod background;
+mod blocked_client;
 mod callbacks;
-mod client;
 mod commands;
 mod errors;
 mod eviction;
-mod follow;
-mod listeners;
-mod news;
 mod pending_replies;
+mod replicated;
+mod replication_audience;
 mod server;
+mod server_events;
 mod settings;
 mod snapshot;
 mod state;
 mod statistics;
 mod stored;
-mod turn;
+mod transaction;
 mod waiters;
+mod wakeup_timer;
 
-use callbacks::{Edge, carrier, config, data_type, events, guard, timer};
-use listeners::Listeners;
+use callbacks::{Callback, carrier, catch_panic, config, data_type, events, timer};
 use lockward_core::Quarantine;
 use redis_module::alloc::RedisAlloc;
 use redis_module::raw;
+use replication_audience::ReplicationAudience;
 use server::{Context, Level, clock, global_flags, log};
 use std::ffi::{CStr, c_int};
 
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if known != raw::REDISMODULE_OK as c_int {
         return raw::REDISMODULE_ERR as c_int;
     }
-    guard(Edge::Load, raw::REDISMODULE_ERR as c_int, || {
+    catch_panic(Callback::Load, raw::REDISMODULE_ERR as c_int, || {
         // SAFETY: the server's context of this very call.
         let context = unsafe { Context::new(context) };
         if !server::is_recent_enough() {
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             return raw::REDISMODULE_ERR as c_int;
         }
         let quarantine = Quarantine::new(clock::read().mono, settings::quarantine().unwrap_or_default());
-        let listeners = Listeners::new(server::info::is_known());
-        state::with(|state| state.start(global_flags(), quarantine, listeners));
+        let replication_audience = ReplicationAudience::new(server::info::is_known());
+        state::with(|state| state.start(global_flags(), quarantine, replication_audience));
         if global_flags().replica() {
             events::see_loads_beside();
         }

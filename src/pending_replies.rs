@@ -17,7 +17,7 @@
 //! Two events are recorded by fencing token until no reply is pending: the owner repeats its request (the hold stays, though the
 //! client that asked before has left), and RENAME or MOVE (the hold is passed on under the new name). Grants pay nothing for that.
 
-use crate::client::Client;
+use crate::blocked_client::BlockedClient;
 use crate::waiters::LockName;
 use lockward_core::{ById, Db, FencingToken, Lock, Outcome, Owner};
 use std::collections::{HashMap, VecDeque};
@@ -26,7 +26,7 @@ use std::mem;
 /// How a wait has ended: what its client is to be answered.
 pub struct PendingReply {
     /// The client.
-    pub client: Client,
+    pub client: BlockedClient,
     /// Who is granted the lock, or is not.
     pub owner: Owner,
     /// How the wait has ended.
@@ -69,7 +69,7 @@ pub struct Undelivered {
 /// All of them.
 #[derive(Default)]
 pub struct PendingReplies {
-    replies: HashMap<Client, PendingReply, ById>,
+    replies: HashMap<BlockedClient, PendingReply, ById>,
     undelivered: VecDeque<Undelivered>,
     decisions: u64,
     /// For each tenure, the last decision whose holds the owner has confirmed. These holds are not passed on.
@@ -80,14 +80,14 @@ pub struct PendingReplies {
 
 impl PendingReplies {
     /// A wait has ended.
-    pub fn add(&mut self, client: Client, owner: Owner, outcome: Outcome, lock: Option<LockName>) {
+    pub fn add(&mut self, client: BlockedClient, owner: Owner, outcome: Outcome, lock: Option<LockName>) {
         self.decisions = self.decisions.wrapping_add(1);
         let reply = PendingReply { client, owner, outcome, lock, number: self.decisions };
         self.replies.insert(client, reply);
     }
 
     /// The reply for a client, which is pending no more.
-    pub fn take(&mut self, client: Client) -> Option<PendingReply> {
+    pub fn take(&mut self, client: BlockedClient) -> Option<PendingReply> {
         const KEPT: usize = 64;
         let mut reply = self.replies.remove(&client)?;
         if let Some(token) = reply.granted() {

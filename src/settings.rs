@@ -1,6 +1,6 @@
 //! The settings of the module, as CONFIG SET, redis.conf and the module's arguments set them.
 
-use lockward_core::{Caps, Span};
+use lockward_core::{Limits, Span};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// One setting: a number with a range.
@@ -69,8 +69,8 @@ pub fn max_lease() -> Span {
 }
 
 /// How many may wait.
-pub fn caps() -> Caps {
-    Caps { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
+pub fn caps() -> Limits {
+    Limits { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
 }
 
 /// For how long nothing new is granted after a start or promotion; `None` when that is not set.

@@ -3,7 +3,7 @@
 //! A snapshot holds what is in the keyspace. So for the time in which it is written each database with shadows has one
 //! key more, a *carrier*, whose value is written as all of them. Mostly that is in the child that writes it, where nobody
 //! sees it; for SAVE and at a shutdown it is in the server itself, which does nothing else meanwhile. Where a carrier is
-//! read, its shadows are shadows again at once, before whatever the AOF or the primary tells of them next; the key itself
+//! read, its shadows are shadows again at set_once, before whatever the AOF or the primary tells of them next; the key itself
 //! goes when the data set is loaded.
 //!
 //! The locks are not written as keys of their own: a replica, or an AOF, that has a key more than the primary had would
@@ -25,7 +25,7 @@ pub struct Carried {
 
 /// A snapshot is about to be written.
 pub fn begins(context: Context) {
-    let databases: Vec<Db> = state::with(|state| state.shadows.databases().collect());
+    let databases: Vec<Db> = state::with(|state| state.dropped_locks.databases().collect());
     for db in databases {
         // A name that nobody has: what has this name already, though its TTL has passed, might not be seen.
         let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes().into_boxed_slice();
@@ -53,7 +53,7 @@ pub fn carried(db: Db, append: impl Fn(&mut Vec<u8>, &Lock, Now)) -> Vec<Carried
         append(&mut payload, lock, now);
         Carried { key: key.to_vec(), payload }
     };
-    state::with(|state| state.shadows.of(db).map(carry).collect())
+    state::with(|state| state.dropped_locks.of(db).map(carry).collect())
 }
 
 /// A carrier has been read, under this name. False when it is refused: no client has one, and what it holds must be
@@ -66,8 +66,8 @@ pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
     let locks = all.iter().map(|carried| stored::load(&carried.payload));
     let Some(locks) = locks.collect::<Option<Vec<Lock>>>() else { return false };
     state::with(|state| {
-        let shadows = state.loaded_beside.as_mut().unwrap_or(&mut state.shadows);
-        all.iter().zip(locks).for_each(|(carried, lock)| shadows.put(db, &carried.key, lock));
+        let dropped_locks = state.loaded_beside.as_mut().unwrap_or(&mut state.dropped_locks);
+        all.iter().zip(locks).for_each(|(carried, lock)| dropped_locks.put(db, &carried.key, lock));
         state.carriers.push((db, name.into()));
     });
     true

@@ -3,16 +3,16 @@
 //! The state is borrowed only while no function of the server runs that could call back into the module: decide under
 //! the borrow, give it back, then act.
 
-use crate::alarm::Alarm;
-use crate::client::Client;
-use crate::listeners::Listeners;
+use crate::blocked_client::BlockedClient;
 use crate::pending_replies::PendingReplies;
-use crate::server::{Flags, KeyName, OwnedName, Shared, Socket, values};
+use crate::replication_audience::ReplicationAudience;
+use crate::server::{Flags, KeyName, OwnedName, Shared, Socket, lock_allocation};
 use crate::statistics::Statistics;
-use crate::turn::Decided;
+use crate::transaction::Decided;
+use crate::wakeup_timer::WakeupTimer;
 use lockward_core::{
-    Db, FencingToken, Instant, LineId, Lock, Name, Quarantine, RoundPosition, Seen, Shadows, Span,
-    TokenSource, WaitingRoom,
+    Db, DroppedLocks, FencingToken, Instant, Lock, Name, Quarantine, QuarantineMemory, QueueId,
+    RoundPosition, Span, TokenSource, WaitQueues,
 };
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -24,15 +24,15 @@ const TOLD_APART: usize = 200_000;
 /// Everything but the settings.
 pub struct State {
     /// Who waits for what.
-    pub room: WaitingRoom<Client>,
+    pub queues: WaitQueues<BlockedClient>,
     /// The tenures that the server has dropped from the keyspace early.
-    pub shadows: Shadows,
+    pub dropped_locks: DroppedLocks,
     /// Those of them that go back into the keyspace at once: their memory was not needed.
     pub to_put_back: VecDeque<Name>,
     /// What INFO counts.
     pub statistics: Statistics,
     /// The shadows of a data set that is loaded beside the old one.
-    pub loaded_beside: Option<Shadows>,
+    pub loaded_beside: Option<DroppedLocks>,
     /// The keys that carry shadows through a snapshot now.
     pub carriers: Vec<Name>,
     /// Where tokens come from.
@@ -42,7 +42,7 @@ pub struct State {
     /// What turns leave to be carried out, one after the other.
     pub decided: Option<Box<Decided>>,
     /// The one timer of the module.
-    pub alarm: Alarm,
+    pub wakeup_timer: WakeupTimer,
     /// Replies to clients whose wait has ended, and grants to those that have left meanwhile.
     pub pending: PendingReplies,
     /// The last lock that the server took out of the keyspace before its lease was over.
@@ -50,19 +50,19 @@ pub struct State {
     /// What has been seen of each lock in this quarantine, by the hash of its key: what is remembered of a lock that is
     /// gone must not grow with its name. Two locks of one hash share what has been seen, which is safe: no token is
     /// given twice, so less is restored, and less is certain.
-    pub seen: HashMap<(Db, u64), Seen>,
+    pub seen: HashMap<(Db, u64), QuarantineMemory>,
     hasher: RandomState,
     /// For each database, or all, the largest token given before it was flushed in this quarantine. For all also the
     /// largest that has ended when too many have to be told apart.
     pub flushed: HashMap<Option<Db>, FencingToken>,
     /// The last waited-for lock that the patrol has looked at in this round.
-    pub patrolled: Option<LineId>,
+    pub swept: Option<QueueId>,
     /// Where the patrol's round through the shadows is.
     pub patrolled_shadow: Option<RoundPosition>,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
     /// Whether anybody may hear what changes.
-    pub listeners: Listeners,
+    pub replication_audience: ReplicationAudience,
     /// Whether this server is a replica.
     pub replica: bool,
     /// Whether this server is loading its data, and from where.
@@ -95,8 +95,8 @@ pub struct Unlinked {
 impl State {
     fn new() -> Self {
         Self {
-            room: WaitingRoom::new(),
-            shadows: Shadows::new(),
+            queues: WaitQueues::new(),
+            dropped_locks: DroppedLocks::new(),
             to_put_back: VecDeque::new(),
             statistics: Statistics::default(),
             loaded_beside: None,
@@ -104,16 +104,16 @@ impl State {
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             decided: None,
-            alarm: Alarm::new(),
+            wakeup_timer: WakeupTimer::new(),
             pending: PendingReplies::default(),
             unlinked: None,
             seen: HashMap::new(),
             hasher: RandomState::new(),
             flushed: HashMap::new(),
-            patrolled: None,
+            swept: None,
             patrolled_shadow: None,
             sockets: HashMap::new(),
-            listeners: Listeners::new(false),
+            replication_audience: ReplicationAudience::new(false),
             replica: false,
             loading: Loading::No,
         }
@@ -125,8 +125,13 @@ impl State {
     }
 
     /// Takes over what the server says of itself when the module is loaded.
-    pub const fn start(&mut self, flags: Flags, quarantine: Quarantine, listeners: Listeners) {
-        self.listeners = listeners;
+    pub const fn start(
+        &mut self,
+        flags: Flags,
+        quarantine: Quarantine,
+        replication_audience: ReplicationAudience,
+    ) {
+        self.replication_audience = replication_audience;
         self.replica = flags.replica();
         self.quarantine = quarantine;
     }
@@ -137,15 +142,15 @@ impl State {
     /// may restore a made-up tenure and give it back, again and again. So that is told apart for so many locks and no
     /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
     #[inline]
-    pub fn note(&mut self, name: &KeyName<'_>, seen: Seen, now: Instant) {
+    pub fn note(&mut self, name: &KeyName<'_>, seen: QuarantineMemory, now: Instant) {
         if self.quarantine.ends(now).is_some() && !seen.is_nothing() {
             self.note_in_quarantine(name.db(), name.bytes(), seen);
         }
     }
 
-    fn note_in_quarantine(&mut self, db: Db, key: &[u8], seen: Seen) {
+    fn note_in_quarantine(&mut self, db: Db, key: &[u8], seen: QuarantineMemory) {
         let lock = (db, self.hasher.hash_one(key));
-        let mut known = self.seen.remove(&lock).unwrap_or_default().and(seen);
+        let mut known = self.seen.remove(&lock).unwrap_or_default().merge(seen);
         if self.seen.len() >= TOLD_APART
             && let Some(ended) = known.ended.take()
         {
@@ -176,7 +181,7 @@ impl State {
     fn note_gone(&mut self, now: Instant) {
         if let Some(gone) = self.unlinked.take() {
             // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another.
-            if values::freed() != gone.freed {
+            if lock_allocation::freed() != gone.freed {
                 self.statistics.broken(&gone.lock, now);
             }
             let name = gone.name.name();
@@ -187,20 +192,20 @@ impl State {
     fn note_broken(&mut self, db: Db, key: &[u8], lock: &Lock, now: Instant) {
         let ended = lock.holders().map(|holder| holder.token).max();
         if self.quarantine.ends(now).is_some() && ended.is_some() {
-            self.note_in_quarantine(db, key, Seen { ended, ..Seen::default() });
+            self.note_in_quarantine(db, key, QuarantineMemory { ended, ..QuarantineMemory::default() });
         }
     }
 
     /// Something else stands under the name of a shadow, or this node does not serve it any more: it is broken.
     #[inline]
     pub fn break_shadow(&mut self, name: &KeyName<'_>, now: Instant) {
-        if !self.shadows.is_empty() {
+        if !self.dropped_locks.is_empty() {
             self.break_its_shadow(name.db(), name.bytes(), now);
         }
     }
 
     fn break_its_shadow(&mut self, db: Db, key: &[u8], now: Instant) {
-        if let Some(lock) = self.shadows.forget(db, key) {
+        if let Some(lock) = self.dropped_locks.forget(db, key) {
             self.statistics.broken(&lock, now);
             self.note_broken(db, key, &lock, now);
             self.look_at(&[], now);
@@ -210,29 +215,29 @@ impl State {
     /// The lock that the server has dropped early, which is no shadow from here on.
     #[inline]
     pub fn take_shadow(&mut self, name: &KeyName<'_>) -> Option<Lock> {
-        if self.shadows.is_empty() { None } else { self.shadows.take(name.db(), name.bytes()) }
+        if self.dropped_locks.is_empty() { None } else { self.dropped_locks.take(name.db(), name.bytes()) }
     }
 
     /// The line of those who wait for a lock.
     #[inline]
-    pub fn line(&self, name: &KeyName<'_>) -> Option<LineId> {
-        if self.room.has_lines() { self.room.line(name.db(), name.bytes()) } else { None }
+    pub fn queue(&self, name: &KeyName<'_>) -> Option<QueueId> {
+        if self.queues.has_queues() { self.queues.queue(name.db(), name.bytes()) } else { None }
     }
 
     /// What has been seen of a lock in this quarantine.
     #[inline]
-    pub fn seen(&self, name: &KeyName<'_>) -> Seen {
+    pub fn seen(&self, name: &KeyName<'_>) -> QuarantineMemory {
         if self.seen.is_empty() && self.flushed.is_empty() {
-            Seen::default()
+            QuarantineMemory::default()
         } else {
             self.seen_before(name.db(), name.bytes())
         }
     }
 
-    fn seen_before(&self, db: Db, key: &[u8]) -> Seen {
+    fn seen_before(&self, db: Db, key: &[u8]) -> QuarantineMemory {
         let seen = self.seen.get(&(db, self.hasher.hash_one(key))).copied().unwrap_or_default();
         let ended = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max();
-        seen.and(Seen { ended, ..Seen::default() })
+        seen.merge(QuarantineMemory { ended, ..QuarantineMemory::default() })
     }
 
     /// Forgets what has been seen: the quarantine is over, or the server follows another.
@@ -242,31 +247,31 @@ impl State {
     }
 
     /// Sets when the lock of a line must be looked at again for those who wait, if any still do.
-    pub fn set_due(&mut self, line: LineId, due: Option<Instant>, now: Instant) {
-        if !self.room.is_empty(line) {
-            self.room.set_due(line, due);
+    pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
+        if !self.queues.is_empty(queue) {
+            self.queues.set_due(queue, due);
             self.look_at(&[], now);
         }
     }
 
-    /// Makes the line of a lock due at once, if there is one, and sets the alarm.
+    /// Makes the line of a lock due at set_once, if there is one, and sets the alarm.
     pub fn look_at_lock(&mut self, name: &KeyName<'_>, now: Instant) {
-        let line = self.line(name);
-        self.look_at(line.as_slice(), now);
+        let queue = self.queue(name);
+        self.look_at(queue.as_slice(), now);
     }
 
     /// Makes lines due at once: their keys may have changed behind our back.
-    pub fn look_at(&mut self, lines: &[LineId], now: Instant) {
-        for line in lines {
-            self.room.set_due(*line, Some(now));
+    pub fn look_at(&mut self, queues: &[QueueId], now: Instant) {
+        for queue in queues {
+            self.queues.set_due(*queue, Some(now));
         }
-        let of_shadows = !self.follows() && (self.shadows.has_untold() || !self.to_put_back.is_empty());
+        let of_shadows = !self.follows() && (self.dropped_locks.has_untold() || !self.to_put_back.is_empty());
         let at_once = of_shadows || self.pending.has_undelivered() || self.unlinked.is_some();
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
-        let has_lines = self.room.waiters() > 0;
-        let has_shadows = !(self.shadows.is_empty() || self.follows());
-        let next = self.room.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();
-        self.alarm.rearm(next, has_lines, has_shadows, now);
+        let has_queues = self.queues.waiters() > 0;
+        let has_shadows = !(self.dropped_locks.is_empty() || self.follows());
+        let next = self.queues.next_due().into_iter().chain(if at_once { Some(now) } else { later }).min();
+        self.wakeup_timer.rearm(next, has_queues, has_shadows, now);
     }
 }
 
@@ -282,14 +287,14 @@ pub fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
 }
 
 /// Whether the module itself is changing the keyspace just now, so that what the server reports of it is no news.
-pub fn acting() -> bool {
+pub fn own_write() -> bool {
     ACTING.load(Ordering::Relaxed)
 }
 
 /// Marks the time in which the module changes the keyspace.
-pub struct Acting(());
+pub struct OwnWrite(());
 
-impl Acting {
+impl OwnWrite {
     /// From now until this is dropped.
     pub fn begin() -> Self {
         ACTING.store(true, Ordering::Relaxed);
@@ -297,7 +302,7 @@ impl Acting {
     }
 }
 
-impl Drop for Acting {
+impl Drop for OwnWrite {
     fn drop(&mut self) {
         ACTING.store(false, Ordering::Relaxed);
     }

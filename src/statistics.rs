@@ -1,22 +1,22 @@
 //! What INFO lock counts: what this server has decided since it was started, or since CONFIG RESETSTAT.
 //!
 //! A replica counts nothing of what its primary decides. What steps come to is counted where that is decided, in
-//! [`Tally`]; here is what never gets so far, or is no step.
+//! [`Counters`]; here is what never gets so far, or is no step.
 //!
 //! The server tells no module of CONFIG RESETSTAT. It sets counts of its own back, and that is looked for when INFO
 //! is asked for, and ten times a second: what is counted until it is seen goes with the rest.
 
-use crate::server::info::Growing;
+use crate::server::info::MonotonicStats;
 use crate::server::mono;
 use crate::state;
-use lockward_core::{Instant, Lock, Span, Tally};
+use lockward_core::{Counters, Instant, Lock, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All counts but the errors.
 #[derive(Default)]
 pub struct Statistics {
     /// What steps have come to.
-    pub tally: Tally,
+    pub counters: Counters,
     /// Acquisitions that were answered with null at once.
     pub busy: u64,
     /// Waits that ended with null: at their limit, or by CLIENT UNBLOCK.
@@ -29,7 +29,7 @@ pub struct Statistics {
     pub kept_from_eviction: u64,
     /// Held locks that the server dropped because its wall clock had jumped, and that were kept.
     pub kept_from_clock_steps: u64,
-    server: Growing,
+    server: MonotonicStats,
     next_look: Option<Instant>,
 }
 
@@ -70,7 +70,7 @@ pub fn see_reset_now_and_then() {
 
 /// Begins anew if CONFIG RESETSTAT has been given.
 pub fn see_reset() {
-    let server = Growing::read();
+    let server = MonotonicStats::read();
     state::with(|state| {
         if server.is_set_back_from(&state.statistics.server) {
             state.statistics = Statistics::default();
@@ -88,11 +88,11 @@ pub const fn count(count: &mut u64) {
 impl Statistics {
     /// A lock has been broken: its tenures have ended.
     pub fn broken(&mut self, lock: &Lock, now: Instant) {
-        lock.holders().for_each(|holder| self.tally.end(holder.since, now));
+        lock.holders().for_each(|holder| self.counters.end(holder.since, now));
     }
 
     /// The server has dropped a lock whose leases were over.
     pub fn leases_ended(&mut self, lock: &Lock) {
-        lock.holders().for_each(|holder| self.tally.lease_ended(holder.since, holder.deadline));
+        lock.holders().for_each(|holder| self.counters.lease_ended(holder.since, holder.deadline));
     }
 }

@@ -3,7 +3,7 @@
 use crate::server::{Level, clock, global_flags, log};
 use crate::state::{self, Loading};
 use lockward_core::Lock;
-use lockward_core::encoding::{self, Heard};
+use lockward_core::encoding::{self, Origin};
 use std::fmt::Display;
 
 /// Reads a stored lock; `None` when it is refused. Its tokens are noted, so that every new one is larger.
@@ -13,13 +13,13 @@ use std::fmt::Display;
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
     let (heard, trusted) = match state::with(|state| state.loading) {
-        Loading::Primary => (Heard::Live, true),
-        Loading::File => (Heard::Loaded, true),
+        Loading::Primary => (Origin::Live, true),
+        Loading::File => (Origin::Loaded, true),
         Loading::No => {
             let flags = global_flags();
             // A RESTORE that the primary passes on, as where a slot moves. By a clock that is ahead its lease would be over
             // here before it is there. The time between DUMP and RESTORE is given again, which hurts nobody.
-            let heard = if flags.replica() { Heard::Live } else { Heard::Loaded };
+            let heard = if flags.replica() { Origin::Live } else { Origin::Loaded };
             (heard, flags.loading_somehow() || flags.replica())
         }
     };

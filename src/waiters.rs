@@ -1,7 +1,7 @@
 //! Clients that wait: how they are blocked, woken and answered.
 
+use crate::blocked_client::BlockedClient;
 use crate::callbacks::{blocked, events};
-use crate::client::Client;
 use crate::errors::Error;
 use crate::pending_replies::{PendingReplies, PendingReply};
 use crate::server::{Context, KeyName, Socket, mono};
@@ -9,7 +9,7 @@ use crate::settings;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Db, Grant, Instant, LONGEST_PATROLLED, Outcome, Owner, Span, Ticket, Wake,
+    AcquireRequest, Completion, Db, Grant, Instant, LONGEST_PATROLLED, Outcome, Owner, Span, WaitRequest,
 };
 use std::rc::Rc;
 
@@ -33,11 +33,11 @@ pub struct Wait {
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
     let Wait { request, limit, minted } = wait;
-    state::with(|state| state.room.may_join(db, key, &request, settings::caps())).map_err(Error::Full)?;
+    state::with(|state| state.queues.may_join(db, key, &request, settings::caps())).map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
     let handle = blocked::block(context).ok_or(Error::MayNotWait)?;
-    let client = Client::new(handle, id, minted, socket);
+    let client = BlockedClient::new(handle, id, minted, socket);
     // A reply that is still there was for an earlier client of this handle: the callback that ends with it has panicked.
     drop_reply(client);
     let now = mono();
@@ -46,9 +46,9 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     // The rounds leave out long keys, so a step reads the TTL now.
     let due = if is_long { Some(now) } else { due };
     let superseded = state::with(|state| {
-        let superseded = state.room.join(db, key, Ticket { request, limit, handle: client }, now);
-        if let Some(line) = state.room.line(db, key) {
-            state.set_due(line, due, now);
+        let superseded = state.queues.join(db, key, WaitRequest { request, limit, handle: client }, now);
+        if let Some(queue) = state.queues.queue(db, key) {
+            state.set_due(queue, due, now);
         }
         superseded
     });
@@ -79,23 +79,27 @@ fn socket_of(context: Context, id: u64) -> Option<Socket> {
 }
 
 /// Ends a wait with the answer that `wake` brings, which is no grant.
-pub fn end_wait(wake: Wake<Client>) {
+pub fn end_wait(wake: Completion<BlockedClient>) {
     let client = state::with(|state| decided(&mut state.pending, wake, None));
     blocked::unblock(client);
 }
 
 /// The wait of a client that has left its line has ended: its reply is pending from now on. The client has to be unblocked
 /// afterwards, once. `lock` is the lock that it may have been granted.
-pub fn decided(pending: &mut PendingReplies, wake: Wake<Client>, lock: Option<LockName>) -> Client {
-    let Wake { waiter, outcome } = wake;
-    let Ticket { request, handle: client, .. } = waiter.ticket;
+pub fn decided(
+    pending: &mut PendingReplies,
+    wake: Completion<BlockedClient>,
+    lock: Option<LockName>,
+) -> BlockedClient {
+    let Completion { waiter, outcome } = wake;
+    let WaitRequest { request, handle: client, .. } = waiter.wait_request;
     pending.add(client, request.owner, outcome, lock);
     client
 }
 
 /// Answers a client whose wait has ended. One that has left, though the server has yet to hear of that, is not told of a hold:
 /// that is passed on. False when no reply is pending for it.
-pub fn tell(context: Context, client: Client) -> bool {
+pub fn tell(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
         context.reply_null_array();
@@ -116,7 +120,7 @@ pub fn tell(context: Context, client: Client) -> bool {
 
 /// A client whose wait has ended cannot be answered any more: a hold that it was granted is passed on. Whether a reply was
 /// pending for it.
-pub fn drop_reply(client: Client) -> bool {
+pub fn drop_reply(client: BlockedClient) -> bool {
     let reply = state::with(|state| state.pending.take(client));
     reply.map(leave_undelivered).is_some()
 }
@@ -149,9 +153,9 @@ pub enum Leaving {
 }
 
 /// The client leaves its line. Whether it stood in one.
-pub fn leave(client: Client, leaving: Leaving) -> bool {
+pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
     state::with(|state| {
-        let left = state.room.leave(client).is_some();
+        let left = state.queues.leave(client).is_some();
         if left {
             count(match leaving {
                 Leaving::Disconnected => &mut state.statistics.disconnected,

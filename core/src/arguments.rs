@@ -9,7 +9,7 @@ use crate::units::Span;
 
 /// What is wrong with the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistake {
+pub enum ParseError {
     /// Too few or too many arguments.
     WrongArity,
     /// An option that is unknown, is given twice, lacks its value, or excludes another.
@@ -58,17 +58,17 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// The next argument, which must be there.
     ///
     /// # Errors
-    /// [`Mistake::WrongArity`]
-    pub fn text(&mut self) -> Result<&'a [u8], Mistake> {
-        self.next_given().map(Into::into).ok_or(Mistake::WrongArity)
+    /// [`ParseError::WrongArity`]
+    pub fn text(&mut self) -> Result<&'a [u8], ParseError> {
+        self.next_given().map(Into::into).ok_or(ParseError::WrongArity)
     }
 
     /// An owner.
     ///
     /// # Errors
-    /// [`Mistake::WrongArity`] or [`Mistake::Owner`].
-    pub fn owner(&mut self) -> Result<Owner, Mistake> {
-        Owner::new(self.text()?).ok_or(Mistake::Owner)
+    /// [`ParseError::WrongArity`] or [`ParseError::Owner`].
+    pub fn owner(&mut self) -> Result<Owner, ParseError> {
+        Owner::new(self.text()?).ok_or(ParseError::Owner)
     }
 
     /// The next option's name; `None` at the end.
@@ -76,66 +76,66 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         self.next_given().map(|given| OptionName::of(given.into()))
     }
 
-    fn number(&mut self) -> Result<Option<i64>, Mistake> {
-        self.next_given().map(|given| integer(given.into())).ok_or(Mistake::Syntax)
+    fn number(&mut self) -> Result<Option<i64>, ParseError> {
+        self.next_given().map(|given| integer(given.into())).ok_or(ParseError::Syntax)
     }
 
-    fn integer(&mut self) -> Result<i64, Mistake> {
-        self.number()?.ok_or(Mistake::NotAnInteger)
+    fn integer(&mut self) -> Result<i64, ParseError> {
+        self.number()?.ok_or(ParseError::NotAnInteger)
     }
 
     /// A count of holds from `least` on.
     ///
     /// # Errors
-    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Holds`].
-    pub fn holds(&mut self, least: u32) -> Result<u32, Mistake> {
-        u32::try_from(self.integer()?).ok().filter(|holds| *holds >= least).ok_or(Mistake::Holds)
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Holds`].
+    pub fn holds(&mut self, least: u32) -> Result<u32, ParseError> {
+        u32::try_from(self.integer()?).ok().filter(|holds| *holds >= least).ok_or(ParseError::Holds)
     }
 
     /// A number of slots from 1 on.
     ///
     /// # Errors
-    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Slots`].
-    pub fn slots(&mut self) -> Result<Slots, Mistake> {
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Slots`].
+    pub fn slots(&mut self) -> Result<Slots, ParseError> {
         let number = u32::try_from(self.integer()?).ok().filter(|number| *number > 0);
-        number.and_then(Slots::new).ok_or(Mistake::Slots)
+        number.and_then(Slots::new).ok_or(ParseError::Slots)
     }
 
     /// A fencing token.
     ///
     /// # Errors
-    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Token`].
-    pub fn token(&mut self) -> Result<FencingToken, Mistake> {
-        u64::try_from(self.integer()?).ok().and_then(FencingToken::new).ok_or(Mistake::Token)
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Token`].
+    pub fn token(&mut self) -> Result<FencingToken, ParseError> {
+        u64::try_from(self.integer()?).ok().and_then(FencingToken::new).ok_or(ParseError::Token)
     }
 
     /// A count of things to show, from `least` on.
     ///
     /// # Errors
-    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Count`].
-    pub fn count(&mut self, least: usize) -> Result<usize, Mistake> {
-        usize::try_from(self.integer()?).ok().filter(|count| *count >= least).ok_or(Mistake::Count)
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Count`].
+    pub fn count(&mut self, least: usize) -> Result<usize, ParseError> {
+        usize::try_from(self.integer()?).ok().filter(|count| *count >= least).ok_or(ParseError::Count)
     }
 
     /// A lease, in units of `unit` milliseconds.
     ///
     /// # Errors
-    /// [`Mistake::Syntax`] when it is missing, [`Mistake::NotAnInteger`], [`Mistake::Lease`], [`Mistake::LeaseTooLong`].
-    pub fn lease(&mut self, unit: u64) -> Result<Span, Mistake> {
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Lease`], [`ParseError::LeaseTooLong`].
+    pub fn lease(&mut self, unit: u64) -> Result<Span, ParseError> {
         let units = u64::try_from(self.integer()?).ok().filter(|units| *units > 0);
-        let millis = units.and_then(|units| units.checked_mul(unit)).ok_or(Mistake::Lease)?;
-        Span::from_millis(millis).ok_or(Mistake::LeaseTooLong)
+        let millis = units.and_then(|units| units.checked_mul(unit)).ok_or(ParseError::Lease)?;
+        Span::from_millis(millis).ok_or(ParseError::LeaseTooLong)
     }
 
     /// A wait limit in milliseconds; `None` when it is 0, which is no limit.
     ///
     /// # Errors
-    /// [`Mistake::Syntax`] when it is missing, [`Mistake::LimitNotAnInteger`], [`Mistake::LimitNegative`],
-    /// [`Mistake::LimitOutOfRange`].
-    pub fn wait_limit(&mut self) -> Result<Option<Span>, Mistake> {
-        let millis = self.number()?.ok_or(Mistake::LimitNotAnInteger)?;
-        let millis = u64::try_from(millis).map_err(|_| Mistake::LimitNegative)?;
-        let limit = Span::from_millis(millis).ok_or(Mistake::LimitOutOfRange)?;
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::LimitNotAnInteger`], [`ParseError::LimitNegative`],
+    /// [`ParseError::LimitOutOfRange`].
+    pub fn wait_limit(&mut self) -> Result<Option<Span>, ParseError> {
+        let millis = self.number()?.ok_or(ParseError::LimitNotAnInteger)?;
+        let millis = u64::try_from(millis).map_err(|_| ParseError::LimitNegative)?;
+        let limit = Span::from_millis(millis).ok_or(ParseError::LimitOutOfRange)?;
         Ok((limit > Span::default()).then_some(limit))
     }
 }
@@ -196,11 +196,11 @@ pub mod option {
 /// Sets what an option may set once.
 ///
 /// # Errors
-/// [`Mistake::Syntax`] when it was set.
-pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Mistake> {
+/// [`ParseError::Syntax`] when it was set.
+pub fn set_once<T>(slot: &mut Option<T>, value: T) -> Result<(), ParseError> {
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Mistake::Syntax),
+        Some(_) => Err(ParseError::Syntax),
     }
 }
 
@@ -208,16 +208,16 @@ pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Mistake> {
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
     match text {
-        [b'-', digits @ ..] => {
-            natural(digits).filter(|number| *number > 0).and_then(|number| 0_i64.checked_sub_unsigned(number))
-        }
-        digits => natural(digits)?.try_into().ok(),
+        [b'-', digits @ ..] => parse_u64(digits)
+            .filter(|number| *number > 0)
+            .and_then(|number| 0_i64.checked_sub_unsigned(number)),
+        digits => parse_u64(digits)?.try_into().ok(),
     }
 }
 
 /// The same for one that has no sign, of up to 19 digits: whatever they are, they fit.
 #[must_use]
-pub(crate) fn natural(digits: &[u8]) -> Option<u64> {
+pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     match digits {
         [b'1'..=b'9', ..] if digits.len() <= 19 => {}
         [b'0'] => return Some(0),
@@ -253,14 +253,14 @@ mod tests {
             ("10000000000000000000", None),
             ("18446744073709551617", None),
         ] {
-            assert_eq!(natural(digits.as_bytes()), number, "{digits}");
+            assert_eq!(parse_u64(digits.as_bytes()), number, "{digits}");
         }
     }
 
     #[test]
     fn an_option_is_given_once() {
         let mut slot = None;
-        assert_eq!((once(&mut slot, 1), once(&mut slot, 2)), (Ok(()), Err(Mistake::Syntax)));
+        assert_eq!((set_once(&mut slot, 1), set_once(&mut slot, 2)), (Ok(()), Err(ParseError::Syntax)));
     }
 
     #[test]
@@ -277,10 +277,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_a_mistake_of_its_own() {
         let mut none = Arguments::new(std::iter::empty::<&[u8]>());
-        assert_eq!(none.owner(), Err(Mistake::WrongArity));
+        assert_eq!(none.owner(), Err(ParseError::WrongArity));
         assert!(none.option().is_none());
-        assert_eq!((none.holds(1), none.token().err()), (Err(Mistake::Syntax), Some(Mistake::Syntax)));
-        assert_eq!((none.lease(1), none.wait_limit()), (Err(Mistake::Syntax), Err(Mistake::Syntax)));
+        assert_eq!((none.holds(1), none.token().err()), (Err(ParseError::Syntax), Some(ParseError::Syntax)));
+        assert_eq!((none.lease(1), none.wait_limit()), (Err(ParseError::Syntax), Err(ParseError::Syntax)));
     }
 
     #[test]
@@ -301,15 +301,15 @@ mod tests {
             ["0", "9007199254740991", "9007199254740992"].map(|text| read(text, |a| a.token().ok())),
             [None, Some(FencingToken::MAX), None]
         );
-        assert_eq!((read("0", |a| a.count(1)), read("1", |a| a.count(1))), (Err(Mistake::Count), Ok(1)));
+        assert_eq!((read("0", |a| a.count(1)), read("1", |a| a.count(1))), (Err(ParseError::Count), Ok(1)));
         for (text, unit, lease) in [
-            ("0", 1, Err(Mistake::Lease)),
-            ("-1", 1, Err(Mistake::Lease)),
+            ("0", 1, Err(ParseError::Lease)),
+            ("-1", 1, Err(ParseError::Lease)),
             ("2", 1_000, Ok(Span::from_millis(2_000).unwrap())),
             ("31536000000000", 1, Ok(Span::MAX)),
-            ("31536000000001", 1, Err(Mistake::LeaseTooLong)),
-            ("18446744073709551", 1_000, Err(Mistake::LeaseTooLong)),
-            ("18446744073709552", 1_000, Err(Mistake::Lease)),
+            ("31536000000001", 1, Err(ParseError::LeaseTooLong)),
+            ("18446744073709551", 1_000, Err(ParseError::LeaseTooLong)),
+            ("18446744073709552", 1_000, Err(ParseError::Lease)),
         ] {
             assert_eq!(read(text, |a| a.lease(unit)), lease, "{text}");
         }
@@ -317,9 +317,9 @@ mod tests {
             ("0", Ok(None)),
             ("1", Ok(Span::from_millis(1))),
             ("31536000000000", Ok(Some(Span::MAX))),
-            ("31536000000001", Err(Mistake::LimitOutOfRange)),
-            ("-1", Err(Mistake::LimitNegative)),
-            ("x", Err(Mistake::LimitNotAnInteger)),
+            ("31536000000001", Err(ParseError::LimitOutOfRange)),
+            ("-1", Err(ParseError::LimitNegative)),
+            ("x", Err(ParseError::LimitNotAnInteger)),
         ] {
             assert_eq!(read(text, |a| a.wait_limit()), limit, "{text}");
         }

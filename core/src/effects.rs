@@ -3,10 +3,10 @@
 
 use crate::encoding;
 use crate::lock::{Change, End, Lock};
-use crate::quarantine::Seen;
+use crate::quarantine::QuarantineMemory;
 use crate::token::FencingToken;
 use crate::units::Now;
-use crate::waiting::Waiter;
+use crate::wait_queues::Waiter;
 
 /// An acquisition that has been granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub enum Event {
 
 /// A waiter that has left the queue and is to be told how its wait ended.
 #[derive(Debug)]
-pub struct Wake<H> {
+pub struct Completion<H> {
     /// The waiter.
     pub waiter: Waiter<H>,
     /// How its wait ended.
@@ -95,14 +95,14 @@ pub struct Effects<H> {
     /// What happened, in order.
     pub events: Vec<Event>,
     /// Whom to wake, in order.
-    pub wakes: Vec<Wake<H>>,
+    pub completions: Vec<Completion<H>>,
     payload: Vec<u8>,
     /// The records at the end of the payload by which one tenure is acquired.
     last: Option<LastRecords>,
     changes: usize,
     verbatim: bool,
-    unheard: bool,
-    seen: Seen,
+    replication_skipped: bool,
+    seen: QuarantineMemory,
 }
 
 /// The records at the end of a payload that are of one tenure: where they begin, and the last of them if it is a count.
@@ -117,13 +117,13 @@ impl<H> Default for Effects<H> {
     fn default() -> Self {
         Self {
             events: Vec::new(),
-            wakes: Vec::new(),
+            completions: Vec::new(),
             payload: Vec::new(),
             last: None,
             changes: 0,
             verbatim: false,
-            unheard: false,
-            seen: Seen::default(),
+            replication_skipped: false,
+            seen: QuarantineMemory::default(),
         }
     }
 }
@@ -143,23 +143,23 @@ impl<H> Effects<H> {
     /// Forgets everything. Keeps the memory that most steps need, and gives back the rest.
     pub fn clear(&mut self) {
         clear(&mut self.events, 256);
-        clear(&mut self.wakes, 64);
+        clear(&mut self.completions, 64);
         clear(&mut self.payload, 4_096);
         self.last = None;
         self.changes = 0;
         self.verbatim = false;
-        self.unheard = false;
-        self.seen = Seen::default();
+        self.replication_skipped = false;
+        self.seen = QuarantineMemory::default();
     }
 
     /// Nobody hears what the step changes: what the changes are need not be told, only that there are any.
-    pub const fn nobody_listens(&mut self) {
-        self.unheard = true;
+    pub const fn skip_replication(&mut self) {
+        self.replication_skipped = true;
     }
 
     /// What this server has seen of the lock's tenures in the step.
     #[must_use]
-    pub const fn seen(&self) -> Seen {
+    pub const fn seen(&self) -> QuarantineMemory {
         self.seen
     }
 
@@ -182,7 +182,7 @@ impl<H> Effects<H> {
     /// What replicas and the AOF are sent.
     #[must_use]
     pub fn propagation(&self) -> Propagation<'_> {
-        if self.unheard && self.changed() {
+        if self.replication_skipped && self.changed() {
             Propagation::Verbatim
         } else if self.payload.is_empty() {
             Propagation::Nothing
@@ -231,7 +231,7 @@ impl<H> Effects<H> {
 
     #[inline]
     fn record(&mut self, change: &Change, now: Now) {
-        if !self.unheard {
+        if !self.replication_skipped {
             let begin = self.payload.len();
             let (token, count) = match change {
                 Change::Put(holder) => (holder.token, None),
@@ -256,13 +256,13 @@ impl<H> Effects<H> {
     }
 
     /// Marks the only change so far as one that the command, given again where the same changes were heard, leads to.
-    pub(crate) fn command_says_it_all(&mut self) {
+    pub(crate) fn replicate_verbatim(&mut self) {
         self.verbatim = self.changes == 1;
     }
 
     /// For a lock that had a shadow, and whose key is missing elsewhere too: the changes become the whole lock, which
     /// goes back into the keyspace, or that there is no shadow any more.
-    pub fn make_whole(&mut self, lock: &Lock, now: Now) {
+    pub fn replicate_whole_lock(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
         self.last = None;
         self.verbatim = false;
@@ -305,10 +305,10 @@ mod tests {
     fn the_memory_of_a_large_step_is_given_back() {
         let mut effects: Effects<u32> = Effects::default();
         let most = |effects: &Effects<u32>| {
-            [effects.events.capacity(), effects.wakes.capacity(), effects.payload.capacity()]
+            [effects.events.capacity(), effects.completions.capacity(), effects.payload.capacity()]
         };
         effects.events.reserve(10_000);
-        effects.wakes.reserve(10_000);
+        effects.completions.reserve(10_000);
         effects.payload.reserve(1_000_000);
         effects.clear();
         assert_eq!(most(&effects), [256, 64, 4_096]);

@@ -45,7 +45,7 @@ const UUID: u8 = 0;
 
 /// How a payload has come to us: decides from when its leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Origin {
     /// From our primary, as it happens or in a full resync: the whole of what is left counts from now.
     Live,
     /// From our own file or a RESTORE: the time since it was written has gone by on the wall clock.
@@ -54,7 +54,7 @@ pub enum Heard {
 
 /// What a payload tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Message {
     /// What has happened to a lock, in order.
     Changes(Vec<Change>),
     /// The shadow that stands for a lock whose key is missing; `None` when there is none any more.
@@ -92,9 +92,9 @@ pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
 }
 
 /// Writes the shadow of a lock, or that it has none, to `payload`, which is empty.
-pub fn append_shadow(payload: &mut Vec<u8>, shadow: Option<&Lock>, now: Now) {
+pub fn append_shadow(payload: &mut Vec<u8>, dropped_lock: Option<&Lock>, now: Now) {
     payload.extend([VERSION, KEPT]);
-    if let Some(lock) = shadow {
+    if let Some(lock) = dropped_lock {
         append_lock(payload, lock, now);
     }
 }
@@ -144,11 +144,13 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
 ///
 /// # Errors
 /// [`Malformed`] when it is not exactly one payload of this version.
-pub fn hear(payload: &[u8], heard: Heard, now: Now) -> Result<Told, Malformed> {
+pub fn decode_message(payload: &[u8], heard: Origin, now: Now) -> Result<Message, Malformed> {
     match payload {
-        [VERSION, KEPT] => Ok(Told::Shadow(None)),
-        [VERSION, KEPT, puts @ ..] => Ok(Told::Shadow(Some(decode_puts(Reader { rest: puts }, heard, now)?))),
-        _ => decode(payload, heard, now).map(Told::Changes),
+        [VERSION, KEPT] => Ok(Message::Shadow(None)),
+        [VERSION, KEPT, puts @ ..] => {
+            Ok(Message::Shadow(Some(decode_puts(Reader { rest: puts }, heard, now)?)))
+        }
+        _ => decode(payload, heard, now).map(Message::Changes),
     }
 }
 
@@ -156,7 +158,7 @@ pub fn hear(payload: &[u8], heard: Heard, now: Now) -> Result<Told, Malformed> {
 ///
 /// # Errors
 /// [`Malformed`] when it is not exactly one payload of this version.
-pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Malformed> {
+pub fn decode(payload: &[u8], heard: Origin, now: Now) -> Result<Vec<Change>, Malformed> {
     let mut reader = Reader::new(payload)?;
     let mut changes = Vec::new();
     while !reader.rest.is_empty() {
@@ -176,11 +178,11 @@ pub fn decode(payload: &[u8], heard: Heard, now: Now) -> Result<Vec<Change>, Mal
 /// # Errors
 /// [`Malformed`] when it is not a payload of this version, or not one that a lock in the keyspace can have: holders
 /// that do not fit beside each other, an owner or a token twice.
-pub fn decode_lock(payload: &[u8], heard: Heard, now: Now) -> Result<Lock, Malformed> {
+pub fn decode_lock(payload: &[u8], heard: Origin, now: Now) -> Result<Lock, Malformed> {
     decode_puts(Reader::new(payload)?, heard, now)
 }
 
-fn decode_puts(mut reader: Reader<'_>, heard: Heard, now: Now) -> Result<Lock, Malformed> {
+fn decode_puts(mut reader: Reader<'_>, heard: Origin, now: Now) -> Result<Lock, Malformed> {
     let put = reader.tagged_put()?;
     let (first, mut expires_at) = (put.holder(heard, now)?, put.wall_deadline);
     if reader.rest.is_empty() {
@@ -270,14 +272,14 @@ impl<'a> Reader<'a> {
         Ok(Put { token, holds, slots, left, wall_deadline, held_for, owner })
     }
 
-    fn owner(&mut self) -> Result<Named<'a>, Malformed> {
+    fn owner(&mut self) -> Result<EncodedOwner<'a>, Malformed> {
         match usize::try_from(self.number()?) {
             Ok(0) => {
                 let (uuid, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
                 self.rest = rest;
-                Ok(Named::Uuid(uuid, self.number()?))
+                Ok(EncodedOwner::Uuid(uuid, self.number()?))
             }
-            Ok(len) => Ok(Named::Bytes(self.bytes(len)?)),
+            Ok(len) => Ok(EncodedOwner::Bytes(self.bytes(len)?)),
             Err(_) => Err(Malformed),
         }
     }
@@ -307,27 +309,27 @@ struct Put<'a> {
     /// By the wall clock of the writer.
     wall_deadline: WallTime,
     held_for: Span,
-    owner: Named<'a>,
+    owner: EncodedOwner<'a>,
 }
 
 /// An owner as it was written.
-enum Named<'a> {
+enum EncodedOwner<'a> {
     Bytes(&'a [u8]),
     Uuid(&'a [u8; 16], u64),
 }
 
 impl Put<'_> {
     /// The holder that it puts.
-    fn holder(&self, heard: Heard, now: Now) -> Result<Holder, Malformed> {
+    fn holder(&self, heard: Origin, now: Now) -> Result<Holder, Malformed> {
         let &Self { token, holds, slots, left, .. } = self;
         let owner = match self.owner {
-            Named::Bytes(bytes) => Owner::new(bytes),
-            Named::Uuid(uuid, behind) => Owner::from_uuid(*uuid, behind),
+            EncodedOwner::Bytes(bytes) => Owner::new(bytes),
+            EncodedOwner::Uuid(uuid, behind) => Owner::from_uuid(*uuid, behind),
         };
         let owner = owner.ok_or(Malformed)?;
         let left_now = match heard {
-            Heard::Live => left,
-            Heard::Loaded => left.min(now.wall.until(self.wall_deadline)),
+            Origin::Live => left,
+            Origin::Loaded => left.min(now.wall.until(self.wall_deadline)),
         };
         // The part of the lease that went by on the way belongs to the time it has been held.
         let gone =
@@ -383,7 +385,7 @@ mod tests {
             ([&[36][..], text].concat(), text.to_vec()),
             ([&[16][..], &uuid].concat(), uuid.to_vec()),
         ] {
-            let Ok(heard) = decode(&put(&told), Heard::Live, at) else { panic!("{told:x?}") };
+            let Ok(heard) = decode(&put(&told), Origin::Live, at) else { panic!("{told:x?}") };
             let [Change::Put(heard)] = &heard[..] else { panic!("{heard:?}") };
             assert_eq!(*heard.owner.to_bytes(), *owner);
         }
@@ -396,10 +398,10 @@ mod tests {
             [&[UUID][..], &uuid, &[0x80; 8], &[1]].concat(),
             [&[UUID][..], &uuid, &[0, 0]].concat(),
         ] {
-            assert_eq!(decode(&put(&wrong), Heard::Live, at), Err(Malformed), "{wrong:x?}");
+            assert_eq!(decode(&put(&wrong), Origin::Live, at), Err(Malformed), "{wrong:x?}");
         }
         let longest = [&[UUID][..], &uuid, &[0xff; 7], &[0x7f]].concat();
-        let Ok(heard) = decode(&put(&longest), Heard::Live, at) else { panic!() };
+        let Ok(heard) = decode(&put(&longest), Origin::Live, at) else { panic!() };
         assert_eq!(payload(&heard, at)[8..], longest, "what was heard is told on as it came");
     }
 
@@ -408,7 +410,7 @@ mod tests {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
         // Heard on another machine: another monotonic clock, and a wall clock that is an hour off.
         let there = now(70_000, 9_000 + 3_600_000);
-        let Change::Put(heard) = decode(&payload, Heard::Live, there).unwrap().remove(0) else { panic!() };
+        let Change::Put(heard) = decode(&payload, Origin::Live, there).unwrap().remove(0) else { panic!() };
         assert_eq!(heard.lease_left(there.mono).as_millis(), 400);
         assert_eq!(there.mono.since(heard.since).as_millis(), 100);
     }
@@ -418,7 +420,7 @@ mod tests {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
         for (wall, left) in [(9_000, 400), (9_250, 150), (9_400, 0), (99_000, 0), (8_000, 400)] {
             let there = now(70_000, wall);
-            let lock = decode_lock(&payload, Heard::Loaded, there).unwrap();
+            let lock = decode_lock(&payload, Origin::Loaded, there).unwrap();
             assert_eq!(
                 lock.holders().next().unwrap().lease_left(there.mono).as_millis(),
                 left,
@@ -438,47 +440,50 @@ mod tests {
             Change::Count(FencingToken::new(5).unwrap(), u32::MAX),
         ];
         let whole = payload(&changes, at);
-        assert_eq!(decode(&whole, Heard::Live, at).unwrap(), changes);
+        assert_eq!(decode(&whole, Origin::Live, at).unwrap(), changes);
         let ends: Vec<usize> = (1..=changes.len()).map(|n| payload(&changes[..n], at).len()).collect();
         for cut in (0..whole.len()).filter(|cut| !ends.contains(cut)) {
-            assert_eq!(decode(&whole[..cut], Heard::Live, at), Err(Malformed), "cut at {cut}");
+            assert_eq!(decode(&whole[..cut], Origin::Live, at), Err(Malformed), "cut at {cut}");
         }
         let longer = [&whole[..], &[0]].concat();
-        assert_eq!(decode(&longer, Heard::Live, at), Err(Malformed));
+        assert_eq!(decode(&longer, Origin::Live, at), Err(Malformed));
     }
 
     #[test]
     fn a_shadow_is_told_whole_or_that_there_is_none() {
         let at = now(100, 9_000);
-        let told = |shadow: Option<&Lock>| {
+        let told = |dropped_lock: Option<&Lock>| {
             let mut payload = Vec::new();
-            append_shadow(&mut payload, shadow, at);
+            append_shadow(&mut payload, dropped_lock, at);
             payload
         };
         let holders = vec![holder(b"a", 7, 2, 500), holder(b"b", 8, 0, 600)];
         let lock = Lock::held_by(holders.clone(), WallTime::from_millis(9_500)).unwrap();
         let there = now(70_000, 9_300);
-        for (heard, left) in [(Heard::Live, 400), (Heard::Loaded, 100)] {
-            let Ok(Told::Shadow(Some(shadow))) = hear(&told(Some(&lock)), heard, there) else { panic!() };
-            assert_eq!(shadow.holders().len(), 2);
-            assert_eq!(shadow.holders().next().unwrap().lease_left(there.mono).as_millis(), left);
+        for (heard, left) in [(Origin::Live, 400), (Origin::Loaded, 100)] {
+            let Ok(Message::Shadow(Some(dropped_lock))) = decode_message(&told(Some(&lock)), heard, there)
+            else {
+                panic!()
+            };
+            assert_eq!(dropped_lock.holders().len(), 2);
+            assert_eq!(dropped_lock.holders().next().unwrap().lease_left(there.mono).as_millis(), left);
         }
-        assert_eq!(hear(&told(None), Heard::Live, at), Ok(Told::Shadow(None)));
+        assert_eq!(decode_message(&told(None), Origin::Live, at), Ok(Message::Shadow(None)));
         let whole = told(Some(&lock));
         for cut in (3..whole.len()).filter(|cut| {
             *cut != told(Lock::held_by(vec![holders[0].clone()], WallTime::EPOCH).as_ref()).len()
         }) {
-            assert_eq!(hear(&whole[..cut], Heard::Live, at), Err(Malformed), "cut at {cut}");
+            assert_eq!(decode_message(&whole[..cut], Origin::Live, at), Err(Malformed), "cut at {cut}");
         }
         let put = Change::Put(holder(b"a", 7, 1, 500));
         assert_eq!(
-            hear(&payload(std::slice::from_ref(&put), at), Heard::Live, at),
-            Ok(Told::Changes(vec![put.clone()]))
+            decode_message(&payload(std::slice::from_ref(&put), at), Origin::Live, at),
+            Ok(Message::Changes(vec![put.clone()]))
         );
         let behind_a_change = [&payload(&[put], at)[..], &[KEPT]].concat();
-        assert_eq!(hear(&behind_a_change, Heard::Live, at), Err(Malformed));
-        assert_eq!(decode(&told(None), Heard::Live, at), Err(Malformed));
-        assert!(decode_lock(&whole, Heard::Live, at).is_err(), "no file has it in a key");
+        assert_eq!(decode_message(&behind_a_change, Origin::Live, at), Err(Malformed));
+        assert_eq!(decode(&told(None), Origin::Live, at), Err(Malformed));
+        assert!(decode_lock(&whole, Origin::Live, at).is_err(), "no file has it in a key");
     }
 
     #[test]
@@ -493,12 +498,12 @@ mod tests {
             ("an end", vec![put(b"a", 1, 0), end]),
             ("nothing", vec![]),
         ] {
-            assert!(decode_lock(&payload(&changes, at), Heard::Loaded, at).is_err(), "{what}");
+            assert!(decode_lock(&payload(&changes, at), Origin::Loaded, at).is_err(), "{what}");
         }
-        assert!(decode_lock(&payload(&[put(b"a", 1, 2), put(b"b", 2, 0)], at), Heard::Loaded, at).is_ok());
-        assert!(decode_lock(&[VERSION], Heard::Loaded, at).is_err());
+        assert!(decode_lock(&payload(&[put(b"a", 1, 2), put(b"b", 2, 0)], at), Origin::Loaded, at).is_ok());
+        assert!(decode_lock(&[VERSION], Origin::Loaded, at).is_err());
         let later = [VERSION + 1, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
-        assert!(decode_lock(&later, Heard::Loaded, at).is_err());
+        assert!(decode_lock(&later, Origin::Loaded, at).is_err());
     }
 
     #[test]
@@ -508,7 +513,7 @@ mod tests {
             let at = now(0, wall);
             let longest = holder(b"a", 7, 1, i64::try_from(left).unwrap());
             let stored = payload(&[Change::Put(longest)], at);
-            let lock = decode_lock(&stored, Heard::Loaded, at).unwrap();
+            let lock = decode_lock(&stored, Origin::Loaded, at).unwrap();
             let mut again = Vec::new();
             append_lock(&mut again, &lock, at);
             assert_eq!(again, stored, "at {wall}");
@@ -519,21 +524,21 @@ mod tests {
     fn numbers_out_of_range_are_refused() {
         let at = now(0, 0);
         let ok = [VERSION, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
-        assert!(decode(&ok, Heard::Live, at).is_ok());
+        assert!(decode(&ok, Origin::Live, at).is_ok());
         for (field, bad) in [(2, 0), (3, 0)] {
             let mut payload = ok;
             payload[field] = bad;
-            assert_eq!(decode(&payload, Heard::Live, at), Err(Malformed), "field {field}");
+            assert_eq!(decode(&payload, Origin::Live, at), Err(Malformed), "field {field}");
         }
         // Each would be 1, if it were read without care.
-        assert!(decode(&[VERSION, RELEASED, 1], Heard::Live, at).is_ok());
+        assert!(decode(&[VERSION, RELEASED, 1], Origin::Live, at).is_ok());
         for number in [
             &[0x81, 0x00][..],                                             // longer than it needs to be
             &[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02], // 65 bits
             &[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01], // 71 bits
         ] {
             let payload = [&[VERSION, RELEASED], number].concat();
-            assert_eq!(decode(&payload, Heard::Live, at), Err(Malformed), "{number:x?}");
+            assert_eq!(decode(&payload, Origin::Live, at), Err(Malformed), "{number:x?}");
         }
     }
 }

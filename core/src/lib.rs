@@ -5,9 +5,9 @@
 //! run the same functions.
 //!
 //! - [`Lock`] is the stored value: its holders, changed only by [`Lock::apply`].
-//! - [`WaitingRoom`] keeps the wait queues, one line a lock.
-//! - [`Step`] is one step on one lock: acquire, release, renew, settle. The only place where a grant is decided.
-//! - [`Tally`] counts what steps have come to.
+//! - [`WaitQueues`] keeps the wait queues, one line a lock.
+//! - [`Decision`] is one step on one lock: acquire, release, renew, settle. The only place where a grant is decided.
+//! - [`Counters`] counts what steps have come to.
 //! - [`arguments`] reads what a client asks for.
 //! - [`encoding`] is what RDB files, replicas and the AOF are sent.
 
@@ -15,6 +15,9 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 pub mod arguments;
+mod counters;
+mod decision;
+mod dropped_locks;
 mod effects;
 pub mod encoding;
 mod histogram;
@@ -25,23 +28,20 @@ mod packed;
 mod quarantine;
 mod queue;
 mod request;
-mod shadows;
-mod step;
-mod tally;
 mod token;
 mod units;
-mod waiting;
+mod wait_queues;
 
-pub use effects::{Effects, Event, Grant, NotHeld, Outcome, Propagation, Refusal, Wake, event_of};
+pub use counters::Counters;
+pub use decision::{Acquired, Decision};
+pub use dropped_locks::{DroppedLocks, Name, RoundPosition};
+pub use effects::{Completion, Effects, Event, Grant, NotHeld, Outcome, Propagation, Refusal, event_of};
 pub use histogram::Histogram;
 pub use id_hash::ById;
-pub use lock::{Change, End, Holder, Lock, Slots, Tenures};
+pub use lock::{Change, End, Holder, Holders, Lock, Slots};
 pub use owner::Owner;
-pub use quarantine::{Quarantine, Seen};
+pub use quarantine::{Quarantine, QuarantineMemory};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
-pub use shadows::{Name, RoundPosition, Shadows};
-pub use step::{Acquired, Step};
-pub use tally::Tally;
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
-pub use waiting::{Caps, Db, Full, LONGEST_PATROLLED, LineId, Ticket, Waiter, WaitingRoom};
+pub use wait_queues::{Db, Full, LONGEST_PATROLLED, Limits, QueueId, WaitQueues, WaitRequest, Waiter};

@@ -4,11 +4,11 @@
 //! does to a lock is told as [`Change`]s, and [`Lock::apply`] carries a change out: on the primary as it decides, on a
 //! replica as it hears, and from the AOF as it loads.
 //!
-//! With one holder, the rule of an exclusive lock, the value is a single allocation of 48 bytes: a [`Packed`] tenure. What
+//! With one holder, the rule of an exclusive lock, the value is a single allocation of 48 bytes: a [`CompactHolder`] tenure. What
 //! does not fit into that rests in a list, as several holders do.
 
 use crate::owner::Owner;
-use crate::packed::Packed;
+use crate::packed::CompactHolder;
 use crate::token::FencingToken;
 use crate::units::{Instant, Now, Span, WallTime};
 use std::cmp::Ordering;
@@ -27,7 +27,7 @@ impl Slots {
     /// The largest number that can be named.
     pub const MAX: u32 = 1_000_000;
 
-    /// `number` owners at once, 0 for any; `None` above [`Slots::MAX`].
+    /// `number` owners at set_once, 0 for any; `None` above [`Slots::MAX`].
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number <= Self::MAX { Some(Self(number)) } else { None }
@@ -135,23 +135,23 @@ pub enum End {
 
 /// The holders of one lock, and when Redis is told to drop the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lock(Rest);
+pub struct Lock(Repr);
 
 /// How a lock rests. Whatever can be is packed, so that locks are equal when this is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Rest {
-    One(Packed),
+enum Repr {
+    One(CompactHolder),
     List { holders: Vec<Holder>, expires_at: WallTime },
 }
 
 /// The holders of a lock in the order of their grants: [`Lock::holders`].
 #[derive(Clone, Debug)]
-pub struct Tenures<'a> {
+pub struct Holders<'a> {
     packed: Option<Holder<&'a Owner>>,
     list: slice::Iter<'a, Holder>,
 }
 
-impl<'a> Iterator for Tenures<'a> {
+impl<'a> Iterator for Holders<'a> {
     type Item = Holder<&'a Owner>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -164,7 +164,7 @@ impl<'a> Iterator for Tenures<'a> {
     }
 }
 
-impl ExactSizeIterator for Tenures<'_> {}
+impl ExactSizeIterator for Holders<'_> {}
 
 impl Default for Lock {
     fn default() -> Self {
@@ -176,7 +176,7 @@ impl Lock {
     /// A lock that nobody holds.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Rest::List { holders: Vec::new(), expires_at: WallTime::EPOCH })
+        Self(Repr::List { holders: Vec::new(), expires_at: WallTime::EPOCH })
     }
 
     /// A lock with these holders, each another owner, whose key has a TTL until `expires_at`; `None` when they are none
@@ -185,56 +185,56 @@ impl Lock {
     pub fn held_by(holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
         let count = holders.len();
         let fit = holders.iter().all(|holder| holder.slots.allows(count));
-        (fit && count > 0).then(|| Self::pack(Loose { holders: holders.into(), expires_at }))
+        (fit && count > 0).then(|| Self::pack(Unpacked { holders: holders.into(), expires_at }))
     }
 
     #[inline(always)]
     pub(crate) fn held_by_one(holder: Holder, expires_at: WallTime) -> Self {
-        Self(match Packed::new(holder, expires_at) {
-            Ok(packed) => Rest::One(packed),
-            Err(holder) => Rest::List { holders: vec![holder], expires_at },
+        Self(match CompactHolder::new(holder, expires_at) {
+            Ok(packed) => Repr::One(packed),
+            Err(holder) => Repr::List { holders: vec![holder], expires_at },
         })
     }
 
-    fn pack(Loose { holders, expires_at }: Loose) -> Self {
+    fn pack(Unpacked { holders, expires_at }: Unpacked) -> Self {
         let holders = match holders {
-            Holders::None => return Self::new(),
-            Holders::One(holder) => return Self::held_by_one(holder, expires_at),
-            Holders::Many(holders) => holders,
+            UnpackedHolders::None => return Self::new(),
+            UnpackedHolders::One(holder) => return Self::held_by_one(holder, expires_at),
+            UnpackedHolders::Many(holders) => holders,
         };
-        Self(Rest::List { holders, expires_at })
+        Self(Repr::List { holders, expires_at })
     }
 
-    fn unpack(self) -> Loose {
+    fn unpack(self) -> Unpacked {
         let expires_at = self.expires_at();
         let holders = match self.0 {
-            Rest::One(packed) => Holders::One(packed.unpack()),
-            Rest::List { holders, .. } => holders.into(),
+            Repr::One(packed) => UnpackedHolders::One(packed.unpack()),
+            Repr::List { holders, .. } => holders.into(),
         };
-        Loose { holders, expires_at }
+        Unpacked { holders, expires_at }
     }
 
     #[inline(never)]
-    fn work(&mut self, work: impl FnOnce(&mut Loose)) {
-        let mut loose = mem::take(self).unpack();
-        work(&mut loose);
-        *self = Self::pack(loose);
+    fn with_unpacked(&mut self, work: impl FnOnce(&mut Unpacked)) {
+        let mut unpacked = mem::take(self).unpack();
+        work(&mut unpacked);
+        *self = Self::pack(unpacked);
     }
 
     /// Who holds it, in the order of their grants. A holder whose lease is over stands here until somebody looks.
     #[must_use]
-    pub fn holders(&self) -> Tenures<'_> {
+    pub fn holders(&self) -> Holders<'_> {
         match &self.0 {
-            Rest::One(packed) => Tenures { packed: Some(packed.holder()), list: [].iter() },
-            Rest::List { holders, .. } => Tenures { packed: None, list: holders.iter() },
+            Repr::One(packed) => Holders { packed: Some(packed.holder()), list: [].iter() },
+            Repr::List { holders, .. } => Holders { packed: None, list: holders.iter() },
         }
     }
 
     /// The holders' owners, for a defragmenter to move what they have on the heap.
     pub fn owners_mut(&mut self) -> impl Iterator<Item = &mut Owner> {
         let (packed, list) = match &mut self.0 {
-            Rest::One(packed) => (Some(&mut packed.owner), &mut [][..]),
-            Rest::List { holders, .. } => (None, holders.as_mut_slice()),
+            Repr::One(packed) => (Some(&mut packed.owner), &mut [][..]),
+            Repr::List { holders, .. } => (None, holders.as_mut_slice()),
         };
         packed.into_iter().chain(list.iter_mut().map(|holder| &mut holder.owner))
     }
@@ -242,7 +242,7 @@ impl Lock {
     /// Whether nobody holds it: such a lock has no key, and nothing on the heap.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        matches!(&self.0, Rest::List { holders, .. } if holders.is_empty())
+        matches!(&self.0, Repr::List { holders, .. } if holders.is_empty())
     }
 
     /// The tenure of `owner`.
@@ -250,18 +250,18 @@ impl Lock {
     #[inline]
     pub fn holder(&self, owner: &Owner) -> Option<Holder<&Owner>> {
         match &self.0 {
-            Rest::One(packed) => (packed.owner == *owner).then(|| packed.holder()),
-            Rest::List { holders, .. } if holders.is_empty() => None,
-            Rest::List { holders, .. } => find(holders, owner),
+            Repr::One(packed) => (packed.owner == *owner).then(|| packed.holder()),
+            Repr::List { holders, .. } if holders.is_empty() => None,
+            Repr::List { holders, .. } => find(holders, owner),
         }
     }
 
     /// Whether the lease of a holder is over.
     #[inline]
-    pub(crate) fn has_one_over(&self, now: Instant) -> bool {
+    pub(crate) fn any_expired(&self, now: Instant) -> bool {
         match &self.0 {
-            Rest::One(packed) => packed.holder().is_over(now),
-            Rest::List { holders, .. } => holders.iter().any(|holder| holder.is_over(now)),
+            Repr::One(packed) => packed.holder().is_over(now),
+            Repr::List { holders, .. } => holders.iter().any(|holder| holder.is_over(now)),
         }
     }
 
@@ -290,8 +290,8 @@ impl Lock {
     #[must_use]
     pub fn expires_at(&self) -> WallTime {
         match &self.0 {
-            Rest::One(packed) => packed.expires_at(),
-            Rest::List { expires_at, .. } => *expires_at,
+            Repr::One(packed) => packed.expires_at(),
+            Repr::List { expires_at, .. } => *expires_at,
         }
     }
 
@@ -303,15 +303,15 @@ impl Lock {
 
     /// Reckons the TTL anew: the wall clock may have jumped since it was set.
     pub fn reckon_expiry(&mut self, now: Now) {
-        self.work(|lock| lock.reckon_expiry(now));
+        self.with_unpacked(|lock| lock.reckon_expiry(now));
     }
 
     /// The bytes the lock takes on the heap, beside its own size.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         match &self.0 {
-            Rest::One(packed) => packed.owner.heap_size(),
-            Rest::List { holders, .. } => {
+            Repr::One(packed) => packed.owner.heap_size(),
+            Repr::List { holders, .. } => {
                 let owners: usize = holders.iter().map(|holder| holder.owner.heap_size()).sum();
                 holders.capacity().saturating_mul(size_of::<Holder>()).saturating_add(owners)
             }
@@ -328,12 +328,12 @@ impl Lock {
                 // A lock that is free has nothing to drop.
                 mem::forget(mem::replace(self, Self::held_by_one(holder, expires_at)));
             }
-            (Rest::One(packed), Change::End(token, _)) => {
+            (Repr::One(packed), Change::End(token, _)) => {
                 if packed.token() == Some(token) {
                     *self = Self::new();
                 }
             }
-            (_, change) => self.work(|lock| lock.apply(change, now)),
+            (_, change) => self.with_unpacked(|lock| lock.apply(change, now)),
         }
     }
 
@@ -341,7 +341,7 @@ impl Lock {
     /// told whole), it costs as much as there are changes and holders, not as each change with all holders.
     pub fn apply_all(&mut self, changes: Vec<Change>, now: Now) {
         if !changes.is_empty() {
-            self.work(|lock| lock.apply_all(changes, now));
+            self.with_unpacked(|lock| lock.apply_all(changes, now));
         }
     }
 }
@@ -352,37 +352,37 @@ fn find<'a>(holders: &'a [Holder], owner: &Owner) -> Option<Holder<&'a Owner>> {
 }
 
 /// How a lock is worked on.
-struct Loose {
-    holders: Holders,
+struct Unpacked {
+    holders: UnpackedHolders,
     expires_at: WallTime,
 }
 
-enum Holders {
+enum UnpackedHolders {
     None,
     One(Holder),
     Many(Vec<Holder>),
 }
 
-impl From<Vec<Holder>> for Holders {
+impl From<Vec<Holder>> for UnpackedHolders {
     fn from(mut holders: Vec<Holder>) -> Self {
         if holders.len() > 1 { Self::Many(holders) } else { holders.pop().map_or(Self::None, Self::One) }
     }
 }
 
-impl Loose {
+impl Unpacked {
     fn holders(&self) -> &[Holder] {
         match &self.holders {
-            Holders::None => &[],
-            Holders::One(holder) => slice::from_ref(holder),
-            Holders::Many(holders) => holders,
+            UnpackedHolders::None => &[],
+            UnpackedHolders::One(holder) => slice::from_ref(holder),
+            UnpackedHolders::Many(holders) => holders,
         }
     }
 
     fn holders_mut(&mut self) -> &mut [Holder] {
         match &mut self.holders {
-            Holders::None => &mut [],
-            Holders::One(holder) => slice::from_mut(holder),
-            Holders::Many(holders) => holders,
+            UnpackedHolders::None => &mut [],
+            UnpackedHolders::One(holder) => slice::from_mut(holder),
+            UnpackedHolders::Many(holders) => holders,
         }
     }
 
@@ -450,24 +450,24 @@ impl Loose {
     }
 
     fn put(&mut self, holder: Holder) {
-        self.make_way_for(&holder);
+        self.end_conflicting(&holder);
         if let Some(known) = self.holders_mut().iter_mut().find(|known| known.owner == holder.owner) {
             *known = holder;
             return;
         }
-        self.holders = match mem::replace(&mut self.holders, Holders::None) {
-            Holders::None => Holders::One(holder),
-            Holders::One(first) => Holders::Many(vec![first, holder]),
-            Holders::Many(mut holders) => {
+        self.holders = match mem::replace(&mut self.holders, UnpackedHolders::None) {
+            UnpackedHolders::None => UnpackedHolders::One(holder),
+            UnpackedHolders::One(first) => UnpackedHolders::Many(vec![first, holder]),
+            UnpackedHolders::Many(mut holders) => {
                 holders.push(holder);
-                Holders::Many(holders)
+                UnpackedHolders::Many(holders)
             }
         };
     }
 
     /// Ends whatever cannot stand beside `holder`, the oldest first. Nothing has to, where every change before has been
     /// heard; a damaged AOF may lack the end of a tenure, and a lock with an owner too many cannot be loaded again.
-    fn make_way_for(&mut self, holder: &Holder) {
+    fn end_conflicting(&mut self, holder: &Holder) {
         loop {
             let others = || self.holders().iter().filter(|other| other.owner != holder.owner);
             let count = others().count().saturating_add(1);
@@ -491,13 +491,13 @@ impl Loose {
 
     fn retain(&mut self, stays: impl Fn(&Holder) -> bool) {
         match &mut self.holders {
-            Holders::None => {}
-            Holders::One(holder) => {
+            UnpackedHolders::None => {}
+            UnpackedHolders::One(holder) => {
                 if !stays(holder) {
-                    self.holders = Holders::None;
+                    self.holders = UnpackedHolders::None;
                 }
             }
-            Holders::Many(holders) => {
+            UnpackedHolders::Many(holders) => {
                 holders.retain(stays);
                 self.holders = mem::take(holders).into();
             }
@@ -633,7 +633,7 @@ mod tests {
             for held in &locks {
                 let (mut directly, mut unpacked) = (held.clone(), held.clone());
                 directly.apply(change.clone(), at);
-                unpacked.work(|lock| lock.apply(change.clone(), at));
+                unpacked.with_unpacked(|lock| lock.apply(change.clone(), at));
                 assert_eq!(directly, unpacked, "{change:?} of {held:?}");
             }
         }
@@ -702,7 +702,7 @@ mod tests {
     }
 
     fn is_packed(lock: &Lock) -> bool {
-        matches!(lock.0, Rest::One(_))
+        matches!(lock.0, Repr::One(_))
     }
 
     #[test]

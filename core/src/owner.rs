@@ -124,7 +124,7 @@ impl Owner {
         let uuid = read_uuid(uuid)?;
         let behind = match behind {
             [] => 0,
-            [b':', thread @ ..] => arguments::natural(thread)?.checked_add(1)?,
+            [b':', thread @ ..] => arguments::parse_u64(thread)?.checked_add(1)?,
             _ => return None,
         };
         Self::from_uuid(uuid, behind)

@@ -11,7 +11,7 @@ use std::num::NonZeroI64;
 /// Times are told by each other: where no clock has jumped, the TTL is as much later than the token, which is the wall
 /// clock at the grant, as the deadline is later than the grant. What remains of the one without the other is the drift.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Packed {
+pub struct CompactHolder {
     /// Who holds the lock.
     pub owner: Owner,
     /// Up to 511 holds, and the token.
@@ -22,7 +22,7 @@ pub struct Packed {
     length_and_drift: Pair<23>,
 }
 
-impl Packed {
+impl CompactHolder {
     /// Packs a holder; gives it back when a number does not fit.
     #[inline(always)]
     pub fn new(holder: Holder, expires_at: WallTime) -> Result<Self, Holder> {

@@ -65,7 +65,7 @@ impl Quarantine {
 /// What a server has itself seen of a lock's tenures since its quarantine began. All else it only remembers, and it may
 /// remember too little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Seen {
+pub struct QuarantineMemory {
     /// The largest token that is not to be restored any more, nor any older one: a tenure given back or broken is over.
     /// One whose lease was over here may still come back, as it may have been renewed where this server has not heard of
     /// it; but nothing older may.
@@ -76,7 +76,7 @@ pub struct Seen {
     pub counted: Option<FencingToken>,
 }
 
-impl Seen {
+impl QuarantineMemory {
     /// Whether nothing has been seen.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
@@ -85,7 +85,7 @@ impl Seen {
 
     /// What has been seen in all.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn merge(self, other: Self) -> Self {
         Self {
             ended: self.ended.max(other.ended),
             renewed: self.renewed.max(other.renewed),

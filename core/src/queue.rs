@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 
 /// A place in a line: the earlier, the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(pub u64);
+pub struct Position(pub u64);
 
 /// A line of `T`s, each in its place.
 #[derive(Debug)]
 pub struct Queue<T> {
-    places: VecDeque<(Place, Option<T>)>,
+    places: VecDeque<(Position, Option<T>)>,
     taken: usize,
 }
 
@@ -22,7 +22,7 @@ impl<T> Queue<T> {
         Self { places: VecDeque::with_capacity(1), taken: 0 }
     }
 
-    fn find(&self, place: Place) -> Result<usize, usize> {
+    fn find(&self, place: Position) -> Result<usize, usize> {
         match self.places.back() {
             Some((last, _)) if *last >= place => {
                 self.places.binary_search_by_key(&place, |(place, _)| *place)
@@ -37,7 +37,7 @@ impl<T> Queue<T> {
     }
 
     /// Who stands in a place.
-    pub fn get(&self, place: Place) -> Option<&T> {
+    pub fn get(&self, place: Position) -> Option<&T> {
         self.places.get(self.find(place).ok()?)?.1.as_ref()
     }
 
@@ -52,7 +52,7 @@ impl<T> Queue<T> {
     }
 
     /// Puts one into its place, wherever that is.
-    pub fn insert(&mut self, place: Place, one: T) {
+    pub fn insert(&mut self, place: Position, one: T) {
         match self.find(place) {
             Err(index) => self.places.insert(index, (place, Some(one))),
             Ok(index) => {
@@ -65,14 +65,14 @@ impl<T> Queue<T> {
     }
 
     /// Takes out who is next.
-    pub fn pop_first(&mut self) -> Option<(Place, T)> {
+    pub fn pop_first(&mut self) -> Option<(Position, T)> {
         let (place, one) = self.places.pop_front()?;
         self.close_up();
         Some((place, one?))
     }
 
     /// Takes out who stands in a place.
-    pub fn remove(&mut self, place: Place) -> Option<T> {
+    pub fn remove(&mut self, place: Position) -> Option<T> {
         let index = self.find(place).ok()?;
         let one = self.places.get_mut(index)?.1.take()?;
         self.close_up();
@@ -101,7 +101,7 @@ mod tests {
 
     fn line(of: u64) -> Queue<u64> {
         let mut queue = Queue::new();
-        (0..of).for_each(|place| queue.insert(Place(place), place));
+        (0..of).for_each(|place| queue.insert(Position(place), place));
         queue
     }
 
@@ -112,8 +112,8 @@ mod tests {
         // From both ends of the midst, so that none of them is near the front for long.
         for place in (1..500).flat_map(|at| [at, 1_000 - at]) {
             left.retain(|one| *one != place);
-            assert_eq!(queue.remove(Place(place)), Some(place));
-            assert_eq!(queue.remove(Place(place)), None, "it has left");
+            assert_eq!(queue.remove(Position(place)), Some(place));
+            assert_eq!(queue.remove(Position(place)), None, "it has left");
             assert_eq!(queue.len(), left.len());
             assert!(queue.places.len() <= 2 * (left.len() + 64) + 1);
             if left.len() >= 500 {
@@ -122,7 +122,7 @@ mod tests {
         }
         assert!(queue.in_order().eq(&left));
         assert_eq!(queue.first(), Some(&0));
-        assert_eq!(queue.get(Place(999)), None);
+        assert_eq!(queue.get(Position(999)), None);
     }
 
     #[test]

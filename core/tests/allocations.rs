@@ -6,7 +6,7 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
-use lockward_core::encoding::{self, Heard};
+use lockward_core::encoding::{self, Origin};
 use lockward_core::{Instant, Now, WallTime};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -81,7 +81,7 @@ const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micro
 fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     for holders in (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]) {
         let payload = crowd(holders);
-        let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Heard::Loaded, NOW));
+        let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Origin::Loaded, NOW));
         assert_eq!(lock.unwrap().holders().len(), holders);
         let times = peak as f64 / payload.len() as f64;
         println!("{holders} holders: {} bytes, {peak} allocated, {times:.1}", payload.len());

@@ -13,12 +13,12 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
-use lockward_core::encoding::{self, Heard, Told};
+use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Caps, Db, Effects, Event, FencingToken, Full, Grant, Holder, HoldsLeft,
-    Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest,
-    RenewRequest, Seen, Shadows, Slots, Span, Step, Tally, Ticket, TokenSource, WaitingRoom, Wake, WallTime,
-    event_of,
+    AcquireRequest, Acquired, Completion, Counters, Db, Decision, DroppedLocks, Effects, Event, FencingToken,
+    Full, Grant, Holder, HoldsLeft, Instant, Limits, Lock, NotHeld, Now, Outcome, Owner, Propagation,
+    Quarantine, QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Slots, Span, TokenSource,
+    WaitQueues, WaitRequest, WallTime, event_of,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -405,13 +405,13 @@ enum Op {
         key: usize,
         owner: usize,
         left: Left,
-        token: Named,
+        token: EncodedOwner,
     },
     Renew {
         key: usize,
         owner: usize,
         lease: i64,
-        token: Named,
+        token: EncodedOwner,
         holds: Option<u32>,
     },
     /// Time passes, in microseconds.
@@ -438,7 +438,7 @@ enum Op {
 
 /// The token that a request names.
 #[derive(Clone, Debug)]
-enum Named {
+enum EncodedOwner {
     None,
     /// That of the owner's tenure.
     Own,
@@ -460,11 +460,11 @@ fn op() -> impl Strategy<Value = Op> {
     let left =
         prop_oneof![4 => Just(Left::OneLess), 4 => (0..4_u32).prop_map(Left::Exactly), 1 => Just(Left::None)];
     let named = prop_oneof![
-        6 => Just(Named::None),
-        3 => Just(Named::Own),
-        4 => any::<prop::sample::Index>().prop_map(Named::Earlier),
-        2 => (1..3_u64).prop_map(Named::Above),
-        1 => (-1..2_i64).prop_map(Named::DayAhead),
+        6 => Just(EncodedOwner::None),
+        3 => Just(EncodedOwner::Own),
+        4 => any::<prop::sample::Index>().prop_map(EncodedOwner::Earlier),
+        2 => (1..3_u64).prop_map(EncodedOwner::Above),
+        1 => (-1..2_i64).prop_map(EncodedOwner::DayAhead),
     ];
     let restored_holds =
         prop::option::of(prop_oneof![4 => 1..4_u32, 1 => Just(u32::MAX), 1 => Just(u32::MAX - 1)]);
@@ -623,7 +623,7 @@ impl Both {
             }
             Op::Leave(which) => {
                 if reference.waits.is_empty() {
-                    prop_assert!(world.room.leave(u32::MAX).is_none());
+                    prop_assert!(world.queues.leave(u32::MAX).is_none());
                 } else {
                     let gone = reference.waits[which.index(reference.waits.len())].clone();
                     reference.leave(gone.handle);
@@ -693,12 +693,12 @@ impl Both {
             prop_assert_eq!(world.counted(key), queue.len());
             prop_assert_eq!(world.queue(key), queue, "the queue of lock {}", key);
         }
-        prop_assert_eq!(world.room.waiters(), reference.waits.len());
-        let lines = world.room.lines().count();
+        prop_assert_eq!(world.queues.waiters(), reference.waits.len());
+        let lines = world.queues.queues().count();
         let used = (0..KEYS).filter(|key| world.counted(*key) > 0).count();
         prop_assert_eq!(lines, used, "a line without waiters does not exist");
-        let shadows = (0..KEYS).filter(|key| world.shadow(*key).is_some()).count();
-        prop_assert_eq!(world.shadows.len(), shadows);
+        let dropped_locks = (0..KEYS).filter(|key| world.dropped_lock(*key).is_some()).count();
+        prop_assert_eq!(world.dropped_locks.len(), dropped_locks);
         Ok(())
     }
 
@@ -723,11 +723,11 @@ impl Both {
             }
             self.seen[key].extend(new);
 
-            let first = world.line(key).and_then(|line| world.room.front(line));
+            let first = world.line(key).and_then(|line| world.queues.front(line));
             let lock = if held.is_empty() { Some(Lock::new()) } else { Lock::held_by(held, WallTime::EPOCH) };
             prop_assert!(lock.is_some(), "more holders of lock {} than one of them named", key);
             let lock = lock.unwrap();
-            let admitted = first.is_some_and(|first| lock.admits(first.ticket.request.slots));
+            let admitted = first.is_some_and(|first| lock.admits(first.wait_request.request.slots));
             prop_assert!(
                 !admitted || world.quarantine.in_force(world.now()),
                 "left waiting for lock {}",
@@ -739,19 +739,21 @@ impl Both {
 }
 
 fn resolve(
-    named: &Named,
+    named: &EncodedOwner,
     reference: &Reference,
     grants: &[(usize, usize, u64)],
     key: usize,
     owner: usize,
 ) -> Option<u64> {
     let token = match named {
-        Named::None => return None,
-        Named::Own => reference.held(key).into_iter().find(|tenure| tenure.owner == owner)?.token,
-        Named::Earlier(_) if grants.is_empty() => return None,
-        Named::Earlier(which) => grants[which.index(grants.len())].2,
-        Named::Above(more) => reference.last_token + more,
-        Named::DayAhead(more) => u64::try_from(reference.wall + 24 * 3_600 * 1_000_000 + more).unwrap_or(1),
+        EncodedOwner::None => return None,
+        EncodedOwner::Own => reference.held(key).into_iter().find(|tenure| tenure.owner == owner)?.token,
+        EncodedOwner::Earlier(_) if grants.is_empty() => return None,
+        EncodedOwner::Earlier(which) => grants[which.index(grants.len())].2,
+        EncodedOwner::Above(more) => reference.last_token + more,
+        EncodedOwner::DayAhead(more) => {
+            u64::try_from(reference.wall + 24 * 3_600 * 1_000_000 + more).unwrap_or(1)
+        }
     };
     Some(token)
 }
@@ -821,19 +823,19 @@ fn ended(outcome: Outcome) -> Answer {
 /// Core, and around it what the module does: keys, shadows, one timer, and a replica that listens.
 struct World {
     stored: [Option<Lock>; KEYS],
-    shadows: Shadows,
+    dropped_locks: DroppedLocks,
     replica: [Lock; KEYS],
     /// Whether the replica knows the lock as a shadow, and not as a key.
     heard_of_shadow: [bool; KEYS],
     /// The locks whose shadow, or that they have none any more, the replica is yet to be told.
-    untold: BTreeSet<usize>,
-    room: WaitingRoom<u32>,
+    unreplicated: BTreeSet<usize>,
+    queues: WaitQueues<u32>,
     tokens: TokenSource,
     quarantine: Quarantine,
-    seen: [Seen; KEYS],
+    seen: [QuarantineMemory; KEYS],
     effects: Effects<u32>,
-    tally: Tally,
-    caps: Caps,
+    counters: Counters,
+    caps: Limits,
     mono: Instant,
     wall: WallTime,
     key_of: HashMap<u32, usize>,
@@ -851,17 +853,17 @@ impl World {
     fn new(setting: &Setting, began: i64) -> Self {
         Self {
             stored: [None, None],
-            shadows: Shadows::new(),
+            dropped_locks: DroppedLocks::new(),
             replica: [Lock::new(), Lock::new()],
             heard_of_shadow: [false; KEYS],
-            untold: BTreeSet::new(),
-            room: WaitingRoom::new(),
+            unreplicated: BTreeSet::new(),
+            queues: WaitQueues::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
-            seen: [Seen::default(); KEYS],
+            seen: [QuarantineMemory::default(); KEYS],
             effects: Effects::default(),
-            tally: Tally::default(),
-            caps: Caps { per_lock: setting.caps.0, total: setting.caps.1 },
+            counters: Counters::default(),
+            caps: Limits { per_lock: setting.caps.0, total: setting.caps.1 },
             mono: instant(began),
             wall: WallTime::from_micros(setting.wall),
             key_of: HashMap::new(),
@@ -874,30 +876,30 @@ impl World {
         Now { mono: self.mono, wall: self.wall }
     }
 
-    fn line(&self, key: usize) -> Option<lockward_core::LineId> {
+    fn line(&self, key: usize) -> Option<lockward_core::QueueId> {
         let (db, bytes) = name(key);
-        self.room.line(db, bytes)
+        self.queues.queue(db, bytes)
     }
 
-    fn shadow(&self, key: usize) -> Option<&Lock> {
+    fn dropped_lock(&self, key: usize) -> Option<&Lock> {
         let (db, bytes) = name(key);
-        self.shadows.get(db, bytes)
+        self.dropped_locks.get(db, bytes)
     }
 
     /// The holders whose lease is not over; nobody need have looked at the others yet.
     fn held(&self, key: usize) -> Vec<Holder> {
-        let lock = self.stored[key].as_ref().or_else(|| self.shadow(key));
+        let lock = self.stored[key].as_ref().or_else(|| self.dropped_lock(key));
         let holders = lock.into_iter().flat_map(Lock::holders);
         holders.filter(|holder| !holder.is_over(self.now().mono)).map(Holder::cloned).collect()
     }
 
     fn queue(&self, key: usize) -> Vec<(u32, Instant)> {
-        let queue = self.line(key).into_iter().flat_map(|line| self.room.queue(line));
-        queue.map(|waiter| (waiter.ticket.handle, waiter.since)).collect()
+        let queue = self.line(key).into_iter().flat_map(|line| self.queues.waiters_in(line));
+        queue.map(|waiter| (waiter.wait_request.handle, waiter.since)).collect()
     }
 
     fn counted(&self, key: usize) -> usize {
-        self.line(key).map_or(0, |line| self.room.len(line))
+        self.line(key).map_or(0, |line| self.queues.len(line))
     }
 
     /// One step on one lock, with all that follows from it. `release` is the command, where it is a release.
@@ -905,47 +907,47 @@ impl World {
         &mut self,
         key: usize,
         release: Option<&ReleaseRequest>,
-        act: impl FnOnce(&mut Step<'_, u32>) -> T,
+        act: impl FnOnce(&mut Decision<'_, u32>) -> T,
     ) -> Result<T, TestCaseError> {
         let (now, (db, bytes)) = (self.now(), name(key));
-        let shadow = self.shadows.take(db, bytes);
-        let shadowed = shadow.is_some();
+        let dropped_lock = self.dropped_locks.take(db, bytes);
+        let shadowed = dropped_lock.is_some();
         prop_assert!(!shadowed || self.stored[key].is_none());
-        let mut lock = self.stored[key].take().or(shadow).unwrap_or_default();
-        let (tenures, counted) = (tokens(&lock), self.tally.clone());
+        let mut lock = self.stored[key].take().or(dropped_lock).unwrap_or_default();
+        let (tenures, counted) = (tokens(&lock), self.counters.clone());
         self.effects.clear();
-        let mut step = Step {
+        let mut step = Decision {
             lock: &mut lock,
-            line: self.room.line(db, bytes),
-            room: &mut self.room,
+            queue: self.queues.queue(db, bytes),
+            queues: &mut self.queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
             seen: self.seen[key],
             effects: &mut self.effects,
-            tally: &mut self.tally,
+            counters: &mut self.counters,
             now,
         };
         let done = act(&mut step);
         let due = step.due();
         self.see_counted(&tenures, &tokens(&lock), &counted)?;
-        self.seen[key] = self.seen[key].and(self.effects.seen());
+        self.seen[key] = self.seen[key].merge(self.effects.seen());
         if shadowed && !self.effects.changed() {
-            self.shadows.put(db, bytes, lock);
+            self.dropped_locks.put(db, bytes, lock);
         } else {
             if shadowed {
-                self.effects.make_whole(&lock, now);
-                self.shadows.told(db, bytes);
-                self.untold.remove(&key);
+                self.effects.replicate_whole_lock(&lock, now);
+                self.dropped_locks.told(db, bytes);
+                self.unreplicated.remove(&key);
                 lock.reckon_expiry(now);
             }
             self.stored[key] = Some(lock).filter(|lock| !lock.is_free());
         }
         self.replicate(key, release, shadowed)?;
-        for Wake { waiter, outcome } in self.effects.wakes.drain(..) {
-            self.told.push((self.mono, waiter.ticket.handle, ended(outcome)));
+        for Completion { waiter, outcome } in self.effects.completions.drain(..) {
+            self.told.push((self.mono, waiter.wait_request.handle, ended(outcome)));
         }
         if let Some(line) = self.line(key) {
-            self.room.set_due(line, due);
+            self.queues.set_due(line, due);
         }
         Ok(done)
     }
@@ -955,18 +957,18 @@ impl World {
         &self,
         before: &HashSet<FencingToken>,
         after: &HashSet<FencingToken>,
-        counted: &Tally,
+        counted: &Counters,
     ) -> Result<(), TestCaseError> {
-        let tally = &self.tally;
-        let begun = tally.acquired + tally.restored - counted.acquired - counted.restored;
-        let ended = tally.holds.len() - counted.holds.len();
+        let counters = &self.counters;
+        let begun = counters.acquired + counters.restored - counted.acquired - counted.restored;
+        let ended = counters.holds.len() - counted.holds.len();
         // A tenure may begin and end within one step: its token is in neither.
         let gone = before.difference(after).count() as u64;
         let come = after.difference(before).count() as u64;
-        prop_assert!(begun >= come && ended >= gone && begun + gone == ended + come, "{:?}", tally);
-        let granted = |wake: &&Wake<u32>| matches!(wake.outcome, Outcome::Granted(_));
-        let told = self.effects.wakes.iter().filter(granted).count() as u64;
-        prop_assert_eq!(tally.waits.len() - counted.waits.len(), told);
+        prop_assert!(begun >= come && ended >= gone && begun + gone == ended + come, "{:?}", counters);
+        let granted = |wake: &&Completion<u32>| matches!(wake.outcome, Outcome::Granted(_));
+        let told = self.effects.completions.iter().filter(granted).count() as u64;
+        prop_assert_eq!(counters.waits.len() - counted.waits.len(), told);
         Ok(())
     }
 
@@ -985,29 +987,29 @@ impl World {
             Propagation::Verbatim => {
                 let release = release.ok_or_else(|| TestCaseError::fail("no command to send verbatim"))?;
                 let mut effects: Effects<u32> = Effects::default();
-                let counted = self.tally.clone();
-                let followed = Step {
+                let counted = self.counters.clone();
+                let followed = Decision {
                     lock: replica,
-                    line: None,
-                    room: &mut WaitingRoom::new(),
+                    queue: None,
+                    queues: &mut WaitQueues::new(),
                     tokens: &mut TokenSource::new(),
                     quarantine: Quarantine::new(now.mono, Span::default()),
-                    seen: Seen::default(),
+                    seen: QuarantineMemory::default(),
                     effects: &mut effects,
-                    tally: &mut self.tally,
+                    counters: &mut self.counters,
                     now,
                 }
-                .follow_release(release);
+                .apply_release(release);
                 prop_assert!(followed.is_ok(), "the replica answers {:?}", followed);
                 prop_assert_eq!(
                     &counted,
-                    &self.tally,
+                    &self.counters,
                     "what a replica carries out is counted where it was decided"
                 );
                 events = effects.events;
             }
-            Propagation::Changes(payload) => match encoding::hear(payload, Heard::Live, now) {
-                Ok(Told::Changes(changes)) => {
+            Propagation::Changes(payload) => match encoding::decode_message(payload, Origin::Live, now) {
+                Ok(Message::Changes(changes)) => {
                     // What changes a lock that has a shadow is the whole of it.
                     if mem::take(&mut self.heard_of_shadow[key]) {
                         *replica = Lock::new();
@@ -1017,10 +1019,10 @@ impl World {
                         replica.apply(change, now);
                     }
                 }
-                Ok(Told::Shadow(shadow)) => {
+                Ok(Message::Shadow(dropped_lock)) => {
                     prop_assert!(replica.is_free() || self.heard_of_shadow[key], "a key and a shadow");
-                    self.heard_of_shadow[key] = shadow.is_some();
-                    *replica = shadow.unwrap_or_default();
+                    self.heard_of_shadow[key] = dropped_lock.is_some();
+                    *replica = dropped_lock.unwrap_or_default();
                 }
                 Err(malformed) => {
                     return Err(TestCaseError::fail(format!("{malformed:?}: {payload:?}")));
@@ -1047,14 +1049,14 @@ impl World {
 
     /// The replica knows what the primary knows, but for a shadow of which it has not been told.
     fn compare_replica(&self, key: usize) -> Result<(), TestCaseError> {
-        if self.stored[key].is_none() && self.untold.contains(&key) {
+        if self.stored[key].is_none() && self.unreplicated.contains(&key) {
             return Ok(());
         }
         let now = self.now();
         let free = Lock::new();
-        let shadow = self.shadow(key);
-        prop_assert_eq!(self.heard_of_shadow[key], shadow.is_some(), "the shadow of lock {}", key);
-        let here = self.stored[key].as_ref().or(shadow).unwrap_or(&free).holders();
+        let dropped_lock = self.dropped_lock(key);
+        prop_assert_eq!(self.heard_of_shadow[key], dropped_lock.is_some(), "the shadow of lock {}", key);
+        let here = self.stored[key].as_ref().or(dropped_lock).unwrap_or(&free).holders();
         let there = self.replica[key].holders();
         let tenure =
             |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
@@ -1089,16 +1091,18 @@ impl World {
             Err(refusal) => return Ok(refused(refusal)),
         }
         let (db, bytes) = name(asked.key);
-        match self.room.may_join(db, bytes, &request, self.caps) {
+        match self.queues.may_join(db, bytes, &request, self.caps) {
             Ok(()) => {}
             Err(Full::Lock | Full::Total) => return Ok(Answer::Full),
         }
         let limit = asked.limit.map(Instant::from_micros);
-        let ticket = Ticket { request, limit, handle: asked.handle };
+        let wait_request = WaitRequest { request, limit, handle: asked.handle };
         self.key_of.insert(asked.handle, asked.key);
-        let superseded = self.room.join(db, bytes, ticket, self.now().mono);
+        let superseded = self.queues.join(db, bytes, wait_request, self.now().mono);
         self.told.extend(
-            superseded.map(|Wake { waiter, outcome }| (self.mono, waiter.ticket.handle, ended(outcome))),
+            superseded.map(|Completion { waiter, outcome }| {
+                (self.mono, waiter.wait_request.handle, ended(outcome))
+            }),
         );
         self.look_at(asked.key)?;
         Ok(Answer::Waits)
@@ -1141,7 +1145,7 @@ impl World {
     }
 
     fn look_at(&mut self, key: usize) -> Result<(), TestCaseError> {
-        self.step(key, None, |step| step.settle())
+        self.step(key, None, |step| step.expire_and_serve())
     }
 
     fn look_at_all(&mut self) -> Result<(), TestCaseError> {
@@ -1149,9 +1153,9 @@ impl World {
     }
 
     fn leave(&mut self, handle: u32, key: usize) -> Result<(), TestCaseError> {
-        let left = self.room.leave(handle).map(|waiter| waiter.ticket.handle);
+        let left = self.queues.leave(handle).map(|waiter| waiter.wait_request.handle);
         prop_assert_eq!(left, Some(handle));
-        prop_assert!(self.room.leave(handle).is_none());
+        prop_assert!(self.queues.leave(handle).is_none());
         self.look_at(key)
     }
 
@@ -1162,7 +1166,7 @@ impl World {
         loop {
             let quarantine = self.quarantine.ends(self.mono).filter(|_| self.shared);
             prop_assert!(quarantine.is_none_or(|end| self.mono < end), "a quarantine that has ended ends");
-            let due = self.room.next_due().into_iter().chain(quarantine).min().filter(|due| *due <= end);
+            let due = self.queues.next_due().into_iter().chain(quarantine).min().filter(|due| *due <= end);
             // A shadow may be of a tenure that is over already.
             let now = due.unwrap_or(end).max(self.mono);
             self.wall = self.now().wall_at(now);
@@ -1172,21 +1176,21 @@ impl World {
             }
             let mut keys: BTreeSet<usize> = BTreeSet::new();
             let mut reached = Vec::new();
-            while let Some(waiter) = self.room.pop_limit_reached(now) {
-                keys.insert(self.key_of[&waiter.ticket.handle]);
-                reached.push((self.mono, waiter.ticket.handle, Answer::NotAcquired));
+            while let Some(waiter) = self.queues.pop_limit_reached(now) {
+                keys.insert(self.key_of[&waiter.wait_request.handle]);
+                reached.push((self.mono, waiter.wait_request.handle, Answer::NotAcquired));
             }
             reached.sort_by_key(|(_, handle, _)| *handle);
             self.told.extend(reached);
-            while let Some(line) = self.room.pop_due(now) {
-                let (db, _) = self.room.name(line).unwrap();
+            while let Some(line) = self.queues.pop_due(now) {
+                let (db, _) = self.queues.name(line).unwrap();
                 keys.insert(usize::try_from(db.0).unwrap());
             }
             if quarantine.is_some_and(|end| end <= now) {
                 keys.extend(0..KEYS);
             }
             keys.into_iter().try_for_each(|key| self.look_at(key))?;
-            let again = self.room.next_due().is_some_and(|due| due <= now);
+            let again = self.queues.next_due().is_some_and(|due| due <= now);
             prop_assert!(!again, "what has been looked at is due again at once");
         }
     }
@@ -1196,8 +1200,8 @@ impl World {
     fn drop_early(&mut self, key: usize) {
         let (db, bytes) = name(key);
         if let Some(lock) = self.stored[key].take() {
-            self.shadows.keep(db, bytes, lock);
-            self.untold.insert(key);
+            self.dropped_locks.keep(db, bytes, lock);
+            self.unreplicated.insert(key);
             self.replica[key] = Lock::new();
         }
     }
@@ -1205,28 +1209,29 @@ impl World {
     /// The replica is told of every shadow that was kept or forgotten since.
     fn tell(&mut self) -> Result<(), TestCaseError> {
         let now = self.now();
-        while let Some((db, bytes)) = self.shadows.pop_untold() {
+        while let Some((db, bytes)) = self.dropped_locks.pop_untold() {
             let key = usize::try_from(db.0).unwrap();
-            prop_assert!(self.untold.remove(&key));
+            prop_assert!(self.unreplicated.remove(&key));
             let mut payload = Vec::new();
-            encoding::append_shadow(&mut payload, self.shadows.get(db, &bytes), now);
-            let Ok(Told::Shadow(shadow)) = encoding::hear(&payload, Heard::Live, now) else {
+            encoding::append_shadow(&mut payload, self.dropped_locks.get(db, &bytes), now);
+            let Ok(Message::Shadow(dropped_lock)) = encoding::decode_message(&payload, Origin::Live, now)
+            else {
                 return Err(TestCaseError::fail(format!("no shadow is told by {payload:?}")));
             };
-            prop_assert!(self.heard_of_shadow[key] || self.replica[key].is_free() || shadow.is_none());
-            if shadow.is_some() || self.heard_of_shadow[key] {
-                self.heard_of_shadow[key] = shadow.is_some();
-                self.replica[key] = shadow.unwrap_or_default();
+            prop_assert!(self.heard_of_shadow[key] || self.replica[key].is_free() || dropped_lock.is_none());
+            if dropped_lock.is_some() || self.heard_of_shadow[key] {
+                self.heard_of_shadow[key] = dropped_lock.is_some();
+                self.replica[key] = dropped_lock.unwrap_or_default();
             }
         }
-        prop_assert!(self.untold.is_empty());
+        prop_assert!(self.unreplicated.is_empty());
         (0..KEYS).try_for_each(|key| self.compare_replica(key))
     }
 
     fn break_lock(&mut self, key: usize) -> Result<(), TestCaseError> {
         let (db, bytes) = name(key);
-        if self.shadows.forget(db, bytes).is_some() {
-            self.untold.insert(key);
+        if self.dropped_locks.forget(db, bytes).is_some() {
+            self.unreplicated.insert(key);
         } else {
             self.replica[key] = Lock::new();
         }
@@ -1235,8 +1240,8 @@ impl World {
     }
 
     fn flush(&mut self) -> Result<(), TestCaseError> {
-        self.shadows.flush(None);
-        self.untold.clear();
+        self.dropped_locks.flush(None);
+        self.unreplicated.clear();
         self.heard_of_shadow = [false; KEYS];
         self.stored = [None, None];
         self.replica = [Lock::new(), Lock::new()];
@@ -1244,11 +1249,11 @@ impl World {
     }
 
     fn swap(&mut self) -> Result<(), TestCaseError> {
-        self.shadows.swap(name(0).0, name(1).0);
+        self.dropped_locks.swap(name(0).0, name(1).0);
         self.stored.swap(0, 1);
         self.replica.swap(0, 1);
         self.heard_of_shadow.swap(0, 1);
-        self.untold = self.untold.iter().map(|key| 1 - key).collect();
+        self.unreplicated = self.unreplicated.iter().map(|key| 1 - key).collect();
         self.look_at_all()
     }
 }

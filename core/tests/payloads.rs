@@ -8,7 +8,7 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
-use lockward_core::encoding::{self, Heard};
+use lockward_core::encoding::{self, Origin};
 use lockward_core::{Change, End, FencingToken, Holder, Instant, Lock, Now, Owner, Slots, Span, WallTime};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -117,7 +117,7 @@ fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
 
 /// Reads `payload` in every way there is.
 fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
-    for heard in [Heard::Live, Heard::Loaded] {
+    for heard in [Origin::Live, Origin::Loaded] {
         let mut lock = Lock::new();
         for change in encoding::decode(payload, heard, now).unwrap_or_default() {
             lock.apply(change, now);
@@ -125,10 +125,10 @@ fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
             prop_assert_eq!(owners.len(), lock.holders().len());
         }
     }
-    let Ok(lock) = encoding::decode_lock(payload, Heard::Loaded, now) else { return Ok(()) };
+    let Ok(lock) = encoding::decode_lock(payload, Origin::Loaded, now) else { return Ok(()) };
     assert_sound(&lock)?;
     // What came in can be saved, and what was saved can be loaded: else the server could not start again.
-    prop_assert!(encoding::decode_lock(&store(&lock, now), Heard::Loaded, now).is_ok(), "{:?}", lock);
+    prop_assert!(encoding::decode_lock(&store(&lock, now), Origin::Loaded, now).is_ok(), "{:?}", lock);
     Ok(())
 }
 
@@ -137,13 +137,13 @@ proptest! {
 
     #[test]
     fn changes_come_back_as_they_were((now, changes) in changes(1_000)) {
-        prop_assert_eq!(encoding::decode(&encode(&changes, now), Heard::Live, now), Ok(changes));
+        prop_assert_eq!(encoding::decode(&encode(&changes, now), Origin::Live, now), Ok(changes));
     }
 
     #[test]
     fn times_between_milliseconds_come_back_within_one_and_never_shorten_a_lease((now, changes) in changes(1)) {
         let payload = encode(&changes, now);
-        let heard = encoding::decode(&payload, Heard::Live, now).unwrap();
+        let heard = encoding::decode(&payload, Origin::Live, now).unwrap();
         prop_assert_eq!(heard.len(), changes.len());
         let milli = Span::from_millis(1).unwrap();
         for (sent, heard) in changes.iter().zip(&heard) {
@@ -163,7 +163,7 @@ proptest! {
     fn a_stored_lock_comes_back_as_it_was((now, holders) in holders()) {
         let ttl = holders.iter().map(|holder| now.wall.after(holder.lease_left(now.mono))).max().unwrap();
         let lock = Lock::held_by(holders, ttl).unwrap();
-        let back = encoding::decode_lock(&store(&lock, now), Heard::Loaded, now).unwrap();
+        let back = encoding::decode_lock(&store(&lock, now), Origin::Loaded, now).unwrap();
         prop_assert!(back.holders().eq(lock.holders()), "{:?} {:?}", back, lock);
         prop_assert_eq!(back.expires_at().as_millis(), ttl.as_millis());
         assert_sound(&back)?;
@@ -179,7 +179,7 @@ proptest! {
         // Another process: another monotonic clock, and a wall clock that went on, or back.
         let wall = WallTime::from_micros(now.wall.as_micros() + gone * 1_000);
         let there = Now { mono: Instant::from_micros(mono), wall };
-        let back = encoding::decode_lock(&store(&lock, now), Heard::Loaded, there).unwrap();
+        let back = encoding::decode_lock(&store(&lock, now), Origin::Loaded, there).unwrap();
         for (stored, loaded) in lock.holders().zip(back.holders()) {
             let was = stored.lease_left(now.mono).as_millis();
             let left = loaded.lease_left(there.mono).as_millis();

@@ -16,12 +16,12 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
-use lockward_core::encoding::{self, Heard, Told};
+use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Caps, Change, Db, Effects, End, Event, FencingToken, Full, Holder, HoldsLeft,
-    Instant, LONGEST_PATROLLED, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, Refusal,
-    ReleaseRequest, RenewRequest, Seen, Slots, Span, Step, Tally, Ticket, TokenSource, Waiter, WaitingRoom,
-    Wake, WallTime, event_of,
+    AcquireRequest, Acquired, Change, Completion, Counters, Db, Decision, Effects, End, Event, FencingToken,
+    Full, Holder, HoldsLeft, Instant, LONGEST_PATROLLED, Limits, Lock, NotHeld, Now, Outcome, Owner,
+    Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Slots, Span,
+    TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, event_of,
 };
 
 // What is counted.
@@ -30,15 +30,15 @@ use lockward_core::{
 fn a_tenure_is_counted_when_it_begins_and_when_it_ends() {
     table(
         "at(0)   A acquires           -> granted 1 hold, token 1
-         at(0)   the tally is         -> acquired 1
+         at(0)   the counters is         -> acquired 1
          at(10)  A acquires           -> granted 2 holds, token 1
          at(20)  A acquires holds 2   -> granted 2 holds, token 1
          at(20)  A renews             -> token 1
          at(20)  A releases           -> 1 left
-         at(20)  the tally is         -> acquired 1, re-entered 1, renewed 1
+         at(20)  the counters is         -> acquired 1, re-entered 1, renewed 1
          at(30)  A releases           -> 0 left
          at(30)  A releases holds 0   -> 0 left
-         at(30)  the tally is         -> acquired 1, re-entered 1, released 1, renewed 1, held for 30 ms",
+         at(30)  the counters is         -> acquired 1, re-entered 1, released 1, renewed 1, held for 30 ms",
     );
 }
 
@@ -48,7 +48,7 @@ fn a_hand_off_is_counted_with_the_wait_before_it() {
         "at(0)  A acquires            -> granted 1 hold, token 1
          at(10) B waits as 7          -> waits
          at(30) A releases            -> 0 left; 7 gets 1 hold, token 2
-         at(30) the tally is          -> acquired 2, handed off 1, released 1, waited 20 ms, held for 30 ms",
+         at(30) the counters is          -> acquired 2, handed off 1, released 1, waited 20 ms, held for 30 ms",
     );
 }
 
@@ -57,7 +57,7 @@ fn a_tenure_whose_lease_is_over_lasted_as_long_as_its_lease() {
     table(
         "at(0)   A acquires           -> granted 1 hold, token 1
          at(500) B acquires           -> granted 1 hold, token 2
-         at(500) the tally is         -> acquired 2, leases ended 1, held for 100 ms",
+         at(500) the counters is         -> acquired 2, leases ended 1, held for 100 ms",
     );
 }
 
@@ -66,7 +66,7 @@ fn what_a_replica_follows_is_not_counted() {
     table(
         "at(0)  A acquires            -> granted 1 hold, token 1
          at(10) A released            -> 0 left
-         at(10) the tally is          -> acquired 1",
+         at(10) the counters is          -> acquired 1",
     );
 }
 
@@ -76,7 +76,7 @@ fn a_restored_tenure_is_counted_and_the_one_it_ends_is_not_released() {
         "at(0)  A acquires               -> granted 1 hold, token 1
          at(10) quarantine lasts 1000
          at(20) B renews token 7 lease 50 -> token 7
-         at(20) the tally is             -> acquired 1, restored 1, held for 20 ms",
+         at(20) the counters is             -> acquired 1, restored 1, held for 20 ms",
     );
 }
 
@@ -433,12 +433,12 @@ fn each_lease_that_ends_serves_the_next_in_line() {
         "at(0)   A acquires lease 100   -> granted 1 hold, token 1
          at(10)  B waits as 7 lease 50  -> waits
          at(20)  C waits as 8 lease 50  -> waits
-         at(20)  the room wakes         -> at 100
+         at(20)  the queues completions         -> at 100
          at(100) the timer fires        -> 7 gets 1 hold, token 2
-         at(100) the room wakes         -> at 150
+         at(100) the queues completions         -> at 150
          at(149) the timer fires        ->
          at(150) the timer fires        -> 8 gets 1 hold, token 3
-         at(150) the room wakes         -> never",
+         at(150) the queues completions         -> never",
     );
 }
 
@@ -496,12 +496,12 @@ fn a_wait_limit_ends_the_wait_exactly_at_its_instant() {
          at(10)    B waits as 7 limit 50  -> waits
          at(10)    C waits as 8 limit 20  -> waits
          at(10)    D waits as 9           -> waits
-         at(10)    the room wakes         -> at 30
+         at(10)    the queues completions         -> at 30
          at(29.999) the timer fires       ->
          at(30)    the timer fires        -> 8 gets nothing
-         at(30)    the room wakes         -> at 60
+         at(30)    the queues completions         -> at 60
          at(60)    the timer fires        -> 7 gets nothing
-         at(60)    the room wakes         -> at 100
+         at(60)    the queues completions         -> at 100
          at(60)    the queue is           -> 9 D since 10
          at(100)   the timer fires        -> 9 gets 1 hold, token 2",
     );
@@ -513,7 +513,7 @@ fn a_superseded_wait_leaves_its_limit_behind() {
         "at(0)   A acquires lease 500           -> granted 1 hold, token 1
          at(10)  B waits as 7 holds 1 limit 50  -> waits
          at(20)  B waits as 8 holds 1 limit 200 -> waits; 7 is superseded
-         at(20)  the room wakes                 -> at 220
+         at(20)  the queues completions                 -> at 220
          at(60)  the timer fires                ->
          at(220) the timer fires                -> 8 gets nothing",
     );
@@ -540,7 +540,7 @@ fn the_last_waiter_to_leave_closes_the_line() {
         "at(0)   A acquires lease 100        -> granted 1 hold, token 1
          at(1)   B waits as 7 limit 50       -> waits
          at(2)   7 leaves                    -> left
-         at(2)   the room wakes              -> never
+         at(2)   the queues completions              -> never
          at(100) C acquires                  -> granted 1 hold, token 2",
     );
 }
@@ -618,7 +618,7 @@ fn a_quarantine_ends_exactly_at_its_instant_and_those_who_wait_are_served_then()
          at(20)  A waits as 7     -> waits
          at(20)  B waits as 8     -> waits
          at(20)  the lock is due  -> at 210
-         at(20)  the room wakes   -> at 210
+         at(20)  the queues completions   -> at 210
          at(209.999) the timer fires ->
          at(209.999) C acquires   -> busy
          at(210) the timer fires  -> 7 gets 1 hold, token 1
@@ -632,10 +632,10 @@ fn a_lock_freed_in_quarantine_is_kept_for_those_who_wait() {
         "at(0)   A acquires lease 40  -> granted 1 hold, token 1
          at(10)  quarantine lasts 200
          at(20)  B waits as 7         -> waits
-         at(20)  the room wakes       -> at 40
+         at(20)  the queues completions       -> at 40
          at(40)  the timer fires      -> | end 1 over | lease-over
          at(40)  the lock is          -> free
-         at(40)  the room wakes       -> at 210
+         at(40)  the queues completions       -> at 210
          at(210) the timer fires      -> 7 gets 1 hold, token 2",
     );
 }
@@ -903,17 +903,17 @@ fn what_was_known_when_data_was_loaded_is_only_remembered_and_the_quarantine_end
 #[test]
 fn what_has_been_seen_adds_up() {
     let [five, six, seven] = [5, 6, 7].map(FencingToken::new);
-    let nothing = Seen::default();
+    let nothing = QuarantineMemory::default();
     assert!(nothing.is_nothing());
-    let one = Seen { ended: seven, ..nothing };
-    let other = Seen { ended: six, renewed: six, counted: seven };
+    let one = QuarantineMemory { ended: seven, ..nothing };
+    let other = QuarantineMemory { ended: six, renewed: six, counted: seven };
     assert!(!one.is_nothing());
-    assert_eq!(one.and(other), Seen { ended: seven, ..other });
-    assert_eq!(other.and(one), Seen { ended: seven, ..other });
-    assert_eq!(nothing.and(other), other);
+    assert_eq!(one.merge(other), QuarantineMemory { ended: seven, ..other });
+    assert_eq!(other.merge(one), QuarantineMemory { ended: seven, ..other });
+    assert_eq!(nothing.merge(other), other);
     let after = |token: Option<FencingToken>| other.after(token.unwrap());
     assert_eq!(after(five), other);
-    assert_eq!(after(six), Seen { counted: seven, ..nothing });
+    assert_eq!(after(six), QuarantineMemory { counted: seven, ..nothing });
     assert_eq!(after(seven), nothing);
 }
 
@@ -1188,7 +1188,7 @@ fn a_lock_whose_key_was_dropped_is_sent_whole() {
     world.line("at(0) B acquires shared lease 200 -> granted 1 hold, token 2");
     world.line("at(0) B acquires shared lease 200 -> granted 2 holds, token 2");
     world.line("at(50) B releases -> 1 left | verbatim | released");
-    world.effects.make_whole(&world.lock, world.now());
+    world.effects.replicate_whole_lock(&world.lock, world.now());
     assert_eq!(world.sent(), "put A 1 hold, token 1, 50 left, put B 1 hold, token 2, 150 left");
 }
 
@@ -1197,9 +1197,9 @@ fn of_a_lock_whose_key_was_dropped_and_that_is_free_it_is_told_that_no_shadow_is
     let mut world = World::new();
     world.line("at(0) A acquires lease 100 -> granted 1 hold, token 1");
     world.line("at(50) A releases -> 0 left | verbatim | released");
-    world.effects.make_whole(&world.lock, world.now());
+    world.effects.replicate_whole_lock(&world.lock, world.now());
     let Propagation::Changes(payload) = world.effects.propagation() else { panic!("nothing is sent") };
-    assert_eq!(encoding::hear(payload, Heard::Live, world.now()), Ok(Told::Shadow(None)));
+    assert_eq!(encoding::decode_message(payload, Origin::Live, world.now()), Ok(Message::Shadow(None)));
 }
 
 #[test]
@@ -1207,7 +1207,7 @@ fn a_whole_lock_applied_to_nothing_is_the_lock() {
     let mut world = World::new();
     world.line("at(0) A acquires slots 2 lease 100 -> granted 1 hold, token 1");
     world.line("at(20) B acquires slots 2 lease 200 -> granted 1 hold, token 2");
-    world.effects.make_whole(&world.lock, world.now());
+    world.effects.replicate_whole_lock(&world.lock, world.now());
     let mut copy = Lock::new();
     for change in world.changes_sent() {
         copy.apply(change, world.now());
@@ -1243,7 +1243,9 @@ fn effects_that_are_cleared_say_nothing() {
     world.line("at(2) A releases -> 0 left; 7 gets 1 hold, token 2");
     assert!(world.effects.changed());
     world.effects.clear();
-    assert!(!world.effects.changed() && world.effects.wakes.is_empty() && world.effects.events.is_empty());
+    assert!(
+        !world.effects.changed() && world.effects.completions.is_empty() && world.effects.events.is_empty()
+    );
     assert_eq!(world.effects.propagation(), Propagation::Nothing);
 }
 
@@ -1251,12 +1253,13 @@ fn effects_that_are_cleared_say_nothing() {
 
 #[test]
 fn a_line_takes_as_many_as_its_cap_and_so_do_all_together() {
-    let mut room = WaitingRoom::new();
-    let caps = Caps { per_lock: 2, total: 3 };
+    let mut queues = WaitQueues::new();
+    let caps = Limits { per_lock: 2, total: 3 };
     let mut join = |key: &str, owner: &str, handle: u32| {
-        let ticket = ticket(owner, handle, None, None);
-        room.may_join(Db(0), key.as_bytes(), &ticket.request, caps)
-            .map(|()| room.join(Db(0), key.as_bytes(), ticket, instant(0)).is_some())
+        let wait_request = wait_request(owner, handle, None, None);
+        queues
+            .may_join(Db(0), key.as_bytes(), &wait_request.request, caps)
+            .map(|()| queues.join(Db(0), key.as_bytes(), wait_request, instant(0)).is_some())
     };
     assert_eq!(join("k", "A", 1), Ok(false));
     assert_eq!(join("k", "A", 2), Ok(false));
@@ -1264,166 +1267,169 @@ fn a_line_takes_as_many_as_its_cap_and_so_do_all_together() {
     assert_eq!(join("l", "B", 4), Ok(false));
     assert_eq!(join("m", "C", 5), Err(Full::Total));
     assert_eq!(join("k", "C", 6), Err(Full::Total), "what is full for all is told first");
-    assert_eq!(room.waiters(), 3);
-    assert_eq!(room.leave(2).unwrap().ticket.handle, 2);
-    assert_eq!(room.waiters(), 2);
-    let request = ticket("C", 7, None, None).request;
-    assert_eq!(room.may_join(Db(0), b"k", &request, caps), Ok(()));
-    let lower = Caps { per_lock: 1, total: 3 };
-    assert_eq!(room.may_join(Db(0), b"k", &request, lower), Err(Full::Lock));
-    assert_eq!(room.may_join(Db(1), b"k", &request, lower), Ok(()), "another lock of the same name");
+    assert_eq!(queues.waiters(), 3);
+    assert_eq!(queues.leave(2).unwrap().wait_request.handle, 2);
+    assert_eq!(queues.waiters(), 2);
+    let request = wait_request("C", 7, None, None).request;
+    assert_eq!(queues.may_join(Db(0), b"k", &request, caps), Ok(()));
+    let lower = Limits { per_lock: 1, total: 3 };
+    assert_eq!(queues.may_join(Db(0), b"k", &request, lower), Err(Full::Lock));
+    assert_eq!(queues.may_join(Db(1), b"k", &request, lower), Ok(()), "another lock of the same name");
 }
 
 #[test]
 fn where_nobody_may_wait_nobody_does() {
-    let room: WaitingRoom<u32> = WaitingRoom::new();
-    let request = ticket("A", 1, None, None).request;
+    let queues: WaitQueues<u32> = WaitQueues::new();
+    let request = wait_request("A", 1, None, None).request;
     for (per_lock, total, full) in [(0, 9, Full::Lock), (9, 0, Full::Total), (0, 0, Full::Total)] {
-        assert_eq!(room.may_join(Db(0), b"k", &request, Caps { per_lock, total }), Err(full));
+        assert_eq!(queues.may_join(Db(0), b"k", &request, Limits { per_lock, total }), Err(full));
     }
 }
 
 #[test]
 fn taking_over_a_place_is_no_further_waiter() {
-    let mut room = WaitingRoom::new();
-    let full = Caps { per_lock: 1, total: 1 };
-    room.join(Db(0), b"k", ticket("A", 1, Some(1), None), instant(5));
-    for (caps, before, after) in [(full, 1, 2), (Caps { per_lock: 0, total: 0 }, 2, 3)] {
-        let ticket = ticket("A", after, Some(1), None);
-        assert_eq!(room.may_join(Db(0), b"k", &ticket.request, caps), Ok(()));
-        let wake = room.join(Db(0), b"k", ticket, instant(9)).unwrap();
-        assert_eq!((wake.waiter.ticket.handle, wake.outcome), (before, Outcome::Superseded));
-        assert_eq!(room.waiters(), 1);
+    let mut queues = WaitQueues::new();
+    let full = Limits { per_lock: 1, total: 1 };
+    queues.join(Db(0), b"k", wait_request("A", 1, Some(1), None), instant(5));
+    for (caps, before, after) in [(full, 1, 2), (Limits { per_lock: 0, total: 0 }, 2, 3)] {
+        let wait_request = wait_request("A", after, Some(1), None);
+        assert_eq!(queues.may_join(Db(0), b"k", &wait_request.request, caps), Ok(()));
+        let wake = queues.join(Db(0), b"k", wait_request, instant(9)).unwrap();
+        assert_eq!((wake.waiter.wait_request.handle, wake.outcome), (before, Outcome::Superseded));
+        assert_eq!(queues.waiters(), 1);
     }
-    for refused in [ticket("A", 4, None, None), ticket("B", 4, Some(1), None)] {
-        assert_eq!(room.may_join(Db(0), b"k", &refused.request, full), Err(Full::Total));
+    for refused in [wait_request("A", 4, None, None), wait_request("B", 4, Some(1), None)] {
+        assert_eq!(queues.may_join(Db(0), b"k", &refused.request, full), Err(Full::Total));
     }
-    assert_eq!(room.may_join(Db(0), b"l", &ticket("A", 4, Some(1), None).request, full), Err(Full::Total));
+    assert_eq!(
+        queues.may_join(Db(0), b"l", &wait_request("A", 4, Some(1), None).request, full),
+        Err(Full::Total)
+    );
 }
 
 #[test]
 fn a_place_is_taken_over_within_one_lock_alone() {
-    let mut room = WaitingRoom::new();
+    let mut queues = WaitQueues::new();
     let places = [(Db(0), "k", 1), (Db(0), "l", 2), (Db(1), "k", 3)];
     for (db, key, handle) in places {
-        let joined = room.join(db, key.as_bytes(), ticket("A", handle, Some(1), None), instant(0));
+        let joined = queues.join(db, key.as_bytes(), wait_request("A", handle, Some(1), None), instant(0));
         assert!(joined.is_none());
     }
     for (db, key, handle) in places {
-        let line = room.line(db, key.as_bytes()).unwrap();
-        assert_eq!(handles(&room, db, key), [handle]);
-        assert_eq!(room.name(line).unwrap(), (db, key.as_bytes().into()));
+        let line = queues.queue(db, key.as_bytes()).unwrap();
+        assert_eq!(handles(&queues, db, key), [handle]);
+        assert_eq!(queues.name(line).unwrap(), (db, key.as_bytes().into()));
     }
-    assert_eq!(room.lines_of(Db(0)).count(), 2);
-    assert_eq!(room.lines_of(Db(1)).count(), 1);
-    assert_eq!(room.lines().count(), 3);
+    assert_eq!(queues.queues_of(Db(0)).count(), 2);
+    assert_eq!(queues.queues_of(Db(1)).count(), 1);
+    assert_eq!(queues.queues().count(), 3);
 }
 
 #[test]
 fn what_is_waited_for_in_a_database_is_told_with_how_many_wait_and_since_when() {
-    let mut room = WaitingRoom::new();
+    let mut queues = WaitQueues::new();
     for (db, key, handle) in [(Db(0), "k", 1), (Db(0), "k", 2), (Db(0), "l", 3), (Db(1), "k", 4)] {
-        room.join(db, key.as_bytes(), ticket("A", handle, None, None), instant(i64::from(handle)));
+        queues.join(db, key.as_bytes(), wait_request("A", handle, None, None), instant(i64::from(handle)));
     }
-    let contended = |room: &WaitingRoom<u32>, db| {
-        let told = room.contended(db).map(|(key, waiters, since)| (key.to_vec(), waiters, since));
+    let contended = |queues: &WaitQueues<u32>, db| {
+        let told = queues.contended(db).map(|(key, waiters, since)| (key.to_vec(), waiters, since));
         let mut told: Vec<_> = told.collect();
         told.sort();
         told
     };
-    assert_eq!(contended(&room, Db(0)), [(b"k".to_vec(), 2, instant(1)), (b"l".to_vec(), 1, instant(3))]);
-    room.leave(1);
-    room.leave(3);
-    assert_eq!(contended(&room, Db(0)), [(b"k".to_vec(), 1, instant(2))]);
-    assert_eq!(contended(&room, Db(1)), [(b"k".to_vec(), 1, instant(4))]);
-    assert_eq!(contended(&room, Db(2)), []);
+    assert_eq!(contended(&queues, Db(0)), [(b"k".to_vec(), 2, instant(1)), (b"l".to_vec(), 1, instant(3))]);
+    queues.leave(1);
+    queues.leave(3);
+    assert_eq!(contended(&queues, Db(0)), [(b"k".to_vec(), 1, instant(2))]);
+    assert_eq!(contended(&queues, Db(1)), [(b"k".to_vec(), 1, instant(4))]);
+    assert_eq!(contended(&queues, Db(2)), []);
 }
 
 #[test]
 fn a_line_without_waiters_does_not_exist() {
-    let mut room = WaitingRoom::new();
-    room.join(Db(0), b"k", ticket("A", 1, None, Some(50)), instant(0));
-    let line = room.line(Db(0), b"k").unwrap();
-    room.set_due(line, Some(instant(70)));
-    room.leave(1);
-    assert_eq!(room.line(Db(0), b"k"), None);
-    assert_eq!(room.name(line), None);
-    assert_eq!(room.lines_of(Db(0)).count(), 0);
-    assert_eq!(room.next_due(), None);
-    room.set_due(line, Some(instant(70)));
-    assert_eq!(room.next_due(), None, "what does not exist is never due");
-    room.join(Db(0), b"k", ticket("A", 1, None, None), instant(0));
-    assert_ne!(room.line(Db(0), b"k"), Some(line), "names are not used again");
+    let mut queues = WaitQueues::new();
+    queues.join(Db(0), b"k", wait_request("A", 1, None, Some(50)), instant(0));
+    let line = queues.queue(Db(0), b"k").unwrap();
+    queues.set_due(line, Some(instant(70)));
+    queues.leave(1);
+    assert_eq!(queues.queue(Db(0), b"k"), None);
+    assert_eq!(queues.name(line), None);
+    assert_eq!(queues.queues_of(Db(0)).count(), 0);
+    assert_eq!(queues.next_due(), None);
+    queues.set_due(line, Some(instant(70)));
+    assert_eq!(queues.next_due(), None, "what does not exist is never due");
+    queues.join(Db(0), b"k", wait_request("A", 1, None, None), instant(0));
+    assert_ne!(queues.queue(Db(0), b"k"), Some(line), "names are not used again");
 }
 
 #[test]
 fn a_due_line_is_told_once_at_its_instant() {
-    let mut room = WaitingRoom::new();
+    let mut queues = WaitQueues::new();
     for (key, handle) in [("k", 1), ("l", 2)] {
-        room.join(Db(0), key.as_bytes(), ticket("A", handle, None, None), instant(0));
+        queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), instant(0));
     }
-    let (k, l) = (room.line(Db(0), b"k").unwrap(), room.line(Db(0), b"l").unwrap());
-    room.set_due(k, Some(instant(90)));
-    room.set_due(l, Some(instant(60)));
-    assert_eq!(room.next_due(), Some(instant(60)));
-    room.set_due(k, Some(instant(30)));
-    assert_eq!(room.next_due(), Some(instant(30)));
-    assert_eq!((room.due(k), room.due(l)), (Some(instant(30)), Some(instant(60))));
-    assert_eq!(room.pop_due(instant(29)), None);
-    assert_eq!(room.pop_due(instant(60)), Some(k));
-    assert_eq!(room.due(k), None);
-    assert_eq!(room.pop_due(instant(60)), Some(l));
-    assert_eq!(room.pop_due(instant(999)), None);
-    assert_eq!(room.next_due(), None);
-    room.set_due(k, Some(instant(95)));
-    room.set_due(k, None);
-    assert_eq!(room.next_due(), None);
+    let (k, l) = (queues.queue(Db(0), b"k").unwrap(), queues.queue(Db(0), b"l").unwrap());
+    queues.set_due(k, Some(instant(90)));
+    queues.set_due(l, Some(instant(60)));
+    assert_eq!(queues.next_due(), Some(instant(60)));
+    queues.set_due(k, Some(instant(30)));
+    assert_eq!(queues.next_due(), Some(instant(30)));
+    assert_eq!((queues.due(k), queues.due(l)), (Some(instant(30)), Some(instant(60))));
+    assert_eq!(queues.pop_due(instant(29)), None);
+    assert_eq!(queues.pop_due(instant(60)), Some(k));
+    assert_eq!(queues.due(k), None);
+    assert_eq!(queues.pop_due(instant(60)), Some(l));
+    assert_eq!(queues.pop_due(instant(999)), None);
+    assert_eq!(queues.next_due(), None);
+    queues.set_due(k, Some(instant(95)));
+    queues.set_due(k, None);
+    assert_eq!(queues.next_due(), None);
 }
 
 #[test]
 fn the_room_wakes_for_the_first_lease_or_limit() {
-    let mut room = WaitingRoom::new();
-    room.join(Db(0), b"k", ticket("A", 1, None, Some(40)), instant(0));
-    room.join(Db(0), b"l", ticket("A", 2, None, Some(80)), instant(0));
-    assert_eq!(room.next_due(), Some(instant(40)));
-    room.set_due(room.line(Db(0), b"l").unwrap(), Some(instant(20)));
-    assert_eq!(room.next_due(), Some(instant(20)));
-    assert!(room.pop_limit_reached(instant(39)).is_none());
-    assert_eq!(room.pop_limit_reached(instant(90)).unwrap().ticket.handle, 1);
-    assert_eq!(room.pop_limit_reached(instant(90)).unwrap().ticket.handle, 2);
-    assert!(room.pop_limit_reached(instant(90)).is_none());
-    assert_eq!(room.next_due(), None, "a line that closes is not due");
+    let mut queues = WaitQueues::new();
+    queues.join(Db(0), b"k", wait_request("A", 1, None, Some(40)), instant(0));
+    queues.join(Db(0), b"l", wait_request("A", 2, None, Some(80)), instant(0));
+    assert_eq!(queues.next_due(), Some(instant(40)));
+    queues.set_due(queues.queue(Db(0), b"l").unwrap(), Some(instant(20)));
+    assert_eq!(queues.next_due(), Some(instant(20)));
+    assert!(queues.pop_limit_reached(instant(39)).is_none());
+    assert_eq!(queues.pop_limit_reached(instant(90)).unwrap().wait_request.handle, 1);
+    assert_eq!(queues.pop_limit_reached(instant(90)).unwrap().wait_request.handle, 2);
+    assert!(queues.pop_limit_reached(instant(90)).is_none());
+    assert_eq!(queues.next_due(), None, "a line that closes is not due");
 }
 
 #[test]
 fn a_round_goes_through_the_lines_and_on_from_where_it_was() {
-    let mut room = WaitingRoom::new();
+    let mut queues = WaitQueues::new();
     for (key, handle) in [("k", 1), ("l", 2), ("m", 3)] {
-        room.join(Db(0), key.as_bytes(), ticket("A", handle, None, None), instant(0));
+        queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), instant(0));
     }
-    let [k, l, m] = ["k", "l", "m"].map(|key| room.line(Db(0), key.as_bytes()).unwrap());
-    let after = |room: &WaitingRoom<u32>, last| room.after(last).map(|(line, _)| line).collect::<Vec<_>>();
-    assert_eq!(after(&room, None), [k, l, m]);
-    assert_eq!(after(&room, Some(k)), [l, m]);
-    assert_eq!(after(&room, Some(m)), []);
+    let [k, l, m] = ["k", "l", "m"].map(|key| queues.queue(Db(0), key.as_bytes()).unwrap());
+    let after = |queues: &WaitQueues<u32>, last| queues.after(last).map(|(line, _)| line).collect::<Vec<_>>();
+    assert_eq!(after(&queues, None), [k, l, m]);
+    assert_eq!(after(&queues, Some(k)), [l, m]);
+    assert_eq!(after(&queues, Some(m)), []);
     // Where the round was, nobody may wait any more.
-    room.leave(2);
-    assert_eq!(after(&room, Some(l)), [m]);
-    assert_eq!(after(&room, None), [k, m]);
+    queues.leave(2);
+    assert_eq!(after(&queues, Some(l)), [m]);
+    assert_eq!(after(&queues, None), [k, m]);
 }
 
 #[test]
 fn a_round_leaves_out_keys_that_are_long() {
-    let mut room = WaitingRoom::new();
+    let mut queues = WaitQueues::new();
     let long = [b'k'; LONGEST_PATROLLED + 1];
-    room.join(Db(0), &long, ticket("A", 1, None, None), instant(0));
-    assert_eq!(room.after(None).count(), 0);
-    room.join(Db(0), &long[1..], ticket("A", 2, None, None), instant(0));
-    let [(line, (_, key))] = room.after(None).collect::<Vec<_>>().try_into().unwrap();
-    assert_eq!((Some(line), &*key), (room.line(Db(0), &long[1..]), &long[1..]));
-    room.leave(2);
-    assert_eq!(room.after(None).count(), 0);
-    assert_eq!(room.waiters(), 1);
+    queues.join(Db(0), &long, wait_request("A", 1, None, None), instant(0));
+    assert_eq!(queues.after(None).count(), 0);
+    queues.join(Db(0), &long[1..], wait_request("A", 2, None, None), instant(0));
+    let [(line, (_, key))] = queues.after(None).collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!((Some(line), &*key), (queues.queue(Db(0), &long[1..]), &long[1..]));
+    queues.leave(2);
+    assert_eq!(queues.after(None).count(), 0);
+    assert_eq!(queues.waiters(), 1);
 }
 
 // The notation.
@@ -1453,14 +1459,17 @@ fn owner(name: &str) -> Owner {
     Owner::new(name.as_bytes()).unwrap()
 }
 
-fn ticket(name: &str, handle: u32, holds: Option<u32>, limit: Option<i64>) -> Ticket<u32> {
+fn wait_request(name: &str, handle: u32, holds: Option<u32>, limit: Option<i64>) -> WaitRequest<u32> {
     let request = AcquireRequest { owner: owner(name), lease: span(100), holds, slots: Slots::EXCLUSIVE };
-    Ticket { request, limit: limit.map(instant), handle }
+    WaitRequest { request, limit: limit.map(instant), handle }
 }
 
-fn handles(room: &WaitingRoom<u32>, db: Db, key: &str) -> Vec<u32> {
-    let line = room.line(db, key.as_bytes());
-    line.into_iter().flat_map(|line| room.queue(line)).map(|waiter| waiter.ticket.handle).collect()
+fn handles(queues: &WaitQueues<u32>, db: Db, key: &str) -> Vec<u32> {
+    let line = queues.queue(db, key.as_bytes());
+    line.into_iter()
+        .flat_map(|line| queues.waiters_in(line))
+        .map(|waiter| waiter.wait_request.handle)
+        .collect()
 }
 
 const DB: Db = Db(0);
@@ -1469,28 +1478,28 @@ const KEY: &[u8] = b"lock";
 /// One lock and all that a step on it needs.
 struct World {
     lock: Lock,
-    room: WaitingRoom<u32>,
+    queues: WaitQueues<u32>,
     tokens: TokenSource,
     quarantine: Quarantine,
     effects: Effects<u32>,
-    tally: Tally,
+    counters: Counters,
     mono: Instant,
     wall: WallTime,
-    seen: Seen,
+    seen: QuarantineMemory,
 }
 
 impl World {
     fn new() -> Self {
         Self {
             lock: Lock::new(),
-            room: WaitingRoom::new(),
+            queues: WaitQueues::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(0), Span::default()),
             effects: Effects::default(),
-            tally: Tally::default(),
+            counters: Counters::default(),
             mono: instant(0),
             wall: WallTime::EPOCH,
-            seen: Seen::default(),
+            seen: QuarantineMemory::default(),
         }
     }
 
@@ -1512,7 +1521,7 @@ impl World {
 
         let mut columns = expected.split('|').map(str::trim);
         let told =
-            reply.into_iter().chain(self.effects.wakes.iter().map(told)).collect::<Vec<_>>().join("; ");
+            reply.into_iter().chain(self.effects.completions.iter().map(told)).collect::<Vec<_>>().join("; ");
         assert_eq!(told, columns.next().unwrap_or(""), "{line}");
         if let Some(sent) = columns.next() {
             assert_eq!(self.sent(), sent, "sent by: {line}");
@@ -1532,12 +1541,12 @@ impl World {
             ("the", "lock") if rest == ["is"] => return Some(self.holders()),
             ("the", "queue") if rest == ["is"] => return Some(self.queue()),
             ("the", "lock") if rest == ["is", "looked", "at", "again"] => {
-                self.step(|step| step.look_again());
+                self.step(|step| step.recheck());
                 return None;
             }
-            ("the", "tally") if rest == ["is"] => return Some(counted(&self.tally)),
+            ("the", "tally") if rest == ["is"] => return Some(counted(&self.counters)),
             ("the", "lock") if rest == ["is", "due"] => return Some(when(self.step(|step| step.due()))),
-            ("the", "room") if rest == ["wakes"] => return Some(when(self.room.next_due())),
+            ("the", "queues") if rest == ["wakes"] => return Some(when(self.queues.next_due())),
             ("the", "timer") if rest == ["fires"] => {
                 self.fire();
                 return None;
@@ -1556,8 +1565,8 @@ impl World {
                 return None;
             }
             (handle, "leaves") => {
-                let left = self.room.leave(handle.parse().unwrap());
-                self.step(|step| step.settle());
+                let left = self.queues.leave(handle.parse().unwrap());
+                self.step(|step| step.expire_and_serve());
                 Some(left.map_or("does not wait", |_| "left").to_owned())
             }
             (name, "acquires") => Some(self.acquire(name, None, &mut options)),
@@ -1575,7 +1584,7 @@ impl World {
                 let token = options.after(&["token"]).map(token);
                 let request = ReleaseRequest { owner: owner(name), left, token };
                 let left = self.step(|step| match verb {
-                    "released" => step.follow_release(&request),
+                    "released" => step.apply_release(&request),
                     _ => step.release(&request),
                 });
                 Some(left.map_or_else(refused, |left| format!("{left} left")))
@@ -1616,11 +1625,11 @@ impl World {
             }
             (Ok(Acquired::Busy), None) => "busy".to_owned(),
             (Ok(Acquired::Busy), Some(handle)) => {
-                let ticket = Ticket { request, limit, handle };
-                let superseded = self.room.join(DB, KEY, ticket, self.mono);
-                self.effects.wakes.extend(superseded);
+                let wait_request = WaitRequest { request, limit, handle };
+                let superseded = self.queues.join(DB, KEY, wait_request, self.mono);
+                self.effects.completions.extend(superseded);
                 // As a caller must: the place taken over may be the first, and a line that opens is due.
-                self.step(|step| step.settle());
+                self.step(|step| step.expire_and_serve());
                 "waits".to_owned()
             }
             (Err(refusal), _) => refused(refusal),
@@ -1629,34 +1638,34 @@ impl World {
 
     /// What the caller's timer does: limits first, then leases.
     fn fire(&mut self) {
-        while let Some(waiter) = self.room.pop_limit_reached(self.mono) {
-            self.effects.wakes.push(Wake { waiter, outcome: Outcome::NotAcquired });
+        while let Some(waiter) = self.queues.pop_limit_reached(self.mono) {
+            self.effects.completions.push(Completion { waiter, outcome: Outcome::NotAcquired });
         }
-        if let Some(line) = self.room.pop_due(self.mono) {
-            assert_eq!(self.room.line(DB, KEY), Some(line));
-            self.step(|step| step.settle());
+        if let Some(line) = self.queues.pop_due(self.mono) {
+            assert_eq!(self.queues.queue(DB, KEY), Some(line));
+            self.step(|step| step.expire_and_serve());
         }
-        assert_eq!(self.room.pop_due(self.mono), None, "what has been looked at is due again at once");
+        assert_eq!(self.queues.pop_due(self.mono), None, "what has been looked at is due again at once");
     }
 
-    fn step<T>(&mut self, act: impl FnOnce(&mut Step<'_, u32>) -> T) -> T {
+    fn step<T>(&mut self, act: impl FnOnce(&mut Decision<'_, u32>) -> T) -> T {
         let now = self.now();
-        let mut step = Step {
+        let mut step = Decision {
             lock: &mut self.lock,
-            line: self.room.line(DB, KEY),
-            room: &mut self.room,
+            queue: self.queues.queue(DB, KEY),
+            queues: &mut self.queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
             seen: self.seen,
             effects: &mut self.effects,
-            tally: &mut self.tally,
+            counters: &mut self.counters,
             now,
         };
         let done = act(&mut step);
         let due = step.due();
-        self.seen = self.seen.and(self.effects.seen());
-        if let Some(line) = self.room.line(DB, KEY) {
-            self.room.set_due(line, due);
+        self.seen = self.seen.merge(self.effects.seen());
+        if let Some(line) = self.queues.queue(DB, KEY) {
+            self.queues.set_due(line, due);
         }
         done
     }
@@ -1664,8 +1673,8 @@ impl World {
     /// A lock never stands free while somebody who may have it waits.
     #[track_caller]
     fn check(&self, line: &str) {
-        let first = self.room.line(DB, KEY).and_then(|line| self.room.front(line));
-        let fits = |waiter: &Waiter<u32>| self.lock.admits(waiter.ticket.request.slots);
+        let first = self.queues.queue(DB, KEY).and_then(|line| self.queues.front(line));
+        let fits = |waiter: &Waiter<u32>| self.lock.admits(waiter.wait_request.request.slots);
         let looked_at = self.lock.first_deadline().is_none_or(|deadline| self.mono < deadline);
         if looked_at && !self.quarantine.in_force(self.now()) {
             assert!(!first.is_some_and(fits), "the first in line has been left waiting: {line}");
@@ -1692,9 +1701,9 @@ impl World {
     }
 
     fn queue(&self) -> String {
-        let line = self.room.line(DB, KEY);
-        let told = line.into_iter().flat_map(|line| self.room.queue(line)).map(|waiter| {
-            let (handle, owner) = (waiter.ticket.handle, &waiter.ticket.request.owner);
+        let line = self.queues.queue(DB, KEY);
+        let told = line.into_iter().flat_map(|line| self.queues.waiters_in(line)).map(|waiter| {
+            let (handle, owner) = (waiter.wait_request.handle, &waiter.wait_request.request.owner);
             let since = waiter.since.since(instant(0)).as_millis();
             format!("{handle} {} since {since}", owner.to_bytes().escape_ascii())
         });
@@ -1704,7 +1713,7 @@ impl World {
 
     fn changes_sent(&self) -> Vec<Change> {
         match self.effects.propagation() {
-            Propagation::Changes(payload) => encoding::decode(payload, Heard::Live, self.now()).unwrap(),
+            Propagation::Changes(payload) => encoding::decode(payload, Origin::Live, self.now()).unwrap(),
             Propagation::Nothing | Propagation::Verbatim => panic!("no changes are sent"),
         }
     }
@@ -1769,8 +1778,8 @@ fn holds(count: u32) -> String {
     if count == 1 { "1 hold".to_owned() } else { format!("{count} holds") }
 }
 
-fn told(wake: &Wake<u32>) -> String {
-    let handle = wake.waiter.ticket.handle;
+fn told(wake: &Completion<u32>) -> String {
+    let handle = wake.waiter.wait_request.handle;
     match wake.outcome {
         Outcome::Granted(grant) => {
             let repeat = if grant.counted { "" } else { " as before" };
@@ -1807,18 +1816,18 @@ fn event(event: &Event) -> &'static str {
 }
 
 /// What has been counted, but zeros; of durations the longest.
-fn counted(tally: &Tally) -> String {
+fn counted(counters: &Counters) -> String {
     let counts = [
-        ("acquired", tally.acquired),
-        ("re-entered", tally.re_entered),
-        ("handed off", tally.handed_off),
-        ("released", tally.released),
-        ("renewed", tally.renewed),
-        ("leases ended", tally.leases_ended),
-        ("restored", tally.restored),
+        ("acquired", counters.acquired),
+        ("re-entered", counters.re_entered),
+        ("handed off", counters.handed_off),
+        ("released", counters.released),
+        ("renewed", counters.renewed),
+        ("leases ended", counters.leases_ended),
+        ("restored", counters.restored),
     ];
     let counts = counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
-    let durations = [("waited", &tally.waits), ("held for", &tally.holds)];
+    let durations = [("waited", &counters.waits), ("held for", &counters.holds)];
     let durations = durations.iter().filter(|(_, known)| !known.is_empty());
     counts
         .chain(durations.map(|(name, known)| format!("{name} {} ms", known.max() / 1_000)))

@@ -7,8 +7,8 @@
 //! Neither the server's time limit nor, before Redis 7.4 and Valkey 8, its timeout callback is used: where a time limit and
 //! an unblock meet in one turn of the event loop, those versions lose the reply or stop.
 
-use super::{Edge, guard};
-use crate::client::Client;
+use super::{Callback, catch_panic};
+use crate::blocked_client::BlockedClient;
 use crate::server::{Context, api, version};
 use crate::waiters::{self, Leaving};
 use redis_module::raw;
@@ -35,20 +35,20 @@ pub fn block(context: Context) -> Option<NonNull<raw::RedisModuleBlockedClient>>
 }
 
 /// Unblocks a client that has left its line.
-pub fn unblock(client: Client) {
+pub fn unblock(client: BlockedClient) {
     // SAFETY: the handle is unblocked once, as its waiter has left the line and can be found there no more.
     unsafe { api!(RedisModule_UnblockClient(client.handle().as_ptr(), ptr::null_mut())) };
 }
 
 /// The client that a callback is about.
-fn client(context: Context) -> Option<Client> {
+fn client(context: Context) -> Option<BlockedClient> {
     // SAFETY: this is a callback of a blocked client, and its context has the handle.
     let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
-    NonNull::new(handle).map(Client::behind)
+    NonNull::new(handle).map(BlockedClient::behind)
 }
 
 /// The client has left, or has been told by the server itself that it waits no more.
-fn forget(client: Client, leaving: Leaving) {
+fn forget(client: BlockedClient, leaving: Leaving) {
     // Whoever takes a waiter out of its line unblocks it: with a reply that is pending, somebody has or is about to.
     if !waiters::drop_reply(client) && waiters::leave(client, leaving) {
         unblock(client);
@@ -63,10 +63,11 @@ unsafe extern "C" fn on_reply(
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::new(context) };
     let client = client(context);
-    let told = guard(Edge::Reply, false, || client.is_some_and(|client| waiters::tell(context, client)));
+    let told =
+        catch_panic(Callback::Reply, false, || client.is_some_and(|client| waiters::tell(context, client)));
     if !told {
         context.reply_error("ERR internal error, see the server's log");
-        guard(Edge::Untold, (), || _ = client.map(waiters::drop_reply));
+        catch_panic(Callback::Untold, (), || _ = client.map(waiters::drop_reply));
     }
     raw::REDISMODULE_OK as c_int
 }
@@ -75,9 +76,9 @@ unsafe extern "C" fn on_disconnect(
     _context: *mut raw::RedisModuleCtx,
     handle: *mut raw::RedisModuleBlockedClient,
 ) {
-    guard(Edge::Disconnect, (), || {
+    catch_panic(Callback::Disconnect, (), || {
         if let Some(handle) = NonNull::new(handle) {
-            forget(Client::behind(handle), Leaving::Disconnected);
+            forget(BlockedClient::behind(handle), Leaving::Disconnected);
         }
     });
 }
@@ -89,7 +90,7 @@ unsafe extern "C" fn on_unblock(
 ) -> c_int {
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::new(context) };
-    guard(Edge::Unblock, (), || {
+    catch_panic(Callback::Unblock, (), || {
         if let Some(client) = client(context) {
             forget(client, Leaving::Unblocked);
         }

@@ -2,10 +2,10 @@
 //! [`crate::snapshot`]. The value itself is nothing.
 
 use super::data_type::{NO_METHODS, create_type};
-use super::{Edge, guard};
+use super::{Callback, catch_panic};
 use crate::server::{Context, api, set_carrier_type, string_bytes};
 use crate::snapshot::{self, Carried};
-use crate::turn;
+use crate::transaction;
 use lockward_core::{Db, encoding};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -33,7 +33,7 @@ pub fn register(context: Context) -> bool {
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
-    guard(Edge::RdbSave, (), || {
+    catch_panic(Callback::RdbSave, (), || {
         // SAFETY: the server's io of this very call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let all = snapshot::carried(db, encoding::append_lock);
@@ -49,7 +49,7 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) 
 }
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    guard(Edge::RdbLoad, ptr::null_mut(), || {
+    catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
         if version != ENCODING {
             return ptr::null_mut();
         }
@@ -106,7 +106,7 @@ unsafe extern "C" fn aof_rewrite(
     _key: *mut raw::RedisModuleString,
     _value: *mut c_void,
 ) {
-    guard(Edge::AofRewrite, (), || {
+    catch_panic(Callback::AofRewrite, (), || {
         // SAFETY: the server's io of this very call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let told = |payload: &mut Vec<u8>, lock: &_, now| encoding::append_shadow(payload, Some(lock), now);
@@ -115,7 +115,7 @@ unsafe extern "C" fn aof_rewrite(
             unsafe {
                 api!(RedisModule_EmitAOF(
                     io,
-                    turn::APPLY.as_ptr(),
+                    transaction::APPLY.as_ptr(),
                     c"bb".as_ptr(),
                     key.as_ptr().cast::<c_char>(),
                     key.len(),

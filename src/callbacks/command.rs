@@ -1,6 +1,6 @@
 //! Commands: how they are registered, and how the server calls them.
 
-use super::{Edge, guard};
+use super::{Callback, catch_panic};
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Context, Level, api, log};
@@ -53,7 +53,7 @@ enum Kind {
     Key,
     Text,
     Number,
-    Word,
+    CommandSource,
     OneOf(&'static [Argument]),
 }
 
@@ -73,7 +73,7 @@ impl Argument {
 
     /// An option without a value.
     pub const fn word(name: &'static CStr, option: &'static CStr) -> Self {
-        Self { name, kind: Kind::Word, option: Some(option), optional: true }
+        Self { name, kind: Kind::CommandSource, option: Some(option), optional: true }
     }
 
     /// One of several that may be given.
@@ -100,7 +100,7 @@ impl Argument {
                 Kind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
                 Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
                 Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-                Kind::Word => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+                Kind::CommandSource => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
                 Kind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
             },
             key_spec_index: if matches!(self.kind, Kind::Key) { 0 } else { -1 },
@@ -238,7 +238,7 @@ unsafe extern "C" fn dispatch<C: Command>(
 ) -> c_int {
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::of_command(context) };
-    let done = guard(Edge::Command, Err(Error::Internal), || {
+    let done = catch_panic(Callback::Command, Err(Error::Internal), || {
         let count = usize::try_from(argc).unwrap_or_default();
         // SAFETY: the server gives `argc` strings, valid until this call returns.
         let arguments = unsafe { slice::from_raw_parts(argv, count) };

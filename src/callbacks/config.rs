@@ -1,8 +1,8 @@
 //! The settings as the server asks for them.
 
-use super::{Edge, guard};
-use crate::news;
+use super::{Callback, catch_panic};
 use crate::server::{Context, Level, api, log, string_bytes};
+use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
 use crate::state;
 use lockward_core::arguments::integer;
@@ -99,7 +99,7 @@ fn wrong<T>(text: &str) -> Option<T> {
 }
 
 unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
-    guard(Edge::Config, 0, || {
+    catch_panic(Callback::Config, 0, || {
         // SAFETY: what `register_one` gave.
         unsafe { setting.cast::<Setting>().as_ref() }.map_or(0, Setting::get)
     })
@@ -111,14 +111,14 @@ unsafe extern "C" fn set(
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    guard(Edge::Config, raw::REDISMODULE_ERR as c_int, || {
+    catch_panic(Callback::Config, raw::REDISMODULE_ERR as c_int, || {
         // SAFETY: what `register_one` gave.
         if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
             let before = quarantine();
             setting.set(number);
             if quarantine() != before {
                 state::with(|state| state.quarantine.set_length(quarantine().unwrap_or_default()));
-                news::quarantine_changed();
+                server_events::quarantine_changed();
             }
         }
         raw::REDISMODULE_OK as c_int
@@ -131,6 +131,6 @@ unsafe extern "C" fn apply(
     _setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    guard(Edge::Config, (), tell_contradiction);
+    catch_panic(Callback::Config, (), tell_contradiction);
     raw::REDISMODULE_OK as c_int
 }

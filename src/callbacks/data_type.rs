@@ -1,8 +1,8 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
-use super::{Edge, guard};
-use crate::server::{Context, KeyName, api, clock, set_lock_type, values};
-use crate::{news, state, stored, turn};
+use super::{Callback, catch_panic};
+use crate::server::{Context, KeyName, api, clock, lock_allocation, set_lock_type};
+use crate::{server_events, state, stored, transaction};
 use lockward_core::{Db, Lock, encoding};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -77,7 +77,7 @@ unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
 }
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    guard(Edge::RdbLoad, ptr::null_mut(), || {
+    catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
         if version != ENCODING {
             stored::is_of_another_version(version);
             return ptr::null_mut();
@@ -92,12 +92,12 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         let loaded = stored::load(unsafe { slice::from_raw_parts(buffer.cast(), len) });
         // SAFETY: allocated by the server in the call above, freed once.
         unsafe { api!(RedisModule_Free(buffer.cast())) };
-        loaded.map_or(ptr::null_mut(), |lock| values::give(Box::new(lock)).cast())
+        loaded.map_or(ptr::null_mut(), |lock| lock_allocation::give(Box::new(lock)).cast())
     })
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    guard(Edge::RdbSave, (), || {
+    catch_panic(Callback::RdbSave, (), || {
         // SAFETY: the server's value of this very call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
@@ -112,7 +112,7 @@ unsafe extern "C" fn aof_rewrite(
     key: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
-    guard(Edge::AofRewrite, (), || {
+    catch_panic(Callback::AofRewrite, (), || {
         // SAFETY: the server's value of this very call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
@@ -121,7 +121,7 @@ unsafe extern "C" fn aof_rewrite(
         unsafe {
             api!(RedisModule_EmitAOF(
                 io,
-                turn::APPLY.as_ptr(),
+                transaction::APPLY.as_ptr(),
                 c"sb".as_ptr(),
                 key,
                 payload.as_ptr().cast::<c_char>(),
@@ -134,7 +134,7 @@ unsafe extern "C" fn aof_rewrite(
 unsafe extern "C" fn free(value: *mut c_void) {
     // May run on a thread of the server's own.
     // SAFETY: a lock that the server was given, and gives back once.
-    guard(Edge::Free, (), || unsafe { values::free(value.cast()) });
+    catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
 unsafe extern "C" fn mem_usage(
@@ -142,7 +142,7 @@ unsafe extern "C" fn mem_usage(
     value: *const c_void,
     _samples: usize,
 ) -> usize {
-    guard(Edge::MemUsage, 0, || {
+    catch_panic(Callback::MemUsage, 0, || {
         // SAFETY: the server's value of this very call, allocated by the server's allocator.
         let (size, lock) = unsafe { (api!(RedisModule_MallocSize(value.cast_mut())), lock(value)) };
         size.saturating_add(lock.map_or(0, Lock::heap_size))
@@ -150,7 +150,7 @@ unsafe extern "C" fn mem_usage(
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
-    guard(Edge::Digest, (), || {
+    catch_panic(Callback::Digest, (), || {
         // SAFETY: the server's value of this very call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         // What primary and replica have in common: not the deadline, which each counts on its own clock.
@@ -171,7 +171,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     // What we do ourselves is no news.
-    if !state::acting() {
+    if !state::own_write() {
         // SAFETY: the server's context and value of this very call.
         unsafe { unlinked(context, value) };
     }
@@ -181,13 +181,13 @@ unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *con
 /// Context and value are the server's, of a call that is not over.
 #[inline(never)]
 unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    guard(Edge::Unlink, (), || {
+    catch_panic(Callback::Unlink, (), || {
         // SAFETY: as demanded; the name is valid through the call.
         unsafe {
             let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));
             let name = api!(RedisModule_GetKeyNameFromOptCtx(context));
             if let (false, Some(lock)) = (name.is_null(), lock(value)) {
-                news::unlinked(&KeyName::new(db, name.cast_mut()), lock);
+                server_events::unlinked(&KeyName::new(db, name.cast_mut()), lock);
             }
         }
     });
@@ -198,7 +198,7 @@ unsafe extern "C" fn defrag(
     _key: *mut raw::RedisModuleString,
     value: *mut *mut c_void,
 ) -> c_int {
-    guard(Edge::Defrag, 0, || {
+    catch_panic(Callback::Defrag, 0, || {
         // SAFETY:
         // - the value, and an owner on the heap, are each one allocation of the server's allocator;
         // - `DefragAlloc` moves an allocation and frees the old place, or returns null and leaves it;

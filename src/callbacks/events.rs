@@ -1,9 +1,9 @@
 //! What the server tells the module unasked.
 
-use super::{Edge, guard, timer};
+use super::{Callback, catch_panic, timer};
 use crate::server::{Context, KeyName, OpenKey, api, info, version};
 use crate::state::Loading;
-use crate::{background, eviction, news, snapshot};
+use crate::{background, eviction, server_events, snapshot};
 use lockward_core::Db;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -44,7 +44,7 @@ pub fn see_loads_beside() {
 /// From now on the server tells why it drops keys: expired or evicted. Before a lock is gone of which that must be
 /// known, it would cost every write of the server, and every key that expires, for nothing; and not every server lets a
 /// module unsubscribe.
-pub fn see_why_keys_go() {
+pub fn subscribe_expired_evicted() {
     static SEEN: AtomicBool = AtomicBool::new(false);
     see_keys(&SEEN, raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, Some(on_key_gone));
 }
@@ -82,10 +82,10 @@ unsafe extern "C" fn on_new_key(
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    guard(Edge::Notify, (), || {
+    catch_panic(Callback::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
         let (_, _, name) = unsafe { heard(context, event, key) };
-        news::new_key(&name);
+        server_events::new_key(&name);
     });
     raw::REDISMODULE_OK as c_int
 }
@@ -122,13 +122,13 @@ unsafe extern "C" fn on_generic(
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    guard(Edge::Notify, (), || {
+    catch_panic(Callback::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
         let (context, event, name) = unsafe { heard(context, event, key) };
         if event == c"expire" {
-            news::ttl_set(&name);
+            server_events::ttl_set(&name);
         } else if event == c"rename_to" || event == c"move_to" {
-            news::arrived(context, &name);
+            server_events::arrived(context, &name);
         }
     });
     raw::REDISMODULE_OK as c_int
@@ -140,7 +140,11 @@ unsafe extern "C" fn on_role(
     now_replica: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Role, (), if now_replica == 0 { news::became_primary } else { news::became_replica });
+    catch_panic(
+        Callback::Role,
+        (),
+        if now_replica == 0 { server_events::became_primary } else { server_events::became_replica },
+    );
 }
 
 unsafe extern "C" fn on_loading(
@@ -149,15 +153,15 @@ unsafe extern "C" fn on_loading(
     stage: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Loading, (), || match stage {
+    catch_panic(Callback::Loading, (), || match stage {
         raw::REDISMODULE_SUBEVENT_LOADING_RDB_START | raw::REDISMODULE_SUBEVENT_LOADING_AOF_START => {
-            news::loading_begins(Loading::File);
+            server_events::loading_begins(Loading::File);
         }
-        raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => news::loading_begins(Loading::Primary),
+        raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => server_events::loading_begins(Loading::Primary),
         _ => {
             // SAFETY: the server's context of this very call.
             snapshot::ends(unsafe { Context::new(context) });
-            news::loading_ends();
+            server_events::loading_ends();
         }
     });
 }
@@ -168,10 +172,10 @@ unsafe extern "C" fn on_loading_beside(
     stage: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Loading, (), || match stage {
-        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => news::loading_beside_begins(),
-        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => news::loading_beside_ends(true),
-        _ => news::loading_beside_ends(false),
+    catch_panic(Callback::Loading, (), || match stage {
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => server_events::loading_beside_begins(),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => server_events::loading_beside_ends(true),
+        _ => server_events::loading_beside_ends(false),
     });
 }
 
@@ -181,7 +185,7 @@ unsafe extern "C" fn on_snapshot(
     stage: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Snapshot, (), || {
+    catch_panic(Callback::Snapshot, (), || {
         // SAFETY: the server's context of this very call.
         let context = unsafe { Context::new(context) };
         match stage {
@@ -189,7 +193,7 @@ unsafe extern "C" fn on_snapshot(
                 snapshot::ends(context);
             }
             _ => {
-                news::listeners_may_come();
+                server_events::listeners_may_come();
                 snapshot::begins(context);
             }
         }
@@ -202,8 +206,8 @@ unsafe extern "C" fn on_config(
     _stage: u64,
     data: *mut c_void,
 ) {
-    guard(Edge::Config, (), || {
-        news::listeners_may_come();
+    catch_panic(Callback::Config, (), || {
+        server_events::listeners_may_come();
         // SAFETY: with this event comes this structure, valid through the call, with as many names as it says.
         let names = unsafe {
             let Some(changed) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
@@ -223,11 +227,11 @@ unsafe extern "C" fn on_flush(
     stage: u64,
     data: *mut c_void,
 ) {
-    guard(Edge::Flush, (), || {
+    catch_panic(Callback::Flush, (), || {
         // SAFETY: with this event comes this structure, valid through the call.
         let flushed = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         if let Some(flushed) = flushed.filter(|_| stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_END) {
-            news::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
+            server_events::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
         }
     });
 }
@@ -238,10 +242,10 @@ unsafe extern "C" fn on_swap_db(
     _stage: u64,
     data: *mut c_void,
 ) {
-    guard(Edge::SwapDb, (), || {
+    catch_panic(Callback::SwapDb, (), || {
         // SAFETY: with this event comes this structure, valid through the call.
         if let Some(swapped) = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() } {
-            news::swapped(Db(swapped.dbnum_first), Db(swapped.dbnum_second));
+            server_events::swapped(Db(swapped.dbnum_first), Db(swapped.dbnum_second));
         }
     });
 }
@@ -252,7 +256,7 @@ unsafe extern "C" fn on_cron(
     _stage: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Cron, (), background::tick);
+    catch_panic(Callback::Cron, (), background::tick);
 }
 
 unsafe extern "C" fn on_fork(
@@ -261,7 +265,7 @@ unsafe extern "C" fn on_fork(
     _stage: u64,
     _data: *mut c_void,
 ) {
-    guard(Edge::Fork, (), news::listeners_may_come);
+    catch_panic(Callback::Fork, (), server_events::listeners_may_come);
 }
 
 unsafe extern "C" fn on_key_gone(
@@ -270,13 +274,13 @@ unsafe extern "C" fn on_key_gone(
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    guard(Edge::Notify, (), || {
+    catch_panic(Callback::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
         let (context, event, name) = unsafe { heard(context, event, key) };
         if event == c"evicted" {
-            news::evicted(context, &name);
+            server_events::evicted(context, &name);
         } else if event == c"expired" {
-            news::expired(&name);
+            server_events::expired(&name);
         }
     });
     raw::REDISMODULE_OK as c_int

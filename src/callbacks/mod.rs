@@ -19,7 +19,7 @@ pub mod timer;
 
 /// The kinds of callback, as the log names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
+pub enum Callback {
     /// Loading the module.
     Load,
     /// A command.
@@ -75,7 +75,7 @@ pub enum Edge {
 }
 
 /// Runs a callback. When it panics, says so in the log and returns `fallback`.
-pub fn guard<R>(edge: Edge, fallback: R, callback: impl FnOnce() -> R) -> R {
+pub fn catch_panic<R>(edge: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     let run = || {
         #[cfg(feature = "panic-probe")]
         probe::go_off(edge);

@@ -3,9 +3,9 @@
 //! The server has no event for it, but calls a command filter as each command begins. One is registered only for as long as
 //! somebody wants to know, so that other commands cost nothing more.
 
-use super::{Edge, guard, timer};
-use crate::news::{self, Caller};
+use super::{Callback, catch_panic, timer};
 use crate::server::api;
+use crate::server_events::{self, Caller};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::ptr;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The filter that is registered; null while there is none. Used under the server's lock alone.
 static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::null_mut());
 
-/// Has [`news::command_begins`] called as each command begins, until [`see_no_more`]. What the module itself calls does not count.
+/// Has [`server_events::command_begins`] called as each command begins, until [`see_no_more`]. What the module itself calls does not count.
 pub fn see() {
     if FILTER.load(Ordering::Relaxed).is_null() {
         let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
@@ -36,9 +36,9 @@ pub fn see_no_more() {
 }
 
 unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
-    guard(Edge::NextCommand, (), || {
+    catch_panic(Callback::NextCommand, (), || {
         // SAFETY: the server's filter context of this very call.
-        news::command_begins(unsafe { caller(command) });
+        server_events::command_begins(unsafe { caller(command) });
     });
 }
 
@@ -56,6 +56,6 @@ unsafe fn caller(command: *mut raw::RedisModuleCommandFilterCtx) -> Caller {
             return Caller::Unknown;
         };
         let known = info_of(ptr::null_mut(), id_of(command)) == raw::REDISMODULE_OK as c_int;
-        if known { Caller::Client } else { Caller::Inner }
+        if known { Caller::TopLevel } else { Caller::Inner }
     }
 }

@@ -1,7 +1,7 @@
 //! What INFO tells of the module.
 
-use super::{Edge, guard};
-use crate::server::{Context, api, values};
+use super::{Callback, catch_panic};
+use crate::server::{Context, api, lock_allocation};
 use crate::{state, statistics};
 use lockward_core::Histogram;
 use redis_module::raw;
@@ -24,28 +24,28 @@ enum Field {
 fn fields() -> [Field; 19] {
     statistics::see_reset();
     state::with(|state| {
-        let (statistics, kept) = (&state.statistics, number(state.shadows.len()));
-        let tally = &statistics.tally;
+        let (statistics, kept) = (&state.statistics, number(state.dropped_locks.len()));
+        let counters = &statistics.counters;
         [
-            Field::Number(c"held", values::alive().saturating_add(kept)),
-            Field::Number(c"waiting", number(state.room.waiters())),
+            Field::Number(c"held", lock_allocation::alive().saturating_add(kept)),
+            Field::Number(c"waiting", number(state.queues.waiters())),
             Field::Number(c"tenures_kept", kept),
-            Field::Number(c"acquired", tally.acquired),
-            Field::Number(c"re_entered", tally.re_entered),
-            Field::Number(c"handed_off", tally.handed_off),
+            Field::Number(c"acquired", counters.acquired),
+            Field::Number(c"re_entered", counters.re_entered),
+            Field::Number(c"handed_off", counters.handed_off),
             Field::Number(c"busy", statistics.busy),
             Field::Number(c"wait_limits_reached", statistics.wait_limits_reached),
             Field::Number(c"disconnected_while_waiting", statistics.disconnected),
             Field::Number(c"superseded", statistics.superseded),
-            Field::Number(c"released", tally.released),
-            Field::Number(c"renewed", tally.renewed),
-            Field::Number(c"leases_ended", tally.leases_ended),
+            Field::Number(c"released", counters.released),
+            Field::Number(c"renewed", counters.renewed),
+            Field::Number(c"leases_ended", counters.leases_ended),
             Field::Number(c"tenures_kept_from_eviction", statistics.kept_from_eviction),
             Field::Number(c"tenures_kept_from_clock_steps", statistics.kept_from_clock_steps),
-            Field::Number(c"restored_in_quarantine", tally.restored),
+            Field::Number(c"restored_in_quarantine", counters.restored),
             Field::Number(c"errors", statistics::errors()),
-            Field::Durations(c"wait_usec", percentiles(&tally.waits)),
-            Field::Durations(c"hold_usec", percentiles(&tally.holds)),
+            Field::Durations(c"wait_usec", percentiles(&counters.waits)),
+            Field::Durations(c"hold_usec", percentiles(&counters.holds)),
         ]
     })
 }
@@ -67,7 +67,7 @@ unsafe extern "C" fn tell(info: *mut raw::RedisModuleInfoCtx, for_crash_report: 
     if for_crash_report != 0 {
         return; // the server may be in the middle of anything, the module as well
     }
-    guard(Edge::Statistics, (), || {
+    catch_panic(Callback::Statistics, (), || {
         // SAFETY: the server's info of this very call; the text is constant.
         let asked_for = unsafe { api!(RedisModule_InfoAddSection(info, c"".as_ptr())) };
         if asked_for != raw::REDISMODULE_OK as c_int {

@@ -1,6 +1,6 @@
 //! The server's timer.
 
-use super::{Edge, guard};
+use super::{Callback, catch_panic};
 use crate::background;
 use crate::server::{Context, api};
 use lockward_core::Span;
@@ -57,7 +57,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::new(context) };
     // The alarm knows that it has gone off even where the work panics, or it would never be set again.
-    guard(Edge::Timer, (), background::gone_off);
-    guard(Edge::Timer, (), || background::work(context));
-    guard(Edge::Timer, (), background::rearm);
+    catch_panic(Callback::Timer, (), background::gone_off);
+    catch_panic(Callback::Timer, (), || background::work(context));
+    catch_panic(Callback::Timer, (), background::rearm);
 }

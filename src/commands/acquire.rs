@@ -7,8 +7,8 @@ use crate::errors::Error;
 use crate::server::{Context, KeyName};
 use crate::statistics::count;
 use crate::waiters::{self, Wait};
-use crate::{settings, state, turn};
-use lockward_core::arguments::{Mistake, once, option};
+use crate::{settings, state, transaction};
+use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
 use std::ffi::{CStr, c_int};
 use uuid::Uuid;
@@ -40,7 +40,7 @@ impl Command for Acquire {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let asked = Asked::parse(arguments)?;
         only_clients(context)?;
-        let (acquired, due) = turn::on_lock(context, &asked.key, |step| {
+        let (acquired, due) = transaction::run(context, &asked.key, |step| {
             let acquired = step.acquire(&asked.request);
             // Other modules hear of what has changed, and may free the lock before this client is in its line.
             let due = if step.effects.changed() { Some(step.now.mono) } else { step.due() };
@@ -82,17 +82,17 @@ impl<'a> Asked<'a> {
         let key = arguments.key()?;
         let named = arguments.text()?;
         let minted = named == b"*";
-        let owner = if minted { mint() } else { Owner::new(named) }.ok_or(Mistake::Owner)?;
+        let owner = if minted { mint() } else { Owner::new(named) }.ok_or(ParseError::Owner)?;
         let (mut lease, mut block, mut holds, mut slots) = (None, None, None, None);
         while let Some(name) = arguments.option() {
             match name {
-                option::PX => once(&mut lease, arguments.lease(1, NAME)?)?,
-                option::EX => once(&mut lease, arguments.lease(1_000, NAME)?)?,
-                option::BLOCK => once(&mut block, arguments.wait_limit()?)?,
-                option::HOLDS => once(&mut holds, arguments.holds(1)?)?,
-                option::SLOTS => once(&mut slots, arguments.slots()?)?,
-                option::SHARED => once(&mut slots, Slots::SHARED)?,
-                _ => return Err(Mistake::Syntax.into()),
+                option::PX => set_once(&mut lease, arguments.lease(1, NAME)?)?,
+                option::EX => set_once(&mut lease, arguments.lease(1_000, NAME)?)?,
+                option::BLOCK => set_once(&mut block, arguments.wait_limit()?)?,
+                option::HOLDS => set_once(&mut holds, arguments.holds(1)?)?,
+                option::SLOTS => set_once(&mut slots, arguments.slots()?)?,
+                option::SHARED => set_once(&mut slots, Slots::SHARED)?,
+                _ => return Err(ParseError::Syntax.into()),
             }
         }
         let slots = slots.unwrap_or(Slots::EXCLUSIVE);

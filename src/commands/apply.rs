@@ -2,13 +2,13 @@
 //!
 //! Internal: what replicas and the AOF are sent when a lock changes, see docs/design.md. Refused from clients.
 
-use super::{Word, word};
+use super::{CommandSource, word};
 use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
-use crate::follow;
+use crate::replicated;
 use crate::server::Context;
-use lockward_core::encoding::Heard;
+use lockward_core::encoding::Origin;
 use std::ffi::{CStr, c_int};
 
 pub struct Apply;
@@ -27,13 +27,13 @@ impl Command for Apply {
         let key = arguments.key()?;
         let payload = arguments.text()?;
         let heard = match word(context) {
-            Ok(Word::Primary) => Heard::Live,
-            Ok(Word::File) => Heard::Loaded,
+            Ok(CommandSource::Primary) => Origin::Live,
+            Ok(CommandSource::File) => Origin::Loaded,
             // A node that moves a whole slot here sends its locks as a primary does (Valkey 9).
-            Ok(Word::Client) if context.flags().sent_by_primary() => Heard::Live,
-            Ok(Word::Client) | Err(_) => return Err(Error::NotFromPrimary),
+            Ok(CommandSource::BlockedClient) if context.flags().sent_by_primary() => Origin::Live,
+            Ok(CommandSource::BlockedClient) | Err(_) => return Err(Error::NotFromPrimary),
         };
-        follow::apply(context, &key, payload, heard)?;
+        replicated::apply(context, &key, payload, heard)?;
         context.reply_simple(c"OK");
         Ok(())
     }

@@ -9,9 +9,9 @@ use crate::errors::Error;
 use crate::server::Context;
 use std::ffi::{CStr, c_int};
 
-pub struct Gate;
+pub struct WriteGate;
 
-impl Command for Gate {
+impl Command for WriteGate {
     const NAME: &'static CStr = c"lock._gate";
     const FLAGS: &'static CStr = c"write fast no-monitor no-slowlog";
     const ARITY: c_int = 2;

@@ -1,12 +1,12 @@
 //! LOCK.INFO key [WAITERS n]
 
 use crate::arguments::Arguments;
+use crate::blocked_client::BlockedClient;
 use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
-use crate::client::Client;
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey, mono};
-use crate::{state, turn};
-use lockward_core::arguments::{Mistake, once, option};
+use crate::{state, transaction};
+use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Holder, Instant, Lock, Slots, Waiter};
 use std::ffi::{CStr, c_int};
 
@@ -32,9 +32,9 @@ impl Command for Info {
             return Ok(());
         };
         let (waiting, queue) = state::with(|state| {
-            let Some(line) = state.room.line(key.db(), key.bytes()) else { return (0, Vec::new()) };
-            let queue = state.room.queue(line).take(shown.unwrap_or(0)).cloned().collect();
-            (state.room.len(line), queue)
+            let Some(id) = state.queues.queue(key.db(), key.bytes()) else { return (0, Vec::new()) };
+            let queue = state.queues.waiters_in(id).take(shown.unwrap_or(0)).cloned().collect();
+            (state.queues.len(id), queue)
         });
         context.reply_map(if shown.is_some() { 4 } else { 3 });
         context.reply_bytes(b"slots");
@@ -58,8 +58,8 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>
     let mut shown = None;
     while let Some(name) = arguments.option() {
         match name {
-            option::WAITERS => once(&mut shown, arguments.count(0)?)?,
-            _ => return Err(Mistake::Syntax.into()),
+            option::WAITERS => set_once(&mut shown, arguments.count(0)?)?,
+            _ => return Err(ParseError::Syntax.into()),
         }
     }
     Ok((key, shown))
@@ -72,8 +72,8 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
     };
     let mut open = OpenKey::for_read(context, key);
     match open.content() {
-        Content::Foreign => {
-            turn::break_shadow(key, now);
+        Content::WrongType => {
+            transaction::break_shadow(key, now);
             Err(Error::WrongType)
         }
         Content::Lock(lock) => {
@@ -81,13 +81,13 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
             let all = holders.len() == lock.holders().len();
             drop(open);
             if !all {
-                turn::clear_away(context, key);
+                transaction::clear_away(context, key);
             }
             Ok(holders)
         }
         Content::Missing => Ok(state::with(|state| {
-            let shadow = state.shadows.get(key.db(), key.bytes());
-            shadow.map(holding).unwrap_or_default()
+            let dropped_lock = state.dropped_locks.get(key.db(), key.bytes());
+            dropped_lock.map(holding).unwrap_or_default()
         })),
     }
 }
@@ -107,18 +107,18 @@ fn reply_holder(context: Context, holder: &Holder, now: Instant) {
     context.reply_integer(now.since(holder.since).as_millis());
 }
 
-fn reply_waiter(context: Context, waiter: &Waiter<Client>, now: Instant) {
-    let ticket = &waiter.ticket;
+fn reply_waiter(context: Context, waiter: &Waiter<BlockedClient>, now: Instant) {
+    let wait_request = &waiter.wait_request;
     context.reply_map(5);
     context.reply_bytes(b"owner");
-    context.reply_bytes(&ticket.request.owner.to_bytes());
-    reply_slots(context, ticket.request.slots);
+    context.reply_bytes(&wait_request.request.owner.to_bytes());
+    reply_slots(context, wait_request.request.slots);
     context.reply_bytes(b"client-id");
-    context.reply_integer(ticket.handle.id);
+    context.reply_integer(wait_request.handle.id);
     context.reply_bytes(b"waited");
     context.reply_integer(now.since(waiter.since).as_millis());
     context.reply_bytes(b"wait-left");
-    match ticket.limit {
+    match wait_request.limit {
         Some(limit) => context.reply_integer(now.until(limit).as_millis()),
         None => context.reply_signed(-1),
     }

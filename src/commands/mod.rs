@@ -17,7 +17,7 @@ use crate::state;
 use std::ffi::CStr;
 
 /// The command that asks whether a write is allowed.
-pub const GATE: &CStr = gate::Gate::NAME;
+pub const GATE: &CStr = gate::WriteGate::NAME;
 
 /// Registers all commands. False when the server refuses one.
 pub fn register_all(context: Context) -> bool {
@@ -28,7 +28,7 @@ pub fn register_all(context: Context) -> bool {
         && register::<info::Info>(context, own_category)
         && register::<top::Top>(context, own_category)
         && register::<apply::Apply>(context, own_category)
-        && register::<gate::Gate>(context, own_category);
+        && register::<gate::WriteGate>(context, own_category);
     #[cfg(feature = "panic-probe")]
     let registered = registered && register::<panic::Panic>(context, own_category);
     registered
@@ -42,9 +42,9 @@ const LEASE: Argument = Argument::one_of(
 
 /// On whose word a command that changes locks is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum CommandSource {
     /// A client's, to this primary.
-    Client,
+    BlockedClient,
     /// The primary's of this replica.
     Primary,
     /// The AOF's, while the data is loaded.
@@ -58,7 +58,7 @@ enum Word {
 /// [`Error::ReadOnly`] when a client asks a replica to change a lock: the server lets that pass where replicas are not
 /// read-only, but no replica grants or frees a lock by itself.
 #[inline]
-fn word(context: Context) -> Result<Word, Error> {
+fn word(context: Context) -> Result<CommandSource, Error> {
     if Context::paused() {
         let flags = context.flags();
         if !flags.sent_by_primary() && !flags.loading() {
@@ -66,17 +66,17 @@ fn word(context: Context) -> Result<Word, Error> {
         }
     }
     if !state::with(|state| state.follows()) {
-        return Ok(Word::Client);
+        return Ok(CommandSource::BlockedClient);
     }
     let flags = context.flags();
     if flags.sent_by_primary() {
-        Ok(Word::Primary)
+        Ok(CommandSource::Primary)
     } else if flags.loading() {
-        Ok(Word::File)
+        Ok(CommandSource::File)
     } else if flags.replica() {
         Err(Error::ReadOnly)
     } else {
-        Ok(Word::Client)
+        Ok(CommandSource::BlockedClient)
     }
 }
 
@@ -84,7 +84,7 @@ fn word(context: Context) -> Result<Word, Error> {
 #[inline]
 fn only_clients(context: Context) -> Result<(), Error> {
     match word(context)? {
-        Word::Client => Ok(()),
-        Word::Primary | Word::File => Err(Error::ReadOnly),
+        CommandSource::BlockedClient => Ok(()),
+        CommandSource::Primary | CommandSource::File => Err(Error::ReadOnly),
     }
 }

@@ -7,7 +7,7 @@ use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::callbacks::probe;
 use crate::errors::Error;
 use crate::server::Context;
-use lockward_core::arguments::Mistake;
+use lockward_core::arguments::ParseError;
 use std::ffi::{CStr, c_int};
 
 pub struct Panic;
@@ -25,7 +25,7 @@ impl Command for Panic {
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let edge = arguments.text()?;
         if !probe::arm(edge) {
-            return Err(Mistake::Syntax.into());
+            return Err(ParseError::Syntax.into());
         }
         context.reply_simple(c"OK");
         Ok(())

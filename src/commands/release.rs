@@ -1,12 +1,12 @@
 //! LOCK.RELEASE key owner [HOLDS n | ALL] [TOKEN token]
 
-use super::{Word, word};
+use super::{CommandSource, word};
 use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
-use crate::{state, turn};
-use lockward_core::arguments::{Mistake, once, option};
+use crate::{state, transaction};
+use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{HoldsLeft, ReleaseRequest};
 use std::ffi::{CStr, c_int};
 
@@ -33,7 +33,7 @@ impl Command for Release {
         let (key, request) = parse(arguments)?;
         let mut claimed = None;
         let released = match word(context)? {
-            Word::Client => turn::on_lock(context, &key, |step| {
+            CommandSource::BlockedClient => transaction::run(context, &key, |step| {
                 let left = step.release(&request)?;
                 if left > 0
                     && request.left == HoldsLeft::Exactly(left)
@@ -44,7 +44,9 @@ impl Command for Release {
                 Ok(left)
             })?,
             // The primary has judged the lease, and told apart what else it did.
-            Word::Primary | Word::File => turn::on_lock(context, &key, |step| step.follow_release(&request))?,
+            CommandSource::Primary | CommandSource::File => {
+                transaction::run(context, &key, |step| step.apply_release(&request))?
+            }
         };
         let left = released?;
         if let Some(token) = claimed {
@@ -61,10 +63,10 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, ReleaseReques
     let (mut left, mut token) = (None, None);
     while let Some(name) = arguments.option() {
         match name {
-            option::HOLDS => once(&mut left, HoldsLeft::Exactly(arguments.holds(0)?))?,
-            option::ALL => once(&mut left, HoldsLeft::None)?,
-            option::TOKEN => once(&mut token, arguments.token()?)?,
-            _ => return Err(Mistake::Syntax.into()),
+            option::HOLDS => set_once(&mut left, HoldsLeft::Exactly(arguments.holds(0)?))?,
+            option::ALL => set_once(&mut left, HoldsLeft::None)?,
+            option::TOKEN => set_once(&mut token, arguments.token()?)?,
+            _ => return Err(ParseError::Syntax.into()),
         }
     }
     Ok((key, ReleaseRequest { owner, left: left.unwrap_or(HoldsLeft::OneLess), token }))

@@ -5,9 +5,9 @@ use crate::arguments::Arguments;
 use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, KeyName};
-use crate::{settings, state, turn};
+use crate::{settings, state, transaction};
 use lockward_core::RenewRequest;
-use lockward_core::arguments::{Mistake, once, option};
+use lockward_core::arguments::{ParseError, option, set_once};
 use std::ffi::{CStr, c_int};
 
 const NAME: &str = "lock.renew";
@@ -34,7 +34,7 @@ impl Command for Renew {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;
         only_clients(context)?;
-        let (token, holds) = turn::on_lock(context, &key, |step| {
+        let (token, holds) = transaction::run(context, &key, |step| {
             let renewed = step.renew(&request);
             renewed.map(|token| (token, step.lock.holder(&request.owner).map_or(0, |holder| holder.holds)))
         })??;
@@ -52,11 +52,11 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest)
     let (mut lease, mut token, mut holds) = (None, None, None);
     while let Some(name) = arguments.option() {
         match name {
-            option::PX => once(&mut lease, arguments.lease(1, NAME)?)?,
-            option::EX => once(&mut lease, arguments.lease(1_000, NAME)?)?,
-            option::TOKEN => once(&mut token, arguments.token()?)?,
-            option::HOLDS => once(&mut holds, arguments.holds(1)?)?,
-            _ => return Err(Mistake::Syntax.into()),
+            option::PX => set_once(&mut lease, arguments.lease(1, NAME)?)?,
+            option::EX => set_once(&mut lease, arguments.lease(1_000, NAME)?)?,
+            option::TOKEN => set_once(&mut token, arguments.token()?)?,
+            option::HOLDS => set_once(&mut holds, arguments.holds(1)?)?,
+            _ => return Err(ParseError::Syntax.into()),
         }
     }
     let lease = lease.unwrap_or_else(settings::default_lease);

@@ -6,7 +6,7 @@ use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
 use crate::server::{Context, OwnedName, mono};
 use crate::state;
-use lockward_core::arguments::{Mistake, once, option};
+use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Db, Instant};
 use std::cmp::Reverse;
 use std::ffi::{CStr, c_int};
@@ -32,8 +32,8 @@ impl Command for Top {
         let mut count = None;
         while let Some(name) = arguments.option() {
             match name {
-                option::COUNT => once(&mut count, arguments.count(1)?)?,
-                _ => return Err(Mistake::Syntax.into()),
+                option::COUNT => set_once(&mut count, arguments.count(1)?)?,
+                _ => return Err(ParseError::Syntax.into()),
             }
         }
         // From Redis 7.4 and Valkey 8 on, the server looks for each key that is opened in a transaction in the slot of
@@ -78,7 +78,7 @@ struct Contended {
 fn most_contended(db: Db, count: usize) -> Vec<Contended> {
     let mut all: Vec<Contended> = state::with(|state| {
         let contended = |(key, waiters, first_since)| Contended { key: Rc::clone(key), waiters, first_since };
-        state.room.contended(db).map(contended).collect()
+        state.queues.contended(db).map(contended).collect()
     });
     let order = |contended: &Contended| (Reverse(contended.waiters), contended.first_since);
     if count < all.len() {

@@ -64,11 +64,11 @@ impl Flags {
 
 /// Whether a write that no client asked for may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum WriteGate {
     /// It may.
     Open,
     /// Not now: a client's write would be refused too.
-    Shut,
+    Refused,
     /// This node does not serve the key.
     NotServed,
     /// No node serves anything now: the cluster is down.
@@ -274,29 +274,29 @@ impl Context {
     /// Asked by a command of our own, `gate`, which counts as a write and does nothing, in the mode for scripts, in
     /// which the server checks what it checks for clients: the slot last, so where something else shuts the gate, the
     /// slot is asked for by itself.
-    pub fn write_gate(self, gate: &CStr, name: &KeyName<'_>) -> Gate {
+    pub fn write_gate(self, gate: &CStr, name: &KeyName<'_>) -> WriteGate {
         match self.ask(gate, c"SEs", name) {
-            Gate::Shut => match self.slot_gate(gate, name) {
-                Gate::Open | Gate::Shut => Gate::Shut,
-                not_here @ (Gate::NotServed | Gate::Down) => not_here,
+            WriteGate::Refused => match self.slot_gate(gate, name) {
+                WriteGate::Open | WriteGate::Refused => WriteGate::Refused,
+                not_here @ (WriteGate::NotServed | WriteGate::Down) => not_here,
             },
-            answer @ (Gate::Open | Gate::NotServed | Gate::Down) => answer,
+            answer @ (WriteGate::Open | WriteGate::NotServed | WriteGate::Down) => answer,
         }
     }
 
     /// Whether this node of a cluster serves `name` now, be it allowed to write or not.
-    pub fn slot_gate(self, gate: &CStr, name: &KeyName<'_>) -> Gate {
+    pub fn slot_gate(self, gate: &CStr, name: &KeyName<'_>) -> WriteGate {
         self.ask(gate, c"Es", name)
     }
 
-    fn ask(self, gate: &CStr, mode: &CStr, name: &KeyName<'_>) -> Gate {
+    fn ask(self, gate: &CStr, mode: &CStr, name: &KeyName<'_>) -> WriteGate {
         // SAFETY:
         // - the modes name a string of the server's, and this follows;
         // - the reply is freed once, after its text has been looked at.
         unsafe {
             let reply = api!(RedisModule_Call(self.raw, gate.as_ptr(), mode.as_ptr(), name.as_ptr()));
             if reply.is_null() {
-                return Gate::Shut;
+                return WriteGate::Refused;
             }
             let gate = if api!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as c_int {
                 let mut len = 0;
@@ -304,7 +304,7 @@ impl Context {
                 let text = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
                 refusal(text)
             } else {
-                Gate::Open
+                WriteGate::Open
             };
             api!(RedisModule_FreeCallReply(reply));
             gate
@@ -313,16 +313,16 @@ impl Context {
 }
 
 /// Why the server refuses the write. The text is that of `RM_Call`.
-fn refusal(text: &[u8]) -> Gate {
+fn refusal(text: &[u8]) -> WriteGate {
     const ELSEWHERE: &[u8] = b"non local key";
     const DOWN: &[u8] = b"the cluster is down";
     let says = |what: &[u8]| text.windows(what.len()).any(|part| part == what);
     if says(ELSEWHERE) {
-        Gate::NotServed
+        WriteGate::NotServed
     } else if says(DOWN) {
-        Gate::Down
+        WriteGate::Down
     } else {
-        Gate::Shut
+        WriteGate::Refused
     }
 }
 

@@ -43,7 +43,7 @@ const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
 ];
 
 /// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
-pub fn nobody_listens() -> bool {
+pub fn skip_replication() -> bool {
     NOBODY_LISTENS.iter().all(|(section, fields)| {
         let section = Section::new(section);
         fields.iter().all(|field| section.number(field) == Some(0))
@@ -53,9 +53,9 @@ pub fn nobody_listens() -> bool {
 /// Counts of the server that only grow, until CONFIG RESETSTAT sets all of them back. One might have grown beyond where
 /// it was before anybody looks, but hardly all.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Growing([u64; 3]);
+pub struct MonotonicStats([u64; 3]);
 
-impl Growing {
+impl MonotonicStats {
     const FIELDS: [&CStr; 3] =
         [c"total_connections_received", c"total_commands_processed", c"total_net_input_bytes"];
 

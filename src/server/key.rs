@@ -1,6 +1,6 @@
 //! A key opened for writing, and the lock in it.
 
-use super::{Context, KeyName, values};
+use super::{Context, KeyName, lock_allocation};
 use lockward_core::{Db, Lock, WallTime};
 use redis_module::raw;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ pub fn set_lock_type(lock_type: *mut raw::RedisModuleType) {
 
 /// The key holds something that is not a lock.
 #[derive(Debug)]
-pub struct Foreign;
+pub struct WrongType;
 
 /// What an open key holds.
 pub enum Content<'a> {
@@ -32,7 +32,7 @@ pub enum Content<'a> {
     /// A lock.
     Lock(&'a mut Lock),
     /// Something that is not a lock.
-    Foreign,
+    WrongType,
 }
 
 /// A key that stands open until this is dropped. Opening a key for writing makes the server drop it first if its TTL
@@ -87,17 +87,17 @@ impl<'a> OpenKey<'a> {
         // SAFETY: the key is open.
         let of_type = unsafe { api!(RedisModule_ModuleTypeGetType(self.key)) };
         if of_type.is_null() || of_type != LOCK_TYPE.load(Ordering::Relaxed) {
-            return Content::Foreign;
+            return Content::WrongType;
         }
         // SAFETY: the key is open.
         self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)) }.cast();
         // SAFETY:
-        // - a value of our type was made by `values::give`, in `create` or in the type's load callback;
+        // - a value of our type was made by `lock_allocation::give`, in `create` or in the type's load callback;
         // - it lives as long as the key does, and `self` is borrowed while the reference is used;
         // - all runs under the server's lock, and the key is open once.
         match unsafe { self.value.as_mut() } {
             Some(lock) => Content::Lock(lock),
-            None => Content::Foreign,
+            None => Content::WrongType,
         }
     }
 
@@ -105,16 +105,16 @@ impl<'a> OpenKey<'a> {
     #[inline(always)]
     pub fn create(&mut self, lock: Box<Lock>) {
         if lock.is_free() {
-            return values::keep(lock);
+            return lock_allocation::keep(lock);
         }
         let expires_at = lock.expires_at();
-        let value = values::give(lock);
+        let value = lock_allocation::give(lock);
         let of_type = LOCK_TYPE.load(Ordering::Relaxed);
         // SAFETY: the key is open for writing; the value belongs to the server from here on.
         let stored = unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, value.cast())) };
         if stored != raw::REDISMODULE_OK as c_int {
             // SAFETY: refused, so it is still ours.
-            return unsafe { values::free(value) };
+            return unsafe { lock_allocation::free(value) };
         }
         self.expire_at(expires_at);
     }
@@ -124,7 +124,7 @@ impl<'a> OpenKey<'a> {
     /// where the same changes are heard.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
-            None => values::deleting(self.value, || {
+            None => lock_allocation::deleting(self.value, || {
                 // SAFETY: the key is open for writing.
                 unsafe { api!(RedisModule_DeleteKey(self.key)) };
             }),

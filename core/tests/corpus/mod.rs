@@ -1,7 +1,7 @@
 //! What must hold for any input: judged by the fuzz targets in `proof/fuzz/`, and for their corpus by `tests/fuzzed.rs`.
 
-use lockward_core::arguments::{Arguments, Mistake, OptionName};
-use lockward_core::encoding::{self, Heard};
+use lockward_core::arguments::{Arguments, OptionName, ParseError};
+use lockward_core::encoding::{self, Origin};
 use lockward_core::{Holder, Instant, Lock, Now, Owner, WallTime};
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ const fn now(mono: i64, wall: i64) -> Now {
 pub fn encoding(input: &[u8]) {
     let payload = [&[encoding::VERSION], input].concat();
     for now in TIMES {
-        for heard in [Heard::Live, Heard::Loaded] {
+        for heard in [Origin::Live, Origin::Loaded] {
             for input in [input, &payload] {
                 changes(input, heard, now);
                 stored(input, heard, now);
@@ -31,7 +31,7 @@ pub fn encoding(input: &[u8]) {
     }
 }
 
-fn changes(input: &[u8], heard: Heard, now: Now) {
+fn changes(input: &[u8], heard: Origin, now: Now) {
     let Ok(changes) = encoding::decode(input, heard, now) else { return };
     let (mut lock, mut told_on) = (Lock::new(), Vec::new());
     for change in changes {
@@ -42,7 +42,7 @@ fn changes(input: &[u8], heard: Heard, now: Now) {
     assert!(encoding::decode(&told_on, heard, now).is_ok(), "what was heard can be told on: {told_on:x?}");
 }
 
-fn stored(input: &[u8], heard: Heard, now: Now) {
+fn stored(input: &[u8], heard: Origin, now: Now) {
     let Ok(lock) = encoding::decode_lock(input, heard, now) else { return };
     assert!(!lock.is_free());
     assert_sound(&lock);
@@ -122,7 +122,7 @@ fn as_written(text: &[u8]) -> Option<i64> {
 }
 
 fn judge<T>(
-    read: Result<T, Mistake>,
+    read: Result<T, ParseError>,
     number: Option<i64>,
     of: impl FnOnce(T) -> i64,
     range: RangeInclusive<i64>,

@@ -51,7 +51,7 @@
 mod node;
 mod world;
 
-pub use node::{Message, Node, Rules, Tokens};
+pub use node::{Node, Replicated, Rules, Tokens};
 pub use world::{
     Action, Budget, EXCLUSION, Grants, HOLDS_BACK, Happened, NOBODY_ELSE, OldPrimary, Owner, State,
     TENURE_BACK, TOKENS, TokenPromise, World,

@@ -1,13 +1,13 @@
 //! One server: what core stores for one lock, and around it what the module does with it.
 //!
 //! A node's state is plain and can be hashed. Wait queues are kept as the owners in line and stood in a
-//! [`WaitingRoom`] for each step; the lock, the tokens and the quarantine are core's own values.
+//! [`WaitQueues`] for each step; the lock, the tokens and the quarantine are core's own values.
 
-use lockward_core::encoding::{self, Heard, Told};
+use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Change, Db, Effects, FencingToken, Grant, HoldsLeft, Instant, Lock, Now,
-    Outcome, Owner, Propagation, Quarantine, Refusal, ReleaseRequest, RenewRequest, Seen, Slots, Span, Step,
-    Tally, Ticket, TokenSource, WaitingRoom, WallTime,
+    AcquireRequest, Acquired, Change, Counters, Db, Decision, Effects, FencingToken, Grant, HoldsLeft,
+    Instant, Lock, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest,
+    RenewRequest, Slots, Span, TokenSource, WaitQueues, WaitRequest, WallTime,
 };
 use std::mem;
 
@@ -29,7 +29,7 @@ fn owner(number: usize) -> Owner {
 
 /// What the primary sends to its replica, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Message {
+pub enum Replicated {
     /// LOCK._APPLY with this payload.
     Apply(Vec<u8>),
     /// A LOCK.RELEASE as it was given: owner, holds to be left if named, token.
@@ -47,7 +47,7 @@ pub struct Node {
     /// whether it was told so.
     pub shadowed: bool,
     /// Whether the replica is yet to be told of the shadow.
-    pub untold: bool,
+    pub unreplicated: bool,
     /// The owners in line, next to be served first.
     pub queue: Vec<usize>,
     /// Where tokens come from.
@@ -55,7 +55,7 @@ pub struct Node {
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
     /// What it has seen of the lock in this quarantine.
-    pub seen: Seen,
+    pub seen: QuarantineMemory,
     /// By how many ticks the wall clock is ahead.
     pub wall_ahead: i64,
     /// The zero of its monotonic clock, in ticks: another on each server.
@@ -69,7 +69,7 @@ pub(crate) struct Done<R> {
     /// Waiters that were granted the lock.
     pub(crate) woken: Vec<(usize, Grant)>,
     /// What the replica is to hear.
-    pub(crate) sent: Option<Message>,
+    pub(crate) sent: Option<Replicated>,
 }
 
 /// What all servers and owners of a world go by.
@@ -101,11 +101,11 @@ impl Node {
         Self {
             lock: Lock::new(),
             shadowed: false,
-            untold: false,
+            unreplicated: false,
             queue: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(began, span(rules.quarantine)),
-            seen: Seen::default(),
+            seen: QuarantineMemory::default(),
             wall_ahead,
             mono_ahead,
         }
@@ -134,52 +134,56 @@ impl Node {
         &mut self,
         tick: u64,
         rules: &Rules,
-        release: Option<Message>,
-        decide: impl FnOnce(&mut Step<'_, usize>) -> R,
+        release: Option<Replicated>,
+        decide: impl FnOnce(&mut Decision<'_, usize>) -> R,
     ) -> Done<R> {
         let mut now = self.now(tick);
         if rules.tokens == Tokens::FromOne {
             now.wall = WallTime::EPOCH;
         }
-        let mut room = WaitingRoom::new();
+        let mut queues = WaitQueues::new();
         for waiter in &self.queue {
-            let ticket = Ticket { request: acquire(*waiter, rules, 1), limit: None, handle: *waiter };
-            room.join(DB, KEY, ticket, now.mono);
+            let wait_request =
+                WaitRequest { request: acquire(*waiter, rules, 1), limit: None, handle: *waiter };
+            queues.join(DB, KEY, wait_request, now.mono);
         }
         if !self.quarantine.in_force(now) {
-            self.seen = Seen::default();
+            self.seen = QuarantineMemory::default();
         }
         let mut effects = Effects::default();
-        let line = room.line(DB, KEY);
-        let mut step = Step {
+        let queue = queues.queue(DB, KEY);
+        let mut step = Decision {
             lock: &mut self.lock,
-            line,
-            room: &mut room,
+            queue,
+            queues: &mut queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
             seen: self.seen,
             effects: &mut effects,
-            tally: &mut Tally::default(),
+            counters: &mut Counters::default(),
             now,
         };
         let answer = decide(&mut step);
-        self.queue =
-            line.into_iter().flat_map(|line| room.queue(line)).map(|waiter| waiter.ticket.handle).collect();
+        self.queue = queue
+            .into_iter()
+            .flat_map(|queue| queues.waiters_in(queue))
+            .map(|waiter| waiter.wait_request.handle)
+            .collect();
         if self.quarantine.in_force(now) {
-            self.seen = self.seen.and(effects.seen());
+            self.seen = self.seen.merge(effects.seen());
         }
         if effects.changed() && self.shadowed {
-            effects.make_whole(&self.lock, now);
+            effects.replicate_whole_lock(&self.lock, now);
             self.shadowed = false;
-            self.untold = false;
+            self.unreplicated = false;
         }
         let sent = match effects.propagation() {
             Propagation::Nothing => None,
             Propagation::Verbatim => release,
-            Propagation::Changes(payload) => Some(Message::Apply(payload.to_vec())),
+            Propagation::Changes(payload) => Some(Replicated::Apply(payload.to_vec())),
         };
-        let woken = effects.wakes.drain(..).filter_map(|wake| match wake.outcome {
-            Outcome::Granted(grant) => Some((wake.waiter.ticket.handle, grant)),
+        let woken = effects.completions.drain(..).filter_map(|wake| match wake.outcome {
+            Outcome::Granted(grant) => Some((wake.waiter.wait_request.handle, grant)),
             Outcome::NotAcquired
             | Outcome::Refused(_)
             | Outcome::Superseded
@@ -236,22 +240,23 @@ impl Node {
     ) -> Done<Result<u32, Refusal>> {
         let left = rules.names_holds.then_some(left);
         let request = release(who, left, token);
-        let message = Message::Release(who, left, token);
+        let message = Replicated::Release(who, left, token);
         self.on_lock(tick, rules, Some(message), |step| step.release(&request))
     }
 
     /// The timer.
-    pub(crate) fn look_again(&mut self, tick: u64, rules: &Rules) -> Done<()> {
-        self.on_lock(tick, rules, None, |step| step.look_again())
+    pub(crate) fn recheck(&mut self, tick: u64, rules: &Rules) -> Done<()> {
+        self.on_lock(tick, rules, None, |step| step.recheck())
     }
 
     /// What a replica does with what it hears.
-    pub(crate) fn hear(&mut self, tick: u64, rules: &Rules, message: &Message) {
+    pub(crate) fn hear(&mut self, tick: u64, rules: &Rules, message: &Replicated) {
         let now = self.now(tick);
         match message {
-            Message::Apply(payload) => {
-                match encoding::hear(payload, Heard::Live, now).expect("a primary sends payloads") {
-                    Told::Changes(changes) => {
+            Replicated::Apply(payload) => {
+                match encoding::decode_message(payload, Origin::Live, now).expect("a primary sends payloads")
+                {
+                    Message::Changes(changes) => {
                         if mem::take(&mut self.shadowed) {
                             self.lock = Lock::new();
                         }
@@ -262,33 +267,33 @@ impl Node {
                             self.lock.apply(change, now);
                         }
                     }
-                    Told::Shadow(shadow) => {
-                        self.shadowed = shadow.is_some();
-                        self.lock = shadow.unwrap_or_default();
+                    Message::Shadow(dropped_lock) => {
+                        self.shadowed = dropped_lock.is_some();
+                        self.lock = dropped_lock.unwrap_or_default();
                     }
                 }
             }
-            Message::Release(who, left, token) => {
+            Replicated::Release(who, left, token) => {
                 let request = release(*who, *left, *token);
-                let follow = |step: &mut Step<'_, usize>| step.follow_release(&request).is_ok();
+                let follow = |step: &mut Decision<'_, usize>| step.apply_release(&request).is_ok();
                 self.on_lock(tick, rules, None, follow);
             }
-            Message::Delete => self.lock = Lock::new(),
+            Replicated::Delete => self.lock = Lock::new(),
         }
     }
 
     /// What the replica is told of a shadow, once the server has deleted the key.
-    pub(crate) fn tell_of_shadow(&mut self, tick: u64) -> Option<Message> {
-        mem::take(&mut self.untold).then(|| {
+    pub(crate) fn tell_of_shadow(&mut self, tick: u64) -> Option<Replicated> {
+        mem::take(&mut self.unreplicated).then(|| {
             let mut payload = Vec::new();
             encoding::append_shadow(&mut payload, Some(&self.lock), self.now(tick));
-            Message::Apply(payload)
+            Replicated::Apply(payload)
         })
     }
 
     /// The replica is promoted.
     pub(crate) fn promote(&mut self, tick: u64) {
-        self.seen = Seen::default();
+        self.seen = QuarantineMemory::default();
         self.quarantine.restart(self.now(tick).mono);
     }
 
@@ -305,7 +310,7 @@ impl Node {
     pub(crate) fn load(&mut self, tick: u64, file: &[u8]) {
         if !file.is_empty() {
             let now = self.now(tick);
-            self.lock = encoding::decode_lock(file, Heard::Loaded, now).expect("a server writes payloads");
+            self.lock = encoding::decode_lock(file, Origin::Loaded, now).expect("a server writes payloads");
             self.lock.holders().for_each(|holder| self.tokens.observe(holder.token));
         }
         self.quarantine.loaded(self.now(tick).mono);

@@ -1,6 +1,6 @@
 //! The world: servers, the link between them, owners, time, and all that may happen next.
 
-use crate::node::{Done, Message, Node, Rules, span};
+use crate::node::{Done, Node, Replicated, Rules, span};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Quarantine};
 use stateright::{Model, Property};
 
@@ -140,7 +140,7 @@ pub struct State {
     /// Since when the first primary has been cut off.
     pub cut: Option<u64>,
     /// What the primary has sent and the replica not heard.
-    pub link: Vec<Message>,
+    pub link: Vec<Replicated>,
     /// The primary's file.
     pub file: Option<Vec<u8>>,
     /// The owners.
@@ -188,7 +188,7 @@ pub enum Action {
     /// The primary drops the key before the lease is over.
     Drop,
     /// The wall clock of this server steps by so many ticks.
-    Step(usize, i64),
+    Decision(usize, i64),
     /// The primary writes its file.
     Save,
     /// The primary crashes and starts from its file.
@@ -271,7 +271,7 @@ impl World {
         node == state.primary || (node == 0 && self.old_primary != OldPrimary::Gone)
     }
 
-    fn send(state: &mut State, node: usize, message: Option<Message>) {
+    fn send(state: &mut State, node: usize, message: Option<Replicated>) {
         if node == 0 && state.nodes.len() == 2 && state.primary == 0 && state.cut.is_none() {
             state.link.extend(message);
         }
@@ -388,7 +388,7 @@ impl World {
             Self::send(state, node, told);
             if !state.nodes[node].queue.is_empty() && self.takes_writes(state, node) {
                 let before = state.nodes[node].clone();
-                let done = state.nodes[node].look_again(state.tick, &self.rules);
+                let done = state.nodes[node].recheck(state.tick, &self.rules);
                 self.carry_out(state, node, &before, done);
             }
         }
@@ -407,7 +407,7 @@ impl World {
             let lock = state.nodes[0].save(state.tick);
             state.nodes[1].lock = Lock::new();
             state.nodes[1].shadowed = false;
-            state.link.extend(Some(Message::Apply(lock)).filter(|_| !state.nodes[0].lock.is_free()));
+            state.link.extend(Some(Replicated::Apply(lock)).filter(|_| !state.nodes[0].lock.is_free()));
         }
         if state.primary_has_forgotten() {
             state.note(if file.is_some() { Happened::ReloadedStale } else { Happened::CrashedHeld });
@@ -510,7 +510,7 @@ impl Model for World {
             actions.push(Action::Drop);
         }
         if budget.steps > 0 {
-            let steps = |node| self.steps.iter().map(move |by| Action::Step(node, *by));
+            let steps = |node| self.steps.iter().map(move |by| Action::Decision(node, *by));
             actions.extend((0..state.nodes.len()).flat_map(steps));
         }
         if budget.saves > 0 {
@@ -562,10 +562,10 @@ impl Model for World {
                 state.budget.drops -= 1;
                 let primary = state.primary;
                 state.nodes[primary].shadowed = true;
-                state.nodes[primary].untold = true;
-                Self::send(&mut state, primary, Some(Message::Delete));
+                state.nodes[primary].unreplicated = true;
+                Self::send(&mut state, primary, Some(Replicated::Delete));
             }
-            Action::Step(node, by) => {
+            Action::Decision(node, by) => {
                 state.budget.steps -= 1;
                 state.nodes[node].wall_ahead += by;
             }

@@ -2,20 +2,20 @@
 
 use crate::callbacks::events;
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey, now, values};
-use crate::state::{self, Acting};
-use lockward_core::encoding::{self, Heard, Told};
+use crate::server::{Content, Context, KeyName, OpenKey, lock_allocation, now};
+use crate::state::{self, OwnWrite};
+use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{Change, Event, Lock, Now, event_of};
 
 /// Applies what `payload` tells to the lock in `name`, all or none, and passes it on to our own replicas and AOF.
 ///
 /// # Errors
 /// [`Error::Payload`] or [`Error::WrongType`]; then nothing has changed.
-pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard) -> Result<(), Error> {
+pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Origin) -> Result<(), Error> {
     let now = now();
-    match encoding::hear(payload, heard, now).map_err(|_| Error::Payload)? {
-        Told::Changes(changes) => change(context, name, changes, heard, now)?,
-        Told::Shadow(shadow) => keep(name, shadow),
+    match encoding::decode_message(payload, heard, now).map_err(|_| Error::Payload)? {
+        Message::Changes(changes) => change(context, name, changes, heard, now)?,
+        Message::Shadow(dropped_lock) => keep(name, dropped_lock),
     }
     context.replicate_verbatim();
     Ok(())
@@ -23,15 +23,15 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Heard)
 
 /// The key is left alone: it is missing here too, or is deleted by what the primary sends next (an eviction is told of
 /// before its DEL), or something else stands in its place.
-fn keep(name: &KeyName<'_>, shadow: Option<Lock>) {
+fn keep(name: &KeyName<'_>, dropped_lock: Option<Lock>) {
     events::see_new_keys();
-    state::with(|state| match shadow {
+    state::with(|state| match dropped_lock {
         Some(lock) => {
             lock.holders().for_each(|holder| state.tokens.observe(holder.token));
-            state.shadows.put(name.db(), name.bytes(), lock);
+            state.dropped_locks.put(name.db(), name.bytes(), lock);
         }
         None => {
-            state.shadows.take(name.db(), name.bytes());
+            state.dropped_locks.take(name.db(), name.bytes());
         }
     });
 }
@@ -40,15 +40,15 @@ fn change(
     context: Context,
     name: &KeyName<'_>,
     changes: Vec<Change>,
-    heard: Heard,
+    heard: Origin,
     now: Now,
 ) -> Result<(), Error> {
     let mut key = OpenKey::for_write(context, name);
-    let _acting = Acting::begin();
+    let _acting = OwnWrite::begin();
     // What changes a lock that has a shadow is the whole of it.
-    state::with(|state| state.shadows.take(name.db(), name.bytes()));
+    state::with(|state| state.dropped_locks.take(name.db(), name.bytes()));
     let events = match key.content() {
-        Content::Foreign => return Err(Error::WrongType),
+        Content::WrongType => return Err(Error::WrongType),
         Content::Lock(lock) => {
             let before = lock.expires_at();
             let events = apply_to(lock, changes, now);
@@ -57,7 +57,7 @@ fn change(
             events
         }
         Content::Missing => {
-            let mut lock = values::spare();
+            let mut lock = lock_allocation::spare();
             let events = apply_to(&mut lock, changes, now);
             key.create(lock);
             events
@@ -65,7 +65,7 @@ fn change(
     };
     drop(key);
     context.signal_modified(name);
-    if heard == Heard::Live {
+    if heard == Origin::Live {
         events.into_iter().for_each(|event| context.notify(event, name));
     }
     Ok(())

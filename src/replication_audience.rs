@@ -20,12 +20,12 @@
 
 /// Whether anybody may hear what changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listeners {
+pub struct ReplicationAudience {
     none: bool,
     can_be_known: bool,
 }
 
-impl Listeners {
+impl ReplicationAudience {
     /// There may be some. Whether that can change depends on the server.
     pub const fn new(can_be_known: bool) -> Self {
         Self { none: false, can_be_known }

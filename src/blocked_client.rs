@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 /// A client that the server holds blocked for us. Known by its handle: two are the same when their handles are.
 #[derive(Clone, Copy, Debug)]
-pub struct Client {
+pub struct BlockedClient {
     handle: NonNull<RedisModuleBlockedClient>,
     /// The client's id, for LOCK.INFO.
     pub id: u64,
@@ -17,7 +17,7 @@ pub struct Client {
     pub socket: Option<Socket>,
 }
 
-impl Client {
+impl BlockedClient {
     /// The client behind `handle`.
     pub const fn new(
         handle: NonNull<RedisModuleBlockedClient>,
@@ -39,15 +39,15 @@ impl Client {
     }
 }
 
-impl PartialEq for Client {
+impl PartialEq for BlockedClient {
     fn eq(&self, other: &Self) -> bool {
         self.handle == other.handle
     }
 }
 
-impl Eq for Client {}
+impl Eq for BlockedClient {}
 
-impl Hash for Client {
+impl Hash for BlockedClient {
     fn hash<S: Hasher>(&self, state: &mut S) {
         self.handle.hash(state);
     }

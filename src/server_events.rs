@@ -4,11 +4,15 @@
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
 use crate::callbacks::{events, next_command, timer};
-use crate::server::{Content, Context, KeyName, OpenKey, OwnedName, global_flags, latest_wall, mono, values};
+use crate::server::{
+    Content, Context, KeyName, OpenKey, OwnedName, global_flags, latest_wall, lock_allocation, mono,
+};
 use crate::state::{self, Loading, State, Unlinked};
 use crate::statistics::count;
-use crate::turn;
-use lockward_core::{Db, FencingToken, LONGEST_PATROLLED, LineId, Lock, Seen, Shadows, Span};
+use crate::transaction;
+use lockward_core::{
+    Db, DroppedLocks, FencingToken, LONGEST_PATROLLED, Lock, QuarantineMemory, QueueId, Span,
+};
 
 /// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
 /// it is served from what is there then.
@@ -28,7 +32,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
             state.unlinked = Some(Unlinked {
                 name: OwnedName::new(name.db(), name.bytes()),
                 lock: lock.clone(),
-                freed: values::freed(),
+                freed: lock_allocation::freed(),
                 may_be_evicted,
             });
         } else {
@@ -36,14 +40,14 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
             // As where the module ends a lease: that tenure may come back, nothing older.
             let token = lock.holders().map(|holder| holder.token).max();
             let ended = token.and_then(FencingToken::before);
-            state.note(name, Seen { ended, ..Seen::default() }, now);
+            state.note(name, QuarantineMemory { ended, ..QuarantineMemory::default() }, now);
         }
-        if held || state.line(name).is_some() || !state.seen.is_empty() {
+        if held || state.queue(name).is_some() || !state.seen.is_empty() {
             state.look_at_lock(name, now);
         }
         // In time: the server sends these events after the key is gone.
         if may_be_evicted || (held && ttl_has_passed(lock)) {
-            events::see_why_keys_go();
+            events::subscribe_expired_evicted();
         }
         if may_be_evicted {
             next_command::see();
@@ -58,7 +62,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// A client.
-    Client,
+    TopLevel,
     /// A script or another module, within something else.
     Inner,
     /// One of these: Redis 7.0 does not tell.
@@ -75,7 +79,7 @@ pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
         Caller::Inner => {}
-        Caller::Client => state::with(|state| state.note_unlinked(now)),
+        Caller::TopLevel => state::with(|state| state.note_unlinked(now)),
         Caller::Unknown => {
             let Some(gone) = state::with(|state| state.unlinked.take()) else { return };
             let context = timer::lasting();
@@ -125,25 +129,25 @@ fn ttl_has_passed(lock: &Lock) -> bool {
 /// The server has evicted a key: a tenure in it is kept. Where a command unlinked the lock, and what is evicted is something
 /// later of the same name, [`command_begins`] has settled that by now.
 ///
-/// Replicas and the AOF are told at once, before the server's own DEL: in the next turn of the event loop it may be too
+/// Replicas and the AOF are told at set_once, before the server's own DEL: in the next turn of the event loop it may be too
 /// late, as a failover or a shutdown lets nobody write.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
     if keep(name, Cause::Eviction, |gone| gone.may_be_evicted) {
-        turn::tell_of_shadow(context, name);
+        transaction::tell_of_shadow(context, name);
     }
 }
 
 /// A key has come to be where none was: one in the place of a shadow breaks that, and one in the place of the last lock that was
 /// unlinked shows that a command has ended that.
 pub fn new_key(name: &KeyName<'_>) {
-    if state::acting() {
+    if state::own_write() {
         return;
     }
     state::with(|state| {
         if state.unlinked.is_some() {
             state.note_unlinked_as(name, mono());
         }
-        if !state.follows() && state.shadows.get(name.db(), name.bytes()).is_some() {
+        if !state.follows() && state.dropped_locks.get(name.db(), name.bytes()).is_some() {
             let now = mono();
             state.break_shadow(name, now);
             state.look_at_lock(name, now);
@@ -171,7 +175,7 @@ enum Cause {
 }
 
 fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> bool) -> bool {
-    if state::acting() {
+    if state::own_write() {
         return false;
     }
     let now = mono();
@@ -180,10 +184,10 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
         if let Some(gone) = state.unlinked.take_if(dropped) {
             let (db, key) = (name.db(), name.bytes());
             let left = gone.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));
-            state.shadows.keep(db, key, gone.lock);
+            state.dropped_locks.keep(db, key, gone.lock);
             match cause {
                 Cause::Eviction => {
-                    state.shadows.told(db, key);
+                    state.dropped_locks.told(db, key);
                     count(&mut state.statistics.kept_from_eviction);
                 }
                 // A clock that runs a little fast is a few milliseconds ahead when a lease ends.
@@ -207,41 +211,41 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
 /// A database, or all of them, has been flushed: its locks are broken, those dropped early too.
 pub fn flushed(db: Option<Db>) {
     let now = mono();
-    look_again(|state| {
+    recheck(|state| {
         let matters = !state.follows() && state.quarantine.ends(now).is_some();
         if let Some(last) = state.tokens.last().filter(|_| matters) {
             state.flushed.insert(db, last);
         }
-        state.shadows.flush(db);
-        db.map_or_else(|| state.room.lines().collect(), |db| state.room.lines_of(db).collect())
+        state.dropped_locks.flush(db);
+        db.map_or_else(|| state.queues.queues().collect(), |db| state.queues.queues_of(db).collect())
     });
 }
 
 /// Two databases have been swapped. Who waits, waits on for the same key of the same database.
 pub fn swapped(one: Db, other: Db) {
     let swapped = |db: Db| db.swapped(one, other);
-    look_again(|state| {
+    recheck(|state| {
         state.seen = state.seen.drain().map(|((db, key), seen)| ((swapped(db), key), seen)).collect();
         state.flushed = state.flushed.drain().map(|(db, token)| (db.map(swapped), token)).collect();
-        state.shadows.swap(one, other);
+        state.dropped_locks.swap(one, other);
         state.pending.swap(one, other);
         for (db, _) in state.to_put_back.iter_mut().chain(&mut state.carriers) {
             *db = swapped(*db);
         }
-        state.room.lines_of(one).chain(state.room.lines_of(other)).collect()
+        state.queues.queues_of(one).chain(state.queues.queues_of(other)).collect()
     });
 }
 
 /// The quarantine has been given another length: it may be over, or have begun anew.
 pub fn quarantine_changed() {
-    look_again(|state| state.room.lines().collect());
+    recheck(|state| state.queues.queues().collect());
 }
 
-fn look_again(lines: impl FnOnce(&mut State) -> Vec<LineId>) {
+fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     let now = mono();
     state::with(|state| {
-        let lines = lines(state);
-        state.look_at(&lines, now);
+        let queues = queues(state);
+        state.look_at(&queues, now);
     });
 }
 
@@ -252,14 +256,14 @@ pub fn became_replica() {
     events::see_loads_beside();
     let now = mono();
     state::with(|state| {
-        state.listeners.may_come();
+        state.replication_audience.may_come();
         state.replica = true;
-        state.shadows.drop_untold();
+        state.dropped_locks.drop_untold();
         state.to_put_back.clear();
         state.pending.drop_undelivered();
         state.unlinked = None;
         state.forget_seen();
-        let left: Vec<LineId> = state.room.lines().collect();
+        let left: Vec<QueueId> = state.queues.queues().collect();
         state.look_at(&left, now);
     });
 }
@@ -268,7 +272,7 @@ pub fn became_replica() {
 pub fn became_primary() {
     let now = mono();
     state::with(|state| {
-        state.listeners.may_come();
+        state.replication_audience.may_come();
         state.replica = false;
         state.forget_seen();
         state.quarantine.restart(now);
@@ -277,14 +281,14 @@ pub fn became_primary() {
 
 /// A replica begins to load a data set beside the one it has, and to serve that meanwhile.
 pub fn loading_beside_begins() {
-    state::with(|state| state.loaded_beside = Some(Shadows::new()));
+    state::with(|state| state.loaded_beside = Some(DroppedLocks::new()));
 }
 
 /// The new data set takes the place of the old; or it has been given up.
 pub fn loading_beside_ends(loaded: bool) {
     state::with(|state| {
-        if let Some(shadows) = state.loaded_beside.take().filter(|_| loaded) {
-            state.shadows = shadows;
+        if let Some(dropped_locks) = state.loaded_beside.take().filter(|_| loaded) {
+            state.dropped_locks = dropped_locks;
         }
     });
 }
@@ -292,13 +296,13 @@ pub fn loading_beside_ends(loaded: bool) {
 /// The server has forked, begins a snapshot, or has got other settings: from now on a replica or an AOF may hear what
 /// changes.
 pub fn listeners_may_come() {
-    state::with(|state| state.listeners.may_come());
+    state::with(|state| state.replication_audience.may_come());
 }
 
 /// The server begins to load its data.
 pub fn loading_begins(from: Loading) {
     state::with(|state| {
-        state.listeners.may_come();
+        state.replication_audience.may_come();
         state.loading = from;
     });
 }
@@ -306,10 +310,10 @@ pub fn loading_begins(from: Loading) {
 /// The server has loaded its data, or failed to.
 pub fn loading_ends() {
     let now = mono();
-    look_again(|state| {
-        state.listeners.may_come();
+    recheck(|state| {
+        state.replication_audience.may_come();
         state.loading = Loading::No;
         state.quarantine.loaded(now);
-        state.room.lines().collect()
+        state.queues.queues().collect()
     });
 }

@@ -8,7 +8,7 @@ use crate::units::Instant;
 /// A tenure that has begun (`acquired`, `restored`) has ended in one of two ways that are counted (`released`,
 /// `leases_ended`), or has been broken, or goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// New tenures, those of waiters too.
     pub acquired: u64,
     /// Holds that were added to a tenure.
@@ -29,7 +29,7 @@ pub struct Tally {
     pub holds: Histogram,
 }
 
-impl Tally {
+impl Counters {
     /// The last hold of a tenure has been given back.
     #[inline]
     pub(crate) fn release(&mut self, since: Instant, now: Instant) {

@@ -10,7 +10,7 @@
 //! long the names are.
 
 use crate::lock::Lock;
-use crate::waiting::Db;
+use crate::wait_queues::Db;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
@@ -35,14 +35,14 @@ type ByHash = BTreeMap<u64, Vec<Shadow>>;
 
 /// All shadows.
 #[derive(Debug, Default)]
-pub struct Shadows {
+pub struct DroppedLocks {
     kept: BTreeMap<Db, ByHash>,
     len: usize,
-    untold: BTreeSet<Name>,
+    unreplicated: BTreeSet<Name>,
     hasher: RandomState,
 }
 
-impl Shadows {
+impl DroppedLocks {
     /// None at all.
     #[must_use]
     pub fn new() -> Self {
@@ -68,21 +68,21 @@ impl Shadows {
             return None;
         }
         let of_hash = self.kept.get(&db)?.get(&self.hasher.hash_one(key))?;
-        of_hash.iter().find(|shadow| *shadow.key == *key).map(|shadow| &shadow.lock)
+        of_hash.iter().find(|dropped_lock| *dropped_lock.key == *key).map(|dropped_lock| &dropped_lock.lock)
     }
 
     /// Keeps a lock that the server has just dropped. Replicas and the AOF are to be told.
     pub fn keep(&mut self, db: Db, key: &[u8], lock: Lock) {
         self.put(db, key, lock);
-        self.untold.insert((db, key.into()));
+        self.unreplicated.insert((db, key.into()));
     }
 
     /// Keeps a lock of which nobody needs to be told: a primary or a file has told of it, or it was here before.
     pub fn put(&mut self, db: Db, key: &[u8], lock: Lock) {
         let hash = self.hasher.hash_one(key);
         let of_hash = self.kept.entry(db).or_default().entry(hash).or_insert_with(|| Vec::with_capacity(1));
-        match of_hash.iter_mut().find(|shadow| *shadow.key == *key) {
-            Some(shadow) => shadow.lock = lock,
+        match of_hash.iter_mut().find(|dropped_lock| *dropped_lock.key == *key) {
+            Some(dropped_lock) => dropped_lock.lock = lock,
             None => {
                 of_hash.push(Shadow { key: key.into(), lock });
                 self.len = self.len.saturating_add(1);
@@ -92,15 +92,15 @@ impl Shadows {
 
     /// Takes the shadow of a lock.
     pub fn take(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
-        self.take_shadow(db, key).map(|shadow| shadow.lock)
+        self.take_shadow(db, key).map(|dropped_lock| dropped_lock.lock)
     }
 
     fn take_shadow(&mut self, db: Db, key: &[u8]) -> Option<Shadow> {
         let hash = self.hasher.hash_one(key);
         let of_db = self.kept.get_mut(&db)?;
         let of_hash = of_db.get_mut(&hash)?;
-        let at = of_hash.iter().position(|shadow| *shadow.key == *key)?;
-        let shadow = of_hash.swap_remove(at);
+        let at = of_hash.iter().position(|dropped_lock| *dropped_lock.key == *key)?;
+        let dropped_lock = of_hash.swap_remove(at);
         if of_hash.is_empty() {
             of_db.remove(&hash);
         }
@@ -108,38 +108,38 @@ impl Shadows {
             self.kept.remove(&db);
         }
         self.len = self.len.saturating_sub(1);
-        Some(shadow)
+        Some(dropped_lock)
     }
 
     /// Takes the shadow of a lock that has been broken. Replicas and the AOF are to be told.
     #[inline]
     pub fn forget(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         let Shadow { key, lock } = self.take_shadow(db, key)?;
-        self.untold.insert((db, key));
+        self.unreplicated.insert((db, key));
         Some(lock)
     }
 
     /// Whether there is something that replicas and the AOF have not been told of.
     #[must_use]
     pub fn has_untold(&self) -> bool {
-        !self.untold.is_empty()
+        !self.unreplicated.is_empty()
     }
 
     /// Takes the name of one lock whose shadow, or that it has none any more, is to be told.
     pub fn pop_untold(&mut self) -> Option<Name> {
-        self.untold.pop_first()
+        self.unreplicated.pop_first()
     }
 
     /// What became of a shadow has been told.
     pub fn told(&mut self, db: Db, key: &[u8]) {
         if self.has_untold() {
-            self.untold.remove(&(db, key.into()));
+            self.unreplicated.remove(&(db, key.into()));
         }
     }
 
     /// Forgets those that nobody was told of: this server follows another now, which knows nothing of them.
     pub fn drop_untold(&mut self) {
-        for (db, key) in mem::take(&mut self.untold) {
+        for (db, key) in mem::take(&mut self.unreplicated) {
             self.take(db, &key);
         }
     }
@@ -152,7 +152,7 @@ impl Shadows {
         };
         let flushed = self.kept.remove(&db).map_or(0, |of_db| of_db.values().map(Vec::len).sum());
         self.len = self.len.saturating_sub(flushed);
-        self.untold.retain(|(other, _)| *other != db);
+        self.unreplicated.retain(|(other, _)| *other != db);
     }
 
     /// Exchanges the shadows of two databases, as SWAPDB exchanged their keys.
@@ -161,7 +161,7 @@ impl Shadows {
         self.kept.extend(first.map(|locks| (other, locks)));
         self.kept.extend(second.map(|locks| (one, locks)));
         let swapped = |(db, key): Name| (db.swapped(one, other), key);
-        self.untold = mem::take(&mut self.untold).into_iter().map(swapped).collect();
+        self.unreplicated = mem::take(&mut self.unreplicated).into_iter().map(swapped).collect();
     }
 
     /// The shadows behind `last` in a round through all, each with where the round is then. If two keys share a hash, a round that is
@@ -174,7 +174,9 @@ impl Shadows {
                 Some(_) | None => Bound::Unbounded,
             };
             of_db.range((begin, Bound::Unbounded)).flat_map(|(hash, of_hash)| {
-                of_hash.iter().map(|shadow| ((*db, *hash), shadow.key.as_ref(), &shadow.lock))
+                of_hash
+                    .iter()
+                    .map(|dropped_lock| ((*db, *hash), dropped_lock.key.as_ref(), &dropped_lock.lock))
             })
         })
     }
@@ -187,7 +189,7 @@ impl Shadows {
     /// The shadows of one database, each with its key, in no useful order.
     pub fn of(&self, db: Db) -> impl Iterator<Item = (&[u8], &Lock)> {
         let of_db = self.kept.get(&db).into_iter().flat_map(BTreeMap::values).flatten();
-        of_db.map(|shadow| (shadow.key.as_ref(), &shadow.lock))
+        of_db.map(|dropped_lock| (dropped_lock.key.as_ref(), &dropped_lock.lock))
     }
 }
 
@@ -219,146 +221,150 @@ mod tests {
         (db, key.as_bytes().into())
     }
 
-    fn kept(names: &[(Db, &str)]) -> Shadows {
-        let mut shadows = Shadows::new();
+    fn kept(names: &[(Db, &str)]) -> DroppedLocks {
+        let mut dropped_locks = DroppedLocks::new();
         for ((db, key), token) in names.iter().zip(1..) {
-            shadows.keep(*db, key.as_bytes(), lock(token));
+            dropped_locks.keep(*db, key.as_bytes(), lock(token));
         }
-        shadows
+        dropped_locks
     }
 
-    fn untold(shadows: &mut Shadows) -> Vec<Name> {
-        std::iter::from_fn(|| shadows.pop_untold()).collect()
+    fn unreplicated(dropped_locks: &mut DroppedLocks) -> Vec<Name> {
+        std::iter::from_fn(|| dropped_locks.pop_untold()).collect()
     }
 
-    fn names_after(shadows: &Shadows, last: Option<RoundPosition>) -> Vec<Name> {
-        shadows.after(last).map(|((db, _), key, _)| (db, key.into())).collect()
+    fn names_after(dropped_locks: &DroppedLocks, last: Option<RoundPosition>) -> Vec<Name> {
+        dropped_locks.after(last).map(|((db, _), key, _)| (db, key.into())).collect()
     }
 
-    fn all(shadows: &Shadows) -> Vec<Name> {
-        let mut names = names_after(shadows, None);
+    fn all(dropped_locks: &DroppedLocks) -> Vec<Name> {
+        let mut names = names_after(dropped_locks, None);
         names.sort();
         names
     }
 
     #[test]
     fn what_is_kept_is_found_under_its_name_and_taken_once() {
-        let mut shadows = kept(&[(ZERO, "k"), (ONE, "k"), (ONE, "l")]);
-        assert_eq!(shadows.len(), 3);
+        let mut dropped_locks = kept(&[(ZERO, "k"), (ONE, "k"), (ONE, "l")]);
+        assert_eq!(dropped_locks.len(), 3);
         for (db, key, token) in [(ZERO, b"k", 1), (ONE, b"k", 2), (ONE, b"l", 3)] {
-            assert_eq!(shadows.get(db, key), Some(&lock(token)));
-            assert_eq!(shadows.take(db, key), Some(lock(token)));
-            assert_eq!(shadows.take(db, key), None);
-            assert_eq!(shadows.get(db, key), None);
+            assert_eq!(dropped_locks.get(db, key), Some(&lock(token)));
+            assert_eq!(dropped_locks.take(db, key), Some(lock(token)));
+            assert_eq!(dropped_locks.take(db, key), None);
+            assert_eq!(dropped_locks.get(db, key), None);
         }
-        assert!(shadows.is_empty());
-        assert_eq!(shadows.databases().count(), 0, "a database without shadows is not remembered");
+        assert!(dropped_locks.is_empty());
+        assert_eq!(dropped_locks.databases().count(), 0, "a database without shadows is not remembered");
     }
 
     #[test]
     fn a_later_shadow_of_a_lock_takes_the_place_of_the_earlier() {
-        let mut shadows = kept(&[(ZERO, "k"), (ZERO, "k")]);
-        assert_eq!((shadows.len(), shadows.get(ZERO, b"k")), (1, Some(&lock(2))));
-        shadows.put(ZERO, b"k", lock(7));
-        assert_eq!((shadows.len(), shadows.get(ZERO, b"k")), (1, Some(&lock(7))));
-        assert_eq!(untold(&mut shadows), [name(ZERO, "k")], "told once");
+        let mut dropped_locks = kept(&[(ZERO, "k"), (ZERO, "k")]);
+        assert_eq!((dropped_locks.len(), dropped_locks.get(ZERO, b"k")), (1, Some(&lock(2))));
+        dropped_locks.put(ZERO, b"k", lock(7));
+        assert_eq!((dropped_locks.len(), dropped_locks.get(ZERO, b"k")), (1, Some(&lock(7))));
+        assert_eq!(unreplicated(&mut dropped_locks), [name(ZERO, "k")], "told once");
     }
 
     #[test]
     fn what_was_kept_or_forgotten_is_to_be_told_and_what_was_put_or_taken_is_not() {
-        let mut shadows = Shadows::new();
-        assert!(!shadows.has_untold());
-        shadows.put(ZERO, b"put", lock(1));
-        shadows.take(ZERO, b"put");
-        assert_eq!(shadows.forget(ZERO, b"put"), None);
-        assert!(!shadows.has_untold());
-        shadows.put(ZERO, b"forgotten", lock(2));
-        assert_eq!(shadows.forget(ZERO, b"forgotten"), Some(lock(2)));
-        shadows.keep(ONE, b"kept", lock(3));
-        shadows.keep(ONE, b"told", lock(4));
-        shadows.told(ONE, b"told");
-        assert!(shadows.has_untold());
-        assert_eq!(untold(&mut shadows), [name(ZERO, "forgotten"), name(ONE, "kept")]);
-        assert!(!shadows.has_untold());
-        shadows.told(ONE, b"kept");
-        assert_eq!(all(&shadows), [name(ONE, "kept"), name(ONE, "told")]);
+        let mut dropped_locks = DroppedLocks::new();
+        assert!(!dropped_locks.has_untold());
+        dropped_locks.put(ZERO, b"put", lock(1));
+        dropped_locks.take(ZERO, b"put");
+        assert_eq!(dropped_locks.forget(ZERO, b"put"), None);
+        assert!(!dropped_locks.has_untold());
+        dropped_locks.put(ZERO, b"forgotten", lock(2));
+        assert_eq!(dropped_locks.forget(ZERO, b"forgotten"), Some(lock(2)));
+        dropped_locks.keep(ONE, b"kept", lock(3));
+        dropped_locks.keep(ONE, b"told", lock(4));
+        dropped_locks.told(ONE, b"told");
+        assert!(dropped_locks.has_untold());
+        assert_eq!(unreplicated(&mut dropped_locks), [name(ZERO, "forgotten"), name(ONE, "kept")]);
+        assert!(!dropped_locks.has_untold());
+        dropped_locks.told(ONE, b"kept");
+        assert_eq!(all(&dropped_locks), [name(ONE, "kept"), name(ONE, "told")]);
     }
 
     #[test]
     fn a_server_that_follows_keeps_what_all_know() {
-        let mut shadows = kept(&[(ZERO, "untold")]);
-        shadows.put(ZERO, b"told", lock(2));
-        shadows.drop_untold();
-        assert_eq!(all(&shadows), [name(ZERO, "told")]);
-        assert!(shadows.len() == 1 && !shadows.has_untold());
+        let mut dropped_locks = kept(&[(ZERO, "untold")]);
+        dropped_locks.put(ZERO, b"told", lock(2));
+        dropped_locks.drop_untold();
+        assert_eq!(all(&dropped_locks), [name(ZERO, "told")]);
+        assert!(dropped_locks.len() == 1 && !dropped_locks.has_untold());
     }
 
     #[test]
     fn a_flush_forgets_one_database_or_all_and_needs_no_telling() {
         let names = [(ZERO, "k"), (ONE, "k"), (ONE, "l"), (TWO, "k")];
-        let mut shadows = kept(&names);
-        shadows.flush(Some(ONE));
-        assert_eq!(shadows.len(), 2);
-        assert_eq!(all(&shadows), [name(ZERO, "k"), name(TWO, "k")]);
-        shadows.flush(Some(ONE));
-        assert_eq!(shadows.len(), 2);
-        assert_eq!(untold(&mut shadows), [name(ZERO, "k"), name(TWO, "k")]);
-        let mut shadows = kept(&names);
-        shadows.flush(None);
-        assert!(shadows.is_empty() && !shadows.has_untold());
+        let mut dropped_locks = kept(&names);
+        dropped_locks.flush(Some(ONE));
+        assert_eq!(dropped_locks.len(), 2);
+        assert_eq!(all(&dropped_locks), [name(ZERO, "k"), name(TWO, "k")]);
+        dropped_locks.flush(Some(ONE));
+        assert_eq!(dropped_locks.len(), 2);
+        assert_eq!(unreplicated(&mut dropped_locks), [name(ZERO, "k"), name(TWO, "k")]);
+        let mut dropped_locks = kept(&names);
+        dropped_locks.flush(None);
+        assert!(dropped_locks.is_empty() && !dropped_locks.has_untold());
     }
 
     #[test]
     fn databases_are_swapped_with_what_is_to_be_told() {
-        let mut shadows = kept(&[(ZERO, "k"), (ZERO, "l"), (ONE, "m"), (TWO, "n")]);
-        shadows.swap(ZERO, ONE);
+        let mut dropped_locks = kept(&[(ZERO, "k"), (ZERO, "l"), (ONE, "m"), (TWO, "n")]);
+        dropped_locks.swap(ZERO, ONE);
         let swapped = [name(ZERO, "m"), name(ONE, "k"), name(ONE, "l"), name(TWO, "n")];
-        assert_eq!((all(&shadows), untold(&mut shadows)), (swapped.to_vec(), swapped.to_vec()));
-        shadows.swap(TWO, Db(3));
-        assert_eq!(all(&shadows).last(), Some(&name(Db(3), "n")));
-        shadows.swap(ONE, ONE);
-        assert_eq!(all(&shadows).len(), 4, "a database exchanged with itself stays as it is");
-        assert_eq!(shadows.len(), 4);
+        assert_eq!(
+            (all(&dropped_locks), unreplicated(&mut dropped_locks)),
+            (swapped.to_vec(), swapped.to_vec())
+        );
+        dropped_locks.swap(TWO, Db(3));
+        assert_eq!(all(&dropped_locks).last(), Some(&name(Db(3), "n")));
+        dropped_locks.swap(ONE, ONE);
+        assert_eq!(all(&dropped_locks).len(), 4, "a database exchanged with itself stays as it is");
+        assert_eq!(dropped_locks.len(), 4);
     }
 
     #[test]
     fn a_round_goes_on_where_it_was_though_that_is_gone() {
         let names = [(ZERO, "a"), (ZERO, "c"), (ZERO, "b"), (ONE, "a"), (TWO, "b")];
-        let mut shadows = kept(&names);
+        let mut dropped_locks = kept(&names);
         let round: Vec<(RoundPosition, Name)> =
-            shadows.after(None).map(|(at, key, _)| (at, (at.0, key.into()))).collect();
+            dropped_locks.after(None).map(|(at, key, _)| (at, (at.0, key.into()))).collect();
         assert_eq!(round.len(), names.len());
         assert!(round.is_sorted_by(|(earlier, _), (later, _)| earlier < later));
         for (nth, (at, (db, key))) in round.iter().enumerate() {
             let left: Vec<Name> = round[nth + 1..].iter().map(|(_, name)| name.clone()).collect();
-            assert_eq!(names_after(&shadows, Some(*at)), left);
-            shadows.take(*db, key);
-            assert_eq!(names_after(&shadows, Some(*at)), left);
+            assert_eq!(names_after(&dropped_locks, Some(*at)), left);
+            dropped_locks.take(*db, key);
+            assert_eq!(names_after(&dropped_locks, Some(*at)), left);
         }
     }
 
     #[test]
     fn keys_of_one_hash_are_told_apart() {
-        let mut shadows = Shadows::new();
-        shadows.put(ZERO, b"k", lock(1));
-        let hash = shadows.hasher.hash_one(b"k".as_slice());
+        let mut dropped_locks = DroppedLocks::new();
+        dropped_locks.put(ZERO, b"k", lock(1));
+        let hash = dropped_locks.hasher.hash_one(b"k".as_slice());
         let other = Shadow { key: b"other".as_slice().into(), lock: lock(2) };
-        shadows.kept.get_mut(&ZERO).unwrap().get_mut(&hash).unwrap().push(other);
-        shadows.len += 1;
-        assert_eq!(shadows.get(ZERO, b"k"), Some(&lock(1)));
-        assert_eq!((shadows.after(None).count(), shadows.of(ZERO).count()), (2, 2));
-        assert_eq!(shadows.take(ZERO, b"k"), Some(lock(1)));
-        assert_eq!((shadows.get(ZERO, b"k"), shadows.len()), (None, 1));
-        shadows.flush(Some(ZERO));
-        assert!(shadows.is_empty());
+        dropped_locks.kept.get_mut(&ZERO).unwrap().get_mut(&hash).unwrap().push(other);
+        dropped_locks.len += 1;
+        assert_eq!(dropped_locks.get(ZERO, b"k"), Some(&lock(1)));
+        assert_eq!((dropped_locks.after(None).count(), dropped_locks.of(ZERO).count()), (2, 2));
+        assert_eq!(dropped_locks.take(ZERO, b"k"), Some(lock(1)));
+        assert_eq!((dropped_locks.get(ZERO, b"k"), dropped_locks.len()), (None, 1));
+        dropped_locks.flush(Some(ZERO));
+        assert!(dropped_locks.is_empty());
     }
 
     #[test]
     fn the_shadows_of_a_database_are_told_apart_from_the_others() {
-        let shadows = kept(&[(ZERO, "a"), (ONE, "b"), (ONE, "c")]);
-        assert_eq!(shadows.databases().collect::<Vec<_>>(), [ZERO, ONE]);
-        let of =
-            |db| shadows.of(db).map(|(key, lock)| (key.to_vec(), lock.clone())).collect::<BTreeMap<_, _>>();
+        let dropped_locks = kept(&[(ZERO, "a"), (ONE, "b"), (ONE, "c")]);
+        assert_eq!(dropped_locks.databases().collect::<Vec<_>>(), [ZERO, ONE]);
+        let of = |db| {
+            dropped_locks.of(db).map(|(key, lock)| (key.to_vec(), lock.clone())).collect::<BTreeMap<_, _>>()
+        };
         assert_eq!(of(ONE), BTreeMap::from([(b"b".to_vec(), lock(2)), (b"c".to_vec(), lock(3))]));
         assert_eq!(of(TWO), BTreeMap::new());
     }

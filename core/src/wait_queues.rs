@@ -12,10 +12,10 @@
 //! or before: a lease that is renewed or handed over makes a line due later, and to move it there each time would cost more
 //! than to find, once, that its time has not come.
 
-use crate::effects::{Outcome, Wake};
+use crate::effects::{Completion, Outcome};
 use crate::id_hash::ById;
 use crate::owner::Owner;
-use crate::queue::{Place, Queue};
+use crate::queue::{Position, Queue};
 use crate::request::AcquireRequest;
 use crate::units::Instant;
 use std::cell::Cell;
@@ -46,11 +46,11 @@ pub const LONGEST_PATROLLED: usize = 256;
 
 /// The name of a line within this process. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LineId(u64);
+pub struct QueueId(u64);
 
 /// What a client brings when it joins a line.
 #[derive(Clone, Debug)]
-pub struct Ticket<H> {
+pub struct WaitRequest<H> {
     /// What it asks for.
     pub request: AcquireRequest,
     /// The instant at which it gives up.
@@ -63,14 +63,14 @@ pub struct Ticket<H> {
 #[derive(Clone, Debug)]
 pub struct Waiter<H> {
     /// What it brought.
-    pub ticket: Ticket<H>,
+    pub wait_request: WaitRequest<H>,
     /// The instant from which it, or the request whose place it took over, has waited.
     pub since: Instant,
 }
 
 /// How many may wait.
 #[derive(Clone, Copy, Debug)]
-pub struct Caps {
+pub struct Limits {
     /// For one lock.
     pub per_lock: usize,
     /// For all locks.
@@ -93,12 +93,12 @@ struct OwnerHash(u64);
 /// Where the waits of an owner stand: nearly always there is one, which takes no memory of its own.
 #[derive(Debug)]
 enum Places {
-    One(Place),
-    More(BTreeSet<Place>),
+    One(Position),
+    More(BTreeSet<Position>),
 }
 
 impl Places {
-    fn iter(&self) -> impl Iterator<Item = &Place> {
+    fn iter(&self) -> impl Iterator<Item = &Position> {
         let (one, more) = match self {
             Self::One(place) => (Some(place), None),
             Self::More(places) => (None, Some(places)),
@@ -106,7 +106,7 @@ impl Places {
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    fn add(&mut self, place: Place) {
+    fn add(&mut self, place: Position) {
         match self {
             Self::One(first) => *self = Self::More(BTreeSet::from([*first, place])),
             Self::More(places) => {
@@ -116,7 +116,7 @@ impl Places {
     }
 
     /// Takes a place out. Whether there are others.
-    fn take(&mut self, place: Place) -> bool {
+    fn take(&mut self, place: Position) -> bool {
         match self {
             Self::One(_) => false,
             Self::More(places) => {
@@ -134,7 +134,7 @@ struct Standing<H> {
 }
 
 #[derive(Debug)]
-struct Line<H> {
+struct WaitQueue<H> {
     db: Db,
     key: Rc<[u8]>,
     waiters: Queue<Standing<H>>,
@@ -144,11 +144,13 @@ struct Line<H> {
     looked_up: Option<Instant>,
 }
 
-impl<H> Line<H> {
+impl<H> WaitQueue<H> {
     /// The place of the earliest wait of an owner.
-    fn first_of(&self, owner: &Owner, hash: OwnerHash) -> Option<Place> {
-        let its_own = |place: &&Place| {
-            self.waiters.get(**place).is_some_and(|standing| standing.waiter.ticket.request.owner == *owner)
+    fn first_of(&self, owner: &Owner, hash: OwnerHash) -> Option<Position> {
+        let its_own = |place: &&Position| {
+            self.waiters
+                .get(**place)
+                .is_some_and(|standing| standing.waiter.wait_request.request.owner == *owner)
         };
         self.by_owner.get(&hash)?.iter().find(its_own).copied()
     }
@@ -156,40 +158,40 @@ impl<H> Line<H> {
 
 /// All lines.
 #[derive(Debug)]
-pub struct WaitingRoom<H> {
-    names: BTreeMap<Db, HashMap<Rc<[u8]>, LineId>>,
-    lines: HashMap<LineId, Line<H>, ById>,
-    by_handle: HashMap<H, (LineId, Place), ById>,
-    limits: BTreeSet<(Instant, LineId, Place)>,
-    due: BTreeSet<(Instant, LineId)>,
+pub struct WaitQueues<H> {
+    names: BTreeMap<Db, HashMap<Rc<[u8]>, QueueId>>,
+    queues: HashMap<QueueId, WaitQueue<H>, ById>,
+    by_handle: HashMap<H, (QueueId, Position), ById>,
+    limits: BTreeSet<(Instant, QueueId, Position)>,
+    due: BTreeSet<(Instant, QueueId)>,
     /// With their names, so that a round need not look for each line.
-    in_turn: BTreeMap<LineId, (Db, Rc<[u8]>)>,
+    in_turn: BTreeMap<QueueId, (Db, Rc<[u8]>)>,
     owners: RandomState,
     /// The line that was last asked for by its name: one command asks several times.
-    asked_last: Cell<LineId>,
+    asked_last: Cell<QueueId>,
     next_line: u64,
     next_place: u64,
 }
 
-impl<H: Copy + Eq + Hash> Default for WaitingRoom<H> {
+impl<H: Copy + Eq + Hash> Default for WaitQueues<H> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<H: Copy + Eq + Hash> WaitingRoom<H> {
+impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// A room in which nobody waits.
     #[must_use]
     pub fn new() -> Self {
         Self {
             names: BTreeMap::new(),
-            lines: HashMap::default(),
+            queues: HashMap::default(),
             by_handle: HashMap::default(),
             limits: BTreeSet::new(),
             due: BTreeSet::new(),
             in_turn: BTreeMap::new(),
             owners: RandomState::new(),
-            asked_last: Cell::new(LineId(0)),
+            asked_last: Cell::new(QueueId(0)),
             next_line: 0,
             next_place: 0,
         }
@@ -204,78 +206,78 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
     /// Whether there is any line.
     #[must_use]
     #[inline]
-    pub fn has_lines(&self) -> bool {
-        !self.lines.is_empty()
+    pub fn has_queues(&self) -> bool {
+        !self.queues.is_empty()
     }
 
     /// The line of a lock.
     #[must_use]
-    pub fn line(&self, db: Db, key: &[u8]) -> Option<LineId> {
+    pub fn queue(&self, db: Db, key: &[u8]) -> Option<QueueId> {
         let asked_last = self.asked_last.get();
-        let is_this = |line: &Line<H>| line.db == db && *line.key == *key;
-        if self.lines.get(&asked_last).is_some_and(is_this) {
+        let is_this = |queue: &WaitQueue<H>| queue.db == db && *queue.key == *key;
+        if self.queues.get(&asked_last).is_some_and(is_this) {
             return Some(asked_last);
         }
-        let line = self.names.get(&db)?.get(key).copied()?;
-        self.asked_last.set(line);
-        Some(line)
+        let queue = self.names.get(&db)?.get(key).copied()?;
+        self.asked_last.set(queue);
+        Some(queue)
     }
 
     /// The database and key of a line.
     #[must_use]
-    pub fn name(&self, line: LineId) -> Option<(Db, Rc<[u8]>)> {
-        self.lines.get(&line).map(|line| (line.db, Rc::clone(&line.key)))
+    pub fn name(&self, queue: QueueId) -> Option<(Db, Rc<[u8]>)> {
+        self.queues.get(&queue).map(|queue| (queue.db, Rc::clone(&queue.key)))
     }
 
     /// All lines.
-    pub fn lines(&self) -> impl Iterator<Item = LineId> {
-        self.lines.keys().copied()
+    pub fn queues(&self) -> impl Iterator<Item = QueueId> {
+        self.queues.keys().copied()
     }
 
     /// The lines of one database.
-    pub fn lines_of(&self, db: Db) -> impl Iterator<Item = LineId> {
+    pub fn queues_of(&self, db: Db) -> impl Iterator<Item = QueueId> {
         self.names.get(&db).into_iter().flat_map(HashMap::values).copied()
     }
 
     /// The locks of one database that are waited for: the key, how many wait, and since when the first of them does.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
-        self.names.get(&db).into_iter().flatten().filter_map(|(key, line)| {
-            let waiters = &self.lines.get(line)?.waiters;
+        self.names.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
+            let waiters = &self.queues.get(queue)?.waiters;
             Some((key, waiters.len(), waiters.first()?.waiter.since))
         })
     }
 
     /// Who waits in a line, next to be served first.
-    pub fn queue(&self, line: LineId) -> impl Iterator<Item = &Waiter<H>> {
-        self.lines
-            .get(&line)
+    pub fn waiters_in(&self, queue: QueueId) -> impl Iterator<Item = &Waiter<H>> {
+        self.queues
+            .get(&queue)
             .into_iter()
-            .flat_map(|line| line.waiters.in_order())
+            .flat_map(|queue| queue.waiters.in_order())
             .map(|standing| &standing.waiter)
     }
 
     /// How many wait in a line.
     #[must_use]
-    pub fn len(&self, line: LineId) -> usize {
-        self.lines.get(&line).map_or(0, |line| line.waiters.len())
+    pub fn len(&self, queue: QueueId) -> usize {
+        self.queues.get(&queue).map_or(0, |queue| queue.waiters.len())
     }
 
     /// Whether nobody waits in a line.
     #[must_use]
-    pub fn is_empty(&self, line: LineId) -> bool {
-        self.len(line) == 0
+    pub fn is_empty(&self, queue: QueueId) -> bool {
+        self.len(queue) == 0
     }
 
     /// Whether `request` may join the line of a lock. Taking over a place is always allowed.
     ///
     /// # Errors
     /// [`Full`] when no more may wait.
-    pub fn may_join(&self, db: Db, key: &[u8], request: &AcquireRequest, caps: Caps) -> Result<(), Full> {
+    pub fn may_join(&self, db: Db, key: &[u8], request: &AcquireRequest, caps: Limits) -> Result<(), Full> {
         if self.earlier_wait(db, key, request).is_some() {
             Ok(())
         } else if self.waiters() >= caps.total {
             Err(Full::Total)
-        } else if self.line(db, key).map_or(0, |line| self.len(line)) >= caps.per_lock {
+        } else if self.queue(db, key).map_or(0, |queue| self.len(queue)) >= caps.per_lock {
             Err(Full::Lock)
         } else {
             Ok(())
@@ -284,73 +286,80 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
 
     /// Joins the line of a lock at its end; or, for a request that names the count it should lead to, takes over the
     /// place of the owner's earlier wait, which is then told so.
-    pub fn join(&mut self, db: Db, key: &[u8], ticket: Ticket<H>, now: Instant) -> Option<Wake<H>> {
-        let earlier = self.earlier_wait(db, key, &ticket.request);
-        let superseded = earlier.and_then(|(line, place)| self.remove(line, place)).map(|(waiter, _)| waiter);
+    pub fn join(
+        &mut self,
+        db: Db,
+        key: &[u8],
+        wait_request: WaitRequest<H>,
+        now: Instant,
+    ) -> Option<Completion<H>> {
+        let earlier = self.earlier_wait(db, key, &wait_request.request);
+        let superseded =
+            earlier.and_then(|(queue, place)| self.remove(queue, place)).map(|(waiter, _)| waiter);
         let place = earlier.map_or_else(|| self.new_place(), |(_, place)| place);
         let since = superseded.as_ref().map_or(now, |waiter| waiter.since);
-        let line = self.open(db, key);
-        self.insert(line, place, Waiter { ticket, since });
-        superseded.map(|waiter| Wake { waiter, outcome: Outcome::Superseded })
+        let queue = self.open(db, key);
+        self.insert(queue, place, Waiter { wait_request, since });
+        superseded.map(|waiter| Completion { waiter, outcome: Outcome::Superseded })
     }
 
-    fn earlier_wait(&self, db: Db, key: &[u8], request: &AcquireRequest) -> Option<(LineId, Place)> {
+    fn earlier_wait(&self, db: Db, key: &[u8], request: &AcquireRequest) -> Option<(QueueId, Position)> {
         request.holds?;
-        let line = self.line(db, key)?;
-        let place = self.lines.get(&line)?.first_of(&request.owner, self.hash(&request.owner))?;
-        Some((line, place))
+        let queue = self.queue(db, key)?;
+        let place = self.queues.get(&queue)?.first_of(&request.owner, self.hash(&request.owner))?;
+        Some((queue, place))
     }
 
     fn hash(&self, owner: &Owner) -> OwnerHash {
         OwnerHash(self.owners.hash_one(owner))
     }
 
-    fn new_place(&mut self) -> Place {
+    fn new_place(&mut self) -> Position {
         self.next_place = self.next_place.saturating_add(1);
-        Place(self.next_place)
+        Position(self.next_place)
     }
 
     /// The next to be served.
     #[must_use]
-    pub fn front(&self, line: LineId) -> Option<&Waiter<H>> {
-        self.lines.get(&line)?.waiters.first().map(|standing| &standing.waiter)
+    pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
+        self.queues.get(&queue)?.waiters.first().map(|standing| &standing.waiter)
     }
 
     /// Takes the next to be served out of its line. False beside it when its owner has no other wait there.
-    pub fn pop_front(&mut self, line: LineId) -> Option<(Waiter<H>, bool)> {
-        let (place, standing) = self.lines.get_mut(&line)?.waiters.pop_first()?;
-        Some(self.removed(line, place, standing))
+    pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
+        let (place, standing) = self.queues.get_mut(&queue)?.waiters.pop_first()?;
+        Some(self.removed(queue, place, standing))
     }
 
     /// The earliest wait of `owner` in a line.
     #[must_use]
-    pub fn first_of(&self, line: LineId, owner: &Owner) -> Option<&Waiter<H>> {
+    pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {
         let hash = self.hash(owner);
-        let line = self.lines.get(&line)?;
-        line.waiters.get(line.first_of(owner, hash)?).map(|standing| &standing.waiter)
+        let queue = self.queues.get(&queue)?;
+        queue.waiters.get(queue.first_of(owner, hash)?).map(|standing| &standing.waiter)
     }
 
     /// Takes the earliest wait of `owner` out of a line.
-    pub fn pop_owner(&mut self, line: LineId, owner: &Owner) -> Option<Waiter<H>> {
-        let place = self.lines.get(&line)?.first_of(owner, self.hash(owner))?;
-        self.remove(line, place).map(|(waiter, _)| waiter)
+    pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
+        let place = self.queues.get(&queue)?.first_of(owner, self.hash(owner))?;
+        self.remove(queue, place).map(|(waiter, _)| waiter)
     }
 
     /// Takes out the waiter with this handle: its client has left.
     pub fn leave(&mut self, handle: H) -> Option<Waiter<H>> {
-        let (line, place) = *self.by_handle.get(&handle)?;
-        self.remove(line, place).map(|(waiter, _)| waiter)
+        let (queue, place) = *self.by_handle.get(&handle)?;
+        self.remove(queue, place).map(|(waiter, _)| waiter)
     }
 
     /// Takes out one waiter whose limit has been reached.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<Waiter<H>> {
-        let (_, line, place) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
-        self.remove(line, place).map(|(waiter, _)| waiter)
+        let (_, queue, place) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
+        self.remove(queue, place).map(|(waiter, _)| waiter)
     }
 
     /// Sets when the lock of a line must be looked at again: when its first lease ends.
-    pub fn set_due(&mut self, line: LineId, due: Option<Instant>) {
-        let Some(entry) = self.lines.get_mut(&line) else { return };
+    pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
+        let Some(entry) = self.queues.get_mut(&queue) else { return };
         if entry.due == due {
             return;
         }
@@ -359,26 +368,26 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
             return;
         }
         if let Some(before) = entry.looked_up.take() {
-            self.due.remove(&(before, line));
+            self.due.remove(&(before, queue));
         }
         entry.looked_up = due;
         if let Some(due) = due {
-            self.due.insert((due, line));
+            self.due.insert((due, queue));
         }
     }
 
     /// Takes one line whose time has come; it is not due any more.
-    pub fn pop_due(&mut self, now: Instant) -> Option<LineId> {
+    pub fn pop_due(&mut self, now: Instant) -> Option<QueueId> {
         loop {
-            let (_, line) = *self.due.first().filter(|(due, _)| *due <= now)?;
+            let (_, queue) = *self.due.first().filter(|(due, _)| *due <= now)?;
             self.due.pop_first();
-            let Some(entry) = self.lines.get_mut(&line) else { continue };
+            let Some(entry) = self.queues.get_mut(&queue) else { continue };
             entry.looked_up = entry.due.filter(|due| *due > now);
             let Some(due) = entry.looked_up else {
                 entry.due = None;
-                return Some(line);
+                return Some(queue);
             };
-            self.due.insert((due, line));
+            self.due.insert((due, queue));
         }
     }
 
@@ -392,84 +401,84 @@ impl<H: Copy + Eq + Hash> WaitingRoom<H> {
 
     /// When the lock of a line is to be looked at again.
     #[must_use]
-    pub fn due(&self, line: LineId) -> Option<Instant> {
-        self.lines.get(&line)?.due
+    pub fn due(&self, queue: QueueId) -> Option<Instant> {
+        self.queues.get(&queue)?.due
     }
 
     /// The lines behind `last` in a round through all with a key of at most [`LONGEST_PATROLLED`] bytes, in the order in which
     /// they were opened: each with its database and key.
-    pub fn after(&self, last: Option<LineId>) -> impl Iterator<Item = (LineId, (Db, Rc<[u8]>))> {
+    pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, (Db, Rc<[u8]>))> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.in_turn.range((begin, Bound::Unbounded)).map(|(line, name)| (*line, name.clone()))
+        self.in_turn.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
     }
 
-    fn open(&mut self, db: Db, key: &[u8]) -> LineId {
-        if let Some(id) = self.line(db, key) {
+    fn open(&mut self, db: Db, key: &[u8]) -> QueueId {
+        if let Some(id) = self.queue(db, key) {
             return id;
         }
         self.next_line = self.next_line.saturating_add(1);
-        let id = LineId(self.next_line);
+        let id = QueueId(self.next_line);
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (Queue::new(), HashMap::default());
         if key.len() <= LONGEST_PATROLLED {
             self.in_turn.insert(id, (db, Rc::clone(&key)));
         }
-        self.lines.insert(id, Line { db, key, waiters, by_owner, due: None, looked_up: None });
+        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due: None, looked_up: None });
         id
     }
 
-    fn insert(&mut self, id: LineId, place: Place, waiter: Waiter<H>) {
-        let owner = self.hash(&waiter.ticket.request.owner);
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        self.by_handle.insert(waiter.ticket.handle, (id, place));
-        if let Some(limit) = waiter.ticket.limit {
+    fn insert(&mut self, id: QueueId, place: Position, waiter: Waiter<H>) {
+        let owner = self.hash(&waiter.wait_request.request.owner);
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        self.by_handle.insert(waiter.wait_request.handle, (id, place));
+        if let Some(limit) = waiter.wait_request.limit {
             self.limits.insert((limit, id, place));
         }
-        line.by_owner.entry(owner).and_modify(|places| places.add(place)).or_insert(Places::One(place));
-        line.waiters.insert(place, Standing { waiter, owner });
+        queue.by_owner.entry(owner).and_modify(|places| places.add(place)).or_insert(Places::One(place));
+        queue.waiters.insert(place, Standing { waiter, owner });
     }
 
-    fn remove(&mut self, id: LineId, place: Place) -> Option<(Waiter<H>, bool)> {
-        let standing = self.lines.get_mut(&id)?.waiters.remove(place)?;
+    fn remove(&mut self, id: QueueId, place: Position) -> Option<(Waiter<H>, bool)> {
+        let standing = self.queues.get_mut(&id)?.waiters.remove(place)?;
         Some(self.removed(id, place, standing))
     }
 
     /// Takes out of all indexes who has been taken out of the line. Whether others of that owner may wait there.
-    fn removed(&mut self, id: LineId, place: Place, standing: Standing<H>) -> (Waiter<H>, bool) {
+    fn removed(&mut self, id: QueueId, place: Position, standing: Standing<H>) -> (Waiter<H>, bool) {
         let Standing { waiter, owner } = standing;
-        self.by_handle.remove(&waiter.ticket.handle);
+        self.by_handle.remove(&waiter.wait_request.handle);
         give_room_back(&mut self.by_handle);
-        if let Some(limit) = waiter.ticket.limit {
+        if let Some(limit) = waiter.wait_request.limit {
             self.limits.remove(&(limit, id, place));
         }
         let mut waits_again = false;
-        if let Some(line) = self.lines.get_mut(&id) {
-            if let Entry::Occupied(mut places) = line.by_owner.entry(owner) {
+        if let Some(queue) = self.queues.get_mut(&id) {
+            if let Entry::Occupied(mut places) = queue.by_owner.entry(owner) {
                 waits_again = places.get_mut().take(place);
                 if !waits_again {
                     places.remove();
                 }
             }
-            give_room_back(&mut line.by_owner);
-            if line.waiters.len() == 0 {
+            give_room_back(&mut queue.by_owner);
+            if queue.waiters.len() == 0 {
                 self.close(id);
             }
         }
         (waiter, waits_again)
     }
 
-    fn close(&mut self, id: LineId) {
-        let Some(line) = self.lines.remove(&id) else { return };
-        give_room_back(&mut self.lines);
-        if let Some(at) = line.looked_up {
+    fn close(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.remove(&id) else { return };
+        give_room_back(&mut self.queues);
+        if let Some(at) = queue.looked_up {
             self.due.remove(&(at, id));
         }
-        if let Some(names) = self.names.get_mut(&line.db) {
-            names.remove(&line.key);
+        if let Some(names) = self.names.get_mut(&queue.db) {
+            names.remove(&queue.key);
             give_room_back(names);
             if names.is_empty() {
-                self.names.remove(&line.db);
+                self.names.remove(&queue.db);
             }
         }
         self.in_turn.remove(&id);

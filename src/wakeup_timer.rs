@@ -29,27 +29,27 @@ const OVERDUE: Span = match Span::from_millis(10) {
 };
 
 /// The timer, when it is set.
-pub struct Alarm {
+pub struct WakeupTimer {
     set: Option<(TimerId, Instant)>,
     /// The rounds through waited-for keys.
-    pub lines: Rounds,
+    pub queues: Rounds,
     /// The rounds through shadows.
-    pub shadows: Rounds,
+    pub dropped_locks: Rounds,
     held_back_until: Option<Instant>,
 }
 
-impl Alarm {
+impl WakeupTimer {
     /// A timer that is not set.
     pub const fn new() -> Self {
-        Self { set: None, lines: Rounds::new(), shadows: Rounds::new(), held_back_until: None }
+        Self { set: None, queues: Rounds::new(), dropped_locks: Rounds::new(), held_back_until: None }
     }
 
     /// Sets the timer for the next work to do, or for the next slice of a round where there is something to look at. Left as it
     /// is when it goes off early enough, and is not overdue.
-    pub fn rearm(&mut self, work: Option<Instant>, has_lines: bool, has_shadows: bool, now: Instant) {
-        let lines = has_lines.then_some(self.lines.next);
-        let shadows = has_shadows.then_some(self.shadows.next);
-        let next = work.into_iter().chain(lines).chain(shadows).min();
+    pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_shadows: bool, now: Instant) {
+        let queues = has_queues.then_some(self.queues.next);
+        let dropped_locks = has_shadows.then_some(self.dropped_locks.next);
+        let next = work.into_iter().chain(queues).chain(dropped_locks).min();
         let Some(next) = next.map(|next| self.held_back_until.map_or(next, |until| next.max(until))) else {
             return;
         };

@@ -5,12 +5,14 @@
 //! core. Its effects are then carried out in one order: store, replicate, set the alarm for whoever still waits, notify, and
 //! unblock. Other modules may do anything as they hear of an event: that is news, and not our doing.
 
+use crate::blocked_client::BlockedClient;
 use crate::callbacks::blocked;
-use crate::client::Client;
-use crate::server::{Content, Context, Foreign, KeyName, Level, OpenKey, log, now, values};
-use crate::state::{self, Acting, State};
+use crate::server::{Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now};
+use crate::state::{self, OwnWrite, State};
 use crate::waiters::{self, LockName};
-use lockward_core::{Effects, Instant, LONGEST_PATROLLED, LineId, Lock, Now, Propagation, Step, encoding};
+use lockward_core::{
+    Decision, Effects, Instant, LONGEST_PATROLLED, Lock, Now, Propagation, QueueId, encoding,
+};
 use std::ffi::CStr;
 use std::mem;
 
@@ -20,15 +22,15 @@ pub const APPLY: &CStr = c"LOCK._APPLY";
 /// What a step leaves to be carried out. Reused from turn to turn.
 #[derive(Default)]
 pub struct Decided {
-    effects: Effects<Client>,
+    effects: Effects<BlockedClient>,
     waits: Option<Waits>,
     /// The clients whose wait has ended. Their replies are pending.
-    to_unblock: Vec<Client>,
+    to_unblock: Vec<BlockedClient>,
 }
 
 /// That there is a line for the lock.
 struct Waits {
-    line: LineId,
+    queue: QueueId,
     lock: LockName,
     /// When the lock must be looked at again for those who still wait.
     due: Option<Instant>,
@@ -37,18 +39,18 @@ struct Waits {
 /// Runs `decide` as one step on the lock in `name`.
 ///
 /// # Errors
-/// [`Foreign`] when the key holds something else; then nothing was decided.
-pub fn on_lock<R>(
+/// [`WrongType`] when the key holds something else; then nothing was decided.
+pub fn run<R>(
     context: Context,
     name: &KeyName<'_>,
-    decide: impl FnOnce(&mut Step<'_, Client>) -> R,
-) -> Result<R, Foreign> {
+    decide: impl FnOnce(&mut Decision<'_, BlockedClient>) -> R,
+) -> Result<R, WrongType> {
     let mut key = OpenKey::for_write(context, name);
     let now = now();
     let (answer, mut decided) = match key.content() {
-        Content::Foreign => {
+        Content::WrongType => {
             break_shadow(name, now.mono);
-            return Err(Foreign);
+            return Err(WrongType);
         }
         Content::Lock(lock) => {
             let before = lock.expires_at();
@@ -59,25 +61,25 @@ pub fn on_lock<R>(
             });
             let after = lock.time_to_expire();
             {
-                let _acting = Acting::begin();
+                let _acting = OwnWrite::begin();
                 key.changed(before, after);
             }
             decided
         }
         Content::Missing => {
-            let mut lock = values::spare();
+            let mut lock = lock_allocation::spare();
             let decided = state::with(|state| {
-                let shadow = state.take_shadow(name);
-                let shadowed = shadow.is_some();
-                if let Some(shadow) = shadow {
-                    *lock = shadow;
+                let dropped_lock = state.take_shadow(name);
+                let shadowed = dropped_lock.is_some();
+                if let Some(dropped_lock) = dropped_lock {
+                    *lock = dropped_lock;
                 }
                 let (answer, mut decided) = decide_on(context, state, name, &mut lock, now, decide);
                 if shadowed && !decided.effects.changed() {
-                    state.shadows.put(name.db(), name.bytes(), mem::take(&mut *lock));
+                    state.dropped_locks.put(name.db(), name.bytes(), mem::take(&mut *lock));
                 } else if shadowed {
-                    state.shadows.told(name.db(), name.bytes());
-                    decided.effects.make_whole(&lock, now);
+                    state.dropped_locks.told(name.db(), name.bytes());
+                    decided.effects.replicate_whole_lock(&lock, now);
                     lock.reckon_expiry(now);
                 }
                 (answer, decided)
@@ -100,9 +102,9 @@ pub fn on_lock<R>(
 /// A read has found a lease that is over: it is cleared away, as the server drops a key whose TTL has passed when it
 /// is read. Where somebody waits, that is about to be done in the background, which may also grant.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
-    let not_ours = state::with(|state| state.follows() || state.line(name).is_some());
+    let not_ours = state::with(|state| state.follows() || state.queue(name).is_some());
     if !not_ours && !Context::paused() {
-        let (Ok(()) | Err(Foreign)) = on_lock(context, name, |step| step.settle());
+        let (Ok(()) | Err(WrongType)) = run(context, name, |step| step.expire_and_serve());
     }
 }
 
@@ -123,8 +125,8 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     // What stands there instead, the patrol deals with.
     let Content::Missing = key.content() else { return };
     let Some(mut lock) = state::with(|state| {
-        state.shadows.told(name.db(), name.bytes());
-        state.shadows.take(name.db(), name.bytes())
+        state.dropped_locks.told(name.db(), name.bytes());
+        state.dropped_locks.take(name.db(), name.bytes())
     }) else {
         return;
     };
@@ -142,7 +144,7 @@ pub fn tell_of_shadow(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();
     state::with(|state| {
-        encoding::append_shadow(&mut payload, state.shadows.get(name.db(), name.bytes()), now);
+        encoding::append_shadow(&mut payload, state.dropped_locks.get(name.db(), name.bytes()), now);
     });
     replicate(context, name, &payload);
 }
@@ -161,35 +163,35 @@ fn decide_on<R>(
     name: &KeyName<'_>,
     lock: &mut Lock,
     now: Now,
-    decide: impl FnOnce(&mut Step<'_, Client>) -> R,
+    decide: impl FnOnce(&mut Decision<'_, BlockedClient>) -> R,
 ) -> (R, Box<Decided>) {
     state.note_unlinked_as(name, now.mono);
     let mut decided = state.decided.take().unwrap_or_default();
     let Decided { effects, waits, to_unblock } = &mut *decided;
     // What is sent instead is the command as it was given, so there must be one.
-    if context.is_of_command() && state.listeners.none() {
-        effects.nobody_listens();
+    if context.is_of_command() && state.replication_audience.none() {
+        effects.skip_replication();
     }
-    let line = state.line(name);
-    if let Some(line) = line {
-        *waits = state.room.name(line).map(|lock| Waits { line, lock, due: None });
+    let queue = state.queue(name);
+    if let Some(queue) = queue {
+        *waits = state.queues.name(queue).map(|lock| Waits { queue, lock, due: None });
     }
-    let mut step = Step {
+    let mut step = Decision {
         lock,
-        line,
+        queue,
         seen: state.seen(name),
-        room: &mut state.room,
+        queues: &mut state.queues,
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
         effects,
-        tally: &mut state.statistics.tally,
+        counters: &mut state.statistics.counters,
         now,
     };
     let answer = decide(&mut step);
     if let Some(waits) = waits {
         waits.due = step.due();
         // Before other modules hear of anything: they may make a client leave that has just been granted the lock.
-        for wake in effects.wakes.drain(..) {
+        for wake in effects.completions.drain(..) {
             to_unblock.push(waiters::decided(&mut state.pending, wake, Some(waits.lock.clone())));
         }
     }
@@ -204,8 +206,8 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, no
         Propagation::Verbatim => context.replicate_verbatim(),
         Propagation::Changes(payload) => replicate(context, name, payload),
     }
-    if let Some(Waits { line, due, .. }) = waits.take() {
-        state::with(|state| state.set_due(line, due, now.mono));
+    if let Some(Waits { queue, due, .. }) = waits.take() {
+        state::with(|state| state.set_due(queue, due, now.mono));
     }
     if effects.changed() {
         context.signal_modified(name);

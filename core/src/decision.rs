@@ -17,15 +17,15 @@
 //!
 //! What most steps come to is in line, and what is rare (a lease that is over, a line) is kept out of the way: docs/performance.md.
 
-use crate::effects::{Effects, Event, Grant, NotHeld, Outcome, Refusal, Wake, event_of};
+use crate::counters::Counters;
+use crate::effects::{Completion, Effects, Event, Grant, NotHeld, Outcome, Refusal, event_of};
 use crate::lock::{Change, End, Holder, Lock, Slots};
 use crate::owner::Owner;
-use crate::quarantine::{Quarantine, Seen};
+use crate::quarantine::{Quarantine, QuarantineMemory};
 use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
-use crate::tally::Tally;
 use crate::token::{FencingToken, TokenSource};
 use crate::units::{Instant, Now};
-use crate::waiting::{LineId, Waiter, WaitingRoom};
+use crate::wait_queues::{QueueId, WaitQueues, Waiter};
 use std::hash::Hash;
 use std::iter;
 
@@ -40,34 +40,34 @@ pub enum Acquired {
 
 /// One step on one lock.
 #[derive(Debug)]
-pub struct Step<'a, H> {
+pub struct Decision<'a, H> {
     /// The lock as it is stored, or as its shadow has it, or free.
     pub lock: &'a mut Lock,
     /// Its line, when it has one.
-    pub line: Option<LineId>,
+    pub queue: Option<QueueId>,
     /// All lines.
-    pub room: &'a mut WaitingRoom<H>,
+    pub queues: &'a mut WaitQueues<H>,
     /// Where new tenures get their token.
     pub tokens: &'a mut TokenSource,
     /// Whether new tenures are withheld.
     pub quarantine: Quarantine,
     /// What this server has seen of the lock's tenures in this quarantine.
-    pub seen: Seen,
+    pub seen: QuarantineMemory,
     /// What the step leaves to be done.
     pub effects: &'a mut Effects<H>,
     /// Where it is counted what the step comes to, unless it only follows.
-    pub tally: &'a mut Tally,
+    pub counters: &'a mut Counters,
     /// The time of the step.
     pub now: Now,
 }
 
-impl<H: Copy + Eq + Hash> Step<'_, H> {
+impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// Asks for the lock.
     ///
     /// # Errors
     /// [`Refusal::Holds`] when the named count cannot follow, [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
     pub fn acquire(&mut self, request: &AcquireRequest) -> Result<Acquired, Refusal> {
-        self.settle();
+        self.expire_and_serve();
         if self.re_enters(request) || (!self.somebody_waits() && self.admits(request.slots)) {
             return self.admit(request).map(Acquired::Granted);
         }
@@ -85,11 +85,11 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow.
     pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
-        self.settle();
+        self.expire_and_serve();
         let before = self.effects.changed();
         let (left, ended) = self.give_back(request)?;
         if !before {
-            self.effects.command_says_it_all();
+            self.effects.replicate_verbatim();
         }
         self.count_release(ended);
         self.serve();
@@ -99,10 +99,10 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// Gives back as the primary did that sent the command: the lease is not judged, nobody is served.
     ///
     /// # Errors
-    /// As [`Step::release`].
-    pub fn follow_release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
+    /// As [`Decision::release`].
+    pub fn apply_release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
         let (left, _) = self.give_back(request)?;
-        self.effects.command_says_it_all();
+        self.effects.replicate_verbatim();
         Ok(left)
     }
 
@@ -112,14 +112,14 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::TokenFarAhead`].
     pub fn renew(&mut self, request: &RenewRequest) -> Result<FencingToken, Refusal> {
-        self.settle();
+        self.expire_and_serve();
         let deadline = self.now.mono.after(request.lease);
         match (self.lock.holder(&request.owner), request.token) {
             (Some(known), named) if named.is_none_or(|named| named == known.token) => {
                 let token = known.token;
-                let in_doubt = !self.is_certain(known);
+                let in_doubt = !self.is_confirmed(known);
                 // A replica that missed a re-entry or a release knows the tenure with another count.
-                let told = request.holds.filter(|_| named.is_some() && !self.is_counted(known));
+                let told = request.holds.filter(|_| named.is_some() && !self.holds_confirmed(known));
                 let renewed = Holder { deadline, holds: told.unwrap_or(known.holds), ..known.cloned() };
                 let change = Change::Put(renewed);
                 let event = event_of(self.lock, &change);
@@ -131,7 +131,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                     self.effects.see_renewed(token);
                     self.serve_other_waits_of(&request.owner);
                 }
-                self.tally.renewed = self.tally.renewed.wrapping_add(1);
+                self.counters.renewed = self.counters.renewed.wrapping_add(1);
                 Ok(token)
             }
             (_, Some(token)) if self.quarantine.in_force(self.now) => {
@@ -144,9 +144,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
 
     /// Ends the tenures whose lease is over, and serves the line.
     #[inline(always)]
-    pub fn settle(&mut self) {
+    pub fn expire_and_serve(&mut self) {
         let now = self.now.mono;
-        if self.lock.has_one_over(now) {
+        if self.lock.any_expired(now) {
             self.end_all(|holder| holder.is_over(now), End::LeaseOver, Event::LeaseOver);
         }
         self.serve();
@@ -156,7 +156,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) {
         let undelivered =
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
-        self.settle();
+        self.expire_and_serve();
         // Refused when the tenure has ended in between: then there is nothing to pass on.
         if let Ok((_, ended)) = self.give_back(&undelivered) {
             self.count_release(ended);
@@ -166,11 +166,11 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
 
     /// Looks at a lock that may have changed behind our back: settles it, and lets its holders re-enter with the waits
     /// of their own that stand in line.
-    pub fn look_again(&mut self) {
-        self.settle();
-        if let Some(line) = self.line {
-            let waits = |holder: &Holder<&Owner>| self.room.first_of(line, holder.owner).is_some();
-            let holders = self.lock.holders().filter(waits).filter(|holder| self.is_certain(*holder));
+    pub fn recheck(&mut self) {
+        self.expire_and_serve();
+        if let Some(queue) = self.queue {
+            let waits = |holder: &Holder<&Owner>| self.queues.first_of(queue, holder.owner).is_some();
+            let holders = self.lock.holders().filter(waits).filter(|holder| self.is_confirmed(*holder));
             let owners: Vec<Owner> = holders.map(|holder| holder.owner.clone()).collect();
             owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
         }
@@ -192,8 +192,8 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let ended = self.lock.holders().filter(|holder| ends(*holder));
         for holder in ended.clone() {
             match end {
-                End::LeaseOver => self.tally.lease_ended(holder.since, holder.deadline),
-                End::Released => self.tally.end(holder.since, self.now.mono),
+                End::LeaseOver => self.counters.lease_ended(holder.since, holder.deadline),
+                End::Released => self.counters.end(holder.since, self.now.mono),
             }
         }
         let changes: Vec<Change> = ended.map(|holder| Change::End(holder.token, end)).collect();
@@ -202,7 +202,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     }
 
     fn somebody_waits(&self) -> bool {
-        self.line.is_some_and(|line| !self.room.is_empty(line))
+        self.queue.is_some_and(|queue| !self.queues.is_empty(queue))
     }
 
     /// Whether the owner is let in as a holder: not while there are more holders than it names now. A tenure that is only
@@ -212,21 +212,21 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     fn re_enters(&self, request: &AcquireRequest) -> bool {
         let Some(known) = self.lock.holder(&request.owner) else { return false };
         request.slots.allows(self.lock.holders().len())
-            && (request.holds != Some(1) || self.is_certain(known))
+            && (request.holds != Some(1) || self.is_confirmed(known))
     }
 
     /// Whether a tenure is more than remembered from before this quarantine: it began in it, or was renewed in it.
-    fn is_certain(&self, known: Holder<&Owner>) -> bool {
+    fn is_confirmed(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
             || !self.quarantine.remembers(known.since)
-            || self.seen.and(self.effects.seen()).renewed == Some(known.token)
+            || self.seen.merge(self.effects.seen()).renewed == Some(known.token)
     }
 
     /// Whether its count of holds is more than remembered: it began in this quarantine, or its owner has named it since.
-    fn is_counted(&self, known: Holder<&Owner>) -> bool {
+    fn holds_confirmed(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
             || !self.quarantine.remembers(known.since)
-            || self.seen.and(self.effects.seen()).counted == Some(known.token)
+            || self.seen.merge(self.effects.seen()).counted == Some(known.token)
     }
 
     fn admits(&self, slots: Slots) -> bool {
@@ -236,20 +236,20 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// Grants to the first in line for as long as it fits.
     #[inline]
     fn serve(&mut self) {
-        if let Some(line) = self.line {
-            self.serve_line(line);
+        if let Some(queue) = self.queue {
+            self.serve_line(queue);
         }
     }
 
     #[inline(never)]
-    fn serve_line(&mut self, line: LineId) {
-        while let Some(first) = self.room.front(line) {
-            let request = &first.ticket.request;
+    fn serve_line(&mut self, queue: QueueId) {
+        while let Some(first) = self.queues.front(queue) {
+            let request = &first.wait_request.request;
             if !self.re_enters(request) && !self.admits(request.slots) {
                 return;
             }
-            if let Some((waiter, waits_again)) = self.room.pop_front(line) {
-                let owner = waits_again.then(|| waiter.ticket.request.owner.clone());
+            if let Some((waiter, waits_again)) = self.queues.pop_front(queue) {
+                let owner = waits_again.then(|| waiter.wait_request.request.owner.clone());
                 self.answer(waiter);
                 owner.iter().for_each(|owner| self.serve_other_waits_of(owner));
             }
@@ -259,30 +259,30 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
     /// An owner that has been granted the lock re-enters with every other wait of its own, up to one that asks for fewer
     /// owners than there are.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
-        let Some(line) = self.line else { return };
+        let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {
             return;
         }
         let holders = self.lock.holders().len();
-        let fits = |first: &Waiter<H>| first.ticket.request.slots.allows(holders);
-        while self.room.first_of(line, owner).is_some_and(fits) {
-            if let Some(waiter) = self.room.pop_owner(line, owner) {
+        let fits = |first: &Waiter<H>| first.wait_request.request.slots.allows(holders);
+        while self.queues.first_of(queue, owner).is_some_and(fits) {
+            if let Some(waiter) = self.queues.pop_owner(queue, owner) {
                 self.answer(waiter);
             }
         }
     }
 
     fn answer(&mut self, waiter: Waiter<H>) {
-        let outcome = match self.admit(&waiter.ticket.request) {
+        let outcome = match self.admit(&waiter.wait_request.request) {
             Ok(grant) => {
                 let is_new = grant.counted && grant.holds == 1;
-                self.tally.handed_off = self.tally.handed_off.wrapping_add(is_new.into());
-                self.tally.waits.record(self.now.mono.micros_since(waiter.since));
+                self.counters.handed_off = self.counters.handed_off.wrapping_add(is_new.into());
+                self.counters.waits.record(self.now.mono.micros_since(waiter.since));
                 Outcome::Granted(grant)
             }
             Err(refusal) => Outcome::Refused(refusal),
         };
-        self.effects.wakes.push(Wake { waiter, outcome });
+        self.effects.completions.push(Completion { waiter, outcome });
     }
 
     /// Grants a request that fits: a re-entry, or a new tenure.
@@ -302,9 +302,9 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
                 ..known.cloned()
             };
             let grant = Grant { token: entered.token, holds, counted: holds > known.holds };
-            self.tally.re_entered = self.tally.re_entered.wrapping_add(grant.counted.into());
+            self.counters.re_entered = self.counters.re_entered.wrapping_add(grant.counted.into());
             let event = if grant.counted { Event::Acquired } else { Event::Renewed };
-            if request.holds.is_some() && !self.is_counted(known) {
+            if request.holds.is_some() && !self.holds_confirmed(known) {
                 self.effects.see_counted(grant.token);
             }
             if entered.deadline != known.deadline || entered.slots != known.slots {
@@ -322,13 +322,13 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let (slots, since) = (request.slots, self.now.mono);
         let tenure = Holder { owner, holds: 1, slots, token, deadline, since };
         self.change(Change::Put(tenure), Event::Acquired);
-        self.tally.acquired = self.tally.acquired.wrapping_add(1);
+        self.counters.acquired = self.counters.acquired.wrapping_add(1);
         Ok(Grant { token, holds: 1, counted: true })
     }
 
     fn count_release(&mut self, ended: Option<Instant>) {
         if let Some(since) = ended {
-            self.tally.release(since, self.now.mono);
+            self.counters.release(since, self.now.mono);
         }
     }
 
@@ -356,7 +356,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         };
         let (token, since) = (known.token, known.since);
         let unchanged = left == known.holds;
-        if matches!(request.left, HoldsLeft::Exactly(_)) && !self.is_counted(known) {
+        if matches!(request.left, HoldsLeft::Exactly(_)) && !self.holds_confirmed(known) {
             self.effects.see_counted(token);
         }
         if unchanged {
@@ -377,7 +377,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         if self.tokens.is_far_ahead(token, self.now.wall) {
             return Err(Refusal::TokenFarAhead);
         }
-        let ended = self.seen.and(self.effects.seen()).ended;
+        let ended = self.seen.merge(self.effects.seen()).ended;
         let held = self.lock.holders().map(|holder| holder.token).max();
         if ended.max(held) >= Some(token) {
             return Err(Refusal::NotHeld(self.not_held(&request.owner)));
@@ -387,7 +387,7 @@ impl<H: Copy + Eq + Hash> Step<'_, H> {
         let (owner, holds, since) = (request.owner.clone(), request.holds.unwrap_or(1), self.now.mono);
         let restored = Holder { owner, holds, slots: Slots::EXCLUSIVE, token, deadline, since };
         self.change(Change::Put(restored), Event::Acquired);
-        self.tally.restored = self.tally.restored.wrapping_add(1);
+        self.counters.restored = self.counters.restored.wrapping_add(1);
         self.serve_other_waits_of(&request.owner);
         Ok(())
     }
