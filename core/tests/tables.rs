@@ -30,15 +30,15 @@ use lockward_core::{
 fn a_tenure_is_counted_when_it_begins_and_when_it_ends() {
     table(
         "at(0)   A acquires           -> granted 1 hold, token 1
-         at(0)   the counters is         -> acquired 1
+         at(0)   the counters are         -> acquired 1
          at(10)  A acquires           -> granted 2 holds, token 1
          at(20)  A acquires holds 2   -> granted 2 holds, token 1
          at(20)  A renews             -> token 1
          at(20)  A releases           -> 1 left
-         at(20)  the counters is         -> acquired 1, re-entered 1, renewed 1
+         at(20)  the counters are         -> acquired 1, re-entered 1, renewed 1
          at(30)  A releases           -> 0 left
          at(30)  A releases holds 0   -> 0 left
-         at(30)  the counters is         -> acquired 1, re-entered 1, released 1, renewed 1, held for 30 ms",
+         at(30)  the counters are         -> acquired 1, re-entered 1, released 1, renewed 1, held for 30 ms",
     );
 }
 
@@ -48,7 +48,7 @@ fn a_hand_off_is_counted_with_the_wait_before_it() {
         "at(0)  A acquires            -> granted 1 hold, token 1
          at(10) B waits as 7          -> waits
          at(30) A releases            -> 0 left; 7 gets 1 hold, token 2
-         at(30) the counters is          -> acquired 2, handed off 1, released 1, waited 20 ms, held for 30 ms",
+         at(30) the counters are          -> acquired 2, handed off 1, released 1, waited 20 ms, held for 30 ms",
     );
 }
 
@@ -57,7 +57,7 @@ fn a_tenure_whose_lease_is_over_lasted_as_long_as_its_lease() {
     table(
         "at(0)   A acquires           -> granted 1 hold, token 1
          at(500) B acquires           -> granted 1 hold, token 2
-         at(500) the counters is         -> acquired 2, leases ended 1, held for 100 ms",
+         at(500) the counters are         -> acquired 2, leases ended 1, held for 100 ms",
     );
 }
 
@@ -66,7 +66,7 @@ fn what_a_replica_follows_is_not_counted() {
     table(
         "at(0)  A acquires            -> granted 1 hold, token 1
          at(10) A released            -> 0 left
-         at(10) the counters is          -> acquired 1",
+         at(10) the counters are          -> acquired 1",
     );
 }
 
@@ -76,7 +76,7 @@ fn a_restored_tenure_is_counted_and_the_one_it_ends_is_not_released() {
         "at(0)  A acquires               -> granted 1 hold, token 1
          at(10) quarantine lasts 1000
          at(20) B renews token 7 lease 50 -> token 7
-         at(20) the counters is             -> acquired 1, restored 1, held for 20 ms",
+         at(20) the counters are             -> acquired 1, restored 1, held for 20 ms",
     );
 }
 
@@ -433,12 +433,12 @@ fn each_lease_that_ends_serves_the_next_in_line() {
         "at(0)   A acquires lease 100   -> granted 1 hold, token 1
          at(10)  B waits as 7 lease 50  -> waits
          at(20)  C waits as 8 lease 50  -> waits
-         at(20)  the queues completions         -> at 100
+         at(20)  the queues wake         -> at 100
          at(100) the timer fires        -> 7 gets 1 hold, token 2
-         at(100) the queues completions         -> at 150
+         at(100) the queues wake         -> at 150
          at(149) the timer fires        ->
          at(150) the timer fires        -> 8 gets 1 hold, token 3
-         at(150) the queues completions         -> never",
+         at(150) the queues wake         -> never",
     );
 }
 
@@ -496,12 +496,12 @@ fn a_wait_limit_ends_the_wait_exactly_at_its_instant() {
          at(10)    B waits as 7 limit 50  -> waits
          at(10)    C waits as 8 limit 20  -> waits
          at(10)    D waits as 9           -> waits
-         at(10)    the queues completions         -> at 30
+         at(10)    the queues wake         -> at 30
          at(29.999) the timer fires       ->
          at(30)    the timer fires        -> 8 gets nothing
-         at(30)    the queues completions         -> at 60
+         at(30)    the queues wake         -> at 60
          at(60)    the timer fires        -> 7 gets nothing
-         at(60)    the queues completions         -> at 100
+         at(60)    the queues wake         -> at 100
          at(60)    the queue is           -> 9 D since 10
          at(100)   the timer fires        -> 9 gets 1 hold, token 2",
     );
@@ -513,7 +513,7 @@ fn a_superseded_wait_leaves_its_limit_behind() {
         "at(0)   A acquires lease 500           -> granted 1 hold, token 1
          at(10)  B waits as 7 holds 1 limit 50  -> waits
          at(20)  B waits as 8 holds 1 limit 200 -> waits; 7 is superseded
-         at(20)  the queues completions                 -> at 220
+         at(20)  the queues wake                 -> at 220
          at(60)  the timer fires                ->
          at(220) the timer fires                -> 8 gets nothing",
     );
@@ -540,7 +540,7 @@ fn the_last_waiter_to_leave_closes_the_line() {
         "at(0)   A acquires lease 100        -> granted 1 hold, token 1
          at(1)   B waits as 7 limit 50       -> waits
          at(2)   7 leaves                    -> left
-         at(2)   the queues completions              -> never
+         at(2)   the queues wake              -> never
          at(100) C acquires                  -> granted 1 hold, token 2",
     );
 }
@@ -618,7 +618,7 @@ fn a_quarantine_ends_exactly_at_its_instant_and_those_who_wait_are_served_then()
          at(20)  A waits as 7     -> waits
          at(20)  B waits as 8     -> waits
          at(20)  the lock is due  -> at 210
-         at(20)  the queues completions   -> at 210
+         at(20)  the queues wake   -> at 210
          at(209.999) the timer fires ->
          at(209.999) C acquires   -> busy
          at(210) the timer fires  -> 7 gets 1 hold, token 1
@@ -632,10 +632,10 @@ fn a_lock_freed_in_quarantine_is_kept_for_those_who_wait() {
         "at(0)   A acquires lease 40  -> granted 1 hold, token 1
          at(10)  quarantine lasts 200
          at(20)  B waits as 7         -> waits
-         at(20)  the queues completions       -> at 40
+         at(20)  the queues wake       -> at 40
          at(40)  the timer fires      -> | end 1 over | lease-over
          at(40)  the lock is          -> free
-         at(40)  the queues completions       -> at 210
+         at(40)  the queues wake       -> at 210
          at(210) the timer fires      -> 7 gets 1 hold, token 2",
     );
 }
@@ -1544,9 +1544,9 @@ impl World {
                 self.step(|step| step.recheck());
                 return None;
             }
-            ("the", "tally") if rest == ["is"] => return Some(counted(&self.counters)),
+            ("the", "counters") if rest == ["are"] => return Some(counted(&self.counters)),
             ("the", "lock") if rest == ["is", "due"] => return Some(when(self.step(|step| step.due()))),
-            ("the", "queues") if rest == ["wakes"] => return Some(when(self.queues.next_due())),
+            ("the", "queues") if rest == ["wake"] => return Some(when(self.queues.next_due())),
             ("the", "timer") if rest == ["fires"] => {
                 self.fire();
                 return None;
