@@ -212,7 +212,7 @@ def deployment(own_server: Any, tmp_path: Path) -> Any:
         watching[-1].client().execute_command("SENTINEL", "MONITOR", "it", "127.0.0.1", server.port, "2")
     yield server, watching
     for each in watching:
-        each.go_on()
+        each.resume()
         each.kill()
 
 
@@ -233,7 +233,7 @@ def test_a_waiter_stays_when_a_sentinel_is_stopped(deployment: Any, waiting: Any
     stays_for(client, waiter, 4000)
     holder.release()
     eventually(lambda: not Lock(client, "a").locked())
-    watching[0].go_on()
+    watching[0].resume()
     done.result(20)
 
 
