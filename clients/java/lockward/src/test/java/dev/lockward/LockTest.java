@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** A lock, and who may have it. */
+/** A lock at one server. */
 class LockTest {
     private static final Server SERVER = Server.shared();
     private static final LockwardClient CLIENT = SERVER.client();
@@ -41,15 +41,15 @@ class LockTest {
     }
 
     @Test
-    void oneThreadHoldsItAndOthersDoNot() throws Exception {
+    void onlyOneThreadHoldsTheLock() throws Exception {
         lock.lock();
         assertTrue(lock.isHeldByCurrentThread() && lock.isLocked());
-        assertFalse(Threads.elsewhere(() -> lock.tryLock()));
-        assertFalse(Threads.elsewhere(() -> lock.tryLock(10, TimeUnit.MILLISECONDS)));
-        assertFalse(Threads.elsewhere(lock::isHeldByCurrentThread));
+        assertFalse(Threads.inOtherThread(() -> lock.tryLock()));
+        assertFalse(Threads.inOtherThread(() -> lock.tryLock(10, TimeUnit.MILLISECONDS)));
+        assertFalse(Threads.inOtherThread(lock::isHeldByCurrentThread));
         lock.unlock();
         assertFalse(lock.isHeldByCurrentThread() || lock.isLocked());
-        assertTrue(Threads.elsewhere(() -> lock.tryLock(0, 100, TimeUnit.MILLISECONDS)));
+        assertTrue(Threads.inOtherThread(() -> lock.tryLock(0, 100, TimeUnit.MILLISECONDS)));
     }
 
     @Test
@@ -65,7 +65,7 @@ class LockTest {
     }
 
     @Test
-    void objectsOfTheSameNameAreTheSameLock() {
+    void objectsWithTheSameNameAreTheSameLock() {
         CLIENT.getLock(name).lock();
         CLIENT.getLock(name).lock();
         assertEquals(2, lock.getHoldCount());
@@ -76,7 +76,7 @@ class LockTest {
     }
 
     @Test
-    void reentryCountsAndKeepsTheToken() {
+    void reentriesAreCountedAndKeepTheToken() {
         lock.lock();
         long token = lock.fencingToken();
         lock.lock();
@@ -114,7 +114,7 @@ class LockTest {
         lock.lock();
         assertEquals(mine, SERVER.info(name).orElseThrow().owner());
         lock.unlock();
-        String other = Threads.elsewhere(() -> {
+        String other = Threads.inOtherThread(() -> {
             lock.lock();
             String owner = SERVER.info(name).orElseThrow().owner();
             lock.unlock();
@@ -126,8 +126,8 @@ class LockTest {
     }
 
     @Test
-    @SuppressWarnings("deprecation") // in later Javas
-    void threadsThatClaimTheSameIdAreTwoOwners() throws Exception {
+    @SuppressWarnings("deprecation") // in later versions of Java
+    void threadsWithTheSameIdAreTwoOwners() throws Exception {
         class Twin extends Thread {
             private final AtomicInteger inside;
 
@@ -155,11 +155,11 @@ class LockTest {
     }
 
     @Test
-    void onlyItsThreadUnlocks() throws Exception {
+    void onlyTheHoldingThreadCanUnlock() throws Exception {
         lock.lock();
         IllegalMonitorStateException refused = assertThrows(
                 IllegalMonitorStateException.class,
-                () -> Threads.elsewhere(() -> {
+                () -> Threads.inOtherThread(() -> {
                     lock.unlock();
                     return true;
                 }));
@@ -170,7 +170,7 @@ class LockTest {
     }
 
     @Test
-    void waitersAreServedInTheirOrder() throws Exception {
+    void waitersAreServedInOrder() throws Exception {
         lock.lock();
         List<Integer> order = Collections.synchronizedList(new ArrayList<>());
         List<Running<Boolean>> threads = new ArrayList<>();
@@ -191,7 +191,7 @@ class LockTest {
     }
 
     @Test
-    void whoComesLaterDoesNotOvertakeWhoIsSlowToConnect() throws Exception {
+    void aSlowConnectionDoesNotChangeTheOrderOfWaiters() throws Exception {
         CountDownLatch connected = new CountDownLatch(1);
         try (Proxy proxy = new Proxy(SERVER.port);
                 LockwardClient slow = Server.builder(Server.uri(proxy.port())).build()) {
@@ -209,7 +209,7 @@ class LockTest {
                 mine.lock();
                 mine.unlock();
             });
-            eventually(() -> proxy.pings.get() > pings); // the second one is connected
+            eventually(() -> proxy.pings.get() > pings); // the second thread has connected
             for (int i = 0; i < 50; i++) {
                 assertEquals(0, SERVER.waiters(name));
             }
@@ -221,7 +221,7 @@ class LockTest {
     }
 
     @Test
-    void threadsCountTogetherWithoutMissing() throws Exception {
+    void threadsExcludeEachOther() throws Exception {
         int[] count = {0};
         List<Running<Boolean>> threads = new ArrayList<>();
         for (int i = 0; i < 8; i++) {
@@ -230,9 +230,9 @@ class LockTest {
                     lock.lock();
                     try {
                         lock.lock();
-                        int seen = count[0];
+                        int before = count[0];
                         Thread.yield();
-                        count[0] = seen + 1;
+                        count[0] = before + 1;
                         lock.unlock();
                     } finally {
                         lock.unlock();
@@ -248,7 +248,7 @@ class LockTest {
     }
 
     @Test
-    void aWaiterHoldsUpNobodyElse() throws Exception {
+    void aWaiterDoesNotDelayOtherRequests() throws Exception {
         lock.lock();
         Running<Boolean> waiter = Threads.run(() -> {
             lock.lock();
@@ -263,7 +263,7 @@ class LockTest {
     }
 
     @Test
-    void beyondTheLimitOfWaitingConnectionsThreadsAreServedToo() throws Exception {
+    void moreThreadsThanWaitingConnectionsAreServed() throws Exception {
         try (LockwardClient few = SERVER.builder().waitingConnections(1).build()) {
             lock.lock();
             List<Running<Boolean>> threads = new ArrayList<>();
@@ -274,7 +274,7 @@ class LockTest {
                 }));
             }
             eventually(() -> SERVER.waiters(name) == 1);
-            // Who holds a lock that all others wait for has to get at another one nevertheless.
+            // The thread that holds the lock must be able to acquire another one.
             LockwardLock other = few.getLock(name + ":other");
             Running<Boolean> brief =
                     Threads.start(() -> CLIENT.getLock(name + ":other").tryLock(0, 300, TimeUnit.MILLISECONDS));
@@ -290,11 +290,11 @@ class LockTest {
     }
 
     @Test
-    void aNamedLeaseEndsIt() throws Exception {
-        CountDownLatch told = new CountDownLatch(1);
+    void aLockIsLostAfterItsNamedLease() throws Exception {
+        CountDownLatch lost = new CountDownLatch(1);
         lock.lock(300, TimeUnit.MILLISECONDS);
-        lock.onLost(loss -> told.countDown());
-        assertTrue(told.await(20, TimeUnit.SECONDS));
+        lock.onLost(loss -> lost.countDown());
+        assertTrue(lost.await(20, TimeUnit.SECONDS));
         assertFalse(lock.isHeldByCurrentThread());
         assertEquals(0, lock.getHoldCount());
         eventually(() -> !lock.isLocked());
@@ -304,7 +304,7 @@ class LockTest {
     }
 
     @Test
-    void whatIsLeftToItsLeaseIsAcquiredAnew() {
+    void aLockLeftToItsLeaseIsAcquiredAgain() {
         for (int i = 0; i < 3; i++) {
             lock.lock(50, TimeUnit.MILLISECONDS);
             eventually(() -> !lock.isHeldByCurrentThread());
@@ -314,13 +314,13 @@ class LockTest {
         assertEquals(1, SERVER.holds(name));
         lock.unlock();
         assertFalse(lock.isLocked());
-        // The last one that was left.
+        // The last lock that was left to its lease.
         assertThrows(LockLostException.class, lock::unlock);
         assertFalse(assertThrows(IllegalMonitorStateException.class, lock::unlock) instanceof LockLostException);
     }
 
     @Test
-    void manyThatAreLeftToTheirLeasesAreForgotten() {
+    void manyLocksLeftToTheirLeasesAreRemoved() {
         for (int i = 0; i < 150; i++) {
             CLIENT.getLock(name + i).lock(1, TimeUnit.MILLISECONDS);
         }
@@ -334,7 +334,7 @@ class LockTest {
     }
 
     @Test
-    void aLeaseIsNeverRoundedToNothing() throws Exception {
+    void aLeaseIsNeverRoundedTo0() throws Exception {
         lock.lock(1, TimeUnit.NANOSECONDS);
         eventually(() -> !lock.isLocked());
         assertThrows(LockLostException.class, lock::unlock);
@@ -364,7 +364,7 @@ class LockTest {
     }
 
     @Test
-    void theLeaseIsTheServersOwnUnlessOneIsNamed() {
+    void theLeaseDefaultsToTheServersSetting() {
         lock.lock();
         long lease = SERVER.info(name).orElseThrow().leaseLeft();
         assertTrue(lease > 20_000 && lease <= 30_000, "" + lease);
@@ -378,7 +378,7 @@ class LockTest {
     }
 
     @Test
-    void aHoldWithoutALeaseHasOneWithALeaseRenewed() {
+    void aHoldWithoutALeaseStartsRenewals() {
         try (LockwardClient brief =
                 SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
             LockwardLock mine = brief.getLock(name);
@@ -391,7 +391,7 @@ class LockTest {
     }
 
     @Test
-    void itIsRenewedUntilItIsReleased() {
+    void aLockIsRenewedUntilItIsReleased() {
         try (LockwardClient brief =
                 SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
             LockwardLock mine = brief.getLock(name);
@@ -403,7 +403,7 @@ class LockTest {
         }
     }
 
-    /** The leases go up again, twice. */
+    /** Waits until each lease was renewed twice. */
     private static void renewedTwice(String... names) {
         long[] last = new long[names.length];
         int[] renewals = new int[names.length];
@@ -413,7 +413,7 @@ class LockTest {
                 renewals[i] += left > last[i] ? 1 : 0;
                 last[i] = left;
             }
-            // The first one was the grant.
+            // The first increase is the grant.
             return Arrays.stream(renewals).allMatch(count -> count > 2);
         });
     }
@@ -434,25 +434,25 @@ class LockTest {
     }
 
     @Test
-    void aThreadThatDiesLeavesItToItsLease() throws Exception {
-        CountDownLatch told = new CountDownLatch(1);
+    void theLockOfADeadThreadIsNotRenewed() throws Exception {
+        CountDownLatch lost = new CountDownLatch(1);
         try (LockwardClient brief = SERVER.builder()
                 .lease(Duration.ofSeconds(1))
-                .onLost(loss -> told.countDown())
+                .onLost(loss -> lost.countDown())
                 .build()) {
             Tenure tenure = Threads.start(() -> {
                         brief.getLock(name).lock();
-                        return brief.mine(name);
+                        return brief.threadTenure(name);
                     })
                     .join();
-            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertTrue(lost.await(20, TimeUnit.SECONDS));
             assertFalse(tenure.isHeld());
             eventually(() -> !lock.isLocked());
         }
     }
 
     @Test
-    void whatTheProgramDropsIsRenewedNoMore() throws Exception {
+    void aDroppedTenureIsNotRenewed() throws Exception {
         try (LockwardClient brief =
                 SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
             WeakReference<Tenure> dropped = new WeakReference<>(
@@ -466,7 +466,7 @@ class LockTest {
     }
 
     @Test
-    void aLockObjectThatTheProgramDropsChangesNothing() {
+    void aDroppedLockObjectKeepsTheLockHeld() {
         CLIENT.getLock(name).lock();
         System.gc();
         assertTrue(lock.isHeldByCurrentThread());
@@ -474,12 +474,12 @@ class LockTest {
     }
 
     @Test
-    void thereAreNoConditions() {
+    void newConditionIsNotSupported() {
         assertThrows(UnsupportedOperationException.class, lock::newCondition);
     }
 
     @Test
-    void theServerRefusesInItsOwnWords() {
+    void theExceptionHasTheErrorOfTheServer() {
         SERVER.call("SET", name, "a string");
         LockRefusedException refused = assertThrows(LockRefusedException.class, lock::lock);
         assertEquals("WRONGTYPE", refused.code());
@@ -489,7 +489,7 @@ class LockTest {
     }
 
     @Test
-    void whoMayNotGetInIsToldAtOnce() {
+    void aRefusedLoginOrCommandFailsAtOnce() {
         SERVER.call("ACL", "SETUSER", name, "on", ">right", "~*", "+@connection");
         var uri = SERVER.uri();
         uri.setCredentialsProvider(RedisCredentialsProvider.from(() -> RedisCredentials.just(name, "right")));
@@ -513,7 +513,7 @@ class LockTest {
     }
 
     @Test
-    void whoMayNotAskHowLongALeaseIsHoldsNothing() {
+    void noGrantStaysWithoutPermissionForLockInfo() {
         SERVER.call("ACL", "SETUSER", name, "on", "nopass", "~*", "+@connection", "+lock.acquire", "+lock.release");
         var uri = SERVER.uri();
         uri.setCredentialsProvider(RedisCredentialsProvider.from(() -> RedisCredentials.just(name, "any")));
@@ -524,7 +524,7 @@ class LockTest {
     }
 
     @Test
-    void unreasonableSettingsAreRefused() {
+    void settingsOutOfRangeAreRefused() {
         LockwardClient.Builder builder = SERVER.builder();
         assertThrows(IllegalArgumentException.class, () -> builder.patience(Duration.ZERO));
         assertThrows(IllegalArgumentException.class, () -> builder.waitingConnections(0));
@@ -545,7 +545,7 @@ class LockTest {
             eventually(() -> own.waiters(name) == 1);
             LockRefusedException refused = assertThrows(
                     LockRefusedException.class,
-                    () -> Threads.elsewhere(() -> client.getLock(name).tryLock(1, TimeUnit.MINUTES)));
+                    () -> Threads.inOtherThread(() -> client.getLock(name).tryLock(1, TimeUnit.MINUTES)));
             assertEquals("MAXWAITERS", refused.code());
             client.getLock(name).unlock();
             assertTrue(first.join());
@@ -554,7 +554,7 @@ class LockTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"straße", "a b\r\n", ""})
-    void namesAreAnyText(String odd) {
+    void anyTextIsAName(String odd) {
         LockwardLock mine = CLIENT.getLock(name + odd);
         mine.lock();
         assertEquals(1, SERVER.holds(name + odd));
@@ -563,7 +563,7 @@ class LockTest {
 
     @ParameterizedTest
     @ValueSource(longs = {50, 2_500})
-    void withoutEnoughReplicasItIsGivenBack(long within) {
+    void aLockWithoutEnoughReplicasIsGivenBack(long within) {
         try (LockwardClient careful = SERVER.builder()
                 .patience(Duration.ofSeconds(1))
                 .replicas(1, Duration.ofMillis(within))
@@ -575,7 +575,7 @@ class LockTest {
     }
 
     @Test
-    void withEnoughReplicasItIsGranted() throws Exception {
+    void aLockWithEnoughReplicasIsGranted() throws Exception {
         try (Server primary = new Server("--save", "", "--repl-diskless-sync-delay", "0");
                 Server replica = new Server("--save", "", "--replicaof", "127.0.0.1 " + primary.port);
                 LockwardClient careful =
@@ -595,7 +595,7 @@ class LockTest {
     }
 
     @Test
-    void aTenureGoesFromThreadToThread() throws Exception {
+    void anotherThreadCanReleaseATenure() throws Exception {
         Tenure tenure = CLIENT.tryAcquire(name, Duration.ZERO, null).orElseThrow();
         assertTrue(CLIENT.tryAcquire(name, Duration.ZERO, null).isEmpty());
         assertTrue(CLIENT.tryAcquire(name, Duration.ofMillis(20), null).isEmpty());
@@ -613,7 +613,7 @@ class LockTest {
     }
 
     @Test
-    void aTenureIsGivenBackForLater() throws Exception {
+    void aTenureCanBeReleasedAfterADelay() throws Exception {
         AtomicInteger losses = new AtomicInteger();
         Tenure tenure = CLIENT.tryAcquire(name, Duration.ZERO, null).orElseThrow();
         tenure.onLost(loss -> losses.incrementAndGet());
@@ -637,7 +637,7 @@ class LockTest {
     }
 
     @Test
-    void aThreadRenewsItsLock() {
+    void renewSetsANewLease() {
         assertThrows(IllegalMonitorStateException.class, () -> lock.renew(Duration.ofMinutes(5)));
         lock.lock(1, TimeUnit.MINUTES);
         lock.renew(Duration.ofMinutes(5));
@@ -648,8 +648,9 @@ class LockTest {
     }
 
     @Test
-    void aGrantThatCameTooLateIsAskedForAgain() throws Exception {
-        // Most of these are over by the time that they are known of, the first ones at least: it has to connect.
+    void aGrantWhoseLeaseIsOverIsRequestedAgain() throws Exception {
+        // Most of these leases are over when the reply arrives, at least the first ones, because the client connects
+        // first.
         try (LockwardClient cold = SERVER.client()) {
             for (int i = 0; i < 20; i++) {
                 assertTrue(cold.tryAcquire(name + i, Duration.ZERO, Duration.ofMillis(2))
@@ -660,20 +661,21 @@ class LockTest {
 
     @ParameterizedTest
     @ValueSource(longs = {0, 300})
-    void whoAsksForALeaseThatIsOverBeforeItIsKnownOfGivesUp(long wait) throws Exception {
+    void tryLockReturnsWhenRepliesTakeLongerThanTheLease(long wait) throws Exception {
         try (Server server = new Server("--lock.default-lease", "40");
                 Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .patience(Duration.ofSeconds(1))
                         .build()) {
-            proxy.replyTakes = 60;
+            proxy.replyDelay = 60;
             LockwardLock far = client.getLock(name);
-            assertFalse(Threads.elsewhere(() -> wait == 0 ? far.tryLock() : far.tryLock(wait, TimeUnit.MILLISECONDS)));
+            assertFalse(
+                    Threads.inOtherThread(() -> wait == 0 ? far.tryLock() : far.tryLock(wait, TimeUnit.MILLISECONDS)));
         }
     }
 
     @Test
-    void aLeaseThatIsRefusedIsNotRenewedBy() throws Exception {
+    void aRefusedLeaseIsNotUsedForRenewals() throws Exception {
         try (LockwardClient client =
                 SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
             Tenure tenure = client.tryAcquire(name, Duration.ZERO, null).orElseThrow();
@@ -686,28 +688,28 @@ class LockTest {
 
     @Test
     void aTenureWithALeaseIsNotRenewed() throws Exception {
-        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch lost = new CountDownLatch(1);
         Tenure tenure =
                 CLIENT.tryAcquire(name, Duration.ZERO, Duration.ofMillis(200)).orElseThrow();
-        tenure.onLost(loss -> told.countDown());
-        assertTrue(told.await(20, TimeUnit.SECONDS));
+        tenure.onLost(loss -> lost.countDown());
+        assertTrue(lost.await(20, TimeUnit.SECONDS));
         assertThrows(LockLostException.class, tenure::close);
     }
 
     @Test
-    void closingLeavesNoThreadsAndTellsWhoHolds() throws Exception {
+    void closeEndsThreadsAndCallsListeners() throws Exception {
         LockwardClient own = LockwardClient.create("redis://127.0.0.1:" + SERVER.port);
-        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch lost = new CountDownLatch(1);
         LockwardLock mine = own.getLock(name);
         mine.lock();
-        mine.onLost(loss -> told.countDown());
+        mine.onLost(loss -> lost.countDown());
         Running<Boolean> waiter = Threads.run(mine::lock);
         Running<Boolean> timed = Threads.start(() -> mine.tryLock(1, TimeUnit.HOURS));
         eventually(() -> SERVER.waiters(name) == 2);
         own.close();
         assertThrows(IllegalStateException.class, waiter::join);
         assertThrows(IllegalStateException.class, timed::join);
-        assertTrue(told.await(20, TimeUnit.SECONDS));
+        assertTrue(lost.await(20, TimeUnit.SECONDS));
         assertFalse(mine.isHeldByCurrentThread());
         assertThrows(LockLostException.class, mine::unlock);
         assertThrows(IllegalStateException.class, mine::lock);
@@ -719,7 +721,7 @@ class LockTest {
     }
 
     @Test
-    void noServerIsToldAfterThePatience() {
+    void unreachableIsThrownAfterThePatience() {
         try (LockwardClient nobody = Server.builder(Server.uri(Server.freePort()))
                 .patience(Duration.ofMillis(300))
                 .build()) {
