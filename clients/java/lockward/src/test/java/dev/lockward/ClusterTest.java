@@ -72,14 +72,7 @@ class ClusterTest {
                     lock.unlock();
                 });
                 eventually(() -> node.waiters(name) == 1);
-                AtomicInteger renewals = new AtomicInteger();
-                long[] last = {0};
-                eventually(() -> {
-                    long left = node.info(name).orElseThrow().leaseLeft();
-                    renewals.addAndGet(left > last[0] ? 1 : 0);
-                    last[0] = left;
-                    return renewals.get() > 3;
-                });
+                node.awaitRenewals(3, name);
                 lock.unlock();
                 lock.unlock();
                 assertTrue(waiter.join());
@@ -141,14 +134,7 @@ class ClusterTest {
             }
             eventually(() -> target.waiters(name) == 1);
             assertEquals(2, target.holds(name));
-            AtomicInteger renewals = new AtomicInteger();
-            long[] last = {0};
-            eventually(() -> {
-                long left = target.info(name).orElseThrow().leaseLeft();
-                renewals.addAndGet(left > last[0] ? 1 : 0);
-                last[0] = left;
-                return renewals.get() > 3;
-            });
+            target.awaitRenewals(3, name);
             assertTrue(lock.isHeldByCurrentThread() && !waiter.isDone());
             lock.unlock();
             lock.unlock();

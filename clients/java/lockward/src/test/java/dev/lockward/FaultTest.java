@@ -148,14 +148,7 @@ class FaultTest {
             lost.onLost(loss -> losses.incrementAndGet());
             shared.call("DEL", name);
             eventually(() -> losses.get() == 3);
-            long[] last = {0};
-            AtomicInteger renewals = new AtomicInteger();
-            eventually(() -> {
-                long left = shared.info(name + ":kept").orElseThrow().leaseLeft();
-                renewals.addAndGet(left > last[0] ? 1 : 0);
-                last[0] = left;
-                return renewals.get() > 3;
-            });
+            shared.awaitRenewals(3, name + ":kept");
             kept.unlock();
             assertThrows(LockLostException.class, lost::unlock);
         } finally {

@@ -13,7 +13,6 @@ import io.lettuce.core.RedisCredentialsProvider;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
@@ -384,7 +383,7 @@ class LockTest {
             LockwardLock mine = brief.getLock(name);
             mine.lock(2, TimeUnit.SECONDS);
             mine.lock();
-            renewedTwice(name);
+            SERVER.awaitRenewals(2, name);
             mine.unlock();
             mine.unlock();
         }
@@ -396,26 +395,11 @@ class LockTest {
                 SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
             LockwardLock mine = brief.getLock(name);
             mine.lock();
-            renewedTwice(name);
+            SERVER.awaitRenewals(2, name);
             assertTrue(mine.isHeldByCurrentThread());
             mine.unlock();
             assertFalse(mine.isLocked());
         }
-    }
-
-    /** Waits until each lease was renewed twice. */
-    private static void renewedTwice(String... names) {
-        long[] last = new long[names.length];
-        int[] renewals = new int[names.length];
-        eventually(() -> {
-            for (int i = 0; i < names.length; i++) {
-                long left = SERVER.info(names[i]).orElseThrow().leaseLeft();
-                renewals[i] += left > last[i] ? 1 : 0;
-                last[i] = left;
-            }
-            // The first increase is the grant.
-            return Arrays.stream(renewals).allMatch(count -> count > 2);
-        });
     }
 
     @Test
@@ -427,7 +411,7 @@ class LockTest {
                 locks.add(brief.getLock(name + i));
                 locks.get(i).lock();
             }
-            renewedTwice(locks.stream().map(LockwardLock::getName).toArray(String[]::new));
+            SERVER.awaitRenewals(2, locks.stream().map(LockwardLock::getName).toArray(String[]::new));
             assertTrue(locks.stream().allMatch(LockwardLock::isHeldByCurrentThread));
             locks.forEach(LockwardLock::unlock);
         }
@@ -680,7 +664,7 @@ class LockTest {
                 SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
             Tenure tenure = client.tryAcquire(name, Duration.ZERO, null).orElseThrow();
             assertThrows(LockRefusedException.class, () -> tenure.renew(Duration.ofDays(20 * 365)));
-            renewedTwice(name);
+            SERVER.awaitRenewals(2, name);
             assertTrue(tenure.isHeld());
             tenure.release();
         }

@@ -20,6 +20,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
@@ -282,6 +283,21 @@ public final class Server implements AutoCloseable {
                 return port;
             }
         }
+    }
+
+    /** Waits until each of these locks was renewed so many times. */
+    void awaitRenewals(int count, String... names) {
+        long[] last = new long[names.length];
+        int[] increases = new int[names.length];
+        eventually(() -> {
+            for (int i = 0; i < names.length; i++) {
+                long left = info(names[i]).orElseThrow().leaseLeft();
+                increases[i] += left > last[i] ? 1 : 0;
+                last[i] = left;
+            }
+            // The first increase is the grant.
+            return Arrays.stream(increases).allMatch(increase -> increase > count);
+        });
     }
 
     /** Waits until the condition is true. */

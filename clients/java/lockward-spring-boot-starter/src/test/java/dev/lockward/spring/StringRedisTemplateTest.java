@@ -155,15 +155,15 @@ class StringRedisTemplateTest {
         }
     }
 
-    private record Name(String name) implements ProtocolKeyword {
+    private record Name(String word) implements ProtocolKeyword {
         @Override
         public byte[] getBytes() {
-            return name.getBytes(StandardCharsets.US_ASCII);
+            return word.getBytes(StandardCharsets.US_ASCII);
         }
 
         @Override
         public String toString() {
-            return name;
+            return word;
         }
     }
 }
