@@ -212,9 +212,7 @@ func TestReentry(t *testing.T) {
 	}
 	holds(1)
 	check(t, lock.Release(t.Context()))
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal(holders)
-	}
+	s.checkFree("k")
 }
 
 func TestManyGoroutinesMayUseOneLock(t *testing.T) {
@@ -280,12 +278,6 @@ func TestDo(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	free := func() {
-		t.Helper()
-		if holders, _ := s.info("k"); holders != nil {
-			t.Fatal(holders)
-		}
-	}
 	failure := errors.New("a failure")
 	var inside context.Context
 	err := client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
@@ -298,7 +290,7 @@ func TestDo(t *testing.T) {
 	if err != failure { // not wrapped
 		t.Fatal(err)
 	}
-	free()
+	s.checkFree("k")
 	receive(t, "the end of the context", inside.Done())
 	expect(t, context.Cause(inside), lockward.ErrReleased)
 
@@ -307,7 +299,7 @@ func TestDo(t *testing.T) {
 		_ = client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { panic("at the disco") })
 		t.Error("no panic")
 	}()
-	free()
+	s.checkFree("k")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	err = client.Do(ctx, "k", func(ctx context.Context, _ *lockward.Lock) error {
@@ -317,7 +309,7 @@ func TestDo(t *testing.T) {
 	if err != context.Canceled {
 		t.Fatal(err)
 	}
-	free()
+	s.checkFree("k")
 
 	check(t, client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
 		ctx, cancel := context.WithTimeout(lock.Context(ctx), patience)
@@ -447,7 +439,7 @@ func TestAGrantToACallerThatHasLeftIsGivenBack(t *testing.T) {
 		}
 		cancel()
 		check(t, <-released)
-		eventually(t, "it is free", func() bool { holders, _ := s.info("k"); return holders == nil })
+		s.waitUntilFree("k")
 	}
 }
 
@@ -471,7 +463,7 @@ func TestAcquireFailsWhenTheGrantArrivesAfterTheContextEnded(t *testing.T) {
 		expect(t, err, context.DeadlineExceeded)
 	}
 	p.delay.Store(0)
-	eventually(t, "it is free", func() bool { holders, _ := s.info("k"); return holders == nil })
+	s.waitUntilFree("k")
 }
 
 func TestMoreWaitersThanWaitingConnections(t *testing.T) {
@@ -733,9 +725,7 @@ func TestServerErrorsAreReturned(t *testing.T) {
 	refused(t, err, "NOPERM")
 	_, err = user("+lock.acquire", "+lock.release").Acquire(t.Context(), "k")
 	refused(t, err, "NOPERM") // LOCK.INFO
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal("a grant is left behind", holders)
-	}
+	s.checkFree("k")
 	without := user("+lock.acquire", "+lock.release")
 	check(t, acquire(t, without, "k", lockward.WithLease(time.Minute)).Release(t.Context()))
 
@@ -754,9 +744,7 @@ func TestWithReplicas(t *testing.T) {
 	enough := lockward.WithReplicas(1, 50*time.Millisecond)
 	_, err := client.Acquire(t.Context(), "k", enough)
 	expect(t, err, lockward.ErrUnreplicated)
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal("a grant is left behind", holders)
-	}
+	s.checkFree("k")
 	replica := startServer(t)
 	host, port, _ := strings.Cut(s.addr, ":")
 	replica.do("REPLICAOF", host, port)
@@ -871,9 +859,7 @@ func TestReleaseWithAnEndedContextGivesTheLockBack(t *testing.T) {
 		expect(t, err, context.Canceled)
 	}
 	check(t, client.Close())
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal(holders)
-	}
+	s.checkFree("k")
 }
 
 func TestNewRefusesUnknownClientsAndOptionsOutOfRange(t *testing.T) {

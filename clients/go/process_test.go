@@ -32,7 +32,7 @@ func TestAPausedProcessKnowsThatItsLeaseIsOver(t *testing.T) {
 		t.Fatal(lines.Text())
 	}
 	check(t, process.Process.Signal(syscall.SIGSTOP))
-	eventually(t, "the lease is over", func() bool { holders, _ := s.info("k"); return holders == nil })
+	s.waitUntilFree("k")
 	_, err = fmt.Fprintln(input)
 	check(t, err)
 	check(t, process.Process.Signal(syscall.SIGCONT))

@@ -46,7 +46,5 @@ func TestTheProgramInTheReadme(t *testing.T) {
 		}
 		return nil
 	}))
-	if holders, _ := s.info("order:42"); holders != nil {
-		t.Fatal(holders)
-	}
+	s.checkFree("order:42")
 }

@@ -25,28 +25,15 @@ type answer struct {
 // serverError is the error reply to the first command, or nil.
 func (a *answer) serverError() *ServerError { return serverError(a.replies[0].Err()) }
 
-// An outage is the time since which no server has answered a request.
-type outage struct {
-	since    time.Time
-	failures int
-}
-
-// nextPause returns how long to wait before the next attempt, and false when that would end after the patience.
-func (o *outage) nextPause(patience time.Duration) (time.Duration, bool) {
-	pause := backOff(o.failures)
-	o.failures++
-	return pause, time.Since(o.since)+pause <= patience
-}
-
 // ask sends commands to the node that has the key, until a server answers, the context ends, or no server has answered for
 // as long as the patience. limit is how long a reply may take; 0 means without limit, for a request that waits. The answer is
 // never nil: also with an error, it tells whether a request may have been carried out.
 func (c *Client) ask(
 	ctx context.Context, key string, patience time.Duration, limit time.Duration, commands func(sent time.Time) []command,
 ) (*answer, error) {
-	var outage outage
+	var failingSince time.Time
 	var to redirect
-	redirects, mayHaveRun := 0, false
+	redirects, failures, mayHaveRun := 0, 0, false
 	for {
 		sent := time.Now()
 		replies, err := c.attempt(ctx, key, to, limit, commands(sent))
@@ -75,12 +62,13 @@ func (c *Client) ask(
 			return &answer{mayHaveRun: mayHaveRun}, contextError(ctx)
 		}
 		hasWaited := limit == 0 && time.Since(sent) > c.responseLimit*2 && !errors.Is(err, errServerGone)
-		if hasWaited || outage.since.IsZero() {
-			outage.since, outage.failures = time.Now(), 0
+		if hasWaited || failingSince.IsZero() {
+			failingSince, failures = time.Now(), 0
 		}
 		redirects = 0
-		pause, hasTime := outage.nextPause(patience)
-		if !hasTime {
+		pause := backOff(failures)
+		failures++
+		if time.Since(failingSince)+pause > patience {
 			return &answer{mayHaveRun: mayHaveRun}, fmt.Errorf("%w: %w", ErrUnreachable, err)
 		}
 		select {

@@ -193,6 +193,20 @@ func (s *server) waitFor(key string, count int64) {
 	})
 }
 
+// checkFree checks that no owner holds a lock.
+func (s *server) checkFree(key string) {
+	s.tb.Helper()
+	if holders, _ := s.info(key); holders != nil {
+		s.tb.Fatal(key, "is held: ", holders)
+	}
+}
+
+// waitUntilFree waits until no owner holds a lock.
+func (s *server) waitUntilFree(key string) {
+	s.tb.Helper()
+	eventually(s.tb, key+" is free", func() bool { holders, _ := s.info(key); return holders == nil })
+}
+
 // eventually waits for a condition.
 func eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()

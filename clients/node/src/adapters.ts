@@ -190,22 +190,15 @@ const IO_OVERRIDES = {
 };
 
 function ioRedisAdapter(client: IoRedis): Adapter {
-  const options = client.options as IoOptions;
-  const endpoint: Endpoint = { name: "", host: options.host ?? "", open: () => openIo(client, {}) };
-  return {
-    prefix: options.keyPrefix ?? "",
-    isEnded: () => isIoEnded(client),
-    onEnd: (listener) => client.on("end", listener),
-    locate: () => endpoint,
-  };
+  const { keyPrefix = "", host = "" } = client.options as IoOptions;
+  return singleNode(keyPrefix, ioEnd(client), () => openIo(client, {}), host);
 }
 
 function ioClusterAdapter(client: IoCluster): Adapter {
   const options = client.options as IoOptions & { redisOptions?: IoOptions };
   return {
+    ...ioEnd(client),
     prefix: options.keyPrefix ?? options.redisOptions?.keyPrefix ?? "",
-    isEnded: () => isIoEnded(client),
-    onEnd: (listener) => client.on("end", listener),
     locate(slot, failures, address) {
       if (client.status === "wait") client.connect().catch(() => {});
       const nodes = client.nodes("master");
@@ -219,9 +212,12 @@ function ioClusterAdapter(client: IoCluster): Adapter {
   };
 }
 
-/** ioredis emits no end event when it is closed while it reconnects. */
-function isIoEnded(client: { readonly status: string; readonly manuallyClosing?: boolean }): boolean {
-  return client.status === "end" || client.manuallyClosing === true;
+function ioEnd(client: IoRedis | IoCluster) {
+  return {
+    // ioredis emits no end event, and keeps its status, when it is closed while it reconnects.
+    isEnded: () => client.status === "end" || (client as { manuallyClosing?: boolean }).manuallyClosing === true,
+    onEnd: (listener: () => void) => void client.on("end", listener),
+  };
 }
 
 function nameOf({ host, port }: IoOptions): string {
@@ -251,8 +247,6 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
     throw connectError(failure ?? (error as Error));
   }
   const { stream } = redis;
-  stream.unref?.();
-  let refs = 0;
   let isClosing = false;
   const send = (command: Command) => redis.callBuffer(...command).catch(toServerError);
   return {
@@ -261,11 +255,10 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
       return redis.status === "end";
     },
     onClose: (listener) => void ended.then(listener),
-    addRef(count) {
-      refs += count;
-      if (refs > 0) stream.ref?.();
-      else stream.unref?.();
-    },
+    addRef: refCounter(
+      () => stream.ref?.(),
+      () => stream.unref?.(),
+    ),
     close(last) {
       if (last !== undefined) send(last).catch(() => {});
       if (!isClosing) disconnect();
@@ -310,29 +303,21 @@ const NODE_OVERRIDES = {
 };
 
 function nodeRedisAdapter(client: NodeRedis): Adapter {
-  const endpoint: Endpoint = { name: "", host: "", open: () => openNode(client, {}) };
-  return {
-    ...trackEnd(client, "ready", "end"),
-    prefix: (client.options as NodeOptions | undefined)?.keyPrefix ?? "",
-    locate: () => endpoint,
-  };
+  const { keyPrefix = "" } = (client.options ?? {}) as NodeOptions;
+  return singleNode(keyPrefix, nodeEnd(client, "ready", "end"), () => openNode(client, {}));
 }
 
 function nodeSentinelAdapter(client: NodeSentinel): Adapter {
   // The library hides the options of a Sentinel client. So the connection to the primary is duplicated.
   const open = () => client._execute(false, (master: NodeRedis) => openNode(master, {}));
-  const endpoint: Endpoint = { name: "", host: "", open };
-  return {
-    ...trackEnd(client, "ready", "end"),
-    prefix: (client as { _keyPrefix?: string | Buffer })._keyPrefix ?? "",
-    locate: () => endpoint,
-  };
+  const { _keyPrefix = "" } = client as { _keyPrefix?: string | Buffer };
+  return singleNode(_keyPrefix, nodeEnd(client, "ready", "end"), open);
 }
 
 function nodeClusterAdapter(client: NodeCluster): Adapter {
   const options = client._options as NodeOptions;
   return {
-    ...trackEnd(client, "connect", "disconnect"),
+    ...nodeEnd(client, "connect", "disconnect"),
     prefix: options.keyPrefix ?? "",
     locate(slot, failures, address) {
       const { masters } = client;
@@ -346,7 +331,7 @@ function nodeClusterAdapter(client: NodeCluster): Adapter {
   };
 }
 
-function trackEnd(client: { on(event: string, listener: () => void): unknown }, begin: string, end: string) {
+function nodeEnd(client: { on(event: string, listener: () => void): unknown }, begin: string, end: string) {
   let isEnded = false;
   client.on(begin, () => {
     isEnded = false;
@@ -381,8 +366,6 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
     if (client.isOpen) client.destroy();
     throw connectError(error as Error);
   }
-  client.unref();
-  let refs = 0;
   const send = (command: Command) =>
     client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(toServerError);
   return {
@@ -391,11 +374,10 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
       return !client.isOpen;
     },
     onClose: (listener) => void ended.then(listener),
-    addRef(count) {
-      refs += count;
-      if (refs > 0) client.ref();
-      else client.unref();
-    },
+    addRef: refCounter(
+      () => client.ref(),
+      () => client.unref(),
+    ),
     async close(last) {
       if (last !== undefined) send(last).catch(() => {});
       // node-redis writes in the next iteration of the event loop. destroy() drops what is not written.
@@ -407,6 +389,24 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
 }
 
 // Both.
+
+type End = Pick<Adapter, "isEnded" | "onEnd">;
+
+function singleNode(prefix: string | Buffer, end: End, open: () => Promise<Connection>, host = ""): Adapter {
+  const endpoint: Endpoint = { name: "", host, open };
+  return { ...end, prefix, locate: () => endpoint };
+}
+
+/** Calls `ref` while the count is above 0, and `unref` otherwise, as at first. */
+function refCounter(ref: () => void, unref: () => void): (count: number) => void {
+  let refs = 0;
+  unref();
+  return (count) => {
+    refs += count;
+    if (refs > 0) ref();
+    else unref();
+  };
+}
 
 /** A `ServerError` when the server refuses the login: then another attempt is useless. */
 function connectError(error: Error): Error | ServerError {

@@ -162,5 +162,6 @@ def holds(client: Any, name: Any) -> int:
     return int(as_map(info[b"holders"][0])[b"holds"]) if info else 0
 
 
-def pings(client: redis.Redis) -> int:
-    return int(client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"])
+def calls(client: redis.Redis, command: str) -> int:
+    """How often the server was sent a command."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])

@@ -13,7 +13,7 @@ from typing import Any, Callable
 import pytest
 import redis
 import redis.asyncio
-from conftest import as_map, holders, waiters
+from conftest import as_map, calls, holders, waiters
 
 from lockward import LockError, LockLost, LockNotOwnedError, LockRefused, Unreachable, Unreplicated
 from lockward.asyncio import Lock
@@ -50,10 +50,6 @@ async def eventually(condition: Callable[[], Any]) -> Any:
     while not (found := condition()):
         await asyncio.sleep(0.005)
     return found
-
-
-def calls(client: Any, command: str) -> int:
-    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 @in_loop

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import Server, eventually, holders, queue, waiters
+from conftest import Server, calls, eventually, holders, queue, waiters
 from redis.asyncio.cluster import RedisCluster as AsyncCluster
 from redis.cluster import RedisCluster
 
@@ -54,10 +54,10 @@ def test_a_cluster(nodes: Any) -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     eventually(lambda: waiters(direct, NAME) == 1)
-    calls = [node.client().info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"] for node in nodes]
-    for node, before in zip(nodes, calls):
+    renewals = [calls(node.client(), "lock.renew") for node in nodes]
+    for node, before in zip(nodes, renewals):
         stats = node.client()
-        eventually(lambda stats=stats, before=before: renewals(stats) > before + 3)
+        eventually(lambda stats=stats, before=before: calls(stats, "lock.renew") > before + 3)
     assert mine.owned() and elsewhere.held
     mine.release()
     assert granted.wait(20)
@@ -72,10 +72,6 @@ def test_a_dropped_cluster_client_leaves_no_thread(nodes: Any) -> None:
     del cluster
     gc.collect()
     eventually(lambda: not thread.is_alive())
-
-
-def renewals(client: redis.Redis) -> int:
-    return int(client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"])
 
 
 def test_a_cluster_in_asyncio(nodes: Any) -> None:
@@ -103,9 +99,9 @@ def test_a_slot_missing_from_the_map_is_looked_up(nodes: Any) -> None:
     lock, granted = Lock(cluster, NAME, lease=2), threading.Event()
     remove_slot(cluster)
     assert lock.acquire()
-    before = renewals(direct)
+    before = calls(direct, "lock.renew")
     remove_slot(cluster)
-    eventually(lambda: renewals(direct) > before + 2)
+    eventually(lambda: calls(direct, "lock.renew") > before + 2)
 
     def wait() -> None:
         with Lock(cluster, NAME):
@@ -133,9 +129,9 @@ def test_a_slot_missing_from_the_map_is_looked_up_in_asyncio(nodes: Any) -> None
             lock, other = (lockward.asyncio.Lock(cluster, NAME, lease=2) for _ in range(2))
             remove_slot(cluster)
             assert await lock.acquire()
-            before = renewals(direct)
+            before = calls(direct, "lock.renew")
             remove_slot(cluster)
-            await asyncio.to_thread(lambda: eventually(lambda: renewals(direct) > before + 2))
+            await asyncio.to_thread(lambda: eventually(lambda: calls(direct, "lock.renew") > before + 2))
             waiting = asyncio.create_task(other.acquire())
             [waiter] = await asyncio.to_thread(lambda: eventually(lambda: queue(direct, NAME)))
             remove_slot(cluster)
@@ -181,8 +177,8 @@ def test_a_lock_moves_with_its_slot(nodes: Any) -> None:
     for client in (target, source):
         client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
     eventually(lambda: waiters(target, name) == 1)
-    before = renewals(target)
-    eventually(lambda: renewals(target) > before + 3)
+    before = calls(target, "lock.renew")
+    eventually(lambda: calls(target, "lock.renew") > before + 3)
     assert lock.held and lock.owned() and not granted.is_set()
     lock.release()
     assert granted.wait(20)

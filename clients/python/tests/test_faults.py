@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import as_map, eventually, holders, holds, pings, queue, waiters
+from conftest import as_map, calls, eventually, holders, holds, queue, waiters
 
 import lockward.asyncio
 from lockward import Lock, LockLost, LockRefused
@@ -269,12 +269,12 @@ def test_a_waiter_keeps_its_position_while_the_server_answers_in_asyncio(own_ser
 def keeps_its_position(server: Any) -> None:
     """The waiter keeps its position while it probes the server, also after a probe's connection is closed."""
     with server.client() as client:
-        before = pings(client)
+        before = calls(client, "ping")
         [waiter] = eventually(lambda: queue(client, "a"))
-        eventually(lambda: pings(client) >= before + 3)
+        eventually(lambda: calls(client, "ping") >= before + 3)
         client.client_kill_filter(_id=next(each["id"] for each in client.client_list() if each["cmd"] == "ping"))
-        eventually(lambda: pings(client) >= before + 6)
-        asked = pings(client) - before
+        eventually(lambda: calls(client, "ping") >= before + 6)
+        asked = calls(client, "ping") - before
         [now] = queue(client, "a")
     assert now[b"client-id"] == waiter[b"client-id"] and asked - 1 <= now[b"waited"] / 300
 
@@ -282,7 +282,7 @@ def keeps_its_position(server: Any) -> None:
 def test_a_short_wait_sends_no_probe(own_server: Any) -> None:
     server = own_server()
     client = server.client()
-    holder, asked = Lock(client, "a"), pings(client)
+    holder, asked = Lock(client, "a"), calls(client, "ping")
     holder.acquire()
     assert not Lock(client, "a").acquire(blocking_timeout=0.1)
     waiting = threading.Thread(target=Lock(client, "a").acquire, daemon=True)
@@ -290,7 +290,7 @@ def test_a_short_wait_sends_no_probe(own_server: Any) -> None:
     eventually(lambda: waiters(client, "a") == 1)
     holder.release()
     waiting.join(20)
-    assert holders(client, "a") and pings(client) == asked
+    assert holders(client, "a") and calls(client, "ping") == asked
 
 
 @pytest.mark.parametrize("setting", ["max-lease", "quarantine"])

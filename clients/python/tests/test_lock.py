@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from conftest import eventually, holders, queue, waiters
+from conftest import calls, eventually, holders, queue, waiters
 
 import lockward
 from lockward import Lock, LockError, LockLost, LockNotOwnedError, LockRefused, Unreachable, Unreplicated
@@ -217,8 +217,8 @@ def test_without_a_timeout_the_lease_is_renewed(client: redis.Redis) -> None:
     lock = Lock(client, "a", lease=2)
     lock.acquire()
     lost = lock.lost
-    renewals = client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"]
-    eventually(lambda: client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"] > renewals + 3)
+    renewals = calls(client, "lock.renew")
+    eventually(lambda: calls(client, "lock.renew") > renewals + 3)
     assert lock.held and lock.owned() and not lost.is_set()
     lock.release()
     assert not lost.is_set() and not lock.locked()
@@ -230,8 +230,8 @@ def test_one_thread_renews_all_locks_of_a_client(client: redis.Redis) -> None:
     for lock in locks:
         lock.acquire()
     assert len({t for t in threading.enumerate() if t.name == "lockward"} - before) == 1
-    renewals = client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"]
-    eventually(lambda: client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"] > renewals + 110)
+    renewals = calls(client, "lock.renew")
+    eventually(lambda: calls(client, "lock.renew") > renewals + 110)
     assert all(lock.held and lock.owned() for lock in locks)
     for lock in locks:
         lock.release()
@@ -347,8 +347,8 @@ def test_a_failing_on_lost_does_not_stop_renewals(client: redis.Redis) -> None:
     event = lost.lost
     client.delete("a")
     assert event.wait(20)
-    calls = client.info("commandstats")["cmdstat_lock.renew"]["calls"]
-    eventually(lambda: client.info("commandstats")["cmdstat_lock.renew"]["calls"] > calls + 3)
+    renewals = calls(client, "lock.renew")
+    eventually(lambda: calls(client, "lock.renew") > renewals + 3)
     assert kept.held and kept.owned()
 
 
@@ -426,19 +426,19 @@ def test_the_children_of_a_fork_are_other_owners(client: redis.Redis) -> None:
     results = context.SimpleQueue()
 
     def child() -> None:
-        seen = [lock.held, lock.owned(), lock.acquire(blocking=False), shared.acquire(blocking=False)]
+        outcomes = [lock.held, lock.owned(), lock.acquire(blocking=False), shared.acquire(blocking=False)]
         for each in (lock, shared):
             try:
                 each.release()
             except LockNotOwnedError:
-                seen.append("not owned")
+                outcomes.append("not owned")
         mine = Lock(client, "c", lease=2)
         mine.acquire()
-        calls = client.info("commandstats")["cmdstat_lock.renew"]["calls"]
-        eventually(lambda: client.info("commandstats")["cmdstat_lock.renew"]["calls"] > calls + 5)
-        seen += [mine.held, mine.owned()]
+        renewals = calls(client, "lock.renew")
+        eventually(lambda: calls(client, "lock.renew") > renewals + 5)
+        outcomes += [mine.held, mine.owned()]
         mine.release()
-        results.put(seen)
+        results.put(outcomes)
 
     process = context.Process(target=child)
     process.start()
