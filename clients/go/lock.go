@@ -133,31 +133,13 @@ func (l *Lock) withoutLockEnd(ctx context.Context) (context.Context, context.Can
 // The error is ErrLost when the lock is lost; ErrReleased; ErrUnreachable when no server answers while the patience and the
 // lease last, and then the lock may still be held; the cause of the context; or a *ServerError.
 func (l *Lock) Renew(ctx context.Context) error {
-	ctx, end, err := l.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	if err := l.renew(ctx, l.lease); err != nil {
-		return cmp.Or(l.checkHeld(), err)
-	}
-	return nil
+	return l.exclusively(ctx, func(ctx context.Context) error { return l.renew(ctx, l.lease) })
 }
 
 // Reenter adds a hold, which is to be released as well. It starts the lease again.
 //
 // The errors are those of Renew. After an error the lock has as many holds as before, if it is not lost.
-func (l *Lock) Reenter(ctx context.Context) error {
-	ctx, end, err := l.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	if err := l.reenter(ctx); err != nil {
-		return cmp.Or(l.checkHeld(), err)
-	}
-	return nil
-}
+func (l *Lock) Reenter(ctx context.Context) error { return l.exclusively(ctx, l.reenter) }
 
 // reenter adds a hold. The caller has requestMutex.
 func (l *Lock) reenter(ctx context.Context) error {
@@ -251,13 +233,11 @@ func (l *Lock) releaseAll(ctx context.Context) {
 }
 
 func (l *Lock) releaseSurplusExclusively(ctx context.Context) error {
-	select {
-	case l.requestMutex <- struct{}{}:
-		defer func() { <-l.requestMutex }()
-		return l.releaseSurplus(ctx)
-	case <-ctx.Done():
-		return contextError(ctx)
+	if err := l.lockRequests(ctx); err != nil {
+		return err
 	}
+	defer l.unlockRequests()
+	return l.releaseSurplus(ctx)
 }
 
 // releaseSurplus gives back the holds that the server counts beyond those of this process. Each request names the count that
@@ -371,29 +351,40 @@ func (l *Lock) ask(ctx context.Context, request func(sent time.Time) command) (*
 	return c.ask(ctx, l.key, c.patience, limit, func(sent time.Time) []command { return []command{request(sent)} })
 }
 
-// begin checks that the lock is held, and locks requestMutex. The caller has to call the function that it returns.
-func (l *Lock) begin(ctx context.Context) (context.Context, func(), error) {
+// exclusively runs a request about a tenure that is held, while no other request about it is under way.
+func (l *Lock) exclusively(ctx context.Context, request func(ctx context.Context) error) error {
 	if err := l.checkHeld(); err != nil {
-		return nil, nil, err
+		return err
 	}
 	ctx, end, err := l.client.begin(ctx)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
+	defer end()
+	if err := l.lockRequests(ctx); err != nil {
+		return err
+	}
+	defer l.unlockRequests()
+	if err := l.checkHeld(); err != nil {
+		return err
+	}
+	if err := request(ctx); err != nil {
+		return cmp.Or(l.checkHeld(), err)
+	}
+	return nil
+}
+
+// lockRequests waits for requestMutex, or until the context ends.
+func (l *Lock) lockRequests(ctx context.Context) error {
 	select {
 	case l.requestMutex <- struct{}{}:
+		return nil
 	case <-ctx.Done():
-		err := contextError(ctx)
-		end()
-		return nil, nil, err
+		return contextError(ctx)
 	}
-	stop := func() { <-l.requestMutex; end() }
-	if err := l.checkHeld(); err != nil {
-		stop()
-		return nil, nil, err
-	}
-	return ctx, stop, nil
 }
+
+func (l *Lock) unlockRequests() { <-l.requestMutex }
 
 // checkHeld returns why the lock is not held, or nil.
 func (l *Lock) checkHeld() error {

@@ -124,7 +124,7 @@ func (c *Client) renewTogether(ctx context.Context, due []*Lock) {
 	for _, l := range due {
 		select {
 		case l.requestMutex <- struct{}{}:
-			defer func() { <-l.requestMutex }()
+			defer l.unlockRequests()
 		default: // another request about the tenure is under way
 			l.postponeRenewal(nil)
 			continue

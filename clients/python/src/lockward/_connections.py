@@ -12,6 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import redis.asyncio
+import redis.asyncio.retry
+import redis.retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisClusterException, RedisError
 
 from ._plan import RESPONSE_LIMIT, Exchange, Redirect
@@ -36,8 +39,8 @@ _UNUSED_OPTIONS = (
 )
 
 
-def options(theirs: dict[str, Any], exchange: Exchange, retry: Any, cluster: bool, read_limit: bool) -> dict[str, Any]:
-    """The options of a connection for `exchange`, made from those of the client. `read_limit`: limit reads by the socket."""
+def options(theirs: dict[str, Any], exchange: Exchange, asynchronous: bool, cluster: bool) -> dict[str, Any]:
+    """The options of a connection for `exchange`, made from those of the client."""
     ours = {
         name: value
         for name, value in theirs.items()
@@ -48,11 +51,11 @@ def options(theirs: dict[str, Any], exchange: Exchange, retry: Any, cluster: boo
         decode_responses=False,
         health_check_interval=0,
         protocol=2,
-        retry=retry,
+        retry=redis.asyncio.retry.Retry(NoBackoff(), 0) if asynchronous else redis.retry.Retry(NoBackoff(), 0),
         retry_on_error=[],
         retry_on_timeout=False,
         socket_connect_timeout=min(ours.get("socket_connect_timeout") or limit, limit),
-        socket_timeout=limit if read_limit else None,
+        socket_timeout=None if asynchronous else limit,  # in asyncio the exchange has a limit
     )
     if "path" not in ours:
         ours["socket_keepalive"] = True
@@ -125,10 +128,11 @@ def sentinels(client: Any) -> list[Any]:
     return list(pool.sentinel_manager.sentinels)
 
 
-def manager_for(client: Any, sentinel: Any, kind: Any, retry: Any, read_limit: bool) -> Any:
+def manager_for(client: Any, sentinel: Any, asynchronous: bool) -> Any:
     """A copy of the client's Sentinel manager that asks one Sentinel alone, and the connection pool to be closed."""
     theirs = sentinel.connection_pool
-    ours = options(theirs.connection_kwargs, Exchange(None, (), RESPONSE_LIMIT), retry, False, read_limit)
+    ours = options(theirs.connection_kwargs, Exchange(None, (), RESPONSE_LIMIT), asynchronous, cluster=False)
+    kind: Any = redis.asyncio if asynchronous else redis
     pool = kind.ConnectionPool(connection_class=theirs.connection_class, **ours)
     manager = copy.copy(client.connection_pool.sentinel_manager)
     manager.sentinels = [kind.Redis(connection_pool=pool)]

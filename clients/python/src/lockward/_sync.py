@@ -12,10 +12,7 @@ from time import monotonic, sleep
 from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar
 
-import redis
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
-from redis.retry import Retry
 
 from . import _connections as connections
 from . import _protocol as protocol
@@ -258,7 +255,7 @@ class _Probe:
             probe.connect(self.address)
 
     def ask_sentinel(self, sentinel: Any) -> Any:
-        manager, pool = connections.manager_for(self._client, sentinel, redis, Retry(NoBackoff(), 0), read_limit=True)
+        manager, pool = connections.manager_for(self._client, sentinel, asynchronous=False)
         try:
             found = manager.discover_master(self._client.connection_pool.service_name)
         finally:
@@ -271,8 +268,7 @@ class _Probe:
 
 
 def _connect(pool: Any, exchange: Exchange, cluster: bool, again: Any = None) -> Any:
-    retry = Retry(NoBackoff(), 0)
-    options = connections.options(pool.connection_kwargs, exchange, retry, cluster, read_limit=True)
+    options = connections.options(pool.connection_kwargs, exchange, asynchronous=False, cluster=cluster)
     connection = pool.connection_class(**options)
     try:
         if again is not None and hasattr(connection, "connect_to"):

@@ -14,9 +14,6 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisClusterException, RedisError, ResponseError, TimeoutError
 
 from . import _connections as connections
@@ -278,8 +275,7 @@ class _Probe:
             await _within(RESPONSE_LIMIT, self._runtime.loop.sock_connect(probe, self.address))
 
     async def ask_sentinel(self, sentinel: Any) -> Any:
-        kind, retry = redis.asyncio, Retry(NoBackoff(), 0)
-        manager, pool = connections.manager_for(self._client, sentinel, kind, retry, read_limit=False)
+        manager, pool = connections.manager_for(self._client, sentinel, asynchronous=True)
         service = self._client.connection_pool.service_name
         try:
             found = await _within(RESPONSE_LIMIT, manager.discover_master(service))
@@ -301,8 +297,7 @@ async def _addresses(name: Any) -> list[Any]:
 
 
 async def _connect(node: Any, exchange: Exchange, cluster: bool, again: Any = None) -> Any:
-    retry = Retry(NoBackoff(), 0)
-    options = connections.options(node.connection_kwargs, exchange, retry, cluster, read_limit=False)
+    options = connections.options(node.connection_kwargs, exchange, asynchronous=True, cluster=cluster)
     connection = node.connection_class(**options)
     try:
         is_known = again is not None and hasattr(connection, "connect_to")

@@ -390,9 +390,7 @@ public final class LockwardClient implements AutoCloseable {
     boolean isLocked(String name) {
         try {
             Object reply = attempts(name, false).ask(Request.of("LOCK.INFO", name));
-            if (reply instanceof ServerError error) {
-                throw new LockRefusedException(error.message());
-            }
+            ServerError.throwIfError(reply);
             return !((List<?>) reply).isEmpty();
         } catch (InterruptedException never) {
             throw new AssertionError(never);

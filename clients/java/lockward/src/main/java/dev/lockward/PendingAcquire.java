@@ -117,9 +117,7 @@ final class PendingAcquire {
 
     /** The grant that the client can rely on. Null when the lock is busy, or the grant's lease is over. */
     private @Nullable Grant confirm(List<Object> replies) throws InterruptedException {
-        if (replies.get(0) instanceof ServerError refusal) {
-            throw new LockRefusedException(refusal.message());
-        }
+        ServerError.throwIfError(replies.get(0));
         if (!isGrant(replies)) {
             return null;
         }
@@ -140,12 +138,10 @@ final class PendingAcquire {
             attempts.limit(patience);
             renewed = attempts.ask(ownedKey.renew(granted, token, 1));
         }
-        if (renewed instanceof ServerError refusal) {
-            if (refusal.deniesTenure()) {
-                return null;
-            }
-            throw new LockRefusedException(refusal.message());
+        if (renewed instanceof ServerError error && error.deniesTenure()) {
+            return null;
         }
+        ServerError.throwIfError(renewed);
         return new Grant(token, granted, Clock.leaseEnd(attempts.sent, granted));
     }
 
@@ -177,9 +173,7 @@ final class PendingAcquire {
     }
 
     private static void checkReplicas(Object reply, Replicas wanted) {
-        if (reply instanceof ServerError refusal) {
-            throw new LockRefusedException(refusal.message());
-        }
+        ServerError.throwIfError(reply);
         long reached = (Long) ((List<?>) reply).get(0);
         if (reached < wanted.count()) {
             throw new LockUnreplicatedException(
@@ -189,9 +183,7 @@ final class PendingAcquire {
 
     /** A field of this owner's tenure, from a reply to LOCK.INFO. */
     private @Nullable Long holderField(Object info, String field, Long token) {
-        if (info instanceof ServerError refusal) {
-            throw new LockRefusedException(refusal.message());
-        }
+        ServerError.throwIfError(info);
         if (value((List<?>) info, "holders") instanceof List<?> holders) {
             for (Object holder : holders) {
                 List<?> fields = (List<?>) holder;

@@ -1,6 +1,7 @@
 package dev.lockward;
 
 import java.util.Set;
+import org.jspecify.annotations.Nullable;
 
 /** An error that a server has replied. */
 record ServerError(String message) {
@@ -9,6 +10,13 @@ record ServerError(String message) {
 
     private static final Set<String> TRANSIENT =
             Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN", "UNBLOCKED");
+
+    /** Throws the error of a reply, if it is one. */
+    static void throwIfError(@Nullable Object reply) {
+        if (reply instanceof ServerError error) {
+            throw new LockRefusedException(error.message);
+        }
+    }
 
     boolean deniesTenure() {
         return DENIALS.contains(code());

@@ -200,7 +200,7 @@ final class Servers implements AutoCloseable {
     }
 
     private CompletableFuture<RedisURI> lookUp(RedisURI uri) {
-        // The builder does not copy the Sentinels.
+        // The copy has no Sentinels.
         RedisURI.Builder address = RedisURI.builder(uri).withTimeout(Duration.ofNanos(connectLimit()));
         if (uri.getSentinels().isEmpty()) {
             return CompletableFuture.completedFuture(address.build());

@@ -347,11 +347,10 @@ public final class Tenure implements AutoCloseable {
     }
 
     private void checkAccepted(Object reply) {
-        if (reply instanceof ServerError error) {
-            throw error.deniesTenure()
-                    ? lostException(lose(error.message()))
-                    : new LockRefusedException(error.message());
+        if (reply instanceof ServerError error && error.deniesTenure()) {
+            throw lostException(lose(error.message()));
         }
+        ServerError.throwIfError(reply);
     }
 
     private static boolean isLeaseTooLong(@Nullable Object reply, long millis) {

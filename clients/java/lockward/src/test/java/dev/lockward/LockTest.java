@@ -169,27 +169,6 @@ class LockTest {
     }
 
     @Test
-    void waitersAreServedInOrder() throws Exception {
-        lock.lock();
-        List<Integer> order = Collections.synchronizedList(new ArrayList<>());
-        List<Running<Boolean>> threads = new ArrayList<>();
-        for (int i = 0; i < 5; i++) {
-            int number = i;
-            threads.add(Threads.run(() -> {
-                lock.lock();
-                order.add(number);
-                lock.unlock();
-            }));
-            eventually(() -> SERVER.waiters(name) == number + 1);
-        }
-        lock.unlock();
-        for (Running<Boolean> thread : threads) {
-            thread.join();
-        }
-        assertEquals(List.of(0, 1, 2, 3, 4), order);
-    }
-
-    @Test
     void aSlowConnectionDoesNotChangeTheOrderOfWaiters() throws Exception {
         CountDownLatch connected = new CountDownLatch(1);
         try (Proxy proxy = new Proxy(SERVER.port);
@@ -217,33 +196,6 @@ class LockTest {
             lock.unlock();
             assertTrue(first.join() && second.join());
         }
-    }
-
-    @Test
-    void threadsExcludeEachOther() throws Exception {
-        int[] count = {0};
-        List<Running<Boolean>> threads = new ArrayList<>();
-        for (int i = 0; i < 8; i++) {
-            threads.add(Threads.run(() -> {
-                for (int n = 0; n < 25; n++) {
-                    lock.lock();
-                    try {
-                        lock.lock();
-                        int before = count[0];
-                        Thread.yield();
-                        count[0] = before + 1;
-                        lock.unlock();
-                    } finally {
-                        lock.unlock();
-                    }
-                }
-            }));
-        }
-        for (Running<Boolean> thread : threads) {
-            thread.join();
-        }
-        assertEquals(200, count[0]);
-        assertFalse(lock.isLocked());
     }
 
     @Test
@@ -455,11 +407,6 @@ class LockTest {
         System.gc();
         assertTrue(lock.isHeldByCurrentThread());
         lock.unlock();
-    }
-
-    @Test
-    void newConditionIsNotSupported() {
-        assertThrows(UnsupportedOperationException.class, lock::newCondition);
     }
 
     @Test
