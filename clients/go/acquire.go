@@ -11,64 +11,72 @@ import (
 )
 
 const (
-	// grace is how long after the deadline of a waiter the server may tell that it was reached.
-	grace = 100 * time.Millisecond
-	// longest is the longest wait limit that is asked for, in milliseconds: ten years.
-	longest = 10 * 365 * 24 * 3_600_000
+	// replyMargin is how long after the deadline of a waiter the server's null may arrive.
+	replyMargin = 100 * time.Millisecond
+	// maxWait is the longest wait limit that is sent, in milliseconds: ten years.
+	maxWait = 10 * 365 * 24 * 3_600_000
 )
 
 // An AcquireOption sets what an acquisition asks for.
-type AcquireOption func(*claim)
+type AcquireOption func(*acquireRequest)
 
-// A claim is what an acquisition asks for.
-type claim struct {
-	key, owner string
-	lease      int64 // milliseconds; 0: the server's default
-	named      bool  // the lease
-	renewed    bool
-	replicas   int
-	within     time.Duration
+// ownedKey is a lock's key and the owner that requests are sent for.
+type ownedKey struct{ key, owner string }
+
+// renew is the command that gives a tenure a lease in milliseconds.
+func (k ownedKey) renew(lease, token int64, holds int) command {
+	return command{"LOCK.RENEW", k.key, k.owner, "PX", lease, "TOKEN", token, "HOLDS", holds}
 }
 
-// WithLease sets how long the lock lasts unless it is renewed, in whole milliseconds, from 1 ms to what the server allows.
-// Without it, that is as long as the server's setting lock.default-lease says, and the caller needs permission to LOCK.INFO.
+// An acquireRequest is what an acquisition asks for.
+type acquireRequest struct {
+	ownedKey
+	lease     int64 // milliseconds
+	hasLease  bool  // otherwise the server's default is asked for
+	isRenewed bool
+	replicas  int
+	within    time.Duration // for the replicas
+}
+
+// WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes. Without it, the lease is
+// the server's setting lock.default-lease, and the caller needs permission for LOCK.INFO.
 func WithLease(lease time.Duration) AcquireOption {
-	return func(cl *claim) { cl.lease, cl.named = lease.Milliseconds(), true }
+	return func(r *acquireRequest) { r.lease, r.hasLease = lease.Milliseconds(), true }
 }
 
-// WithoutRenewal lets the lock end with its lease, unless it is renewed by hand.
+// WithoutRenewal lets the lock end with its lease, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption {
-	return func(cl *claim) { cl.renewed = false }
+	return func(r *acquireRequest) { r.isRenewed = false }
 }
 
-// WithReplicas has the grant confirmed by so many replicas within a time, from a millisecond to a day, or gives it back and
-// fails with ErrUnreplicated.
+// WithReplicas acquires the lock only if count replicas confirm the grant in time: from a millisecond to a day. Otherwise the
+// lock is given back, and the error is ErrUnreplicated.
 func WithReplicas(count int, within time.Duration) AcquireOption {
-	return func(cl *claim) {
-		cl.replicas, cl.within = count, min(max(within, time.Millisecond), 24*time.Hour)
+	return func(r *acquireRequest) {
+		r.replicas, r.within = count, min(max(within, time.Millisecond), 24*time.Hour)
 	}
 }
 
-// Acquire acquires a lock, waiting in the server's queue if need be, until the context ends. Any string is a name; in a
-// cluster, what stands in {...} decides which node has it. Each Lock has an owner of its own: of two goroutines that acquire
-// the same lock, the second waits for the first.
+// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. Any string is a key; in a
+// cluster, the part in {...} decides which node has it. Each Lock has an owner of its own: of two goroutines that acquire the
+// same lock, the second waits for the first.
 //
-// After any error nothing is held. It is ErrBusy when the context's deadline has passed and the lock was not to be had;
-// the cause of the context when it is cancelled, which leaves the queue at once; ErrUnreachable when no server answers; a
+// After an error nothing is held. The error is ErrBusy when the deadline of ctx has passed and the lock was not free; the
+// cause of ctx when it is cancelled, and then the caller has left the queue; ErrUnreachable when no server answers; a
 // *ServerError when the server refuses; ErrUnreplicated; ErrClosed.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.acquire(ctx, key, true, options)
 }
 
-// TryAcquire acquires a lock if it is free, or else fails with ErrBusy at once; otherwise it is as Acquire.
+// TryAcquire acquires a lock if it is free, or else fails with ErrBusy at once. Otherwise it is like Acquire.
 func (c *Client) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.acquire(ctx, key, false, options)
 }
 
-func (c *Client) acquire(ctx context.Context, key string, waits bool, options []AcquireOption) (*Lock, error) {
-	cl := claim{key: key, owner: c.newOwner(), renewed: true}
+func (c *Client) acquire(ctx context.Context, key string, mayWait bool, options []AcquireOption) (*Lock, error) {
+	request := acquireRequest{ownedKey: ownedKey{key, c.newOwner()}, isRenewed: true}
 	for _, option := range options {
-		option(&cl)
+		option(&request)
 	}
 	ctx, end, err := c.begin(ctx)
 	if err != nil {
@@ -76,22 +84,22 @@ func (c *Client) acquire(ctx context.Context, key string, waits bool, options []
 	}
 	defer end()
 	if ctx.Err() != nil {
-		return nil, ended(ctx)
+		return nil, contextError(ctx)
 	}
-	a := acquisition{client: c, claim: cl}
-	lock, err := a.run(ctx, waits)
+	p := pendingAcquire{acquireRequest: request, client: c}
+	lock, err := p.run(ctx, mayWait)
 	if err == nil && ctx.Err() != nil {
 		lock.mu.Lock()
 		lock.finish(ErrReleased)
 		lock.mu.Unlock()
-		a.atStake, err = true, ended(ctx)
+		p.mayBeGranted, err = true, contextError(ctx)
 	}
 	if err == nil {
 		return lock, nil
 	}
-	if a.atStake {
+	if p.mayBeGranted {
 		select {
-		case <-c.leave(max(c.patience, a.lasts()), a.giveBack):
+		case <-c.runInBackground(max(c.patience, p.maxLease()), p.withdraw):
 		case <-ctx.Done():
 		case <-time.After(c.patience):
 		}
@@ -99,35 +107,35 @@ func (c *Client) acquire(ctx context.Context, key string, waits bool, options []
 	return nil, err
 }
 
-// An acquisition is under way.
-type acquisition struct {
-	claim
-	client  *Client
-	waited  bool // it may stand in the queue
-	atStake bool // it may leave that, or a grant, behind
+// A pendingAcquire is an acquisition under way. The server may have granted it, or queued it, without the client knowing.
+type pendingAcquire struct {
+	acquireRequest
+	client       *Client
+	mayBeQueued  bool
+	mayBeGranted bool
 }
 
 // A grant is what the server has granted.
 type grant struct {
 	token int64
 	lease int64     // milliseconds
-	sent  time.Time // from when it counts
+	sent  time.Time // the lease is counted from here
 }
 
-// run acquires the lock.
-func (a *acquisition) run(ctx context.Context, waits bool) (*Lock, error) {
-	got, err := a.ask(ctx, a.client.patience, a.client.responseLimit+a.within, time.Time{})
+// run tries to acquire the lock, and waits for it if that is wanted.
+func (p *pendingAcquire) run(ctx context.Context, mayWait bool) (*Lock, error) {
+	granted, err := p.try(ctx)
 	for err == nil {
-		confirmed := false
-		if got != nil {
-			confirmed, err = a.confirm(ctx, got)
+		isConfirmed := false
+		if granted != nil {
+			isConfirmed, err = p.confirm(ctx, granted)
 		}
 		switch {
 		case err != nil:
-		case confirmed:
-			return newLock(a.client, a.claim, got), nil
-		case waits:
-			got, err = a.wait(ctx)
+		case isConfirmed:
+			return newLock(p.client, p.acquireRequest, granted), nil
+		case mayWait:
+			granted, err = p.wait(ctx)
 		default:
 			err = ErrBusy
 		}
@@ -135,164 +143,175 @@ func (a *acquisition) run(ctx context.Context, waits bool) (*Lock, error) {
 	return nil, err
 }
 
-// wait stands in the queue, on one of the connections for that. Until there is one it tries now and then: all may be taken by
-// those who wait for a lock that the caller holds.
-func (a *acquisition) wait(ctx context.Context) (*grant, error) {
+// wait waits in the server's queue, as soon as one of the connections for that is free. Until then it tries again now and
+// then, because callers that wait for a lock which this caller holds may have taken all connections.
+func (p *pendingAcquire) wait(ctx context.Context) (*grant, error) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		select {
-		case a.client.waiting <- struct{}{}:
-			defer func() { <-a.client.waiting }()
-			return a.queue(ctx)
+		case p.client.waitPermits <- struct{}{}:
+			defer func() { <-p.client.waitPermits }()
+			return p.waitInQueue(ctx)
 		case <-ctx.Done():
-			return nil, busy(ctx)
+			return nil, busyError(ctx)
 		case <-time.After(pause):
 		}
-		if got, err := a.ask(ctx, a.client.patience, a.client.responseLimit+a.within, time.Time{}); got != nil || err != nil {
-			return got, err
+		if granted, err := p.try(ctx); granted != nil || err != nil {
+			return granted, err
 		}
 	}
 }
 
-// queue stands in the queue.
-func (a *acquisition) queue(ctx context.Context) (*grant, error) {
-	a.waited = true
-	deadline, limited := ctx.Deadline()
-	if !limited {
-		return a.ask(ctx, a.client.patience, 0, deadline)
+func (p *pendingAcquire) waitInQueue(ctx context.Context) (*grant, error) {
+	p.mayBeQueued = true
+	deadline, hasDeadline := ctx.Deadline()
+	if !hasDeadline {
+		return p.ask(ctx, p.client.patience, 0, deadline)
 	}
-	// At the deadline the server answers null: then there is nothing to be given back.
-	ctx, cancel := until(ctx, deadline.Add(grace))
+	// At the deadline the server replies null. Then there is nothing to be withdrawn.
+	ctx, cancel := withLaterDeadline(ctx, deadline.Add(replyMargin))
 	defer cancel()
-	got, err := a.ask(ctx, math.MaxInt64, 0, deadline)
-	if got == nil && err == nil {
+	granted, err := p.ask(ctx, math.MaxInt64, 0, deadline)
+	if granted == nil && err == nil {
 		return nil, fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
 	}
-	return got, err
+	return granted, err
 }
 
-// ask asks for the lock, and waits for it where there is no limit to the reply: until the deadline, if there is one. It
-// returns nil where the lock is busy.
-func (a *acquisition) ask(
+// try asks for the lock without waiting. It returns nil if the lock is busy.
+func (p *pendingAcquire) try(ctx context.Context) (*grant, error) {
+	return p.ask(ctx, p.client.patience, p.client.responseLimit+p.within, time.Time{})
+}
+
+// ask asks for the lock. If limit is 0, the server may let the request wait: until the deadline, if there is one. ask returns
+// nil if the lock is busy.
+func (p *pendingAcquire) ask(
 	ctx context.Context, patience, limit time.Duration, deadline time.Time,
 ) (*grant, error) {
-	answered, err := a.client.ask(ctx, a.key, patience, limit, func(sent time.Time) []command {
-		acquire := command{"LOCK.ACQUIRE", a.key, a.owner, "HOLDS", 1}
-		if a.named {
-			acquire = append(acquire, "PX", a.lease)
-		}
-		if limit == 0 {
-			block := int64(0) // without limit
-			if !deadline.IsZero() {
-				// The server's clock may just be about to tick.
-				block = min(max(1, deadline.Sub(sent).Milliseconds()+2), longest)
-			}
-			acquire = append(acquire, "BLOCK", block)
-		}
-		commands := []command{acquire}
-		if !a.named {
-			commands = append(commands, command{"LOCK.INFO", a.key})
-		}
-		if a.replicas > 0 {
-			commands = append(commands, command{"WAIT", a.replicas, a.within.Milliseconds()})
-		}
-		return commands
+	reply, err := p.client.ask(ctx, p.key, patience, limit, func(sent time.Time) []command {
+		return p.commands(sent, limit == 0, deadline)
 	})
 	if err != nil {
-		a.atStake = a.atStake || answered.repeated
+		p.mayBeGranted = p.mayBeGranted || reply.mayHaveRun
 		return nil, err
 	}
-	if refusal := answered.said(); refusal != nil {
-		a.atStake = answered.repeated
+	if refusal := reply.serverError(); refusal != nil {
+		p.mayBeGranted = reply.mayHaveRun
 		return nil, refusal
 	}
-	if errors.Is(answered.replies[0].Err(), redis.Nil) {
-		a.atStake = false
+	if errors.Is(reply.replies[0].Err(), redis.Nil) {
+		p.mayBeGranted = false
 		return nil, nil
 	}
-	a.atStake = true
-	reply, err := answered.replies[0].Int64Slice()
-	if err != nil || len(reply) != 2 {
-		return nil, fmt.Errorf("lockward: unexpected reply: %v", answered.replies[0])
+	p.mayBeGranted = true
+	return p.readGrant(reply)
+}
+
+// commands acquire the lock, and ask for what the client has to know of the grant.
+func (p *pendingAcquire) commands(sent time.Time, mayWait bool, deadline time.Time) []command {
+	acquire := command{"LOCK.ACQUIRE", p.key, p.owner, "HOLDS", 1}
+	if p.hasLease {
+		acquire = append(acquire, "PX", p.lease)
 	}
-	got := &grant{token: reply[0], lease: a.lease, sent: answered.sent}
-	if !a.named {
-		if got.lease, err = leaseLeft(answered.replies[1], got.token); err != nil {
+	if mayWait {
+		block := int64(0) // without limit
+		if !deadline.IsZero() {
+			// The server counts whole milliseconds: it must not reply before the deadline.
+			block = min(max(1, deadline.Sub(sent).Milliseconds()+2), maxWait)
+		}
+		acquire = append(acquire, "BLOCK", block)
+	}
+	commands := []command{acquire}
+	if !p.hasLease {
+		commands = append(commands, command{"LOCK.INFO", p.key})
+	}
+	if p.replicas > 0 {
+		commands = append(commands, command{"WAIT", p.replicas, p.within.Milliseconds()})
+	}
+	return commands
+}
+
+// readGrant reads the replies to commands, of which the first is not null.
+func (p *pendingAcquire) readGrant(reply *answer) (*grant, error) {
+	numbers, err := reply.replies[0].Int64Slice()
+	if err != nil || len(numbers) != 2 {
+		return nil, fmt.Errorf("lockward: unexpected reply: %v", reply.replies[0])
+	}
+	granted := &grant{token: numbers[0], lease: p.lease, sent: reply.sent}
+	if !p.hasLease {
+		if granted.lease, err = leaseLeft(reply.replies[1], granted.token); err != nil {
 			return nil, err
 		}
 	}
-	if a.replicas > 0 {
-		reached, err := answered.replies[len(answered.replies)-1].Int()
-		if refusal := said(err); refusal != nil {
+	if p.replicas > 0 {
+		reached, err := reply.replies[len(reply.replies)-1].Int()
+		if refusal := serverError(err); refusal != nil {
 			return nil, refusal
 		}
-		if reached < a.replicas {
-			return nil, fmt.Errorf("%w: %d of %d", ErrUnreplicated, reached, a.replicas)
+		if reached < p.replicas {
+			return nil, fmt.Errorf("%w: %d of %d", ErrUnreplicated, reached, p.replicas)
 		}
 	}
-	return got, nil
+	return granted, nil
 }
 
-// confirm tells whether a grant is to be relied on. If it was long in coming, its lease may be over by the clock of this
-// process, which counts from before it was asked for. So that is renewed before anybody hears of it.
-func (a *acquisition) confirm(ctx context.Context, got *grant) (bool, error) {
-	if got.lease == 0 {
+// confirm returns whether the client can rely on a grant. The client counts the lease from before the request was sent, so
+// after a long wait the lease may be over by its clock. Then confirm renews it first.
+func (p *pendingAcquire) confirm(ctx context.Context, granted *grant) (bool, error) {
+	if granted.lease == 0 {
 		return false, nil
 	}
-	if time.Since(got.sent) <= time.Duration(got.lease)*time.Millisecond/3 {
+	if time.Since(granted.sent) <= time.Duration(granted.lease)*time.Millisecond/3 {
 		return true, nil
 	}
-	c := a.client
-	answered, err := c.ask(ctx, a.key, c.patience, c.responseLimit, func(time.Time) []command {
-		return []command{a.renew(got.lease, got.token, 1)}
+	c := p.client
+	reply, err := c.ask(ctx, p.key, c.patience, c.responseLimit, func(time.Time) []command {
+		return []command{p.renew(granted.lease, granted.token, 1)}
 	})
 	if err != nil && ctx.Err() != nil {
-		return false, busy(ctx)
+		return false, busyError(ctx)
 	}
 	if err != nil {
 		return false, err
 	}
-	if refusal := answered.said(); refusal.tooLong() && !a.named && got.lease > 1 {
-		got.lease /= 2
-		return a.confirm(ctx, got)
-	} else if refusal != nil {
-		if refusal.gone() {
-			return false, nil
-		}
-		return false, refusal
+	refusal := reply.serverError()
+	switch {
+	case refusal == nil:
+		granted.sent = reply.sent
+		return true, nil
+	case refusal.isLeaseTooLong() && !p.hasLease && granted.lease > 1:
+		granted.lease /= 2
+		return p.confirm(ctx, granted)
+	case refusal.deniesTenure():
+		return false, nil
 	}
-	got.sent = answered.sent
-	return true, nil
+	return false, refusal
 }
 
-// renew gives a tenure a lease.
-func (cl *claim) renew(lease, token int64, holds int) command {
-	return command{"LOCK.RENEW", cl.key, cl.owner, "PX", lease, "TOKEN", token, "HOLDS", holds}
-}
-
-// lasts is how long what is left behind may be held: an hour, where the lease is the server's own and may be anything.
-func (a *acquisition) lasts() time.Duration {
-	if !a.named {
+// maxLease is how long the lock may stay held if it cannot be withdrawn: an hour, if the lease is the server's default, which
+// the client does not know.
+func (p *pendingAcquire) maxLease() time.Duration {
+	if !p.hasLease {
 		return time.Hour
 	}
-	return time.Duration(min(a.lease, longest)) * time.Millisecond
+	return time.Duration(min(p.lease, maxWait)) * time.Millisecond
 }
 
-// giveBack leaves the queue, and gives back what may have been granted. The server may not have heard yet that who waits
-// there has left: so its place is taken over, for an instant.
-func (a *acquisition) giveBack(ctx context.Context) {
-	commands := []command{{"LOCK.RELEASE", a.key, a.owner, "HOLDS", 0}}
-	if a.waited {
-		takeOver := command{"LOCK.ACQUIRE", a.key, a.owner, "HOLDS", 1, "PX", 1, "BLOCK", 1}
+// withdraw leaves the queue, and gives back what may have been granted. The server may not know yet that the connection which
+// waited is closed. So withdraw takes over its position in the queue first, and leaves it after a millisecond.
+func (p *pendingAcquire) withdraw(ctx context.Context) {
+	commands := []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}}
+	if p.mayBeQueued {
+		takeOver := command{"LOCK.ACQUIRE", p.key, p.owner, "HOLDS", 1, "PX", 1, "BLOCK", 1}
 		commands = append([]command{takeOver}, commands...)
 	}
-	c := a.client
-	// What cannot be given back ends with its lease.
-	_, _ = c.ask(ctx, a.key, math.MaxInt64, c.responseLimit, func(time.Time) []command { return commands })
+	c := p.client
+	// If no server answers, the lock ends with its lease.
+	_, _ = c.ask(ctx, p.key, math.MaxInt64, c.responseLimit, func(time.Time) []command { return commands })
 }
 
-// leaseLeft is what LOCK.INFO tells of the tenure with a token, in milliseconds; 0 if it is over.
+// leaseLeft is the rest of a tenure's lease in milliseconds, from a reply to LOCK.INFO; 0 if the tenure is over.
 func leaseLeft(info *redis.Cmd, token int64) (int64, error) {
-	if refusal := said(info.Err()); refusal != nil {
+	if refusal := serverError(info.Err()); refusal != nil {
 		return 0, refusal
 	}
 	lock, _ := info.Slice()
@@ -307,7 +326,7 @@ func leaseLeft(info *redis.Cmd, token int64) (int64, error) {
 	return 0, nil
 }
 
-// field is a value of a map, as RESP2 tells it.
+// field is a value of a map, which RESP2 represents as a list of names and values.
 func field(pairs []any, name string) any {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i] == name {
@@ -317,8 +336,8 @@ func field(pairs []any, name string) any {
 	return nil
 }
 
-// until is a context that ends with another one, but at a later deadline.
-func until(ctx context.Context, deadline time.Time) (context.Context, func()) {
+// withLaterDeadline returns a context that is cancelled with ctx, but has a later deadline.
+func withLaterDeadline(ctx context.Context, deadline time.Time) (context.Context, func()) {
 	later, cancelDeadline := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	later, cancel := context.WithCancelCause(later)
 	stop := context.AfterFunc(ctx, func() {

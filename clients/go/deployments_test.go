@@ -14,12 +14,12 @@ import (
 	"lockward"
 )
 
-func TestHoldersAndWaitersOutliveAFailover(t *testing.T) {
+func TestHoldersAndWaitersSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(*server){
-		"asked for":            func(*server) {},
-		"of one that is gone":  (*server).kill,
-		"of one that is still": (*server).pause,
+		"manual":          func(*server) {},
+		"killed primary":  (*server).kill,
+		"stopped primary": (*server).pause,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -41,11 +41,11 @@ func TestHoldersAndWaitersOutliveAFailover(t *testing.T) {
 			lock := acquire(t, client, "k", lockward.WithLease(time.Minute))
 			granted, _ := acquiring(t.Context(), client, "k")
 			primary.waitFor("k", 1)
-			eventually(t, "the replica has heard", func() bool { holders, _ := replica.info("k"); return len(holders) == 1 })
+			eventually(t, "the replica has the lock", func() bool { holders, _ := replica.info("k"); return len(holders) == 1 })
 
 			stop(primary)
-			if name == "asked for" {
-				eventually(t, "the Sentinel has seen the replica", func() bool {
+			if name == "manual" {
+				eventually(t, "the Sentinel starts the failover", func() bool {
 					return sentinel.client().Do(t.Context(), "SENTINEL", "FAILOVER", "it").Err() == nil
 				})
 			}
@@ -87,7 +87,7 @@ func startCluster(tb testing.TB) [3]*server {
 		}
 	}
 	for _, node := range nodes {
-		eventually(tb, "the cluster is in order", func() bool {
+		eventually(tb, "the cluster is ready", func() bool {
 			info := node.do("CLUSTER", "INFO").(string)
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") &&
 				strings.Contains(info, "cluster_slots_assigned:16384")
@@ -111,11 +111,11 @@ func TestACluster(t *testing.T) {
 	for i, key := range keys {
 		locks[i] = acquire(t, client, key, lockward.WithLease(2*time.Second))
 		if holders, _ := nodes[i].info(key); len(holders) != 1 {
-			t.Fatal(key, "is not there")
+			t.Fatal(key, "is not on its node")
 		}
 	}
 	for i, node := range nodes {
-		eventually(t, "they are renewed where they are", func() bool { return node.calls("lock.renew") >= 3 })
+		eventually(t, "they are renewed on their nodes", func() bool { return node.calls("lock.renew") >= 3 })
 		if !locks[i].Held() {
 			t.Fatal("lost")
 		}
@@ -123,7 +123,7 @@ func TestACluster(t *testing.T) {
 	}
 }
 
-func TestAHolderAndAWaiterGoWhereTheirSlotGoes(t *testing.T) {
+func TestAHolderAndAWaiterFollowTheirMigratedSlot(t *testing.T) {
 	t.Parallel()
 	const key, slot = "a", 15495
 	nodes := startCluster(t)
@@ -138,9 +138,9 @@ func TestAHolderAndAWaiterGoWhereTheirSlotGoes(t *testing.T) {
 	from.do("CLUSTER", "SETSLOT", slot, "MIGRATING", now)
 	host, port, _ := net.SplitHostPort(to.addr)
 	from.do("MIGRATE", host, port, key, 0, 5000)
-	// The slot is not moved yet: who asks for the key is sent on with ASK.
+	// The slot has not moved yet: requests for the key are redirected with ASK.
 	calls := to.calls("lock.renew")
-	eventually(t, "it is renewed where it is", func() bool { return to.calls("lock.renew") > calls+2 })
+	eventually(t, "it is renewed on the new node", func() bool { return to.calls("lock.renew") > calls+2 })
 	check(t, lock.Reenter(t.Context()))
 	fresh := acquire(t, client, "{a} fresh")
 	_, err := client.TryAcquire(t.Context(), key)
@@ -159,7 +159,7 @@ func TestAHolderAndAWaiterGoWhereTheirSlotGoes(t *testing.T) {
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }
 
-func TestASlotMovesUnderAClientThatDoesNotKnow(t *testing.T) {
+func TestAClientFollowsASlotThatMovedWithoutNotice(t *testing.T) {
 	t.Parallel()
 	const key, slot = "a", 15495
 	nodes := startCluster(t)
@@ -175,7 +175,7 @@ func TestASlotMovesUnderAClientThatDoesNotKnow(t *testing.T) {
 	}
 	lock := acquire(t, client, key)
 	if holders, _ := to.info(key); len(holders) != 1 {
-		t.Fatal("it is not there")
+		t.Fatal("it is not on the new node")
 	}
 	check(t, lock.Release(t.Context()))
 	to.kill()

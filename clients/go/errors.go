@@ -10,39 +10,39 @@ import (
 )
 
 var (
-	// ErrBusy is returned when another owner holds the lock, or others wait for it, for as long as the caller waits. (Or
-	// the server is in quarantine.) When the context's deadline was the limit, the error is context.DeadlineExceeded, too.
+	// ErrBusy is returned when another owner holds the lock, or others wait for it, for as long as the caller waits, or when
+	// the server is in quarantine. If the deadline of the context was the limit, the error is context.DeadlineExceeded, too.
 	ErrBusy = errors.New("lockward: the lock is busy")
 
-	// ErrLost tells that the tenure is over though it was not released: whoever goes on with the work may not be alone.
+	// ErrLost is returned when the tenure ended before it was released: another owner may hold the lock now.
 	ErrLost = errors.New("lockward: the lock is lost")
 
-	// ErrReleased tells that the last hold of a Lock has been given back before.
+	// ErrReleased is returned when the last hold of a Lock was released before.
 	ErrReleased = errors.New("lockward: the lock was released")
 
-	// ErrUnreachable is returned when no server answers for as long as the client's patience, or the context, lasts.
-	// Whatever had been asked for is given back when one does, or ends with its lease.
+	// ErrUnreachable is returned when no server answers for as long as the client's patience, or until the context ends.
+	// The client gives back what may have been granted when a server answers; otherwise it ends with its lease.
 	ErrUnreachable = errors.New("lockward: no server answers")
 
-	// ErrUnreplicated is returned when fewer replicas than wanted have heard of the grant in time. It has been given back.
-	ErrUnreplicated = errors.New("lockward: too few replicas have heard of the grant")
+	// ErrUnreplicated is returned when fewer replicas than wanted confirm the grant in time. The lock has been given back.
+	ErrUnreplicated = errors.New("lockward: too few replicas have confirmed the grant")
 
-	// ErrClosed is returned when the client is closed, and the reason why its locks are lost then.
+	// ErrClosed is returned when the client is closed. It is also the reason why its locks are lost then.
 	ErrClosed = errors.New("lockward: the client is closed")
 )
 
-// A ServerError is what a server refuses in words of its own, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has
-// changed at the server.
+// A ServerError is an error reply of the server, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed at the
+// server.
 type ServerError struct {
-	Code    string // its first word
-	Message string // the rest of it
+	Code    string // the first word
+	Message string // the rest
 }
 
-// Error is what the server said.
+// Error is the server's text.
 func (e *ServerError) Error() string { return "lockward: " + e.Code + " " + e.Message }
 
-// said is the error that a server has answered, or nil: the reply is lost, was null, or is none.
-func said(err error) *ServerError {
+// serverError is the error that a server has replied. It is nil if err is nil, a null reply or a failure of the connection.
+func serverError(err error) *ServerError {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errors.Is(err, redis.Nil) {
 		return nil
@@ -51,8 +51,8 @@ func said(err error) *ServerError {
 	return &ServerError{code, message}
 }
 
-// passes tells whether a server may be of use later, or another one in its place.
-func (e *ServerError) passes() bool {
+// isTransient returns whether the server, or another one in its place, may accept the same request later.
+func (e *ServerError) isTransient() bool {
 	if e == nil {
 		return false
 	}
@@ -63,30 +63,31 @@ func (e *ServerError) passes() bool {
 	return false
 }
 
-// gone tells whether the lock is not there any more as this owner had it. (WRONGTYPE: it was overwritten.)
-func (e *ServerError) gone() bool {
+// deniesTenure returns whether the owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was
+// overwritten.)
+func (e *ServerError) deniesTenure() bool {
 	return e != nil && (e.Code == "NOTHELD" || e.Code == "HOLDS" || e.Code == "WRONGTYPE")
 }
 
-// tooLong tells whether the server takes no lease so long, or not any more.
-func (e *ServerError) tooLong() bool {
+// isLeaseTooLong returns whether the server refuses a lease because of its length. Its limit may have changed meanwhile.
+func (e *ServerError) isLeaseTooLong() bool {
 	return e != nil && strings.HasPrefix(e.Message, "invalid expire time")
 }
 
-func lost(why error) error { return fmt.Errorf("%w: %w", ErrLost, why) }
+func lostError(reason error) error { return fmt.Errorf("%w: %w", ErrLost, reason) }
 
-// ended is why a context has ended.
-func ended(ctx context.Context) error {
+// contextError tells why a context has ended.
+func contextError(ctx context.Context) error {
 	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
 		return fmt.Errorf("lockward: %w: %w", ctx.Err(), cause)
 	}
 	return fmt.Errorf("lockward: %w", ctx.Err())
 }
 
-// busy is what is told a caller whose context has ended before it had the lock.
-func busy(ctx context.Context) error {
+// busyError is the error for a caller whose context has ended before it got the lock.
+func busyError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
 	}
-	return ended(ctx)
+	return contextError(ctx)
 }

@@ -16,7 +16,7 @@ var (
 	addr string // of a server with the module
 )
 
-// newExample is a client, and what closes it.
+// newExample returns a client, and a function that closes it.
 func newExample() (*lockward.Client, func()) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	client, err := lockward.New(rdb)
@@ -54,13 +54,13 @@ func Example() {
 func ExampleClient_Do() {
 	client, end := newExample()
 	defer end()
-	stored := int64(0) // the largest token that what is written to has seen
+	stored := int64(0) // the largest token that the storage has seen
 	err := client.Do(ctx, "order:43", func(ctx context.Context, lock *lockward.Lock) error {
 		if lock.Token() < stored {
 			return errors.New("somebody has acquired the lock since")
 		}
 		stored = lock.Token()
-		return ctx.Err() // the lock is not lost
+		return ctx.Err() // nil, as the lock is not lost
 	})
 	fmt.Println(err)
 	// Output: <nil>

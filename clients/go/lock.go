@@ -10,265 +10,244 @@ import (
 	"weak"
 )
 
-// A Lock is held, by an owner of its own. While it is, its lease is renewed. It may be lost all the same: this process stands
-// still past its lease, no server is reached, somebody breaks the lock by hand. Lost and Context tell of it as it happens,
-// Held when asked. None of them stops a write that is under way: hand the Token to what the lock protects, and let that
-// refuse a smaller token than it has seen.
+// A Lock is held, by an owner of its own. The client renews its lease while it is held. It can be lost all the same: the
+// process is paused for longer than the lease, no server is reachable, or an administrator breaks the lock. Lost and Context
+// tell when that happens, and Held tells when asked. None of them stops a write that is under way: pass the Token to what the
+// lock protects, and refuse a smaller token there than the largest one seen.
 //
-// It may be used by many goroutines, which hold it together. A Lock that the program drops is renewed no more, and ends with
-// its lease. It must not be copied.
+// Many goroutines may use a Lock; they hold it together. A Lock that becomes unreachable is renewed no more, and ends with its
+// lease. It must not be copied.
 type Lock struct {
 	client *Client
-	claim
+	acquireRequest
 	token int64
 
-	// turn is held by whoever asks a server about the tenure, so that they do it one after the other.
-	turn chan struct{}
-	lost chan struct{}
-	over context.Context // until it is released or lost
-	end  context.CancelCauseFunc
+	requestMutex chan struct{} // one request about the tenure at a time; a channel, so that a context can end the wait
+	lost         chan struct{}
+	over         context.Context // ends when the lock is released or lost
+	end          context.CancelCauseFunc
 
-	mu       sync.Mutex // and turn, to change the lease
-	holds    int
-	counted  int // holds at the server, at most
-	until    time.Time
-	renewal  *time.Timer
-	lapse    *time.Timer
-	failures int   // of renewals, since the last one
-	trouble  error // why the last of them has failed
+	mu          sync.Mutex // and requestMutex, to change the lease
+	holds       int
+	serverHolds int // the server counts no more than these
+	deadline    time.Time
+	renewal     *time.Timer
+	expiry      *time.Timer
+	failures    int   // of renewals, since the last success
+	lastFailure error // of a renewal
 }
 
-// newLock is a lock that has been granted.
-func newLock(c *Client, cl claim, got *grant) *Lock {
-	cl.lease = got.lease
+// newLock returns a lock that has been granted.
+func newLock(c *Client, request acquireRequest, granted *grant) *Lock {
+	request.lease = granted.lease
 	l := &Lock{
-		client: c, claim: cl, token: got.token,
-		turn: make(chan struct{}, 1), lost: make(chan struct{}), holds: 1, counted: 1,
-		until: leaseEnd(got.sent, got.lease),
+		client: c, acquireRequest: request, token: granted.token,
+		requestMutex: make(chan struct{}, 1), lost: make(chan struct{}), holds: 1, serverHolds: 1,
+		deadline: leaseEnd(granted.sent, granted.lease),
 	}
 	l.over, l.end = context.WithCancelCause(context.Background())
-	c.keep(l, got.sent)
+	c.watch(l, granted.sent)
 	return l
 }
 
-// leaseEnd is when a lease of so many milliseconds ends. The server begins to count it later than it was asked for; what its
-// clock may be faster than ours, a thousandth and a millisecond, is left out.
+// leaseEnd is when a lease in milliseconds ends. The server starts counting after the request was sent. A thousandth and a
+// millisecond are subtracted, because the server's clock may be faster.
 func leaseEnd(sent time.Time, lease int64) time.Time {
 	return sent.Add(time.Duration(lease-lease/1000-1) * time.Millisecond)
 }
 
-// Key is the name of the lock.
+// Key returns the key of the lock.
 func (l *Lock) Key() string { return l.key }
 
-// Owner is in whose name it is held.
+// Owner returns the owner that holds the lock.
 func (l *Lock) Owner() string { return l.owner }
 
-// Token is the fencing token: below 2^53, and larger than that of every earlier tenure of this lock.
+// Token returns the fencing token: below 2^53, and larger than that of every earlier tenure of this lock.
 func (l *Lock) Token() int64 { return l.token }
 
-// Holds is how many times the lock is held: once for its acquisition and each Reenter, less one for each Release. It is 0
-// when it was released or lost.
+// Holds returns how many holds there are: one for the acquisition and one for each Reenter, less one for each Release. It is 0
+// when the lock was released or lost.
 func (l *Lock) Holds() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.held() {
+	if !l.isHeld() {
 		return 0
 	}
 	return l.holds
 }
 
-// Held tells whether the lock is held now, by what this process knows. It counts the lease on its own monotonic clock, from
-// before it has asked for it, so that it is over here before it is over at the server. (Linux does not count the time that
-// the whole machine sleeps.)
+// Held returns whether the lock is held, as far as this process knows. It asks no server. It counts the lease on its own
+// monotonic clock, from before the request was sent, so the lease ends here before it ends at the server. (Linux does not
+// count the time while the whole machine sleeps.)
 func (l *Lock) Held() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held()
+	return l.isHeld()
 }
 
-// Until is when the lease ends by the clock of this process, should it not be renewed any more. It is meant for a lock that
-// is Held.
+// Until returns when the lease ends by the clock of this process, if it is not renewed again. It means something only while
+// the lock is Held.
 func (l *Lock) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.until
+	return l.deadline
 }
 
-// Lost is closed when the lock is lost. It is not closed when it is released: a loss that the last Release finds out is told by
-// that alone.
+// Lost returns a channel that is closed when the lock is lost. It is not closed when the lock is released. When the last
+// Release finds that the lock was lost, only its error says so.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Context is a context that ends with parent, or when the lock is lost or released for the last time: context.Cause then
-// tells, with an error that is ErrLost or ErrReleased.
+// Context returns a context that ends with parent, or when the lock is lost or its last hold released. context.Cause then is
+// an error that is ErrLost or ErrReleased.
 func (l *Lock) Context(parent context.Context) context.Context {
 	over := l.over
-	ctx, cancel := context.WithCancelCause(context.WithValue(parent, within{over}, parent))
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, parentKey{over}, parent))
 	stop := context.AfterFunc(over, func() { cancel(context.Cause(over)) })
 	context.AfterFunc(ctx, func() { stop() })
 	return ctx
 }
 
-// within finds the parent of a context that a Lock has made, which ends with what it names.
-type within struct{ over context.Context }
+// parentKey finds the parent of a context that Context has made.
+type parentKey struct{ over context.Context }
 
-// outside is a context like ctx that does not end with the lock.
-func (l *Lock) outside(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, limited := ctx.Deadline()
+// withoutLockEnd returns a context like ctx that does not end with the lock.
+func (l *Lock) withoutLockEnd(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, hasDeadline := ctx.Deadline()
 	for {
-		parent, ends := ctx.Value(within{l.over}).(context.Context)
-		if !ends {
+		parent, isOurs := ctx.Value(parentKey{l.over}).(context.Context)
+		if !isOurs {
 			break
 		}
 		ctx = parent
 	}
-	if limited {
+	if hasDeadline {
 		return context.WithDeadline(ctx, deadline)
 	}
 	return ctx, func() {}
 }
 
-// Renew gives the lock its lease anew. Who does so just before the work is made public knows that the lock was held up to
-// then. (It is renewed by itself, unless that was declined; then also with a shorter lease, where the server takes none so long
-// any more.)
+// Renew starts the lease again. Call it just before the result of the work is published, to know that the lock was held up to
+// then. Otherwise the client renews the lock by itself, unless WithoutRenewal was given; if the server refuses so long a lease,
+// with half of it.
 //
-// The error is ErrLost when the lock is lost; ErrReleased; ErrUnreachable when no server answers for as long as the patience
-// and the lease last, and then the lock may still be held; the cause of the context; or a *ServerError.
+// The error is ErrLost when the lock is lost; ErrReleased; ErrUnreachable when no server answers while the patience and the
+// lease last, and then the lock may still be held; the cause of the context; or a *ServerError.
 func (l *Lock) Renew(ctx context.Context) error {
-	ctx, end, err := l.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	if err := l.renew(ctx, l.lease); err != nil {
-		return cmp.Or(l.checked(), err)
-	}
-	return nil
+	return l.exclusively(ctx, func(ctx context.Context) error { return l.renew(ctx, l.lease) })
 }
 
-// Reenter holds the lock once more, to be given back once more. Its lease starts anew.
+// Reenter adds a hold, which is to be released as well. It starts the lease again.
 //
-// The errors are those of Renew. After one, the lock is held as often as before, if it is not lost.
-func (l *Lock) Reenter(ctx context.Context) error {
-	ctx, end, err := l.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	if err := l.reenter(ctx); err != nil {
-		return cmp.Or(l.checked(), err)
-	}
-	return nil
-}
+// The errors are those of Renew. After an error the lock has as many holds as before, if it is not lost.
+func (l *Lock) Reenter(ctx context.Context) error { return l.exclusively(ctx, l.reenter) }
 
-// reenter holds the lock once more. The turn is held.
+// reenter adds a hold. The caller has requestMutex.
 func (l *Lock) reenter(ctx context.Context) error {
-	if err := l.settle(ctx); err != nil {
+	if err := l.releaseSurplus(ctx); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	holds := l.holds + 1
-	l.counted = holds
+	l.serverHolds = holds
 	l.mu.Unlock()
-	restored, lease := false, l.lease
+	isRestored, lease := false, l.lease
 	for {
-		answered, err := l.ask(ctx, func(time.Time) command {
+		reply, err := l.ask(ctx, func(time.Time) command {
 			return command{"LOCK.ACQUIRE", l.key, l.owner, "PX", lease, "HOLDS", holds}
 		})
 		if err != nil {
 			return err
 		}
-		refusal := answered.said()
-		if refusal.tooLong() && lease > 1 { // one that is shorter ends no sooner for it
-			l.shortens(refusal, lease)
+		refusal := reply.serverError()
+		if refusal.isLeaseTooLong() && lease > 1 { // a re-entry with a shorter lease does not shorten the tenure's
+			l.halveLease(refusal, lease)
 			lease /= 2
 			continue
 		}
-		if refusal != nil && !refusal.gone() {
+		if refusal != nil && !refusal.deniesTenure() {
 			return refusal
 		}
-		if reply, _ := answered.replies[0].Int64Slice(); len(reply) == 2 && reply[0] == l.token {
+		if numbers, _ := reply.replies[0].Int64Slice(); len(numbers) == 2 && numbers[0] == l.token {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.extend(answered.sent, lease)
-			if !l.held() {
-				return l.why()
+			l.noteLease(reply.sent, lease)
+			if !l.isHeld() {
+				return l.endReason()
 			}
 			l.holds++
 			return nil
 		}
-		if restored {
+		if isRestored {
 			return l.lose(errors.New("another owner holds it"))
 		}
-		// A server that has forgotten the tenure takes it back in quarantine.
+		// A server that has forgotten the tenure restores it in quarantine.
 		if err := l.renew(ctx, l.lease); err != nil {
 			return err
 		}
-		restored = true
+		isRestored = true
 	}
 }
 
-// Release gives one hold back. With the last one the first waiter has the lock by the time this returns.
+// Release gives one hold back. After the last one, the first waiter has the lock when Release returns.
 //
-// The error is ErrLost if the lock was lost before: the work was not protected up to its end. It is ErrReleased if it was
-// released before. If the context ends, or no server answers (ErrUnreachable), a lock that was held once is given back in the
-// background, as well as that goes; also where the context has ended before. Client.Close waits for that.
+// The error is ErrLost if the lock was lost before: the work was not protected up to its end. It is ErrReleased if the lock was
+// released before. If the context ends, or has ended before, or no server answers (ErrUnreachable), the last hold is given
+// back in the background, for as long as the patience. Client.Close waits for that.
 func (l *Lock) Release(ctx context.Context) error {
-	ctx, cancel := l.outside(ctx)
+	ctx, cancel := l.withoutLockEnd(ctx)
 	defer cancel()
 	ctx, end, err := l.client.begin(ctx)
 	if err != nil {
-		return cmp.Or(l.checked(), l.lose(err))
+		return cmp.Or(l.checkHeld(), l.lose(err))
 	}
 	defer end()
 	l.mu.Lock()
-	if !l.held() {
+	if !l.isHeld() {
 		defer l.mu.Unlock()
 		if l.holds == 1 {
-			l.client.leave(l.client.patience, l.giveBack)
+			l.client.runInBackground(l.client.patience, l.releaseAll)
 		}
 		l.holds = max(0, l.holds-1)
-		return l.why()
+		return l.endReason()
 	}
 	l.holds--
-	last := l.holds == 0
-	if last {
-		l.finish(ErrReleased) // nobody is to believe that it is held once its end is asked for
+	isLast := l.holds == 0
+	if isLast {
+		l.finish(ErrReleased) // before the request is sent: from then on the lock may be free
 	}
 	l.mu.Unlock()
 
-	err = l.settleInTurn(ctx)
-	if last && err != nil && !errors.Is(err, ErrLost) {
-		l.client.leave(l.client.patience, func(ctx context.Context) { _ = l.settleInTurn(ctx) })
+	err = l.releaseSurplusExclusively(ctx)
+	if isLast && err != nil && !errors.Is(err, ErrLost) {
+		l.client.runInBackground(l.client.patience, func(ctx context.Context) { _ = l.releaseSurplusExclusively(ctx) })
 	}
 	return err
 }
 
-// giveBack ends the tenure at a server whose lease is longer: it has heard a renewal whose reply was lost.
-func (l *Lock) giveBack(ctx context.Context) {
+// releaseAll ends the tenure at a server whose lease may still run: it may have carried out a renewal whose reply was lost.
+func (l *Lock) releaseAll(ctx context.Context) {
 	limit := l.client.responseLimit
 	_, _ = l.client.ask(ctx, l.key, limit, limit, func(time.Time) []command {
 		return []command{{"LOCK.RELEASE", l.key, l.owner, "ALL", "TOKEN", l.token}}
 	})
 }
 
-// settleInTurn settles when nobody else asks about the tenure.
-func (l *Lock) settleInTurn(ctx context.Context) error {
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-		return l.settle(ctx)
-	case <-ctx.Done():
-		return ended(ctx)
+func (l *Lock) releaseSurplusExclusively(ctx context.Context) error {
+	if err := l.lockRequests(ctx); err != nil {
+		return err
 	}
+	defer l.unlockRequests()
+	return l.releaseSurplus(ctx)
 }
 
-// settle gives back what the server has counted beyond the holds that there are. Each request names the count that it leads to,
-// but the last, which names the token: HOLDS 0 would be answered alike whether the lock was held or had been lost.
-func (l *Lock) settle(ctx context.Context) error {
-	restored := false
+// releaseSurplus gives back the holds that the server counts beyond those of this process. Each request names the count that
+// it leads to. The last one names the token instead, because the reply to HOLDS 0 does not tell whether the lock was lost.
+// The caller has requestMutex.
+func (l *Lock) releaseSurplus(ctx context.Context) error {
+	isRestored := false
 	for {
 		l.mu.Lock()
-		holds, left := l.holds, l.counted-1
+		holds, left := l.holds, l.serverHolds-1
 		l.mu.Unlock()
 		if left < holds {
 			return nil
@@ -279,34 +258,34 @@ func (l *Lock) settle(ctx context.Context) error {
 		} else {
 			release, left = append(release, "ALL"), 0
 		}
-		answered, err := l.ask(ctx, func(time.Time) command { return release })
+		reply, err := l.ask(ctx, func(time.Time) command { return release })
 		if err != nil {
 			return err
 		}
-		refusal := answered.said()
+		refusal := reply.serverError()
 		switch {
 		case refusal == nil:
-		case refusal.Code == "NOTHELD" && holds == 0 && answered.repeated: // an earlier request was heard
-		case refusal.Code == "HOLDS": // the server has forgotten some, and has less to give back
-		case !refusal.gone():
+		case refusal.Code == "NOTHELD" && holds == 0 && reply.mayHaveRun: // an earlier request was carried out
+		case refusal.Code == "HOLDS": // the server has forgotten some holds already
+		case !refusal.deniesTenure():
 			return refusal
-		case restored:
+		case isRestored:
 			return l.lose(refusal)
 		default:
-			// A server that has forgotten the tenure takes it back in quarantine.
+			// A server that has forgotten the tenure restores it in quarantine.
 			if _, _, err := l.restore(ctx, l.lease, max(holds, 1)); err != nil {
 				return err
 			}
-			restored = true
+			isRestored = true
 			continue
 		}
 		l.mu.Lock()
-		l.counted = left
+		l.serverHolds = left
 		l.mu.Unlock()
 	}
 }
 
-// renew gives the tenure a lease of so many milliseconds. The turn is held.
+// renew gives the tenure a lease in milliseconds. The caller has requestMutex.
 func (l *Lock) renew(ctx context.Context, lease int64) error {
 	l.mu.Lock()
 	holds := l.holds
@@ -317,40 +296,41 @@ func (l *Lock) renew(ctx context.Context, lease int64) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.extend(sent, lease)
-	if !l.held() {
-		return l.why()
+	l.noteLease(sent, lease)
+	if !l.isHeld() {
+		return l.endReason()
 	}
 	return nil
 }
 
-// restore tells the server of the tenure; when, and with which lease.
+// restore renews the tenure, with half of a lease that the server refuses. In quarantine, that restores a tenure which the
+// server has forgotten. It returns when the request was sent, and the lease.
 func (l *Lock) restore(ctx context.Context, lease int64, holds int) (time.Time, int64, error) {
 	for {
-		answered, err := l.ask(ctx, func(sent time.Time) command {
+		reply, err := l.ask(ctx, func(sent time.Time) command {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return l.asksFor(sent, lease, holds)
+			return l.renewCommand(sent, lease, holds)
 		})
 		if err != nil {
 			return time.Time{}, 0, err
 		}
-		switch refusal := answered.said(); {
+		switch refusal := reply.serverError(); {
 		case refusal == nil:
-			return answered.sent, lease, nil
-		case refusal.gone():
+			return reply.sent, lease, nil
+		case refusal.deniesTenure():
 			return time.Time{}, 0, l.lose(refusal)
-		case !l.shortens(refusal, lease):
+		case !l.halveLease(refusal, lease):
 			return time.Time{}, 0, refusal
 		}
 		lease = l.lease
 	}
 }
 
-// shortens halves the lease, where the server takes it no longer. It does not for a lock without renewal: that would only end
-// the sooner. The turn is held.
-func (l *Lock) shortens(refusal *ServerError, lease int64) bool {
-	if !l.renewed || lease <= 1 || !refusal.tooLong() {
+// halveLease halves the lease if the server refuses it as too long. It does not halve the lease of a lock without renewal,
+// which would only end earlier. The caller has requestMutex.
+func (l *Lock) halveLease(refusal *ServerError, lease int64) bool {
+	if !l.isRenewed || lease <= 1 || !refusal.isLeaseTooLong() {
 		return false
 	}
 	l.mu.Lock()
@@ -362,73 +342,84 @@ func (l *Lock) shortens(refusal *ServerError, lease int64) bool {
 // ask sends a command until a server answers, or the lease is over.
 func (l *Lock) ask(ctx context.Context, request func(sent time.Time) command) (*answer, error) {
 	l.mu.Lock()
-	until := l.until
+	deadline := l.deadline
 	l.mu.Unlock()
-	ctx, cancel := context.WithDeadline(ctx, until)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	c := l.client
-	limit := max(minLimit, min(c.responseLimit, l.third()))
+	limit := max(minResponseLimit, min(c.responseLimit, l.renewalPeriod()))
 	return c.ask(ctx, l.key, c.patience, limit, func(sent time.Time) []command { return []command{request(sent)} })
 }
 
-// begin takes the turn of who asks about a tenure that is held.
-func (l *Lock) begin(ctx context.Context) (context.Context, func(), error) {
-	if err := l.checked(); err != nil {
-		return nil, nil, err
+// exclusively runs a request about a tenure that is held, while no other request about it is under way.
+func (l *Lock) exclusively(ctx context.Context, request func(ctx context.Context) error) error {
+	if err := l.checkHeld(); err != nil {
+		return err
 	}
 	ctx, end, err := l.client.begin(ctx)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	select {
-	case l.turn <- struct{}{}:
-	case <-ctx.Done():
-		err := ended(ctx)
-		end()
-		return nil, nil, err
+	defer end()
+	if err := l.lockRequests(ctx); err != nil {
+		return err
 	}
-	stop := func() { <-l.turn; end() }
-	if err := l.checked(); err != nil {
-		stop()
-		return nil, nil, err
+	defer l.unlockRequests()
+	if err := l.checkHeld(); err != nil {
+		return err
 	}
-	return ctx, stop, nil
+	if err := request(ctx); err != nil {
+		return cmp.Or(l.checkHeld(), err)
+	}
+	return nil
 }
 
-// checked is why the lock is not held, if it is not.
-func (l *Lock) checked() error {
+// lockRequests waits for requestMutex, or until the context ends.
+func (l *Lock) lockRequests(ctx context.Context) error {
+	select {
+	case l.requestMutex <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+}
+
+func (l *Lock) unlockRequests() { <-l.requestMutex }
+
+// checkHeld returns why the lock is not held, or nil.
+func (l *Lock) checkHeld() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held() {
+	if l.isHeld() {
 		return nil
 	}
-	return l.why()
+	return l.endReason()
 }
 
-// The rest is called with mu held, but lose.
-
-// held tells whether the lease runs, and no server has denied the tenure.
-func (l *Lock) held() bool { return l.over.Err() == nil && time.Now().Before(l.until) }
-
-// why is why the lock is not held.
-func (l *Lock) why() error {
-	reason := errors.New("its lease is over")
-	if l.trouble != nil {
-		reason = fmt.Errorf("its lease is over, and its renewal has failed: %w", l.trouble)
-	}
-	l.finish(lost(reason))
-	return context.Cause(l.over)
-}
-
-// lose notes that the server has denied the tenure.
+// lose ends the tenure because it was lost.
 func (l *Lock) lose(reason error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.finish(lost(reason))
-	return lost(reason)
+	l.finish(lostError(reason))
+	return lostError(reason)
 }
 
-// finish ends the tenure as far as this process is concerned. The first reason stays.
+// The caller of the following has mu.
+
+// isHeld returns whether the lease runs, and the tenure is neither released nor lost.
+func (l *Lock) isHeld() bool { return l.over.Err() == nil && time.Now().Before(l.deadline) }
+
+// endReason returns why the lock is not held.
+func (l *Lock) endReason() error {
+	reason := errors.New("its lease is over")
+	if l.lastFailure != nil {
+		reason = fmt.Errorf("its lease is over, and its renewal has failed: %w", l.lastFailure)
+	}
+	l.finish(lostError(reason))
+	return context.Cause(l.over)
+}
+
+// finish ends the tenure in this process. The first reason stays.
 func (l *Lock) finish(reason error) {
 	if l.over.Err() != nil {
 		return
@@ -438,34 +429,35 @@ func (l *Lock) finish(reason error) {
 		close(l.lost)
 	}
 	l.renewal.Stop()
-	l.lapse.Stop()
+	l.expiry.Stop()
 	l.client.forget(weak.Make(l))
 }
 
-// asksFor is the request for a lease. It may be shorter than what is left, and be heard though no reply comes.
-func (l *Lock) asksFor(sent time.Time, lease int64, holds int) command {
-	if end := leaseEnd(sent, lease); l.renewed && end.Before(l.until) {
-		l.until = end
+// renewCommand is the command that renews the tenure. The lease may be shorter than what is left of the present one, and the
+// server may set it though no reply arrives. So the deadline is moved forward before the command is sent.
+func (l *Lock) renewCommand(sent time.Time, lease int64, holds int) command {
+	if end := leaseEnd(sent, lease); l.isRenewed && end.Before(l.deadline) {
+		l.deadline = end
 		if l.over.Err() == nil {
-			l.lapse.Reset(time.Until(end))
+			l.expiry.Reset(time.Until(end))
 		}
 	}
-	return l.claim.renew(lease, l.token, holds)
+	return l.ownedKey.renew(lease, l.token, holds)
 }
 
-// extend notes a lease that was asked for at a time. A tenure that is over stays over.
-func (l *Lock) extend(sent time.Time, lease int64) {
-	if !l.held() {
+// noteLease notes a lease that the server has set. A tenure that is over stays over.
+func (l *Lock) noteLease(sent time.Time, lease int64) {
+	if !l.isHeld() {
 		return
 	}
-	l.failures, l.trouble = 0, nil
-	if end := leaseEnd(sent, lease); end.After(l.until) {
-		l.until = end
+	l.failures, l.lastFailure = 0, nil
+	if end := leaseEnd(sent, lease); end.After(l.deadline) {
+		l.deadline = end
 	}
-	if l.renewed {
-		l.renewal.Reset(time.Until(sent.Add(l.third())))
+	if l.isRenewed {
+		l.renewal.Reset(time.Until(sent.Add(l.renewalPeriod())))
 	}
 }
 
-// third is when to renew.
-func (l *Lock) third() time.Duration { return time.Duration(l.lease) * time.Millisecond / 3 }
+// renewalPeriod is a third of the lease.
+func (l *Lock) renewalPeriod() time.Duration { return time.Duration(l.lease) * time.Millisecond / 3 }

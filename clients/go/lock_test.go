@@ -20,8 +20,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silence{})
-	forExamples := new(outside)
+	redis.SetLogger(noLog{})
+	forExamples := new(withoutTest)
 	addr = startServer(forExamples).addr
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		for _, end := range slices.Backward(forExamples.ends) {
@@ -31,17 +31,17 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// outside is what a server needs that no test has started.
-type outside struct {
+// withoutTest stands in for the test of a server that no test has started.
+type withoutTest struct {
 	testing.TB
 	ends []func()
 }
 
-func (*outside) Helper()                      {}
-func (*outside) Fatal(args ...any)            { panic(fmt.Sprint(args...)) }
-func (*outside) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }
-func (o *outside) Cleanup(end func())         { o.ends = append(o.ends, end) }
-func (o *outside) TempDir() string {
+func (*withoutTest) Helper()                      {}
+func (*withoutTest) Fatal(args ...any)            { panic(fmt.Sprint(args...)) }
+func (*withoutTest) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }
+func (o *withoutTest) Cleanup(end func())         { o.ends = append(o.ends, end) }
+func (o *withoutTest) TempDir() string {
 	folder, err := os.MkdirTemp("", "lockward")
 	if err != nil {
 		panic(err)
@@ -50,12 +50,12 @@ func (o *outside) TempDir() string {
 	return folder
 }
 
-// silence is what go-redis says of servers that are down on purpose.
-type silence struct{}
+// noLog drops what go-redis logs about servers that the tests stop.
+type noLog struct{}
 
-func (silence) Printf(context.Context, string, ...any) {}
+func (noLog) Printf(context.Context, string, ...any) {}
 
-// newClient is a client that ends with the test.
+// newClient returns a client that is closed when the test ends.
 func newClient(tb testing.TB, rdb redis.UniversalClient, options ...lockward.Option) *lockward.Client {
 	tb.Helper()
 	client, err := lockward.New(rdb, options...)
@@ -78,7 +78,7 @@ func check(tb testing.TB, err error) {
 	}
 }
 
-// expect checks that an error is all that is wanted.
+// expect checks that err is each of the wanted errors.
 func expect(tb testing.TB, err error, wanted ...error) {
 	tb.Helper()
 	for _, want := range wanted {
@@ -88,7 +88,7 @@ func expect(tb testing.TB, err error, wanted ...error) {
 	}
 }
 
-// refused checks that an error is a server's own.
+// refused checks that err is a ServerError with this code.
 func refused(tb testing.TB, err error, code string) {
 	tb.Helper()
 	var refusal *lockward.ServerError
@@ -118,7 +118,7 @@ func TestAcquireAndRelease(t *testing.T) {
 	client := newClient(t, s.client())
 	first := acquire(t, client, "k")
 	if !first.Held() || first.Holds() != 1 || first.Key() != "k" || time.Until(first.Until()) > 30*time.Second {
-		t.Fatal("not held as it should be")
+		t.Fatal("wrong state after Acquire")
 	}
 	if holders, _ := s.info("k"); len(holders) != 1 || holders[0] != (holder{first.Owner(), first.Token(), 1}) {
 		t.Fatal(holders)
@@ -147,7 +147,7 @@ func TestAcquireAndRelease(t *testing.T) {
 	}
 }
 
-func TestTheServersOwnLease(t *testing.T) {
+func TestLeaseDefaultsToTheServersSetting(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "default-lease", "70000")
 	lock := acquire(t, newClient(t, s.client()), "k")
@@ -157,7 +157,7 @@ func TestTheServersOwnLease(t *testing.T) {
 	check(t, lock.Release(t.Context()))
 }
 
-func TestConnectionsAreMadeAsTheClientsOwn(t *testing.T) {
+func TestConnectionsUseTheOptionsOfTheGoRedisClient(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "--unixsocket", filepath.Join(t.TempDir(), "socket"))
 	s.do("CONFIG", "SET", "requirepass", "secret")
@@ -176,11 +176,11 @@ func TestConnectionsAreMadeAsTheClientsOwn(t *testing.T) {
 			t.Fatal(names, "connections of that name")
 		}
 		check(t, rdb.Close())
-		check(t, lock.Release(t.Context())) // it needs rdb only where that knows more than one server
+		check(t, lock.Release(t.Context())) // rdb is needed only for Sentinels and clusters
 	}
 }
 
-func TestAnyStringIsAName(t *testing.T) {
+func TestAnyStringIsAKey(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -212,35 +212,33 @@ func TestReentry(t *testing.T) {
 	}
 	holds(1)
 	check(t, lock.Release(t.Context()))
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal(holders)
-	}
+	s.checkFree("k")
 }
 
-func TestALockIsUsedByManyGoroutines(t *testing.T) {
+func TestManyGoroutinesMayUseOneLock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	lock := acquire(t, newClient(t, s.client()), "k")
-	var working sync.WaitGroup
+	var running sync.WaitGroup
 	for range 20 {
-		working.Add(1)
+		running.Add(1)
 		go func() {
-			defer working.Done()
+			defer running.Done()
 			if err := errors.Join(lock.Reenter(t.Context()), lock.Renew(t.Context()), lock.Release(t.Context())); err != nil {
 				t.Error(err)
 			}
 		}()
 	}
-	working.Wait()
+	running.Wait()
 	if holders, _ := s.info("k"); len(holders) != 1 || holders[0].holds != 1 || lock.Holds() != 1 {
 		t.Fatal(holders)
 	}
 	var released [2]error
 	for i := range released {
-		working.Add(1)
-		go func() { defer working.Done(); released[i] = lock.Release(t.Context()) }()
+		running.Add(1)
+		go func() { defer running.Done(); released[i] = lock.Release(t.Context()) }()
 	}
-	working.Wait()
+	running.Wait()
 	if (released[0] == nil) == (released[1] == nil) {
 		t.Fatal(released)
 	}
@@ -251,12 +249,12 @@ func TestGoroutinesExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	count, last := 0, int64(0) // the race detector watches them
-	var working sync.WaitGroup
+	count, last := 0, int64(0) // the race detector sees unprotected access
+	var running sync.WaitGroup
 	for range 50 {
-		working.Add(1)
+		running.Add(1)
 		go func() {
-			defer working.Done()
+			defer running.Done()
 			err := client.Do(t.Context(), "k", func(_ context.Context, lock *lockward.Lock) error {
 				count++
 				if lock.Token() <= last {
@@ -270,7 +268,7 @@ func TestGoroutinesExcludeEachOther(t *testing.T) {
 			}
 		}()
 	}
-	working.Wait()
+	running.Wait()
 	if count != 50 {
 		t.Fatal(count)
 	}
@@ -280,12 +278,6 @@ func TestDo(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	free := func() {
-		t.Helper()
-		if holders, _ := s.info("k"); holders != nil {
-			t.Fatal(holders)
-		}
-	}
 	failure := errors.New("a failure")
 	var inside context.Context
 	err := client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
@@ -295,10 +287,10 @@ func TestDo(t *testing.T) {
 		}
 		return failure
 	})
-	if err != failure { // not even wrapped
+	if err != failure { // not wrapped
 		t.Fatal(err)
 	}
-	free()
+	s.checkFree("k")
 	receive(t, "the end of the context", inside.Done())
 	expect(t, context.Cause(inside), lockward.ErrReleased)
 
@@ -307,7 +299,7 @@ func TestDo(t *testing.T) {
 		_ = client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { panic("at the disco") })
 		t.Error("no panic")
 	}()
-	free()
+	s.checkFree("k")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	err = client.Do(ctx, "k", func(ctx context.Context, _ *lockward.Lock) error {
@@ -317,7 +309,7 @@ func TestDo(t *testing.T) {
 	if err != context.Canceled {
 		t.Fatal(err)
 	}
-	free()
+	s.checkFree("k")
 
 	check(t, client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
 		ctx, cancel := context.WithTimeout(lock.Context(ctx), patience)
@@ -354,13 +346,13 @@ func TestContext(t *testing.T) {
 		t.Fatal("it ends with its own parent only")
 	}
 	check(t, lock.Release(t.Context()))
-	receive(t, "the end of the other", other.Done())
+	receive(t, "the end of the other context", other.Done())
 	expect(t, context.Cause(other), lockward.ErrReleased)
 	late := lock.Context(t.Context())
-	receive(t, "the end of one that came late", late.Done())
+	receive(t, "the end of a context made after the release", late.Done())
 }
 
-func TestWaitersAreServedInTheirOrder(t *testing.T) {
+func TestWaitersAreServedInOrder(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -393,15 +385,15 @@ func TestTheDeadlineIsTheWaitLimit(t *testing.T) {
 	_, err := client.Acquire(ctx, "k")
 	expect(t, err, lockward.ErrBusy, context.DeadlineExceeded)
 	if waited := time.Since(started); waited < 990*time.Millisecond {
-		t.Error("it has waited for no more than", waited)
+		t.Error("it returned before the deadline, after", waited)
 	}
 	if _, waiters := s.info("k"); waiters != 0 || s.calls("lock.release") != before {
-		t.Fatal("it has left something behind")
+		t.Fatal("it has left a waiter behind, or sent LOCK.RELEASE")
 	}
 	check(t, lock.Release(t.Context()))
 }
 
-func TestWhoGivesUpWaitingLeavesTheQueueAtOnce(t *testing.T) {
+func TestACancelledWaiterLeavesTheQueueAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -416,14 +408,14 @@ func TestWhoGivesUpWaitingLeavesTheQueueAtOnce(t *testing.T) {
 	check(t, lock.Release(t.Context()))
 }
 
-func TestAGrantToWhoHasLeftIsGivenBack(t *testing.T) {
+func TestAGrantToACallerThatHasLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
 	for i := range 200 {
 		lock := acquire(t, client, "k", lockward.WithLease(time.Hour))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		if i%2 == 0 { // the deadline, and the grant at about the same time
+		if i%2 == 0 { // the deadline passes at about the time of the grant
 			ctx, cancel = context.WithTimeout(t.Context(), 5*time.Millisecond)
 		}
 		granted, failed := acquiring(ctx, client, "k", lockward.WithLease(time.Hour))
@@ -447,14 +439,14 @@ func TestAGrantToWhoHasLeftIsGivenBack(t *testing.T) {
 		}
 		cancel()
 		check(t, <-released)
-		eventually(t, "it is free", func() bool { holders, _ := s.info("k"); return holders == nil })
+		s.waitUntilFree("k")
 	}
 }
 
-func TestNoGrantIsToldOnceTheContextHasEnded(t *testing.T) {
+func TestAcquireFailsWhenTheGrantArrivesAfterTheContextEnded(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	p := startProxy(t, s.addr, func(string) fate { return heard })
+	p := startProxy(t, s.addr, func(string) fate { return delivered })
 	client := newClient(t, through(t, p))
 	lock := acquire(t, newClient(t, s.client()), "k")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -462,7 +454,7 @@ func TestNoGrantIsToldOnceTheContextHasEnded(t *testing.T) {
 	granted, failed := acquiring(ctx, client, "k", lockward.WithLease(time.Hour))
 	s.waitFor("k", 1)
 	deadline, _ := ctx.Deadline()
-	p.late.Store(int64(time.Until(deadline) + 30*time.Millisecond))
+	p.delay.Store(int64(time.Until(deadline) + 30*time.Millisecond))
 	check(t, lock.Release(t.Context()))
 	select {
 	case <-granted:
@@ -470,11 +462,11 @@ func TestNoGrantIsToldOnceTheContextHasEnded(t *testing.T) {
 	case err := <-failed:
 		expect(t, err, context.DeadlineExceeded)
 	}
-	p.late.Store(0)
-	eventually(t, "it is free", func() bool { holders, _ := s.info("k"); return holders == nil })
+	p.delay.Store(0)
+	s.waitUntilFree("k")
 }
 
-func TestMoreWaitersThanConnections(t *testing.T) {
+func TestMoreWaitersThanWaitingConnections(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client(), lockward.WithWaiters(2))
@@ -496,11 +488,11 @@ func TestMoreWaitersThanConnections(t *testing.T) {
 	}
 	check(t, lock.Release(t.Context()))
 	for range 10 {
-		check(t, receive(t, "a turn", done))
+		check(t, receive(t, "a grant", done))
 	}
 }
 
-func TestWhoHoldsWhatOthersWaitForGetsAnotherLock(t *testing.T) {
+func TestAHolderGetsAnotherLockWhileWaitersUseAllConnections(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client(), lockward.WithWaiters(1))
@@ -509,7 +501,7 @@ func TestWhoHoldsWhatOthersWaitForGetsAnotherLock(t *testing.T) {
 	go func() {
 		done <- client.Do(t.Context(), "a", func(context.Context, *lockward.Lock) error { return nil })
 	}()
-	s.waitFor("a", 1) // all connections
+	s.waitFor("a", 1) // all waiting connections are in use
 	go func() {
 		done <- client.Do(t.Context(), "b", func(context.Context, *lockward.Lock) error { return nil })
 	}()
@@ -533,7 +525,7 @@ func TestAThousandCallersOnFewConnections(t *testing.T) {
 			done <- client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { return nil })
 		}()
 	}
-	eventually(t, "all have had their turns", func() bool {
+	eventually(t, "all callers have had the lock", func() bool {
 		most = max(most, strings.Count(rdb.ClientList(t.Context()).Val(), "\n"))
 		return len(done) == cap(done)
 	})
@@ -545,7 +537,7 @@ func TestAThousandCallersOnFewConnections(t *testing.T) {
 	}
 }
 
-func TestWhoHasWaitedLongHasAWholeLease(t *testing.T) {
+func TestALongWaitEndsWithAWholeLease(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -553,7 +545,7 @@ func TestWhoHasWaitedLongHasAWholeLease(t *testing.T) {
 	lock := acquire(t, client, "k")
 	granted, _ := acquiring(t.Context(), client, "k", lockward.WithLease(lease), lockward.WithoutRenewal())
 	s.waitFor("k", 1)
-	time.Sleep(lease) // what is tested is that so much time has passed
+	time.Sleep(lease) // the test needs this time to pass
 	check(t, lock.Release(t.Context()))
 	if late := receive(t, "the grant", granted); !late.Held() || s.calls("lock.renew") != 1 {
 		t.Fatal("its lease is over by its own clock")
@@ -579,7 +571,7 @@ func TestLocksAreRenewedTogether(t *testing.T) {
 		t.Fatal(connected, "connections")
 	}
 	calls := s.calls("lock.renew")
-	time.Sleep(600 * time.Millisecond) // longer than a third of the lease
+	time.Sleep(600 * time.Millisecond) // more than a third of the lease
 	if more := s.calls("lock.renew") - calls; more != 0 {
 		t.Fatal(more, "renewals of what was released")
 	}
@@ -605,7 +597,7 @@ func TestWithoutRenewal(t *testing.T) {
 	if calls := s.calls("lock.renew"); calls != 1 {
 		t.Fatal(calls, "renewals")
 	}
-	// The server's lease may be longer.
+	// The client releases the lock in the background: the server's lease may be longer.
 	eventually(t, "given back", func() bool { return s.calls("lock.release") > 0 })
 	expect(t, lock.Release(t.Context()), lockward.ErrLost)
 }
@@ -625,7 +617,7 @@ func TestLeasesOfAnyLength(t *testing.T) {
 	for range 100 {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if lock, err := client.Acquire(ctx, "tiny", lockward.WithLease(time.Millisecond)); err != nil {
-			expect(t, err, context.DeadlineExceeded) // each is over before it is confirmed
+			expect(t, err, context.DeadlineExceeded) // each lease ends before it is confirmed
 		} else {
 			receive(t, "the loss", lock.Lost())
 		}
@@ -633,20 +625,20 @@ func TestLeasesOfAnyLength(t *testing.T) {
 	}
 }
 
-func TestAReleaseAndALossThatMeet(t *testing.T) {
+func TestReleaseAndLossAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
 	released := 0
 	for range 100 {
 		lock, err := client.TryAcquire(t.Context(), "k", lockward.WithLease(20*time.Millisecond), lockward.WithoutRenewal())
-		if errors.Is(err, lockward.ErrBusy) { // the last one is not over yet at the server
+		if errors.Is(err, lockward.ErrBusy) { // the last lease is not over yet at the server
 			continue
 		}
 		check(t, err)
 		time.Sleep(time.Until(lock.Until()) - 500*time.Microsecond)
 		if err := lock.Release(t.Context()); err != nil {
-			if !errors.Is(err, lockward.ErrUnreachable) { // no reply within the lease
+			if !errors.Is(err, lockward.ErrUnreachable) { // no reply before the lease ended
 				expect(t, err, lockward.ErrLost)
 			}
 			continue
@@ -654,7 +646,7 @@ func TestAReleaseAndALossThatMeet(t *testing.T) {
 		released++
 		select {
 		case <-lock.Lost():
-			t.Fatal("both")
+			t.Fatal("released and lost")
 		default:
 		}
 	}
@@ -680,7 +672,7 @@ func TestALockThatIsTakenAwayIsLost(t *testing.T) {
 	} {
 		soon := acquire(t, client, name+" soon", lockward.WithLease(1500*time.Millisecond))
 		theft(soon)
-		receive(t, "the loss, as the renewal tells", soon.Lost())
+		receive(t, "the loss, found by the renewal", soon.Lost())
 		if soon.Held() {
 			t.Fatal(name, "held")
 		}
@@ -701,7 +693,7 @@ func TestALockThatIsTakenAwayIsLost(t *testing.T) {
 	}
 }
 
-func TestWhatTheServerRefuses(t *testing.T) {
+func TestServerErrorsAreReturned(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "max-waiters", "1")
 	rdb := s.client()
@@ -733,9 +725,7 @@ func TestWhatTheServerRefuses(t *testing.T) {
 	refused(t, err, "NOPERM")
 	_, err = user("+lock.acquire", "+lock.release").Acquire(t.Context(), "k")
 	refused(t, err, "NOPERM") // LOCK.INFO
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal("a grant is left behind", holders)
-	}
+	s.checkFree("k")
 	without := user("+lock.acquire", "+lock.release")
 	check(t, acquire(t, without, "k", lockward.WithLease(time.Minute)).Release(t.Context()))
 
@@ -754,9 +744,7 @@ func TestWithReplicas(t *testing.T) {
 	enough := lockward.WithReplicas(1, 50*time.Millisecond)
 	_, err := client.Acquire(t.Context(), "k", enough)
 	expect(t, err, lockward.ErrUnreplicated)
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal("a grant is left behind", holders)
-	}
+	s.checkFree("k")
 	replica := startServer(t)
 	host, port, _ := strings.Cut(s.addr, ":")
 	replica.do("REPLICAOF", host, port)
@@ -771,7 +759,7 @@ func TestWithReplicas(t *testing.T) {
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }
 
-func TestWhoWaitsForReplicasKeepsNoLockFromBeingRenewed(t *testing.T) {
+func TestWaitingForReplicasDoesNotBlockRenewal(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -794,21 +782,21 @@ func TestWhoWaitsForReplicasKeepsNoLockFromBeingRenewed(t *testing.T) {
 	waiting.Wait()
 }
 
-func TestALockThatTheProgramDropsIsRenewedNoMore(t *testing.T) {
+func TestADroppedLockIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	lock := acquire(t, client, "k", lockward.WithLease(1500*time.Millisecond))
-	told, ctx := lock.Lost(), lock.Context(parent)
+	lost, ctx := lock.Lost(), lock.Context(parent)
 	runtime.KeepAlive(lock)
 	eventually(t, "it ends", func() bool {
 		runtime.GC()
 		holders, _ := s.info("k")
 		return holders == nil
 	})
-	receive(t, "the loss", told)
+	receive(t, "the loss", lost)
 	receive(t, "the end of the context", ctx.Done())
 	expect(t, context.Cause(ctx), lockward.ErrLost)
 }
@@ -837,13 +825,13 @@ func TestClose(t *testing.T) {
 	idle := newClient(t, s.client())
 	check(t, idle.Do(t.Context(), "free", func(context.Context, *lockward.Lock) error { return nil }))
 	check(t, idle.Close())
-	eventually(t, "what was idle is closed", func() bool {
+	eventually(t, "idle connections are closed", func() bool {
 		return strings.Count(s.do("CLIENT", "LIST").(string), "\n") == 1
 	})
 	runtime.KeepAlive(idle)
 }
 
-func TestNoContextKeepsNoClientFromBeingClosed(t *testing.T) {
+func TestANilContextPanicsAndTheClientStillCloses(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, startServer(t).client())
 	func() {
@@ -860,7 +848,7 @@ func TestNoContextKeepsNoClientFromBeingClosed(t *testing.T) {
 	check(t, receive(t, "the end", closed))
 }
 
-func TestAContextThatHasEndedKeepsNoLockFromBeingGivenBack(t *testing.T) {
+func TestReleaseWithAnEndedContextGivesTheLockBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -871,26 +859,24 @@ func TestAContextThatHasEndedKeepsNoLockFromBeingGivenBack(t *testing.T) {
 		expect(t, err, context.Canceled)
 	}
 	check(t, client.Close())
-	if holders, _ := s.info("k"); holders != nil {
-		t.Fatal(holders)
-	}
+	s.checkFree("k")
 }
 
-func TestOnlyClientsThatItKnows(t *testing.T) {
+func TestNewRefusesUnknownClientsAndOptionsOutOfRange(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
 	if _, err := lockward.New(ring); err == nil {
-		t.Fatal("a ring is refused")
+		t.Fatal("New accepts a ring")
 	}
 	if _, err := lockward.New(nil); err == nil {
-		t.Fatal("nil is refused")
+		t.Fatal("New accepts nil")
 	}
 	rdb := redis.NewClient(&redis.Options{})
 	defer rdb.Close()
 	for _, option := range []lockward.Option{lockward.WithPatience(0), lockward.WithResponseLimit(-1)} {
 		if _, err := lockward.New(rdb, option); err == nil {
-			t.Fatal("an option out of range is refused")
+			t.Fatal("New accepts an option out of range")
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"lockward"
 )
 
-func TestAProcessThatStandsStillPastItsLeaseKnows(t *testing.T) {
+func TestAPausedProcessKnowsThatItsLeaseIsOver(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	process := exec.Command(os.Args[0], "-test.run=^TestHolder$")
@@ -27,28 +27,28 @@ func TestAProcessThatStandsStillPastItsLeaseKnows(t *testing.T) {
 	check(t, err)
 	check(t, process.Start())
 	defer func() { _ = process.Process.Kill() }()
-	said := bufio.NewScanner(output)
-	if !said.Scan() || said.Text() != "held" {
-		t.Fatal(said.Text())
+	lines := bufio.NewScanner(output)
+	if !lines.Scan() || lines.Text() != "held" {
+		t.Fatal(lines.Text())
 	}
 	check(t, process.Process.Signal(syscall.SIGSTOP))
-	eventually(t, "the lease is over", func() bool { holders, _ := s.info("k"); return holders == nil })
+	s.waitUntilFree("k")
 	_, err = fmt.Fprintln(input)
 	check(t, err)
 	check(t, process.Process.Signal(syscall.SIGCONT))
-	if !said.Scan() || !strings.HasPrefix(said.Text(), "false lockward: the lock is lost: its lease is over") {
-		t.Fatal(said.Text())
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "false lockward: the lock is lost: its lease is over") {
+		t.Fatal(lines.Text())
 	}
-	for said.Scan() {
+	for lines.Scan() {
 	}
 	check(t, process.Wait())
 }
 
-// TestHolder is what the other process does.
+// TestHolder runs in the other process.
 func TestHolder(t *testing.T) {
 	addr := os.Getenv("LOCKWARD_TEST_ADDR")
 	if addr == "" {
-		t.Skip("it belongs to another test")
+		t.Skip("TestAPausedProcessKnowsThatItsLeaseIsOver runs it")
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()

@@ -8,23 +8,22 @@ import (
 	"time"
 )
 
-// A fate is what happens to a request.
+// A fate is what the proxy does with a request.
 type fate int
 
 const (
-	heard fate = iota
+	delivered fate = iota
 	requestLost
 	replyLost
 )
 
-// A proxy stands before a server, and decides what of each request gets through. Where something is lost, the connection is
-// cut.
+// A proxy forwards requests to a server, or loses a request or its reply. Then it closes the connection.
 type proxy struct {
 	addr     string
 	decide   func(request string) fate
-	late     atomic.Int64 // nanoseconds, of replies
+	delay    atomic.Int64 // of replies, in nanoseconds
 	listener net.Listener
-	working  sync.WaitGroup
+	running  sync.WaitGroup
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -39,28 +38,28 @@ func startProxy(tb testing.TB, server string, decide func(request string) fate) 
 	p := &proxy{
 		addr: listener.Addr().String(), decide: decide, listener: listener, conns: make(map[net.Conn]struct{}),
 	}
-	p.working.Add(1)
+	p.running.Add(1)
 	go func() {
-		defer p.working.Done()
+		defer p.running.Done()
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			p.working.Add(1)
+			p.running.Add(1)
 			go p.serve(conn, server)
 		}
 	}()
 	tb.Cleanup(func() {
 		_ = listener.Close()
 		p.cut()
-		p.working.Wait()
+		p.running.Wait()
 	})
 	return p
 }
 
 func (p *proxy) serve(client net.Conn, addr string) {
-	defer p.working.Done()
+	defer p.running.Done()
 	defer client.Close()
 	server, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -76,9 +75,9 @@ func (p *proxy) serve(client net.Conn, addr string) {
 		p.mu.Unlock()
 	}()
 	var swallow atomic.Bool
-	p.working.Add(1)
+	p.running.Add(1)
 	go func() {
-		defer p.working.Done()
+		defer p.running.Done()
 		defer client.Close()
 		buffer := make([]byte, 65536)
 		for {
@@ -86,7 +85,7 @@ func (p *proxy) serve(client net.Conn, addr string) {
 			if err != nil || swallow.Load() {
 				return
 			}
-			time.Sleep(time.Duration(p.late.Load()))
+			time.Sleep(time.Duration(p.delay.Load()))
 			if _, err := client.Write(buffer[:n]); err != nil {
 				return
 			}
@@ -103,7 +102,7 @@ func (p *proxy) serve(client net.Conn, addr string) {
 			return
 		case replyLost:
 			swallow.Store(true)
-		case heard:
+		case delivered:
 		}
 		if _, err := server.Write(buffer[:n]); err != nil {
 			return
@@ -111,7 +110,7 @@ func (p *proxy) serve(client net.Conn, addr string) {
 	}
 }
 
-// cut cuts all connections.
+// cut closes all connections.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

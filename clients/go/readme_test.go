@@ -11,7 +11,7 @@ import (
 	"lockward"
 )
 
-// program is that of README.md.
+// program is the one that README.md shows.
 func program(ctx context.Context, addr string, write func(context.Context, string, int64) error) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
@@ -37,7 +37,7 @@ func TestTheProgramInTheReadme(t *testing.T) {
 	shown, _, _ = strings.Cut(shown, "```")
 	indented := strings.ReplaceAll("\t"+strings.TrimSpace(shown), "\n", "\n\t")
 	if !strings.Contains(string(source), strings.ReplaceAll(indented, "\n\t\n", "\n\n")) {
-		t.Fatal("it is not the one that is tried here")
+		t.Fatal("README.md shows another program")
 	}
 	s := startServer(t)
 	check(t, program(t.Context(), s.addr, func(_ context.Context, key string, token int64) error {
@@ -46,7 +46,5 @@ func TestTheProgramInTheReadme(t *testing.T) {
 		}
 		return nil
 	}))
-	if holders, _ := s.info("order:42"); holders != nil {
-		t.Fatal(holders)
-	}
+	s.checkFree("order:42")
 }

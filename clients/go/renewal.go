@@ -7,115 +7,115 @@ import (
 	"weak"
 )
 
-// minLimit is how long a server has at least to reply, however short the lease.
-const minLimit = 10 * time.Millisecond
+// minResponseLimit is how long a server has at least to reply, however short the lease is.
+const minResponseLimit = 10 * time.Millisecond
 
-// keep renews a lock from now on, and ends it when its lease is over. Nothing here keeps it from being collected: one that the
-// program has dropped is renewed no more.
-func (c *Client) keep(l *Lock, sent time.Time) {
+// watch renews a lock from now on, and ends it when its lease is over. It refers to the lock weakly: a lock that the program
+// has dropped is collected, and renewed no more.
+func (c *Client) watch(l *Lock, sent time.Time) {
 	self := weak.Make(l)
-	tell, over, end := l.lost, l.over, l.end
+	lost, over, end := l.lost, l.over, l.end
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lapse = time.AfterFunc(time.Until(l.until), func() {
+	l.expiry = time.AfterFunc(time.Until(l.deadline), func() {
 		if l := self.Value(); l != nil {
-			l.lapsed()
+			l.expire()
 			return
 		}
 		if over.Err() == nil {
 			c.forget(self)
-			end(lost(errors.New("the program has dropped it")))
-			close(tell)
+			end(lostError(errors.New("the program has dropped it")))
+			close(lost)
 		}
 	})
-	l.renewal = time.AfterFunc(time.Until(sent.Add(l.third())), func() {
+	l.renewal = time.AfterFunc(time.Until(sent.Add(l.renewalPeriod())), func() {
 		if l := self.Value(); l != nil {
 			c.renew(l)
 		}
 	})
-	if !l.renewed {
+	if !l.isRenewed {
 		l.renewal.Stop()
 	}
 	c.mu.Lock()
 	closed := c.closed
-	c.held[self] = struct{}{}
+	c.locks[self] = struct{}{}
 	c.mu.Unlock()
 	if closed {
-		l.finish(lost(ErrClosed))
+		l.finish(lostError(ErrClosed))
 	}
 }
 
-// forget keeps a lock no longer.
+// forget watches a lock no longer.
 func (c *Client) forget(self weak.Pointer[Lock]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.held, self)
+	delete(c.locks, self)
 }
 
-// locks are those that are kept.
-func (c *Client) locks() []*Lock {
+// liveLocks are the watched locks that the program has not dropped.
+func (c *Client) liveLocks() []*Lock {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	held := make([]*Lock, 0, len(c.held))
-	for self := range c.held {
+	live := make([]*Lock, 0, len(c.locks))
+	for self := range c.locks {
 		if l := self.Value(); l != nil {
-			held = append(held, l)
+			live = append(live, l)
 		}
 	}
-	return held
+	return live
 }
 
-// hurry has all locks renewed at once, but for those whose renewal has failed and is tried again anyway. It does so once in a
-// while: of several connections that break together, the first is enough.
-func (c *Client) hurry() {
+// renewAllNow renews all locks at once, except those whose renewal has failed and is repeated anyway. It does so at most once
+// a second: several connections may break together.
+func (c *Client) renewAllNow() {
 	c.mu.Lock()
-	early := time.Since(c.hurried) < time.Second
-	if !early {
-		c.hurried = time.Now()
+	isTooEarly := time.Since(c.renewedAllAt) < time.Second
+	if !isTooEarly {
+		c.renewedAllAt = time.Now()
 	}
 	c.mu.Unlock()
-	if early {
+	if isTooEarly {
 		return
 	}
-	for _, l := range c.locks() {
+	for _, l := range c.liveLocks() {
 		l.mu.Lock()
-		if l.held() && l.failures == 0 {
+		if l.isHeld() && l.failures == 0 {
 			l.renewal.Reset(0)
 		}
 		l.mu.Unlock()
 	}
 }
 
-// renew renews a lock, together with the others at the same node that become due before that is asked for.
+// renew renews a lock, together with the locks of the same node that become due before the request is sent.
 func (c *Client) renew(l *Lock) {
 	ctx, done, err := c.begin(context.Background())
 	if err != nil {
 		return
 	}
 	defer done()
-	at, err := c.home(ctx, l.key, redirect{})
+	n, err := c.nodeFor(ctx, l.key, redirect{})
 	if err != nil {
-		l.postpone(err)
+		l.postponeRenewal(err)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	others, running := c.due[at]
-	c.due[at] = append(others, l)
-	if running {
+	others, isRunning := c.due[n]
+	c.due[n] = append(others, l)
+	if isRunning {
 		return
 	}
-	for len(c.due[at]) > 0 {
-		batch := c.due[at]
-		c.due[at] = nil
+	for len(c.due[n]) > 0 {
+		batch := c.due[n]
+		c.due[n] = nil
 		c.mu.Unlock()
 		c.renewTogether(ctx, batch)
 		c.mu.Lock()
 	}
-	delete(c.due, at)
+	delete(c.due, n)
 }
 
-// renewTogether renews locks at one node.
+// renewTogether renews locks of one node in one pipeline.
 func (c *Client) renewTogether(ctx context.Context, due []*Lock) {
 	var batch []*Lock
 	var leases []int64
@@ -123,51 +123,51 @@ func (c *Client) renewTogether(ctx context.Context, due []*Lock) {
 	limit := c.responseLimit
 	for _, l := range due {
 		select {
-		case l.turn <- struct{}{}:
-			defer func() { <-l.turn }()
-		default: // its holder is asking something else about it
-			l.postpone(nil)
+		case l.requestMutex <- struct{}{}:
+			defer l.unlockRequests()
+		default: // another request about the tenure is under way
+			l.postponeRenewal(nil)
 			continue
 		}
 		l.mu.Lock()
-		if l.held() {
+		if l.isHeld() {
 			lease := l.lease
-			if !l.renewed { // it gets no more than it has
-				lease = max(1, time.Until(l.until).Milliseconds())
+			if !l.isRenewed { // it gets no more than what is left
+				lease = max(1, time.Until(l.deadline).Milliseconds())
 			}
 			batch, leases = append(batch, l), append(leases, lease)
-			commands = append(commands, l.asksFor(time.Now(), lease, l.holds))
-			limit = min(limit, l.third()/2)
+			commands = append(commands, l.renewCommand(time.Now(), lease, l.holds))
+			limit = min(limit, l.renewalPeriod()/2)
 		}
 		l.mu.Unlock()
 	}
 	if len(batch) == 0 {
 		return
 	}
-	limit = max(minLimit, limit)
+	limit = max(minResponseLimit, limit)
 	sent := time.Now()
 	replies, err := c.attempt(ctx, batch[0].key, redirect{}, limit, commands)
 	for i, l := range batch {
 		if err == nil {
-			l.answered(ctx, sent, leases[i], said(replies[i].Err()), limit)
+			l.renewed(ctx, sent, leases[i], serverError(replies[i].Err()), limit)
 		} else {
-			l.postpone(err)
+			l.postponeRenewal(err)
 		}
 	}
 }
 
-// answered notes what a server has said to a renewal.
-func (l *Lock) answered(ctx context.Context, sent time.Time, lease int64, refusal *ServerError, limit time.Duration) {
+// renewed handles the reply to a renewal.
+func (l *Lock) renewed(ctx context.Context, sent time.Time, lease int64, refusal *ServerError, limit time.Duration) {
 	switch {
 	case refusal == nil:
 		l.mu.Lock()
-		l.extend(sent, lease)
+		l.noteLease(sent, lease)
 		l.mu.Unlock()
-	case refusal.gone():
+	case refusal.deniesTenure():
 		_ = l.lose(refusal)
-	case l.shortens(refusal, lease):
+	case l.halveLease(refusal, lease):
 		l.mu.Lock()
-		if l.held() {
+		if l.isHeld() {
 			l.renewal.Reset(0)
 		}
 		l.mu.Unlock()
@@ -175,36 +175,36 @@ func (l *Lock) answered(ctx context.Context, sent time.Time, lease int64, refusa
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		if err := l.renew(ctx, lease); err != nil {
-			l.postpone(err)
+			l.postponeRenewal(err)
 		}
 	default:
-		l.postpone(refusal)
+		l.postponeRenewal(refusal)
 	}
 }
 
-// postpone has a renewal tried again soon, which has failed, or could not be asked for.
-func (l *Lock) postpone(trouble error) {
+// postponeRenewal repeats a renewal soon. failure is nil if the renewal was not sent.
+func (l *Lock) postponeRenewal(failure error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.held() {
+	if !l.isHeld() {
 		return
 	}
 	pause := backOff(1)
-	if trouble != nil {
+	if failure != nil {
 		pause = backOff(l.failures)
 		l.failures++
-		l.trouble = trouble
+		l.lastFailure = failure
 	}
 	l.renewal.Reset(pause)
 }
 
-// lapsed ends a lock whose lease is over.
-func (l *Lock) lapsed() {
+// expire ends a lock if its lease is over.
+func (l *Lock) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if left := time.Until(l.until); left > 0 {
-		l.lapse.Reset(left)
+	if left := time.Until(l.deadline); left > 0 {
+		l.expiry.Reset(left)
 	} else {
-		_ = l.why()
+		_ = l.endReason()
 	}
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patience is how long a test waits for what has to come.
+// patience is how long a test waits for a condition.
 const patience = 20 * time.Second
 
-// A server is a real one, with the module, in a folder of its own.
+// A server is a process of redis-server with the module, in a folder of its own.
 type server struct {
 	tb      testing.TB
 	command string
@@ -45,7 +45,7 @@ func startServer(tb testing.TB, settings ...string) *server {
 	return s
 }
 
-// newServer is one to be started, which ends with the test.
+// newServer returns a server that is not started yet. It ends with the test.
 func newServer(tb testing.TB) *server {
 	port, folder := freePort(), tb.TempDir()
 	s := &server{
@@ -69,7 +69,7 @@ func (s *server) do(args ...any) any {
 	return reply
 }
 
-// calls is how often a command was sent, since the server has started.
+// calls is how often a command was called since the server started.
 func (s *server) calls(command string) int {
 	s.tb.Helper()
 	for line := range strings.Lines(s.do("INFO", "commandstats").(string)) {
@@ -91,7 +91,7 @@ func (s *server) start() {
 	}
 	defer log.Close()
 	s.running = exec.Command(s.command, s.args...)
-	s.running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also where the tests end by a panic
+	s.running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the tests panic
 	s.running.Stdout = log
 	if err := s.running.Start(); err != nil {
 		s.tb.Fatal(err)
@@ -99,13 +99,13 @@ func (s *server) start() {
 	for end := time.Now().Add(patience); !s.answers(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.kill()
-			told, _ := os.ReadFile(s.log)
-			s.tb.Fatalf("the server does not start:\n%s", told)
+			log, _ := os.ReadFile(s.log)
+			s.tb.Fatalf("the server does not start:\n%s", log)
 		}
 	}
 }
 
-// answers tells whether the server is there, and has loaded its data.
+// answers returns whether the server replies to PING, and so has loaded its data.
 func (s *server) answers() bool {
 	conn, err := net.DialTimeout("tcp", s.addr, time.Second)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *server) answers() bool {
 	return err == nil && string(reply) == "+PONG\r\n"
 }
 
-// kill ends the server as a crash does.
+// kill ends the server like a crash.
 func (s *server) kill() {
 	if s.running != nil {
 		_ = s.running.Process.Kill()
@@ -128,10 +128,10 @@ func (s *server) kill() {
 	}
 }
 
-// pause has the server stand still; its connections stay.
+// pause stops the server process. Its connections stay open.
 func (s *server) pause() { s.signal(syscall.SIGSTOP) }
 
-// resume has it go on.
+// resume continues the process.
 func (s *server) resume() { s.signal(syscall.SIGCONT) }
 
 func (s *server) signal(signal os.Signal) {
@@ -141,20 +141,20 @@ func (s *server) signal(signal os.Signal) {
 	}
 }
 
-// client is a client of go-redis, as a user has it.
+// client is a client of go-redis with default options.
 func (s *server) client() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: s.addr})
 	s.tb.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
 
-// A holder is what LOCK.INFO tells.
+// A holder is an element of LOCK.INFO's reply.
 type holder struct {
 	owner        string
 	token, holds int64
 }
 
-// info is who holds a lock, and how many wait for it.
+// info returns the holders of a lock, and how many wait for it.
 func (s *server) info(key string) (holders []holder, waiters int64) {
 	s.tb.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Protocol: 3})
@@ -174,7 +174,7 @@ func (s *server) info(key string) (holders []holder, waiters int64) {
 	return holders, lock["waiters"].(int64)
 }
 
-// waiter is the connection that is next to have a lock, or nil.
+// waiter is the id of the first waiter's connection, or nil.
 func (s *server) waiter(key string) any {
 	s.tb.Helper()
 	queue := s.do("LOCK.INFO", key, "WAITERS", 1).(map[any]any)["queue"].([]any)
@@ -193,6 +193,20 @@ func (s *server) waitFor(key string, count int64) {
 	})
 }
 
+// checkFree checks that no owner holds a lock.
+func (s *server) checkFree(key string) {
+	s.tb.Helper()
+	if holders, _ := s.info(key); holders != nil {
+		s.tb.Fatal(key, "is held: ", holders)
+	}
+}
+
+// waitUntilFree waits until no owner holds a lock.
+func (s *server) waitUntilFree(key string) {
+	s.tb.Helper()
+	eventually(s.tb, key+" is free", func() bool { holders, _ := s.info(key); return holders == nil })
+}
+
 // eventually waits for a condition.
 func eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()
@@ -203,7 +217,7 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 	}
 }
 
-// receive waits for a channel.
+// receive waits for a value from a channel.
 func receive[T any](tb testing.TB, what string, from <-chan T) T {
 	tb.Helper()
 	select {
@@ -215,7 +229,7 @@ func receive[T any](tb testing.TB, what string, from <-chan T) T {
 	}
 }
 
-// freePort is below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too.
+// freePort returns a port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it.
 func freePort() string {
 	for {
 		port := strconv.Itoa(10_000 + rand.IntN(12_000))

@@ -14,10 +14,10 @@ import (
 	"lockward"
 )
 
-// often has a server where somebody waits asked every 1.5 s whether it is there.
-var often = lockward.WithResponseLimit(250 * time.Millisecond)
+// shortProbe lets the client probe a server where it waits every 1.5 s.
+var shortProbe = lockward.WithResponseLimit(250 * time.Millisecond)
 
-// An admin asks a server on one connection that stays.
+// An admin sends commands to a server on one connection that stays open.
 type admin struct {
 	tb   testing.TB
 	conn *redis.Conn
@@ -40,27 +40,26 @@ func (a *admin) do(args ...any) any {
 	return reply
 }
 
-// waiter is the connection that is next to have the lock.
+// waiter is the first waiter of the lock k, as LOCK.INFO shows it.
 func (a *admin) waiter() string {
 	return fmt.Sprint(a.do("LOCK.INFO", "k", "WAITERS", 1).(map[any]any)["queue"])
 }
 
-// counted is what a server counts, by the text before it.
-func (a *admin) counted(section, before string) (count int) {
+// counter is a number in the reply to INFO, by the text before it.
+func (a *admin) counter(section, before string) (count int) {
 	_, after, _ := strings.Cut(a.do("INFO", section).(string), before)
 	_, _ = fmt.Sscan(after, &count)
 	return count
 }
 
-// place is the connection that stands in the queue.
-func place(queue string) string {
+// connectionID is the id of a waiter's connection.
+func connectionID(queue string) string {
 	_, after, _ := strings.Cut(queue, "client-id:")
 	id, _, _ := strings.Cut(after, " ")
 	return id
 }
 
-// A server may refuse any other connection: who waits on one that is fine keeps its place, and is granted the lock.
-func TestAWaiterStaysThoughNoOtherConnectionIsLetIn(t *testing.T) {
+func TestAWaiterKeepsItsPositionWhenNewConnectionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]struct {
 		settings        [2]string
@@ -77,13 +76,13 @@ func TestAWaiterStaysThoughNoOtherConnectionIsLetIn(t *testing.T) {
 			rdb := redis.NewClient(&redis.Options{Addr: s.addr, Password: "old"})
 			t.Cleanup(func() { _ = rdb.Close() })
 			holder := acquire(t, newClient(t, rdb), "k")
-			granted, failed := acquiring(t.Context(), newClient(t, rdb, often), "k")
-			eventually(t, "it waits", func() bool { return place(admin.waiter()) != "" })
-			first := place(admin.waiter())
+			granted, failed := acquiring(t.Context(), newClient(t, rdb, shortProbe), "k")
+			eventually(t, "it waits", func() bool { return connectionID(admin.waiter()) != "" })
+			first := connectionID(admin.waiter())
 			admin.do("CONFIG", "SET", what.settings[0], what.settings[1])
-			before := admin.counted(what.section, what.before)
-			eventually(t, "it is asked for", func() bool { return admin.counted(what.section, what.before) >= before+3 })
-			if now := place(admin.waiter()); now != first {
+			before := admin.counter(what.section, what.before)
+			eventually(t, "the client tries to connect", func() bool { return admin.counter(what.section, what.before) >= before+3 })
+			if now := connectionID(admin.waiter()); now != first {
 				t.Fatal(first, now, len(failed))
 			}
 			check(t, holder.Release(t.Context()))
@@ -92,7 +91,7 @@ func TestAWaiterStaysThoughNoOtherConnectionIsLetIn(t *testing.T) {
 	}
 }
 
-func TestAWaiterStaysThoughASentinelStandsStill(t *testing.T) {
+func TestAWaiterKeepsItsPositionWhenASentinelIsStopped(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	admin := newAdmin(t, s)
@@ -106,17 +105,17 @@ func TestAWaiterStaysThoughASentinelStandsStill(t *testing.T) {
 	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "it", SentinelAddrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
 	holder := acquire(t, newClient(t, s.client()), "k")
-	granted, _ := acquiring(t.Context(), newClient(t, rdb, often), "k")
-	eventually(t, "it waits", func() bool { return place(admin.waiter()) != "" })
-	first := place(admin.waiter())
+	granted, _ := acquiring(t.Context(), newClient(t, rdb, shortProbe), "k")
+	eventually(t, "it waits", func() bool { return connectionID(admin.waiter()) != "" })
+	first := connectionID(admin.waiter())
 	for _, sentinel := range sentinels {
 		sentinel.pause()
-		still := time.Now()
-		eventually(t, "it stands still for long", func() bool {
-			if now := place(admin.waiter()); now != first {
+		stopped := time.Now()
+		eventually(t, "it is stopped for 4 s", func() bool {
+			if now := connectionID(admin.waiter()); now != first {
 				t.Fatal(first, now)
 			}
-			return time.Since(still) > 4*time.Second
+			return time.Since(stopped) > 4*time.Second
 		})
 		sentinel.resume()
 	}
@@ -126,39 +125,39 @@ func TestAWaiterStaysThoughASentinelStandsStill(t *testing.T) {
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }
 
-func TestAWaiterStaysThoughItsServersNameLeadsElsewhere(t *testing.T) {
+func TestAWaiterKeepsItsPositionWhenTheServersNameResolvesElsewhere(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	admin := newAdmin(t, s)
-	doors := [2]*proxy{}
-	for i := range doors {
-		doors[i] = startProxy(t, s.addr, func(string) fate { return heard })
+	proxies := [2]*proxy{}
+	for i := range proxies {
+		proxies[i] = startProxy(t, s.addr, func(string) fate { return delivered })
 	}
 	var asked atomic.Int64
 	rdb := redis.NewClient(&redis.Options{
 		Addr: "name:1",
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if addr == "name:1" {
-				addr = doors[asked.Add(1)%2].addr
+				addr = proxies[asked.Add(1)%2].addr
 			}
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		},
 	})
 	t.Cleanup(func() { _ = rdb.Close() })
 	holder := acquire(t, newClient(t, s.client()), "k")
-	granted, _ := acquiring(t.Context(), newClient(t, rdb, often, lockward.WithPatience(time.Second)), "k")
-	eventually(t, "it waits", func() bool { return place(admin.waiter()) != "" })
-	first, before := place(admin.waiter()), asked.Load()
-	eventually(t, "the name is asked for", func() bool { return asked.Load() >= before+4 })
-	if now := place(admin.waiter()); now != first {
+	granted, _ := acquiring(t.Context(), newClient(t, rdb, shortProbe, lockward.WithPatience(time.Second)), "k")
+	eventually(t, "it waits", func() bool { return connectionID(admin.waiter()) != "" })
+	first, before := connectionID(admin.waiter()), asked.Load()
+	eventually(t, "the name is resolved", func() bool { return asked.Load() >= before+4 })
+	if now := connectionID(admin.waiter()); now != first {
 		t.Fatal(first, now)
 	}
 	check(t, holder.Release(t.Context()))
 	next := receive(t, "the grant", granted)
 
-	// The server that it waits at is asked, not another of the name.
+	// The client probes the server where it waits, not another one with the same name.
 	second := acquire(t, newClient(t, s.client()), "other")
-	_, failed := acquiring(t.Context(), newClient(t, rdb, often, lockward.WithPatience(time.Second)), "other")
+	_, failed := acquiring(t.Context(), newClient(t, rdb, shortProbe, lockward.WithPatience(time.Second)), "other")
 	s.waitFor("other", 1)
 	s.pause()
 	expect(t, receive(t, "the end of the wait", failed), lockward.ErrUnreachable)
@@ -176,7 +175,7 @@ func TestAGrantDoesNotWaitForAnotherConnection(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{
 		Addr: s.addr,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if hangs.Load() { // as one of TLS does, which hears of no context
+			if hangs.Load() { // like a TLS dialer that ignores its context
 				stuck.Add(1)
 				<-end
 			}
@@ -185,11 +184,11 @@ func TestAGrantDoesNotWaitForAnotherConnection(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = rdb.Close() })
 	holder := acquire(t, newClient(t, s.client()), "k")
-	granted, _ := acquiring(t.Context(), newClient(t, rdb, often), "k")
+	granted, _ := acquiring(t.Context(), newClient(t, rdb, shortProbe), "k")
 	t.Cleanup(func() { close(end) })
 	s.waitFor("k", 1)
 	hangs.Store(true)
-	eventually(t, "it is asked for", func() bool { return stuck.Load() > 0 })
+	eventually(t, "the client dials", func() bool { return stuck.Load() > 0 })
 	check(t, holder.Release(t.Context()))
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }

@@ -1,6 +1,7 @@
-// Package redsync has the interface of redsync on Lockward's client, as far as redsync's own tests need it, on one server.
+// Package redsync has the part of redsync's interface that redsync's own tests need, implemented with Lockward's client on one
+// server.
 //
-// It is for these tests only: README.md tells how they are run, and what of redsync has no counterpart.
+// It is for these tests only. README.md explains how to run them, and what of redsync has no counterpart.
 package redsync
 
 import (
@@ -18,15 +19,15 @@ import (
 // client is set by the tests.
 var client *lockward.Client
 
-// byValue finds the lock that a value of redsync stands for, also from another Mutex of this process.
+// byValue finds a lock by redsync's value, also for another Mutex of this process.
 var byValue sync.Map
 
-// ErrTaken tells that another one holds the lock.
+// ErrTaken is returned when another owner holds the lock.
 type ErrTaken struct{ Nodes []int }
 
 func (e *ErrTaken) Error() string { return fmt.Sprint("taken on nodes ", e.Nodes) }
 
-// ErrNodeTaken is told by redsync of one of several servers.
+// ErrNodeTaken is redsync's error for one of several servers.
 type ErrNodeTaken struct{ Node int }
 
 func (e *ErrNodeTaken) Error() string { return fmt.Sprint("taken on node ", e.Node) }
@@ -48,10 +49,10 @@ type Mutex struct {
 	pools         []redis.Pool
 }
 
-// Redsync makes mutexes.
+// Redsync creates mutexes.
 type Redsync struct{ pools []redis.Pool }
 
-// New makes what makes mutexes.
+// New returns a Redsync.
 func New(pools ...redis.Pool) *Redsync { return &Redsync{pools} }
 
 // An Option of a Mutex.
@@ -60,10 +61,10 @@ type Option func(*Mutex)
 // WithExpiry sets the lease.
 func WithExpiry(expiry time.Duration) Option { return func(m *Mutex) { m.expiry = expiry } }
 
-// WithValue goes on with another Mutex's lock.
+// WithValue continues another Mutex's lock.
 func WithValue(value string) Option { return func(m *Mutex) { m.value = value } }
 
-// NewMutex has redsync's defaults.
+// NewMutex returns a Mutex with redsync's defaults.
 func (r *Redsync) NewMutex(name string, options ...Option) *Mutex {
 	m := &Mutex{
 		name: name, expiry: 8 * time.Second, tries: 32, quorum: 1, pools: r.pools,
@@ -75,17 +76,17 @@ func (r *Redsync) NewMutex(name string, options ...Option) *Mutex {
 	return m
 }
 
-func genValue() (string, error) { return "", errors.New("an owner is made by the client") }
+func genValue() (string, error) { return "", errors.New("the client chooses the owner") }
 
-// TryLock is TryAcquire.
+// TryLock calls TryAcquire.
 func (m *Mutex) TryLock() error { return m.TryLockContext(context.Background()) }
 
-// TryLockContext is TryAcquire.
+// TryLockContext calls TryAcquire.
 func (m *Mutex) TryLockContext(ctx context.Context) error {
 	return m.keep(client.TryAcquire(ctx, m.name, lockward.WithLease(m.expiry), lockward.WithoutRenewal()))
 }
 
-// Lock is Acquire, with a deadline when redsync would have tried for the last time.
+// Lock calls Acquire. Its deadline is when redsync would try for the last time.
 func (m *Mutex) Lock() error {
 	if m.tries == 1 {
 		return m.TryLock()
@@ -118,7 +119,7 @@ func (m *Mutex) lock() (*lockward.Lock, error) {
 	return lock.(*lockward.Lock), nil
 }
 
-// Unlock is Release.
+// Unlock calls Release.
 func (m *Mutex) Unlock() (bool, error) {
 	lock, err := m.lock()
 	if err == nil {
@@ -127,7 +128,7 @@ func (m *Mutex) Unlock() (bool, error) {
 	return err == nil, err
 }
 
-// Extend is Renew.
+// Extend calls Renew.
 func (m *Mutex) Extend() (bool, error) {
 	lock, err := m.lock()
 	if err == nil {
@@ -139,7 +140,7 @@ func (m *Mutex) Extend() (bool, error) {
 	return err == nil, err
 }
 
-// Until is Until.
+// Until calls Until.
 func (m *Mutex) Until() time.Time {
 	lock, err := m.lock()
 	if err != nil {
@@ -148,10 +149,10 @@ func (m *Mutex) Until() time.Time {
 	return lock.Until()
 }
 
-// Value is the owner.
+// Value returns the owner.
 func (m *Mutex) Value() string { return m.value }
 
-// Valid is Held.
+// Valid calls Held.
 func (m *Mutex) Valid() (bool, error) {
 	lock, err := m.lock()
 	return err == nil && lock.Held(), err

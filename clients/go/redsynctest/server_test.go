@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-redsync/redsync/v4/redis"
 	goredis "github.com/redis/go-redis/v9"
-	_ "golang.org/x/sync/errgroup" // which their tests import
+	_ "golang.org/x/sync/errgroup" // redsync's tests import it
 
 	"lockward"
 )
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run runs the tests on a server of their own.
+// run runs the tests on a new server.
 func run(m *testing.M) (int, error) {
 	folder, err := os.MkdirTemp("", "redsynctest")
 	if err != nil {
@@ -65,12 +65,12 @@ type testCase struct {
 	pools     []redis.Pool
 }
 
-// makeCases is one server, however many are asked for.
+// makeCases returns one server, whatever count is.
 func makeCases(count int) map[string]*testCase {
 	return map[string]*testCase{"lockward": {count, []redis.Pool{pool{}}}}
 }
 
-// A pool is how the tests look at the server.
+// A pool lets the tests read from the server.
 type pool struct{}
 
 func (pool) Get(context.Context) (redis.Conn, error) { return conn{}, nil }
@@ -79,7 +79,7 @@ type conn struct{ redis.Conn }
 
 func (conn) Close() error { return nil }
 
-// Get is the owner.
+// Get returns the owner of a lock.
 func (conn) Get(name string) (string, error) {
 	lock, err := server.Do(context.Background(), "LOCK.INFO", name).Result()
 	if err == goredis.Nil {

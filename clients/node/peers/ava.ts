@@ -1,4 +1,4 @@
-// What node-redlock's tests need of ava, by node:test.
+// The part of ava that node-redlock's tests use, implemented with node:test.
 
 import assert from "node:assert/strict";
 import { before, test } from "node:test";

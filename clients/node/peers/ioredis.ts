@@ -1,11 +1,11 @@
-// ioredis for node-redlock's tests: the hosts they name are the servers of this run, and a lock's value is its owner.
+// ioredis for node-redlock's tests. Their host names lead to the servers of this run, and a lock's value is its owner.
 
 import * as ioredis from "ioredis";
 
 const ports = (host: string | undefined) =>
   JSON.parse(process.env.PEER_PORTS ?? "{}")[host ?? ""] as number | undefined;
 
-/** Their locks are strings; ours tell the owner by LOCK.INFO. */
+/** node-redlock's locks are strings. The owner of a Lockward lock comes from LOCK.INFO. */
 async function readValue(client: ioredis.Redis | ioredis.Cluster, key: string): Promise<string | null> {
   if ((await client.type(key)) === "string") return client.get(key);
   const info = (await client.call("LOCK.INFO", [key])) as unknown[] | null;
@@ -28,7 +28,7 @@ class Cluster extends ioredis.Cluster {
   }
 }
 
-/** The client as it was before `get` was replaced. */
+/** The client with its original `get`. */
 function plain(client: ioredis.Redis | ioredis.Cluster, name: string): unknown {
   const value = name === "get" ? ioredis.Redis.prototype.get : Reflect.get(client, name);
   return typeof value === "function" ? value.bind(client) : value;

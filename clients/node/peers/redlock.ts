@@ -1,7 +1,7 @@
-// node-redlock's interface on ours, for its tests: one server, one resource, and retries as it has them.
+// node-redlock's interface, implemented with this client, for its tests: one server, one resource, and its retries.
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { LockBusy, LockError, Lockward, type Lock as Ours, type RedisClient } from "../src/index.js";
+import { LockBusy, LockError, Lockward, type Lock as LockwardLock, type RedisClient } from "../src/index.js";
 
 interface Settings {
   retryCount: number;
@@ -27,9 +27,9 @@ export class ExecutionError extends Error {
 }
 
 class Lock {
-  readonly #lock: Ours;
+  readonly #lock: LockwardLock;
 
-  constructor(lock: Ours) {
+  constructor(lock: LockwardLock) {
     this.#lock = lock;
   }
 
@@ -78,17 +78,17 @@ export default class Redlock {
   }
 
   #against(error: LockError): Stats {
-    const told = error instanceof LockBusy ? new ResourceLockedError(error.message) : (error.cause as Error);
+    const cause = error instanceof LockBusy ? new ResourceLockedError(error.message) : (error.cause as Error);
     return {
       membershipSize: 1,
       quorumSize: 1,
       votesFor: new Set(),
-      votesAgainst: new Map([[this.#client, told]]),
+      votesAgainst: new Map([[this.#client, cause]]),
     };
   }
 }
 
-/** A lock is one key: several are not acquired at once. */
+/** A lock has one key. Several keys at once are not supported. */
 function only(resources: string[]): string {
   if (resources.length !== 1) throw new Error("not supported: a lock of several resources");
   return resources[0] as string;

@@ -1,5 +1,5 @@
-// Runs node-redlock's own tests, of the folder with its sources that is given, against this client. In the copy that is run
-// a duration of 28,000 years is an hour, as a lease of ours lasts a thousand years at most.
+// Runs node-redlock's own tests against this client, from the given folder with its sources. In the copy that runs, a
+// duration of 28,000 years becomes an hour, because a lease is at most a thousand years.
 
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -7,7 +7,7 @@ import { join, resolve } from "node:path";
 import { eventually, Server } from "../tests/servers.js";
 
 const sources = process.argv[2];
-if (sources === undefined) throw new Error("usage: npm run peers -- FOLDER, the folder with node-redlock's sources");
+if (sources === undefined) throw new Error("usage: npm run peers -- FOLDER (with node-redlock's sources)");
 
 const single = await Server.start();
 const nodes = [];
@@ -33,7 +33,7 @@ const test = readFileSync(join(sources, "src/single.test.ts"), "utf8")
   .replace('"ava"', '"../peers/ava.js"')
   .replace('"ioredis"', '"../peers/ioredis.js"')
   .replace('"./index.js"', '"../peers/redlock.js"')
-  .replaceAll(" fail(t, error);", " await fail(t, error);") // ava hears of rejections that nobody handles
+  .replaceAll(" fail(t, error);", " await fail(t, error);") // ava fails a test on an unhandled rejection
   .replaceAll("Math.floor(Number.MAX_SAFE_INTEGER / 10)", "3_600_099");
 const file = join(folder, "single.test.ts");
 writeFileSync(file, test);

@@ -10,20 +10,20 @@ export class LockError extends Error {
   }
 }
 
-/** Another owner holds the lock, or others wait for it, and the wait limit is reached. (Or the server is in quarantine.) */
+/** The wait limit is over, and another owner holds the lock, or others wait for it, or the server is in quarantine. */
 export class LockBusy extends LockError {
   override name = "LockBusy";
 }
 
-/** The tenure is over: whoever goes on with the work may not be alone. */
+/** The tenure ended before it was released: another owner may hold the lock now. */
 export class LockLost extends LockError {
   override name = "LockLost";
 }
 
-/** The server refuses, in its own words. Nothing has changed. */
+/** The server has replied with an error. Nothing has changed. */
 export class LockRefused extends LockError {
   override name = "LockRefused";
-  /** Its first word, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. */
+  /** The first word of the error, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. */
   readonly code: string;
 
   constructor(message: string, key: string, code: string) {
@@ -32,14 +32,14 @@ export class LockRefused extends LockError {
   }
 }
 
-/** Fewer replicas than wanted have heard of the grant in time. The lock has been given back. */
+/** Fewer replicas than wanted have confirmed the grant in time. The lock has been given back. */
 export class Unreplicated extends LockError {
   override name = "Unreplicated";
 }
 
 /**
- * No server has answered for as long as the patience, or the wait limit, lasts; or the client is closed. What had been
- * asked for is given back when one does, or ends with its lease. Its `cause` is the last failure.
+ * No server has answered for as long as the patience or the wait limit, or the client is closed. What may have been granted
+ * is given back when a server answers; otherwise it ends with its lease. `cause` is the last failure.
  */
 export class Unreachable extends LockError {
   override name = "Unreachable";

@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-export type { RedisClient } from "./connecting.js";
+export type { RedisClient } from "./adapters.js";
 export { LockBusy, LockError, LockLost, LockRefused, Unreachable, Unreplicated } from "./errors.js";
 export {
   type AcquireOptions,

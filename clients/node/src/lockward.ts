@@ -1,70 +1,78 @@
 import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
-import { acquire, Doors } from "./acquiring.js";
-import type { RedisClient } from "./connecting.js";
+import { PendingAcquire } from "./acquire.js";
+import type { RedisClient } from "./adapters.js";
 import { LockBusy } from "./errors.js";
-import { Link } from "./link.js";
-import { type Claim, Tenure } from "./tenure.js";
+import { Permits } from "./permits.js";
+import { Servers } from "./servers.js";
+import { type OwnedKey, Tenure } from "./tenure.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
 export interface LockwardOptions {
-  /** How long a request is repeated while no server answers: 10,000. Who waits for a lock bears an outage as long as the wait limit. */
+  /**
+   * How long a request is repeated while no server answers: 10,000 unless given. A caller that waits with a wait limit
+   * survives an outage until that limit.
+   */
   patience?: number;
   /**
-   * How many connections may wait for locks at a time: 100. More callers stand in line before these, in the process,
-   * within their wait limits. Who finds the lock free needs none.
+   * How many connections may wait for locks at a time: 100 unless given. More callers wait in the process until one of
+   * these connections is free, or until their wait limits. A caller that finds the lock free needs none.
    *
-   * Who stands in that line asks for its lock now and then, once a second or more often, and gets it when it is free and nobody
-   * waits in the server's queue: all connections may be taken by those who wait for a lock that it holds.
+   * A caller without a connection asks for its lock once a second or more often. It gets the lock when the lock is free
+   * and nobody waits in the server's queue. Otherwise callers that wait for a lock which this caller holds could use all
+   * connections, and block it forever.
    */
   waitingConnections?: number;
 }
 
 /** How a lock is acquired. Times are in milliseconds. */
 export interface AcquireOptions {
-  /** How long to wait for the lock: without limit (Infinity) unless given; 0 only tries. */
+  /** How long to wait for the lock: no limit (Infinity) unless given. 0 only tries. */
   waitLimit?: number;
-  /** How long the lock stays held when this process is not heard of any more: a whole number; unless given, the server's own `lock.default-lease`. */
+  /** How long the lock stays held after this process dies: a whole number; the server's `lock.default-lease` unless given. */
   lease?: number;
-  /** Whether the lease is renewed at each third of it: true. If not, the lock is lost when the lease is over. */
+  /** Whether the lease is renewed when a third of it is over: true unless given. If not, the lock is lost with its lease. */
   autoRenewal?: boolean;
-  /** Gives up waiting when it aborts: the place in the queue is left, and what was granted meanwhile given back. */
+  /** When it aborts, the caller leaves the queue, and a grant that arrives meanwhile is given back. */
   signal?: AbortSignal;
-  /** Acquires it only if so many replicas have heard of it within a time; else it is given back, and the error is `Unreplicated`. */
+  /**
+   * Acquires the lock only if `count` replicas confirm the grant within so many milliseconds. Otherwise the lock is given
+   * back, and the error is `Unreplicated`.
+   */
   replicas?: { count: number; within: number };
 }
 
-/** What `tryAcquire` takes: as `AcquireOptions`, without the wait limit. */
+/** The options of `tryAcquire`: `AcquireOptions` without the wait limit. */
 export type TryOptions = Omit<AcquireOptions, "waitLimit">;
 
-/** Owners are named after it and numbered: no other process, and no other tenure, has the same. */
-const HERE = randomUUID();
+/** Owners are this id and a number, so no other process and no other tenure has the same. */
+const PROCESS_ID = randomUUID();
 let owners = 0;
 
 /**
- * Locks on the servers of one client of ioredis. It makes connections of its own, as that client's are made; they end
- * with the client, and do not keep the process from ending unless somebody waits.
+ * Locks on the servers of a client of ioredis or node-redis. A Lockward opens its own connections with that client's
+ * options. They are closed with the client. They keep the process from ending only while a caller waits.
  */
 export class Lockward {
-  readonly #link: Link;
-  readonly #doors: Doors;
+  readonly #servers: Servers;
+  readonly #waitPermits: Permits;
   readonly #patience: number;
 
-  /** Throws a `TypeError` when it is no client of these libraries, a `RangeError` for settings out of range. */
+  /** Throws a `TypeError` for any other client, and a `RangeError` for options out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
     const { patience = 10_000, waitingConnections = 100 } = options;
-    demand(isSpan(patience) && patience > 0, "the patience is more than 0 milliseconds");
-    demand(Number.isInteger(waitingConnections) && waitingConnections > 0, "at least one connection may wait");
-    this.#link = Link.of(client);
-    this.#doors = new Doors(waitingConnections);
+    checkRange(isDuration(patience) && patience > 0, "patience must be more than 0 milliseconds");
+    checkRange(Number.isInteger(waitingConnections) && waitingConnections > 0, "waitingConnections must be at least 1");
+    this.#servers = Servers.of(client);
+    this.#waitPermits = new Permits(waitingConnections);
     this.#patience = patience;
   }
 
   /**
-   * Acquires the lock, and waits for it in the server's queue if it is held: first come, first served.
+   * Acquires the lock. If it is held, waits in the server's queue: first come, first served.
    *
-   * Rejects with `LockBusy` when the wait limit is reached, `Unreachable` when no server answers, `LockRefused` with
-   * what the server says, and the signal's reason when that aborts.
+   * Rejects with `LockBusy` when the wait limit is over, `Unreachable` when no server answers, `LockRefused` with the
+   * server's error, `Unreplicated`, and the signal's reason when that aborts.
    */
   async acquire(key: string | Buffer, options: AcquireOptions = {}): Promise<Lock> {
     const lock = await this.#acquire(key, options);
@@ -72,16 +80,16 @@ export class Lockward {
     return lock;
   }
 
-  /** Acquires the lock if it is free; null when it is busy. Otherwise as `acquire`. */
+  /** Acquires the lock if it is free; null when it is busy. Otherwise like `acquire`. */
   tryAcquire(key: string | Buffer, options: TryOptions = {}): Promise<Lock | null> {
     return this.#acquire(key, { ...options, waitLimit: 0 });
   }
 
   /**
-   * Acquires the lock, as `acquire` does, runs the routine, and releases the lock: what the routine returns or throws.
+   * Acquires the lock, as `acquire` does, runs the routine, and releases the lock. Settles like the routine.
    *
-   * The routine is given a signal that aborts when the lock is lost. Where it goes on nevertheless, and returns, the
-   * promise rejects with `LockLost`.
+   * The routine gets a signal that aborts when the lock is lost. If it returns nevertheless, the promise rejects with
+   * `LockLost`.
    */
   using<T>(key: string | Buffer, routine: Routine<T>): Promise<T>;
   using<T>(key: string | Buffer, options: AcquireOptions, routine: Routine<T>): Promise<T>;
@@ -92,7 +100,7 @@ export class Lockward {
     try {
       value = await routine(lock.signal, lock);
     } catch (error) {
-      await lock[Symbol.asyncDispose]().catch(() => {}); // what the routine says goes first
+      await lock[Symbol.asyncDispose]().catch(() => {}); // the routine's error goes first
       throw error;
     }
     await lock[Symbol.asyncDispose]();
@@ -101,34 +109,38 @@ export class Lockward {
 
   async #acquire(key: string | Buffer, options: AcquireOptions): Promise<Lock | null> {
     const { waitLimit = Number.POSITIVE_INFINITY, lease, autoRenewal = true, signal, replicas } = options;
-    if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key is a string or a Buffer");
-    demand(isSpan(waitLimit), "a wait limit is 0 milliseconds or more");
-    demand(lease === undefined || isWhole(lease), LEASE);
+    if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("the key must be a string or a Buffer");
+    checkRange(isDuration(waitLimit), "waitLimit must be 0 milliseconds or more");
+    checkRange(lease === undefined || isPositiveInteger(lease), LEASE_RANGE);
     // WAIT takes 0 milliseconds for no limit.
-    demand(replicas === undefined || isWhole(replicas.within), "replicas have whole milliseconds, at least 1");
-    demand(replicas === undefined || Number.isSafeInteger(replicas.count), "a count of replicas is a whole number");
+    checkRange(
+      replicas === undefined || isPositiveInteger(replicas.within),
+      "replicas.within must be an integer above 0",
+    );
+    checkRange(replicas === undefined || Number.isSafeInteger(replicas.count), "replicas.count must be an integer");
     signal?.throwIfAborted();
-    // Many may wait until the same signal: that is no leak, of which Node.js would warn.
+    // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
     if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
     owners += 1;
-    const claim: Claim = { key: this.#link.full(key), owner: `${HERE}:${owners}` };
+    const ownedKey: OwnedKey = { key: this.#servers.fullKey(key), owner: `${PROCESS_ID}:${owners}` };
     const patience = this.#patience;
-    const grant = await acquire(this.#link, this.#doors, { claim, waitLimit, lease, signal, replicas, patience });
-    return grant === null ? null : new Lock(key, new Tenure(this.#link, claim, grant, autoRenewal, patience));
+    const request = { ownedKey, waitLimit, lease, signal, replicas, patience };
+    const grant = await new PendingAcquire(this.#servers, this.#waitPermits, request).run();
+    return grant === null ? null : new Lock(key, new Tenure(this.#servers, ownedKey, grant, autoRenewal, patience));
   }
 }
 
-/** What `using` runs, with a signal that aborts when the lock is lost. */
+/** What `using` runs. The signal aborts when the lock is lost. */
 export type Routine<T> = (signal: AbortSignal, lock: Lock) => Promise<T> | T;
 
 /**
  * One hold of a lock.
  *
- * Keep it, and release it: a lock that the program drops is renewed no more, and ends with its lease. So it does when
- * the process ends, which a lock does not keep it from.
+ * Keep a reference to it, and release it. A lock that the program has dropped is renewed no more, and ends with its lease.
+ * A held lock does not keep the process from ending; it then ends with its lease, too.
  */
 export class Lock implements AsyncDisposable {
-  /** As it was given. */
+  /** The key, as it was given to `acquire`. */
   readonly key: string | Buffer;
   readonly #tenure: Tenure;
   readonly #self = new WeakRef(this);
@@ -138,83 +150,83 @@ export class Lock implements AsyncDisposable {
   constructor(key: string | Buffer, tenure: Tenure) {
     this.key = key;
     this.#tenure = tenure;
-    tenure.belongsTo(this.#self);
+    tenure.addLock(this.#self);
   }
 
   /**
-   * The fencing token: larger than that of any earlier holder of this lock, to be sent along with every write.
+   * The fencing token: larger than that of every earlier tenure of this lock. Send it along with every write.
    *
-   * The server's tokens are below 2^53, so that a number holds each of them exactly.
+   * Tokens are below 2^53, so a number holds them exactly.
    */
   get token(): number {
     return this.#tenure.token;
   }
 
-  /** By what name the server knows the holder. */
+  /** The owner that holds the lock, as `LOCK.INFO` shows it. */
   get owner(): string {
-    return this.#tenure.claim.owner;
+    return this.#tenure.ownedKey.owner;
   }
 
-  /** Aborts, with a `LockLost` as its reason, when the lock is lost. Not when it is released. */
+  /** Aborts when the lock is lost, with a `LockLost` as its reason. It does not abort when the lock is released. */
   get signal(): AbortSignal {
     return this.#tenure.signal;
   }
 
-  /** Whether the lock is held for certain: the lease runs by the own clock, and no server has said otherwise. */
+  /** Whether the lock is held: its lease runs by the clock of this process, and no server has denied it. */
   get held(): boolean {
     return this.#releasing === undefined && this.#tenure.isHeld;
   }
 
   /**
-   * Acquires the lock once more for the same owner: one hold more, with the same token. The lock is free when each of its
-   * holds is released. Rejects with `LockLost` when it is lost.
+   * Acquires the lock once more for the same owner. The new hold has the same token, and is released on its own. The lock
+   * is free when all holds are released. Rejects with `LockLost` when the lock is lost.
    */
   async reenter(): Promise<Lock> {
-    this.#demandHold();
-    await this.#tenure.enter();
+    this.#checkNotReleased();
+    await this.#tenure.reenter();
     return new Lock(this.key, this.#tenure);
   }
 
   /**
-   * Sets a lease of so many milliseconds from now, shorter or longer than it was, and for each renewal from now on; or
-   * as long as it was. (A lock that is renewed by itself gets a shorter one then, where the server takes none so long any
-   * more.) Rejects with `LockLost` when the lock is lost.
+   * Sets a lease in milliseconds, from now and for each later renewal. It may be shorter or longer than before. Without an
+   * argument the lease stays as long as it was; if the server refuses that as too long, and the lock is renewed by itself,
+   * half of it is set. Rejects with `LockLost` when the lock is lost.
    */
   async renew(lease?: number): Promise<void> {
-    demand(lease === undefined || isWhole(lease), LEASE);
-    this.#demandHold();
+    checkRange(lease === undefined || isPositiveInteger(lease), LEASE_RANGE);
+    this.#checkNotReleased();
     await this.#tenure.renew(lease);
   }
 
   /**
-   * Gives the hold back. Rejects with `LockLost` when the lock had been lost, with `Unreachable` when no server answers:
-   * its lease ends it then. Called again, it does nothing, and says the same.
+   * Gives the hold back. Rejects with `LockLost` when the lock was lost before, and with `Unreachable` when no server
+   * answers; then the lock ends with its lease. A second call does nothing, and settles like the first.
    */
   release(): Promise<void> {
-    this.#releasing ??= this.#tenure.leave(this.#self);
+    this.#releasing ??= this.#tenure.release(this.#self);
     return this.#releasing;
   }
 
-  /** Releases the lock, unless that was done. */
+  /** Releases the lock, if it is not released. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#releasing === undefined) await this.release();
   }
 
-  #demandHold(): void {
+  #checkNotReleased(): void {
     if (this.#releasing !== undefined) throw new TypeError("the lock was released");
   }
 }
 
-const LEASE = "a lease is a whole number of milliseconds, at least 1";
+const LEASE_RANGE = "a lease must be an integer of milliseconds above 0";
 
-function isWhole(value: number): boolean {
+function isPositiveInteger(value: number): boolean {
   return Number.isSafeInteger(value) && value > 0;
 }
 
-function isSpan(milliseconds: number): boolean {
+function isDuration(milliseconds: number): boolean {
   return typeof milliseconds === "number" && milliseconds >= 0;
 }
 
-function demand(condition: boolean, message: string): void {
+function checkRange(condition: boolean, message: string): void {
   if (!condition) throw new RangeError(message);
 }

@@ -1,49 +1,50 @@
-// A tenure, from an owner's first hold to its last, as this process knows it; and the one timer that renews all of a client.
+// A tenure, from an owner's first hold to its last, as this process knows it; and the renewal of all tenures of a client.
 //
-// A lease counts from before its request was sent, by the monotonic clock of this process. The server's lease starts later,
-// so who believes in the lock here does so no longer than the server does, however long either was paused.
+// A lease is counted from before its request was sent, by the monotonic clock of this process. The server starts to count
+// later. So the lease ends here before it ends at the server, however long either was paused.
 
-import { type Command, Refusal } from "./connecting.js";
+import { type Command, ServerError } from "./adapters.js";
 import { LockLost, LockRefused, Unreachable } from "./errors.js";
-import { type Link, PROMPT } from "./link.js";
-import { LONGEST, now } from "./time.js";
+import { RESPONSE_LIMIT } from "./request.js";
+import type { Servers } from "./servers.js";
+import { MAX_DELAY, now } from "./time.js";
 
-/** Whose lock it is about. */
-export interface Claim {
+/** A lock's key, and the owner that requests are sent for. */
+export interface OwnedKey {
   readonly key: Buffer;
   readonly owner: string;
 }
 
-/** What a server grants. The lease is in milliseconds, and ends at the deadline. */
+/** What a server has granted. The lease is in milliseconds, and ends at the deadline. */
 export interface Grant {
   readonly token: number;
   readonly lease: number;
   readonly deadline: number;
 }
 
-/** The lock is not there any more as this owner had it. (WRONGTYPE: it was overwritten.) */
-const GONE = new Set(["NOTHELD", "HOLDS", "WRONGTYPE"]);
+/** The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.) */
+const DENIALS = new Set(["NOTHELD", "HOLDS", "WRONGTYPE"]);
 
-export function isGone(reply: unknown): boolean {
-  return reply === null || (reply instanceof Refusal && GONE.has(reply.code));
+export function deniesTenure(reply: unknown): boolean {
+  return reply === null || (reply instanceof ServerError && DENIALS.has(reply.code));
 }
 
-/** The server takes no lease that long, or not any more. */
-export function isTooLong(reply: unknown): boolean {
-  return reply instanceof Refusal && reply.message.startsWith("ERR invalid expire time");
+/** Whether the server refuses a lease because of its length. Its limit may have changed meanwhile. */
+export function isLeaseTooLong(reply: unknown): boolean {
+  return reply instanceof ServerError && reply.message.startsWith("ERR invalid expire time");
 }
 
-/** When a lease ends that was asked for at `sent`: what the server's clock may be faster than ours is left out. */
-export function deadline(sent: number, lease: number): number {
+/** When a lease ends. A thousandth and a millisecond are subtracted, because the server's clock may be faster. */
+export function leaseEnd(sent: number, lease: number): number {
   return sent + lease - lease / 1_000 - 1;
 }
 
-export function renewal({ key, owner }: Claim, lease: number, token: number, holds: number): Command {
+export function renewCommand({ key, owner }: OwnedKey, lease: number, token: number, holds: number): Command {
   return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds];
 }
 
-/** Gives back what may have been granted to somebody who has left, or who believes that it is lost; tries for so long. */
-export function withdraw(link: Link, { key, owner }: Claim, patience: number): void {
+/** Gives back in the background what may be granted to a caller that has left; repeats that for so many milliseconds. */
+export function withdraw(servers: Servers, { key, owner }: OwnedKey, patience: number): void {
   const request = {
     key,
     commands: (): Command[] => [["LOCK.RELEASE", key, owner, "HOLDS", 0]],
@@ -51,38 +52,37 @@ export function withdraw(link: Link, { key, owner }: Claim, patience: number): v
     patience,
     isBackground: true,
   };
-  link.ask(request).catch(() => {}); // its lease ends it
+  servers.ask(request).catch(() => {}); // the lock ends with its lease
 }
 
 export class Tenure {
-  readonly claim: Claim;
+  readonly ownedKey: OwnedKey;
   readonly token: number;
-  readonly #link: Link;
-  readonly #keeper: Keeper;
+  readonly #servers: Servers;
+  readonly #renewer: Renewer;
   readonly #isRenewed: boolean;
   readonly #patience: number;
-  readonly #losing = new AbortController();
-  /** What the program has of it. One that it has dropped is renewed no more. */
+  readonly #lossController = new AbortController();
+  /** The locks of this tenure that are not released. When the program has dropped all of them, it is renewed no more. */
   readonly #locks = new Set<WeakRef<object>>();
   #lease: number;
   #deadline: number;
-  /** How many holds the server has counted, at most. */
+  /** The server counts no more holds than these. */
+  #serverHolds = 1;
   #holds = 1;
-  /** How many of them are not given back. */
-  #entered = 1;
-  #isOver = false;
+  #isReleased = false;
   #isRenewing = false;
-  /** How many were sent. */
-  #renewals = 0;
-  #isHurried = false;
+  /** How many requests have set or renewed the lease. Only the reply to the last one counts. */
+  #leaseRequests = 0;
+  #isUrgent = false;
   #retryAt = 0;
-  /** Requests that change the count go one after the other. */
-  #last: Promise<unknown> = Promise.resolve();
+  /** Requests that change the count of holds are sent one after the other. */
+  #lastRequest: Promise<unknown> = Promise.resolve();
 
-  constructor(link: Link, claim: Claim, grant: Grant, isRenewed: boolean, patience: number) {
-    this.#link = link;
-    this.#keeper = Keeper.of(link);
-    this.claim = claim;
+  constructor(servers: Servers, ownedKey: OwnedKey, grant: Grant, isRenewed: boolean, patience: number) {
+    this.#servers = servers;
+    this.#renewer = Renewer.of(servers);
+    this.ownedKey = ownedKey;
     this.token = grant.token;
     this.#lease = grant.lease;
     this.#deadline = grant.deadline;
@@ -91,205 +91,209 @@ export class Tenure {
   }
 
   get signal(): AbortSignal {
-    return this.#losing.signal;
+    return this.#lossController.signal;
   }
 
   get isHeld(): boolean {
-    return !this.#isOver && !this.signal.aborted && now() < this.#deadline;
+    return !this.#isReleased && !this.signal.aborted && now() < this.#deadline;
   }
 
-  /** Is renewed while the program has a lock that is not released. */
-  belongsTo(lock: WeakRef<object>): void {
+  /** Renews the tenure while the program keeps the lock. */
+  addLock(lock: WeakRef<object>): void {
     this.#locks.add(lock);
-    if (!this.signal.aborted) this.#keeper.add(this);
+    if (!this.signal.aborted) this.#renewer.add(this);
   }
 
-  /** Throws when it is lost. */
-  check(): void {
-    if (!this.#isOver && now() >= this.#deadline) this.#lose("its lease is over");
+  /** Throws when the tenure is lost. */
+  checkHeld(): void {
+    if (!this.#isReleased && now() >= this.#deadline) this.#lose("its lease is over");
     this.signal.throwIfAborted();
   }
 
-  /** One hold more. */
-  enter(): Promise<void> {
-    return this.#inTurn(async () => {
-      this.check();
-      const holds = this.#holds + 1;
-      const { key, owner } = this.claim;
-      const turn = this.#renewals;
+  /** Adds a hold. */
+  reenter(): Promise<void> {
+    return this.#inOrder(async () => {
+      this.checkHeld();
+      const holds = this.#serverHolds + 1;
+      const { key, owner } = this.ownedKey;
+      const leaseRequest = this.#leaseRequests;
       let lease = 0;
       let longest = Number.POSITIVE_INFINITY;
       const ask = () =>
         this.#ask(() => {
-          lease = Math.min(this.#leaseLeft(), longest);
+          lease = Math.min(this.#nextLease(), longest);
           return ["LOCK.ACQUIRE", key, owner, "PX", lease, "HOLDS", holds];
         });
       let { reply, sent } = await ask();
-      while (isTooLong(reply) && lease > 1) {
-        longest = Math.floor(lease / 2); // its lease ends no sooner for it
+      while (isLeaseTooLong(reply) && lease > 1) {
+        longest = Math.floor(lease / 2); // a re-entry with a shorter lease does not shorten the tenure's
         if (this.#isRenewed) this.#lease = longest;
         ({ reply, sent } = await ask());
       }
-      if (isGone(reply)) this.#lose(said(reply));
-      this.check();
-      this.#answered(reply);
-      this.#holds = holds;
-      this.#entered += 1;
-      if (this.#isRenewed && turn === this.#renewals) {
-        this.#deadline = Math.max(this.#deadline, deadline(sent, lease));
+      if (deniesTenure(reply)) this.#lose(denialText(reply));
+      this.checkHeld();
+      this.#throwIfRefused(reply);
+      this.#serverHolds = holds;
+      this.#holds += 1;
+      if (this.#isRenewed && leaseRequest === this.#leaseRequests) {
+        this.#deadline = Math.max(this.#deadline, leaseEnd(sent, lease));
       }
     });
   }
 
-  /** One hold less. Throws when the lock had been lost. */
-  leave(lock: WeakRef<object>): Promise<void> {
+  /** Gives a hold back. Throws when the lock was lost. */
+  release(lock: WeakRef<object>): Promise<void> {
     this.#locks.delete(lock);
-    return this.#inTurn(async () => {
-      const { key, owner } = this.claim;
-      this.#entered -= 1;
-      const isLast = this.#entered === 0;
-      if (isLast && !this.isHeld) withdraw(this.#link, this.claim, this.#patience); // the server's lease may be longer
-      this.check();
-      // Before the request is sent: a renewal after the release would find the lock lost.
-      if (isLast) this.#end();
-      // HOLDS 0 would be answered alike whether the lock was held or had been lost; ALL with the token tells.
-      const count: [string, ...number[]] = isLast ? ["ALL"] : ["HOLDS", this.#holds - 1];
-      const { reply } = await this.#ask(() => ["LOCK.RELEASE", key, owner, ...count, "TOKEN", this.token]);
-      // A count that is lower already, as a server has forgotten some, is not to be lowered.
-      const isCounted = !(reply instanceof Refusal) || reply.code !== "HOLDS";
-      if (isCounted && isGone(reply)) {
-        this.#lose(said(reply));
-        this.signal.throwIfAborted();
+    return this.#inOrder(async () => {
+      const { key, owner } = this.ownedKey;
+      this.#holds -= 1;
+      const isLast = this.#holds === 0;
+      // The lease may still run at the server.
+      if (isLast && !this.isHeld) withdraw(this.#servers, this.ownedKey, this.#patience);
+      this.checkHeld();
+      // Before the request is sent: a renewal after it would find the lock lost.
+      if (isLast) {
+        this.#isReleased = true;
+        this.#renewer.delete(this);
       }
-      if (isCounted) this.#answered(reply);
-      this.#holds = Math.max(1, this.#holds - 1);
+      // The reply to HOLDS 0 does not tell whether the lock was lost. The reply to ALL with the token does.
+      const count: [string, ...number[]] = isLast ? ["ALL"] : ["HOLDS", this.#serverHolds - 1];
+      const { reply } = await this.#ask(() => ["LOCK.RELEASE", key, owner, ...count, "TOKEN", this.token]);
+      // HOLDS: a server that has forgotten some holds counts fewer already.
+      if (!(reply instanceof ServerError) || reply.code !== "HOLDS") {
+        if (deniesTenure(reply)) {
+          this.#lose(denialText(reply));
+          this.signal.throwIfAborted();
+        }
+        this.#throwIfRefused(reply);
+      }
+      this.#serverHolds = Math.max(1, this.#serverHolds - 1);
     });
   }
 
-  /** A lease of so many milliseconds from now, and at each renewal. */
+  /** Sets a lease in milliseconds, from now and for each renewal; or the same as before. */
   async renew(lease?: number): Promise<void> {
-    this.check();
-    const former = this.#lease;
-    this.#lease = lease ?? former;
+    this.checkHeld();
+    const previous = this.#lease;
+    this.#lease = lease ?? previous;
     try {
       await this.#renewOnce(this.#lease, false, lease !== undefined);
     } catch (error) {
-      if (error instanceof LockRefused) this.#lease = former;
+      if (error instanceof LockRefused) this.#lease = previous;
       throw error;
     }
-    this.#keeper.arm(this.next);
+    this.#renewer.arm(this.nextEvent);
   }
 
-  // For the keeper.
+  // For the renewer.
 
-  /** When there is something to do. */
-  get next(): number {
-    return Math.min(this.#due, this.#deadline);
+  /** When the tenure is to be renewed, or ends. */
+  get nextEvent(): number {
+    return Math.min(this.#renewalDue, this.#deadline);
   }
 
-  get #due(): number {
-    if (this.#isRenewing || this.signal.aborted || this.#isOver) return Number.POSITIVE_INFINITY;
-    if (this.#isHurried) return this.#retryAt;
+  get #renewalDue(): number {
+    if (this.#isRenewing || this.signal.aborted || this.#isReleased) return Number.POSITIVE_INFINITY;
+    if (this.#isUrgent) return this.#retryAt;
     if (!this.#isRenewed || this.#isDropped()) return Number.POSITIVE_INFINITY;
     return Math.max(this.#deadline - (this.#lease * 2) / 3, this.#retryAt);
   }
 
-  /** The server may have started anew and forgotten: let it hear of the tenure at once. */
-  hurry(): void {
-    this.#isHurried = !this.#isDropped();
+  /** Makes the renewal due now: a server that was restarted may have forgotten the tenure. */
+  renewNow(): void {
+    this.#isUrgent = !this.#isDropped();
   }
 
-  tend(): void {
+  /** Renews the tenure if that is due, or ends it if its lease is over. */
+  onTimer(): void {
     if (now() >= this.#deadline) this.#lose("its lease is over");
-    else if (now() >= this.#due) void this.#keep();
+    else if (now() >= this.#renewalDue) void this.#renewInBackground();
   }
 
-  async #keep(): Promise<void> {
+  async #renewInBackground(): Promise<void> {
     this.#isRenewing = true;
-    this.#isHurried = false;
+    this.#isUrgent = false;
     try {
-      await this.#renewOnce(this.#leaseLeft(), true);
+      await this.#renewOnce(this.#nextLease(), true);
     } catch {
-      // It is lost, or is tried again before long.
+      // The tenure is lost, or the renewal is repeated.
       this.#retryAt = now() + 1_000;
     } finally {
       this.#isRenewing = false;
-      if (!this.#isOver) this.#keeper.arm(this.next);
+      if (!this.#isReleased) this.#renewer.arm(this.nextEvent);
     }
   }
 
   /**
-   * Has a lease of so many milliseconds, or of half as many and so on, where the server takes it no longer: not one that is
-   * fixed, nor where nobody would renew a shorter one. Throws when the tenure is lost.
+   * Sets a lease in milliseconds. If the server refuses it as too long, half of it, and so on; but not if the caller has
+   * chosen it (`isFixed`), nor if the tenure is not renewed. Throws when the tenure is lost.
    */
   async #renewOnce(lease: number, isBackground: boolean, isFixed = false): Promise<void> {
-    this.#renewals += 1;
-    const turn = this.#renewals;
-    // It may be shorter than it was, and be heard though no reply comes.
-    this.#deadline = Math.min(this.#deadline, deadline(now(), lease));
-    this.#keeper.arm(this.#deadline);
-    const { sent, replies } = await this.#link.ask({
-      key: this.claim.key,
-      commands: () => [renewal(this.claim, lease, this.token, this.#holds)],
+    this.#leaseRequests += 1;
+    const leaseRequest = this.#leaseRequests;
+    // The new lease may be shorter, and the server may set it though no reply arrives.
+    this.#deadline = Math.min(this.#deadline, leaseEnd(now(), lease));
+    this.#renewer.arm(this.#deadline);
+    const { sent, replies } = await this.#servers.ask({
+      key: this.ownedKey.key,
+      commands: () => [renewCommand(this.ownedKey, lease, this.token, this.#serverHolds)],
       until: isBackground ? this.#deadline : Math.min(this.#deadline, now() + this.#patience),
       patience: this.#patience,
-      limit: () => Math.min(PROMPT, lease / 3 + 1),
+      limit: () => Math.min(RESPONSE_LIMIT, lease / 3 + 1),
       isBackground,
     });
-    if (!this.#isOver && isGone(replies[0])) this.#lose(said(replies[0]));
-    // A tenure that is over stays over.
-    this.check();
-    if (isTooLong(replies[0]) && this.#isRenewed && !isFixed && lease > 1) {
+    const [reply] = replies;
+    if (!this.#isReleased && deniesTenure(reply)) this.#lose(denialText(reply));
+    this.checkHeld(); // a tenure that is over stays over
+    if (isLeaseTooLong(reply) && this.#isRenewed && !isFixed && lease > 1) {
       this.#lease = Math.floor(lease / 2);
       return this.#renewOnce(this.#lease, isBackground);
     }
-    this.#answered(replies[0]);
-    // The last one that was sent is what counts.
-    if (turn === this.#renewals && (this.#isRenewed || !isBackground)) this.#deadline = deadline(sent, lease);
+    this.#throwIfRefused(reply);
+    if (leaseRequest === this.#leaseRequests && (this.#isRenewed || !isBackground)) {
+      this.#deadline = leaseEnd(sent, lease);
+    }
   }
 
-  /** Who is not renewed gets no more than is left. */
-  #leaseLeft(): number {
+  /** The lease for the next request: what is left, if the tenure is not renewed. */
+  #nextLease(): number {
     return this.#isRenewed ? this.#lease : Math.max(1, Math.floor(this.#deadline - now()));
   }
 
+  /** Sends a command. If the server denies the tenure, restores it and sends the command again. */
   async #ask(command: () => Command): Promise<{ reply: unknown; sent: number }> {
-    const { key } = this.claim;
+    const { key } = this.ownedKey;
     const request = {
       key,
       commands: () => [command()],
       until: now() + this.#patience,
       patience: this.#patience,
     };
-    let { sent, replies, isRepeat } = await this.#link.ask(request);
-    if (isGone(replies[0])) {
-      // An earlier attempt was heard, and its reply lost; that ends a tenure only where that was asked for.
-      if (isRepeat && this.#isOver) return { reply: 0, sent };
-      // A server that has forgotten the tenure takes it back in its quarantine.
-      const isRestored = await this.#renewOnce(this.#leaseLeft(), false).then(
+    let { sent, replies, mayHaveRun } = await this.#servers.ask(request);
+    if (deniesTenure(replies[0])) {
+      // An earlier attempt to release the lock was carried out, and its reply lost.
+      if (mayHaveRun && this.#isReleased) return { reply: 0, sent };
+      // A server that has forgotten the tenure restores it in quarantine.
+      const isRestored = await this.#renewOnce(this.#nextLease(), false).then(
         () => true,
         (error) => {
           if (error instanceof Unreachable) throw error;
           return false;
         },
       );
-      if (isRestored) ({ sent, replies } = await this.#link.ask(request));
+      if (isRestored) ({ sent, replies } = await this.#servers.ask(request));
     }
     return { reply: replies[0], sent };
   }
 
-  #answered(reply: unknown): void {
-    if (reply instanceof Refusal) throw new LockRefused(reply.message, this.claim.key.toString(), reply.code);
+  #throwIfRefused(reply: unknown): void {
+    if (reply instanceof ServerError) throw new LockRefused(reply.message, this.ownedKey.key.toString(), reply.code);
   }
 
-  #lose(why: string): void {
-    this.#keeper.delete(this);
-    if (!this.signal.aborted) this.#losing.abort(new LockLost(`the lock is lost: ${why}`, this.claim.key.toString()));
-  }
-
-  #end(): void {
-    this.#isOver = true;
-    this.#keeper.delete(this);
+  #lose(reason: string): void {
+    this.#renewer.delete(this);
+    if (this.signal.aborted) return;
+    this.#lossController.abort(new LockLost(`the lock is lost: ${reason}`, this.ownedKey.key.toString()));
   }
 
   #isDropped(): boolean {
@@ -297,37 +301,37 @@ export class Tenure {
     return true;
   }
 
-  #inTurn<T>(action: () => Promise<T>): Promise<T> {
-    const turn = this.#last.then(action, action);
-    this.#last = turn.catch(() => {});
-    return turn;
+  #inOrder<T>(action: () => Promise<T>): Promise<T> {
+    const result = this.#lastRequest.then(action, action);
+    this.#lastRequest = result.catch(() => {});
+    return result;
   }
 }
 
-function said(reply: unknown): string {
-  return reply instanceof Refusal ? reply.message : "another owner holds it";
+function denialText(reply: unknown): string {
+  return reply instanceof ServerError ? reply.message : "another owner holds it";
 }
 
-/** Has all tenures of a client renewed, by one timer, which does not keep the process from ending. */
-class Keeper {
-  static readonly #keepers = new WeakMap<Link, Keeper>();
+/** Renews all tenures of a client, by one timer. The timer does not keep the process from ending. */
+class Renewer {
+  static readonly #known = new WeakMap<Servers, Renewer>();
 
   readonly #tenures = new Set<Tenure>();
   #timer: NodeJS.Timeout | undefined;
-  #rings = Number.POSITIVE_INFINITY;
+  #timerAt = Number.POSITIVE_INFINITY;
 
-  static of(link: Link): Keeper {
-    const known = Keeper.#keepers.get(link);
+  static of(servers: Servers): Renewer {
+    const known = Renewer.#known.get(servers);
     if (known !== undefined) return known;
-    const keeper = new Keeper();
-    Keeper.#keepers.set(link, keeper);
-    link.onBreak(() => keeper.#hurry());
-    return keeper;
+    const renewer = new Renewer();
+    Renewer.#known.set(servers, renewer);
+    servers.onConnectionLost(() => renewer.#renewAllNow());
+    return renewer;
   }
 
   add(tenure: Tenure): void {
     this.#tenures.add(tenure);
-    this.arm(tenure.next);
+    this.arm(tenure.nextEvent);
   }
 
   delete(tenure: Tenure): void {
@@ -335,31 +339,31 @@ class Keeper {
     if (this.#tenures.size === 0) this.#disarm();
   }
 
-  /** Looks after all of them at this moment, or before. */
+  /** Sets the timer to this time, unless it fires earlier. */
   arm(at: number): void {
-    if (at >= this.#rings || this.#tenures.size === 0) return;
+    if (at >= this.#timerAt || this.#tenures.size === 0) return;
     this.#disarm();
-    this.#rings = at;
-    this.#timer = setTimeout(() => this.#turn(), Math.min(Math.max(0, at - now()), LONGEST)).unref();
+    this.#timerAt = at;
+    this.#timer = setTimeout(() => this.#onTimer(), Math.min(Math.max(0, at - now()), MAX_DELAY)).unref();
   }
 
   #disarm(): void {
     clearTimeout(this.#timer);
-    this.#rings = Number.POSITIVE_INFINITY;
+    this.#timerAt = Number.POSITIVE_INFINITY;
   }
 
-  #turn(): void {
-    this.#rings = Number.POSITIVE_INFINITY;
+  #onTimer(): void {
+    this.#timerAt = Number.POSITIVE_INFINITY;
     let next = Number.POSITIVE_INFINITY;
     for (const tenure of this.#tenures) {
-      tenure.tend();
-      next = Math.min(next, tenure.next);
+      tenure.onTimer();
+      next = Math.min(next, tenure.nextEvent);
     }
     this.arm(next);
   }
 
-  #hurry(): void {
-    for (const tenure of this.#tenures) tenure.hurry();
+  #renewAllNow(): void {
+    for (const tenure of this.#tenures) tenure.renewNow();
     this.arm(now());
   }
 }

@@ -1,10 +1,10 @@
-/** The clock that leases are measured by: milliseconds, and no step of the wall clock moves it. */
+/** The clock for leases, in milliseconds. It is monotonic. */
 export function now(): number {
   return performance.now();
 }
 
-/** What a timer of Node.js can hold; it would ring at once for more. */
-export const LONGEST = 2 ** 31 - 1;
+/** The longest delay of a timer in Node.js, in milliseconds. With a longer one it fires at once. */
+export const MAX_DELAY = 2 ** 31 - 1;
 
 interface Bounds {
   readonly signals?: (AbortSignal | undefined)[];
@@ -12,7 +12,7 @@ interface Bounds {
   readonly isBackground?: boolean;
 }
 
-/** Settles as the promise does, unless the milliseconds are over or a signal aborts (by its reason) first. */
+/** Settles like the promise. Rejects when the milliseconds are over, or with a signal's reason when that aborts first. */
 export function within<T>(promise: Promise<T>, milliseconds: number, bounds: Bounds = {}): Promise<T> {
   const { signals = [], isBackground = false } = bounds;
   return new Promise((resolve, reject) => {
@@ -22,9 +22,10 @@ export function within<T>(promise: Promise<T>, milliseconds: number, bounds: Bou
       how();
     };
     const abort = () => settle(() => reject(signals.find((signal) => signal?.aborted)?.reason));
-    const late = () => settle(() => reject(new Error(`no answer within ${milliseconds} ms`)));
-    // A process that stood still is to read what has come meanwhile before it finds that nothing has.
-    const timer = milliseconds > LONGEST ? undefined : setTimeout(setImmediate, Math.max(0, milliseconds), late);
+    const limit = Math.max(0, milliseconds);
+    const expire = () => settle(() => reject(new Error(`no answer within ${Math.round(limit)} ms`)));
+    // setImmediate: a process that was paused reads what has arrived before it decides that nothing has.
+    const timer = limit > MAX_DELAY ? undefined : setTimeout(setImmediate, limit, expire);
     if (isBackground) timer?.unref();
     promise.then(
       (value) => settle(() => resolve(value)),

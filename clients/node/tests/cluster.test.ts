@@ -15,10 +15,10 @@ before(async () => {
   await second.ask(["CLUSTER", "ADDSLOTSRANGE", 5_001, 10_000]);
   await third.ask(["CLUSTER", "ADDSLOTSRANGE", 10_001, LAST]);
   for (const other of [second, third]) await first.ask(["CLUSTER", "MEET", "127.0.0.1", other.port]);
-  const isInOrder = async (node: Server) =>
+  const isReady = async (node: Server) =>
     `${await node.ask(["CLUSTER", "INFO"])}`.includes("cluster_state:ok") &&
     ((await node.ask(["CLUSTER", "SLOTS"])) as unknown[]).length === 3;
-  for (const node of nodes) await eventually(() => isInOrder(node));
+  for (const node of nodes) await eventually(() => isReady(node));
 });
 
 const CLIENTS: { name: string; client(): Promise<RedisClient> }[] = [
@@ -44,7 +44,7 @@ const CLIENTS: { name: string; client(): Promise<RedisClient> }[] = [
 
 for (const { name, client } of CLIENTS) {
   describe(name, () => {
-    test("locks are at the nodes that have their slots", async () => {
+    test("locks are on the nodes of their slots", async () => {
       const lockward = new Lockward(await client());
       // In the slots 15495, 3300 and 7365.
       const locks = await Promise.all(["a", "b", "c"].map((key) => lockward.acquire(key, { lease: 5_000 })));
@@ -60,7 +60,7 @@ for (const { name, client } of CLIENTS) {
       await (await waiting).release();
     });
 
-    test("a slot that moves takes its lock along", async () => {
+    test("a lock moves with its slot", async () => {
       const lockward = new Lockward(await client());
       const [key, slot] = ["{a}moving", 15_495];
       const lock = await lockward.acquire(key, { lease: 5_000 });
@@ -70,7 +70,7 @@ for (const { name, client } of CLIENTS) {
       await first.ask(["CLUSTER", "SETSLOT", slot, "IMPORTING", source as string]);
       await third.ask(["CLUSTER", "SETSLOT", slot, "MIGRATING", target as string]);
       await third.ask(["MIGRATE", "127.0.0.1", first.port, key, 0, 5_000]);
-      await lock.renew(); // by ASK
+      await lock.renew(); // redirected by ASK
       for (const node of [first, third]) await node.ask(["CLUSTER", "SETSLOT", slot, "NODE", target as string]);
       await eventually(() => first.waiters(key));
       const before = await first.calls("lock.renew");
@@ -78,7 +78,7 @@ for (const { name, client } of CLIENTS) {
       assert(lock.held);
       await lock.release();
       await (await waiting).release();
-      // Back again, for the next.
+      // Move the slot back for the next test.
       for (const node of [third, first, second]) await node.ask(["CLUSTER", "SETSLOT", slot, "NODE", source as string]);
     });
   });

@@ -19,7 +19,7 @@ for (const library of LIBRARIES) {
     }
 
     for (const fate of ["reply lost", "request lost"] as const) {
-      test(`${fate}: nothing is counted twice`, async () => {
+      test(`${fate}: no hold is counted twice`, async () => {
         const lost = new Set<string>();
         const { lockward } = await through((request) => {
           const command = /LOCK\.(ACQUIRE|RELEASE|RENEW)/.exec(request)?.[0];
@@ -45,7 +45,7 @@ for (const library of LIBRARIES) {
       });
     }
 
-    test("at random: not one hold is miscounted", async () => {
+    test("random losses: all holds are counted right", async () => {
       let losses = 0;
       const { lockward } = await through((request) => {
         const fate = request.includes("LOCK.") ? Math.random() : 1;
@@ -62,7 +62,7 @@ for (const library of LIBRARIES) {
       assert(losses > 0);
     });
 
-    test("a waiter whose connection is cut waits on", async () => {
+    test("a waiter whose connection is cut waits again", async () => {
       const { lockward, proxy } = await through();
       const holder = await new Lockward(server.ioredis()).acquire("cut");
       const limited = assert.rejects(lockward.acquire("cut", { waitLimit: 4_000 }), LockBusy);
@@ -77,7 +77,7 @@ for (const library of LIBRARIES) {
       await (await waiting).release();
     });
 
-    test("a grant whose reply is lost is found again", async () => {
+    test("a repeated request finds a grant whose reply was lost", async () => {
       let isArmed = false;
       const { lockward } = await through((request) => (isArmed && request.includes("BLOCK") ? "reply lost" : "served"));
       const holder = await new Lockward(server.ioredis()).acquire("found");
@@ -91,7 +91,7 @@ for (const library of LIBRARIES) {
       await lock.release();
     });
 
-    test("a grant whose reply is lost is given back where the next request is refused", async () => {
+    test("a grant whose reply is lost is given back when the repetition is refused", async () => {
       let isFull: boolean | undefined;
       const { lockward } = await through((request) => {
         if (!request.includes("LOCK.ACQUIRE") || isFull === true) return "served";
@@ -110,7 +110,7 @@ for (const library of LIBRARIES) {
       }
     });
 
-    test("given up while its connection is cut, nothing stays behind", async () => {
+    test("a wait that is given up while its connection is cut leaves nothing behind", async () => {
       const { lockward, proxy } = await through();
       const holder = await new Lockward(server.ioredis()).acquire("both");
       const leaving = new AbortController();
@@ -123,7 +123,7 @@ for (const library of LIBRARIES) {
       await eventually(async () => !(await server.ask(["EXISTS", "both"])));
     });
 
-    test("a shorter lease is believed in from when it is asked for, also where its reply is lost", async () => {
+    test("a shorter lease counts from its request, also when the reply is lost", async () => {
       let isDown = false;
       const { lockward } = await through((request) => {
         const fate = isDown ? "request lost" : request.includes("\r\n300\r\n") ? "reply lost" : "served";
@@ -139,7 +139,7 @@ for (const library of LIBRARIES) {
       await next.release();
     });
 
-    test("a broken connection has what is held renewed at once", async () => {
+    test("a broken connection renews all held locks at once", async () => {
       const { lockward, proxy } = await through();
       const locks = [
         await lockward.acquire("first"),
@@ -156,7 +156,7 @@ for (const library of LIBRARIES) {
 }
 
 describe("servers", { concurrency: 4 }, () => {
-  test("a server killed and started anew keeps the tenure, and its waiters", async () => {
+  test("a tenure and its waiters survive a restart of the server", async () => {
     for (const options of [
       ["--appendonly", "yes", "--appendfsync", "always"],
       ["--save", "", "--appendonly", "no"],
@@ -168,10 +168,10 @@ describe("servers", { concurrency: 4 }, () => {
       const waiting = lockward.acquire("kept", { waitLimit: 60_000 });
       await eventually(() => own.waiters("kept"));
       await own.kill();
-      // One that keeps nothing takes the tenure back in its quarantine.
-      own.add(["quarantine", "6000"]);
+      // A server without persistence restores the tenure in quarantine.
+      own.addModuleArguments(["quarantine", "6000"]);
       await own.start();
-      const again = await lock.reenter(); // most likely before the renewal, which has to come round to its next attempt
+      const again = await lock.reenter(); // usually before the renewal, which pauses between attempts
       await eventually(async () => (await own.info("kept")).holders[0]?.token === lock.token);
       await again.release();
       assert(lock.held);
@@ -183,7 +183,7 @@ describe("servers", { concurrency: 4 }, () => {
     }
   });
 
-  test("a server that forgets loses the lock, and the holder is told", async () => {
+  test("a lock is lost when the server has forgotten it", async () => {
     const own = await Server.start();
     const lock = await new Lockward(own.ioredis()).acquire("forgotten");
     await own.kill();
@@ -192,7 +192,7 @@ describe("servers", { concurrency: 4 }, () => {
     await assert.rejects(lock.release(), LockLost);
   });
 
-  test("a server that does not answer loses the lock with its lease", async () => {
+  test("a lock at a stopped server is lost when its lease ends", async () => {
     const own = await Server.start();
     const lockward = new Lockward(own.ioredis(), { patience: 2_000 });
     const lock = await lockward.acquire("silent", { lease: 1_000 });
@@ -204,12 +204,12 @@ describe("servers", { concurrency: 4 }, () => {
     await assert.rejects(long.renew(), Unreachable);
     await assert.rejects(long.release(), Unreachable);
     await assert.rejects(lockward.acquire("other", { waitLimit: 300 }), Unreachable);
-    own.goOn();
-    // What was given up on is given back when the server goes on.
+    own.resume();
+    // The acquisition that failed is withdrawn when the server continues.
     await eventually(async () => !(await own.ask(["EXISTS", "other"])));
   });
 
-  test("who waits at a server that stands still goes on elsewhere, or when it goes on", async () => {
+  test("a waiter at a stopped server waits again when the server continues", async () => {
     const own = await Server.start();
     const lockward = new Lockward(own.ioredis(), { patience: 60_000 });
     const holder = await lockward.acquire("still", { lease: 120_000 });
@@ -218,8 +218,8 @@ describe("servers", { concurrency: 4 }, () => {
     const id = async () => (await own.info("still")).queue[0]?.["client-id"];
     const before = await id();
     own.stop();
-    await new Promise((resolve) => setTimeout(resolve, 9_000)); // longer than it takes to ask whether it is still there
-    own.goOn();
+    await new Promise((resolve) => setTimeout(resolve, 9_000)); // longer than a probe takes
+    own.resume();
     await eventually(async () => ![undefined, before].includes((await id()) as undefined));
     await holder.release();
     await (await waiting).release();

@@ -16,7 +16,7 @@ for (const library of LIBRARIES) {
       lockward = new Lockward(await library.client(server));
     });
 
-    test("one holds, and others do not", async () => {
+    test("one caller holds the lock, others do not", async () => {
       const lock = await lockward.acquire("one");
       assert(lock.held);
       assert.equal(await lockward.tryAcquire("one"), null);
@@ -27,7 +27,7 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "one"]), 0);
     });
 
-    test("fencing tokens grow, and are exact", async () => {
+    test("fencing tokens grow and are exact", async () => {
       const tokens: number[] = [];
       for (let round = 0; round < 3; round += 1) {
         await lockward.using("tokens", async (_, lock) => {
@@ -39,7 +39,7 @@ for (const library of LIBRARIES) {
       assert(tokens.every((token, at) => Number.isSafeInteger(token) && token > (tokens[at - 1] ?? 0)));
     });
 
-    test("waiters are served in their order", async () => {
+    test("waiters are served in order", async () => {
       const holder = await lockward.acquire("order");
       const served: number[] = [];
       const waiting: Promise<void>[] = [];
@@ -52,7 +52,7 @@ for (const library of LIBRARIES) {
       assert.deepEqual(served, [...served.keys()]);
     });
 
-    test("one that waits holds up no other", async () => {
+    test("a waiter does not delay requests for other locks", async () => {
       const holder = await lockward.acquire("busy");
       const waiting = lockward.acquire("busy");
       await eventually(() => server.waiters("busy"));
@@ -61,7 +61,7 @@ for (const library of LIBRARIES) {
       await (await waiting).release();
     });
 
-    test("only so many wait on connections of their own, the others in line before them", async () => {
+    test("more waiters than waiting connections are served in order", async () => {
       const narrow = new Lockward(await library.client(server), { waitingConnections: 2 });
       const holder = await lockward.acquire("narrow");
       const served: number[] = [];
@@ -83,7 +83,7 @@ for (const library of LIBRARIES) {
       assert.deepEqual(served, [0, 1, 2]);
     });
 
-    test("who holds what others wait for gets another lock, though they have all connections", async () => {
+    test("a holder gets another lock while waiters use all connections", async () => {
       const narrow = new Lockward(await library.client(server), { waitingConnections: 1 });
       const [held, other] = [await narrow.acquire("all"), await lockward.acquire("another")];
       const waiting = narrow.using("all", () => {});
@@ -116,7 +116,7 @@ for (const library of LIBRARIES) {
       assert.equal(await holds(), undefined);
     });
 
-    test("re-entries at the same time are counted, too", async () => {
+    test("concurrent re-entries are counted", async () => {
       const outer = await lockward.acquire("together");
       const inner = await Promise.all(Array.from({ length: 8 }, () => outer.reenter()));
       assert.equal((await server.info("together")).holders[0]?.holds, 9);
@@ -124,7 +124,7 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "together"]), 0);
     });
 
-    test("a re-entry under way when the lock is released holds it", async () => {
+    test("a re-entry keeps a lock that is released meanwhile", async () => {
       const outer = await lockward.acquire("overlap");
       const entering = outer.reenter();
       await outer.release();
@@ -135,7 +135,7 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "overlap"]), 0);
     });
 
-    test("a re-entry into a lost tenure tells", async () => {
+    test("a re-entry into a lost tenure rejects", async () => {
       const lock = await lockward.acquire("gone");
       await server.ask(["DEL", "gone"]);
       await assert.rejects(lock.reenter(), LockLost);
@@ -143,7 +143,7 @@ for (const library of LIBRARIES) {
       await assert.rejects(lock.release(), LockLost);
     });
 
-    test("the lease is renewed, and no longer than it is held", async () => {
+    test("the lease is renewed only while the lock is held", async () => {
       const lock = await lockward.acquire("renewed", { lease: 2_000 });
       const before = await server.calls("lock.renew");
       await eventually(async () => (await server.calls("lock.renew")) > before + 3);
@@ -155,7 +155,7 @@ for (const library of LIBRARIES) {
       assert.equal(await server.calls("lock.renew"), after);
     });
 
-    test("without renewal the lease is the end", async () => {
+    test("without renewal the lock is lost with its lease", async () => {
       const lock = await lockward.acquire("short", { lease: 50, autoRenewal: false });
       await eventually(() => lock.signal.aborted);
       assert(lock.signal.reason instanceof LockLost);
@@ -173,7 +173,7 @@ for (const library of LIBRARIES) {
       await lock.release();
     });
 
-    test("a lease that is refused is not renewed by", async () => {
+    test("a lease that was refused is not used for renewals", async () => {
       const lock = await lockward.acquire("refused", { lease: 2_000 });
       await assert.rejects(lock.renew(Number.MAX_SAFE_INTEGER), { name: "LockRefused", code: "ERR" });
       const before = await server.calls("lock.renew");
@@ -196,7 +196,7 @@ for (const library of LIBRARIES) {
       ["DEL", "stolen"],
       ["SET", "stolen", "else"],
     ]) {
-      test(`a lock taken away by ${theft[0]} is told`, async () => {
+      test(`a lock taken away by ${theft[0]} is lost`, async () => {
         await server.ask(["DEL", "stolen"]);
         const lock = await lockward.acquire("stolen", { lease: 900 });
         await server.ask(theft);
@@ -223,13 +223,13 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "left"]), 0);
     });
 
-    test("nothing is asked for when the signal has aborted before", async () => {
+    test("no request is sent when the signal has aborted before", async () => {
       const before = await server.calls("lock.acquire");
       await assert.rejects(lockward.acquire("before", { signal: AbortSignal.abort() }), { name: "AbortError" });
       assert.equal(await server.calls("lock.acquire"), before);
     });
 
-    test("given up at any moment, nothing stays held", async () => {
+    test("a wait that is given up at any moment leaves no lock held", async () => {
       for (let turn = 0; turn < 60; turn += 1) {
         const holder = turn % 2 === 0 ? await lockward.acquire("any") : undefined;
         const leaving = new AbortController();
@@ -248,7 +248,7 @@ for (const library of LIBRARIES) {
       }
     });
 
-    test("using gives what the routine gives, and releases whatever happens", async () => {
+    test("using settles like the routine, and always releases", async () => {
       assert.equal(await lockward.using("used", () => 42), 42);
       await assert.rejects(
         lockward.using("used", { lease: 5_000 }, () => Promise.reject(new RangeError("mine"))),
@@ -261,15 +261,15 @@ for (const library of LIBRARIES) {
         await eventually(() => signal.aborted);
       });
       await assert.rejects(lost, LockLost);
-      const told = lockward.using("used", async (signal) => {
+      const thrown = lockward.using("used", async (signal) => {
         await server.ask(["DEL", "used"]);
         throw new RangeError(`${signal.aborted}`);
       });
-      await assert.rejects(told, { name: "RangeError", message: "false" });
+      await assert.rejects(thrown, { name: "RangeError", message: "false" });
       await lockward.using("used", (_, lock) => lock.release());
     });
 
-    test("await using releases, unless that was done, and tells the loss", async () => {
+    test("await using releases the lock, and rejects when it was lost", async () => {
       {
         await using lock = await lockward.acquire("block");
         assert(lock.held);
@@ -287,7 +287,7 @@ for (const library of LIBRARIES) {
       await assert.rejects(losing(), LockLost);
     });
 
-    test("a key is any text or bytes", async () => {
+    test("any string or Buffer is a key", async () => {
       for (const key of ["", "*", "grün", Buffer.from([0, 255, 13, 10])]) {
         const lock = await lockward.acquire(key);
         assert.equal(lock.key, key);
@@ -300,7 +300,7 @@ for (const library of LIBRARIES) {
       await assert.rejects(lockward.acquire(42 as unknown as string), TypeError);
     });
 
-    test("leases and limits are long or short", async () => {
+    test("long and short leases and limits", async () => {
       const YEAR = 365 * 24 * 3_600_000;
       const long = await lockward.acquire("long", { lease: 9 * YEAR });
       assert.equal(await lockward.tryAcquire("long"), null);
@@ -329,7 +329,7 @@ for (const library of LIBRARIES) {
       await assert.rejects(lockward.acquire("none", { lease: 11 * YEAR }), { name: "LockRefused", code: "ERR" });
     });
 
-    test("the server refuses in its own words", async () => {
+    test("LockRefused has the error of the server", async () => {
       await server.ask(["SET", "text", "x"]);
       await assert.rejects(lockward.acquire("text"), (error) => {
         assert(error instanceof LockRefused && error.key === "text");
@@ -345,14 +345,14 @@ for (const library of LIBRARIES) {
       await server.ask(["CONFIG", "SET", "lock.max-waiters", "10000"]);
     });
 
-    test("without enough replicas the lock is given back", async () => {
+    test("a lock without enough replicas is given back", async () => {
       const replicas = { count: 1, within: 20 };
       await assert.rejects(lockward.acquire("replicated", { replicas }), Unreplicated);
       await eventually(async () => !(await server.ask(["EXISTS", "replicated"])));
       await (await lockward.acquire("replicated", { replicas: { count: 0, within: 20 } })).release();
     });
 
-    test("a lock that the program drops is renewed no more", async () => {
+    test("a dropped lock is not renewed", async () => {
       let lost: AbortSignal | undefined;
       const lease = 400;
       const drop = async () => {
@@ -366,19 +366,19 @@ for (const library of LIBRARIES) {
       await eventually(async () => !(await server.ask(["EXISTS", "dropped"])));
     });
 
-    test("many that wait with one signal make no noise", async () => {
+    test("many waiters with one signal cause no warning", async () => {
       const warnings: Error[] = [];
       const note = (warning: Error) => warnings.push(warning);
       process.on("warning", note);
-      const holder = await lockward.acquire("crowd");
+      const holder = await lockward.acquire("many");
       const leaving = new AbortController();
-      const crowd = Array.from({ length: 40 }, () =>
-        assert.rejects(lockward.acquire("crowd", { signal: leaving.signal }), { name: "AbortError" }),
+      const waiting = Array.from({ length: 40 }, () =>
+        assert.rejects(lockward.acquire("many", { signal: leaving.signal }), { name: "AbortError" }),
       );
-      await eventually(async () => (await server.waiters("crowd")) === 40);
+      await eventually(async () => (await server.waiters("many")) === 40);
       leaving.abort();
-      await Promise.all(crowd);
-      await eventually(async () => (await server.waiters("crowd")) === 0);
+      await Promise.all(waiting);
+      await eventually(async () => (await server.waiters("many")) === 0);
       await holder.release();
       process.off("warning", note);
       assert.deepEqual(warnings, []);
@@ -397,14 +397,14 @@ describe("clients", () => {
     server = await Server.start();
   });
 
-  test("a prefix of keys is put before the lock's", async () => {
+  test("the key prefix of the client applies", async () => {
     const clients = [server.ioredis({ keyPrefix: "app:" }), await server.nodeRedis({ keyPrefix: "app:" })];
     for (const client of clients) {
       await new Lockward(client).using("a", async () => assert.equal((await server.info("app:a")).holders.length, 1));
     }
   });
 
-  test("what the client is set to does not matter to a lock", async () => {
+  test("other options of the client do not affect locks", async () => {
     const settings = { commandTimeout: 1, stringNumbers: true, enableAutoPipelining: true, connectionName: "mine" };
     const lockward = new Lockward(server.ioredis(settings));
     const holder = await lockward.acquire("b");
@@ -420,19 +420,19 @@ describe("clients", () => {
     await new Lockward(node).using("b", () => {});
   });
 
-  test("a client that was not connected yet does", async () => {
+  test("a client of ioredis that is not connected yet works", async () => {
     const lazy = server.ioredis({ lazyConnect: true });
     await new Lockward(lazy).using("lazy", () => {});
   });
 
-  test("who may not get in, or not do it, is told at once", async () => {
+  test("a refused login or command fails at once", async () => {
     await server.ask(["ACL", "SETUSER", "guest", "on", ">secret", "~*", "+ping", "+select"]);
     const guest = { username: "guest", password: "secret" };
     const stranger = { username: "guest", password: "wrong" };
     for (const client of [server.ioredis(guest), await server.nodeRedis(guest)]) {
       await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefused", code: "NOPERM" });
     }
-    // What is refused after the grant leaves no lock behind.
+    // A command that is refused after the grant leaves no lock behind.
     await server.ask(["ACL", "SETUSER", "half", "on", ">secret", "~*", "+select", "+lock.acquire", "+lock.release"]);
     const half = new Lockward(server.ioredis({ username: "half", password: "secret" }));
     await assert.rejects(half.acquire("half"), { name: "LockRefused", code: "NOPERM" });
@@ -444,13 +444,13 @@ describe("clients", () => {
     }
   });
 
-  test("what is no client is refused", () => {
+  test("the constructor refuses other clients and options out of range", () => {
     assert.throws(() => new Lockward({} as Redis), TypeError);
     assert.throws(() => new Lockward(server.ioredis(), { patience: 0 }), RangeError);
     assert.throws(() => new Lockward(server.ioredis(), { waitingConnections: 0 }), RangeError);
   });
 
-  test("no server is told after the patience", async () => {
+  test("Unreachable is thrown after the patience", async () => {
     const nobody = new Redis({ port: 1, lazyConnect: true });
     nobody.on("error", () => {});
     const lockward = new Lockward(nobody, { patience: 200 });
@@ -464,7 +464,7 @@ describe("clients", () => {
   });
 
   for (const library of LIBRARIES) {
-    test(`${library.name}: a client that is closed takes its waiters along`, async () => {
+    test(`${library.name}: closing the client ends waits and renewals`, async () => {
       const client = await library.client(server);
       const lockward = new Lockward(client);
       const lock = await lockward.acquire("closed", { lease: 900 });

@@ -7,20 +7,20 @@ import { eventually, Server } from "./servers.js";
 
 const server = await Server.start();
 
-/** Runs a program beside this one, which finds the package by its name. */
+/** Runs a program that imports the package by its name. */
 function run(program: string, extension = "mjs") {
   const file = `build/program-${Math.random().toString(36).slice(2)}.${extension}`;
   writeFileSync(file, program);
   const child = spawn(process.execPath, ["--unhandled-rejections=strict", file], { stdio: ["ignore", "pipe", "pipe"] });
-  const told = { out: "", err: "" };
+  const output = { out: "", err: "" };
   child.stdout.setEncoding("utf8").on("data", (text) => {
-    told.out += text;
+    output.out += text;
   });
   child.stderr.setEncoding("utf8").on("data", (text) => {
-    told.err += text;
+    output.err += text;
   });
   after(() => child.kill("SIGKILL"));
-  return { child, told, ended: once(child, "close").then(([code]) => code as number | null) };
+  return { child, output, ended: once(child, "close").then(([code]) => code as number | null) };
 }
 
 const BEGIN = `
@@ -32,49 +32,49 @@ const BEGIN = `
 
 test("the program in the README runs", async () => {
   const [, program = ""] = /```js\n(.*?)```/s.exec(readFileSync("README.md", "utf8")) ?? [];
-  const { told, ended } = run(program.replace("6379", `${server.port}`));
-  assert.equal(await ended, 0, told.err);
-  assert.match(told.out, /^held with token \d+\n$/);
+  const { output, ended } = run(program.replace("6379", `${server.port}`));
+  assert.equal(await ended, 0, output.err);
+  assert.match(output.out, /^held with token \d+\n$/);
   const other = run(
     program
       .replace('import { Redis } from "ioredis"', 'import { createClient } from "redis"')
       .replace("new Redis(6379)", `await createClient({ url: "redis://127.0.0.1:${server.port}" }).connect()`)
       .replace("disconnect", "destroy"),
   );
-  assert.equal(await other.ended, 0, other.told.err);
-  assert.match(other.told.out, /^held with token \d+\n$/);
+  assert.equal(await other.ended, 0, other.output.err);
+  assert.match(other.output.out, /^held with token \d+\n$/);
 });
 
-test("require finds it", async () => {
-  const { told, ended } = run('console.log(typeof require("lockward").Lockward)', "cjs");
-  assert.equal(await ended, 0, told.err);
-  assert.equal(told.out, "function\n");
+test("require works", async () => {
+  const { output, ended } = run('console.log(typeof require("lockward").Lockward)', "cjs");
+  assert.equal(await ended, 0, output.err);
+  assert.equal(output.out, "function\n");
 });
 
-test("a program ends while it holds", async () => {
-  const { told, ended } = run(`${BEGIN}
+test("a program can end while it holds a lock", async () => {
+  const { output, ended } = run(`${BEGIN}
     await lockward.acquire("held", { lease: 60_000 });
     redis.disconnect();
   `);
-  assert.equal(await ended, 0, told.err);
+  assert.equal(await ended, 0, output.err);
   assert.equal((await server.info("held")).holders.length, 1);
 });
 
-test("a program does not end while it waits", async () => {
+test("a program does not end while it waits for a lock", async () => {
   await server.ask(["LOCK.ACQUIRE", "waited", "somebody"]);
-  const { told, ended } = run(`${BEGIN}
+  const { output, ended } = run(`${BEGIN}
     redis.on("ready", () => redis.stream.unref());
     await lockward.using("waited", () => console.log("granted"));
     process.exit();
   `);
   await eventually(() => server.waiters("waited"));
   await server.ask(["LOCK.RELEASE", "waited", "somebody"]);
-  assert.equal(await ended, 0, told.err);
-  assert.equal(told.out, "granted\n");
+  assert.equal(await ended, 0, output.err);
+  assert.equal(output.out, "granted\n");
 });
 
-test("a process stopped for longer than its lease knows", async () => {
-  const { child, told, ended } = run(`${BEGIN}
+test("a process that was stopped for longer than its lease knows that the lock is lost", async () => {
+  const { child, output, ended } = run(`${BEGIN}
     const lock = await lockward.acquire("stopped", { lease: 1_000 });
     process.on("SIGUSR2", async () => {
       console.log(lock.held, await lock.release().catch((error) => error.name), lock.signal.aborted);
@@ -82,18 +82,18 @@ test("a process stopped for longer than its lease knows", async () => {
     });
     console.log("held");
   `);
-  await eventually(() => told.out === "held\n");
+  await eventually(() => output.out === "held\n");
   child.kill("SIGSTOP");
   await eventually(async () => !(await server.ask(["EXISTS", "stopped"])));
   child.kill("SIGUSR2");
   child.kill("SIGCONT");
-  assert.equal(await ended, 0, told.err);
-  assert.equal(told.out, "held\nfalse LockLost true\n");
+  assert.equal(await ended, 0, output.err);
+  assert.equal(output.out, "held\nfalse LockLost true\n");
 });
 
-test("a waiter stopped for longer than the lease it is granted waits on", async () => {
+test("a waiter that was stopped for longer than its granted lease waits again", async () => {
   await server.ask(["LOCK.ACQUIRE", "late", "somebody", "PX", 60_000]);
-  const { child, told, ended } = run(`${BEGIN}
+  const { child, output, ended } = run(`${BEGIN}
     const lock = await lockward.acquire("late", { lease: 1_000 });
     console.log(lock.held, lock.token);
     process.exit();
@@ -105,17 +105,17 @@ test("a waiter stopped for longer than the lease it is granted waits on", async 
   const [token] = (await server.ask(["LOCK.ACQUIRE", "late", "other", "PX", 60_000])) as [number];
   child.kill("SIGCONT");
   await eventually(() => server.waiters("late"));
-  assert.equal(told.out, "");
+  assert.equal(output.out, "");
   await server.ask(["LOCK.RELEASE", "late", "other"]);
-  assert.equal(await ended, 0, told.err);
-  const [held, next] = told.out.split(" ");
+  assert.equal(await ended, 0, output.err);
+  const [held, next] = output.out.split(" ");
   assert.equal(held, "true");
   assert(Number(next) > token);
 });
 
-test("a server that dies, and a client that is closed, reject nothing that nobody handles", async () => {
+test("a killed server and a closed client cause no unhandled rejection", async () => {
   const own = await Server.start();
-  const { told, ended } = run(`${BEGIN.replace(`${server.port}`, `${own.port}`)}
+  const { output, ended } = run(`${BEGIN.replace(`${server.port}`, `${own.port}`)}
     redis.on("error", () => {});
     const held = [];
     for (const key of ["a", "b", "c"]) held.push(await lockward.acquire(key, { lease: 3_000 }));
@@ -129,9 +129,9 @@ test("a server that dies, and a client that is closed, reject nothing that nobod
     console.log(await left, ...(await Promise.all(waiting)));
     await Promise.all(held.map((lock) => lock.release().catch((error) => console.log(error.name))));
   `);
-  await eventually(() => told.out === "ready\n");
+  await eventually(() => output.out === "ready\n");
   await eventually(() => own.waiters("c"));
   await own.kill();
-  assert.equal(await ended, 0, told.err);
-  assert.match(told.out, /^ready\nAbortError Unreachable Unreachable\nLockLost\nLockLost\nLockLost\n$/);
+  assert.equal(await ended, 0, output.err);
+  assert.match(output.out, /^ready\nAbortError Unreachable Unreachable\nLockLost\nLockLost\nLockLost\n$/);
 });

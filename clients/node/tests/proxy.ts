@@ -1,17 +1,17 @@
 import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
 
-/** What becomes of a request and its reply. */
+/** What the proxy does with a request. */
 export type Fate = "served" | "request lost" | "reply lost";
 
 /**
- * A proxy before the server on `port`, that loses requests or replies and cuts the connection then, as it is told for
- * each request. It takes what comes in one piece for one request.
+ * A proxy for the server on `port`. For each request `fateOf` decides whether the request or its reply is lost; then the
+ * proxy closes the connection. Each chunk of data counts as one request.
  */
 export class LossyProxy {
   readonly #server: Server;
   readonly #connections = new Set<Socket>();
-  /** Milliseconds, of replies. */
-  late = 0;
+  /** Delay of replies, in milliseconds. */
+  delay = 0;
 
   private constructor(port: number, fateOf: (request: string) => Fate) {
     this.#server = createServer((client) => {
@@ -30,8 +30,8 @@ export class LossyProxy {
       });
       server.on("data", (reply) => {
         if (fate === "reply lost") cut();
-        else if (this.late === 0) client.write(reply);
-        else setTimeout(() => client.write(reply), this.late);
+        else if (this.delay === 0) client.write(reply);
+        else setTimeout(() => client.write(reply), this.delay);
       });
       for (const each of [client, server]) each.on("close", cut).on("error", cut);
     });
@@ -47,7 +47,7 @@ export class LossyProxy {
     return (this.#server.address() as AddressInfo).port;
   }
 
-  /** Cuts all connections. */
+  /** Closes all connections. */
   cut(): void {
     for (const client of this.#connections) client.destroy();
   }

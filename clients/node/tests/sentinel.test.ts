@@ -6,14 +6,14 @@ import { createSentinel } from "redis";
 import { Lockward, type RedisClient } from "../src/index.js";
 import { eventually, Server } from "./servers.js";
 
-interface Watched {
+interface Deployment {
   primary: Server;
   replica: Server;
   sentinel: Server;
 }
 
 /** A primary, its replica, and a Sentinel. */
-async function watched(): Promise<Watched> {
+async function start(): Promise<Deployment> {
   const options = ["--save", "", "--repl-diskless-sync-delay", "0"];
   const primary = await Server.start(options);
   const replica = await Server.start(options);
@@ -55,8 +55,8 @@ const CLIENTS: { name: string; client(sentinel: Server): Promise<RedisClient> }[
 
 describe("a failover", { concurrency: 2 }, () => {
   for (const { name, client } of CLIENTS) {
-    test(`${name}: it leaves holders and waiters as they are`, { timeout: 120_000 }, async () => {
-      const { primary, replica, sentinel } = await watched();
+    test(`${name}: holders and waiters survive it`, { timeout: 120_000 }, async () => {
+      const { primary, replica, sentinel } = await start();
       const lockward = new Lockward(await client(sentinel), { patience: 60_000 });
       const lock = await lockward.acquire("a", { replicas: { count: 1, within: 10_000 } });
       assert.equal((await replica.info("a")).holders.length, 1);
@@ -65,7 +65,7 @@ describe("a failover", { concurrency: 2 }, () => {
       const isPrimary = async () => `${await replica.ask(["INFO", "replication"])}`.includes("role:master");
       await eventually(async () => {
         if (await isPrimary()) return true;
-        // It has not seen the replica yet, or is at it.
+        // Refused while the Sentinel does not know the replica yet, or a failover is under way.
         await sentinel.ask(["SENTINEL", "FAILOVER", "it"]).catch(() => {});
         return false;
       }, 60_000);

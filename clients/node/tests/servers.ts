@@ -1,4 +1,4 @@
-// Servers for the tests, each in a folder and on a port of its own; ended with the tests, whatever comes of them.
+// Servers for the tests, each with a folder and a port of its own. They end with the tests, also when those fail.
 
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
@@ -15,7 +15,7 @@ import type { RedisClient } from "../src/index.js";
 const SERVER = process.env.LOCKWARD_SERVER ?? "redis-server";
 const MODULE = process.env.LOCKWARD_MODULE ?? resolve("../../target/release/liblockward.so");
 
-/** What the condition says once it is true. A server that cannot be asked now may be asked later. */
+/** The condition's value, once it is true. An error of a server that is down does not end the wait. */
 export async function eventually<T>(condition: () => T | Promise<T>, within = 20_000): Promise<T> {
   const until = performance.now() + within;
   for (;;) {
@@ -23,7 +23,7 @@ export async function eventually<T>(condition: () => T | Promise<T>, within = 20
       if (error instanceof assert.AssertionError) throw error;
     });
     if (found) return found;
-    assert(performance.now() < until, "it has not come true in time");
+    assert(performance.now() < until, "the condition is still false");
     await sleep(5);
   }
 }
@@ -34,7 +34,7 @@ process.once("exit", () => {
   for (const server of servers) void server.kill();
 });
 
-/** Below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too. */
+/** A port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it. */
 async function freePort(): Promise<number> {
   for (;;) {
     const port = 10_000 + Math.floor(Math.random() * 12_000);
@@ -68,11 +68,11 @@ export class Server {
 
   async start(): Promise<void> {
     const log = openSync(join(this.folder, "log"), "a");
-    const place = ["--port", `${this.port}`, "--bind", "127.0.0.1", "--dir", this.folder];
-    // What begins with a file is a Sentinel, which takes no module.
+    const address = ["--port", `${this.port}`, "--bind", "127.0.0.1", "--dir", this.folder];
+    // Arguments that begin with a file are for a Sentinel, which loads no module.
     const all = this.#arguments[0]?.startsWith("--")
-      ? [...place, ...this.#arguments, "--loadmodule", MODULE, ...this.#module]
-      : [...this.#arguments, ...place];
+      ? [...address, ...this.#arguments, "--loadmodule", MODULE, ...this.#module]
+      : [...this.#arguments, ...address];
     const child = spawn(SERVER, all, { stdio: ["ignore", log, log] });
     this.#process = child;
     await eventually(async () => {
@@ -125,14 +125,14 @@ export class Server {
     return (await this.info(key)).queue.length;
   }
 
-  /** How often a command was called, and how many connections there are. */
+  /** How often a command was called. */
   async calls(command: string): Promise<number> {
     const stats = (await this.ask(["INFO", "commandstats"])) as string;
     return Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0);
   }
 
-  /** More for the module, from its next start. */
-  add(settings: string[]): void {
+  /** More arguments for the module, from the next start on. */
+  addModuleArguments(settings: string[]): void {
     this.#module.push(...settings);
   }
 
@@ -140,7 +140,7 @@ export class Server {
     this.#process?.kill("SIGSTOP");
   }
 
-  goOn(): void {
+  resume(): void {
     this.#process?.kill("SIGCONT");
   }
 
@@ -169,7 +169,7 @@ function asMap(reply: unknown): Record<string, unknown> {
   return Object.fromEntries(list.flatMap((name, at) => (at % 2 === 0 ? [[`${name}`, list[at + 1]]] : [])));
 }
 
-/** What each test is run with. */
+/** Each test runs with these. */
 export const LIBRARIES: { name: string; client(server: Server, port?: number): Promise<RedisClient> }[] = [
   { name: "ioredis", client: async (server, port = server.port) => server.ioredis({}, port) },
   { name: "node-redis", client: (server, port = server.port) => server.nodeRedis({}, port) },

@@ -7,13 +7,13 @@ import { Lockward, type RedisClient } from "../src/index.js";
 import { LossyProxy } from "./proxy.js";
 import { eventually, LIBRARIES, Server } from "./servers.js";
 
-type Ask = (...command: (string | number)[]) => Promise<unknown>;
+type Send = (...command: (string | number)[]) => Promise<unknown>;
 
-/** Asks on one connection that stays, and has every other one closed that does not wait. */
-function admin(server: Server): { ask: Ask; place(): Promise<unknown>; closeOthers(): Promise<unknown> } {
+/** Sends commands on one connection that stays open. `closeOthers` closes all others that do not wait. */
+function admin(server: Server): { ask: Send; waiter(): Promise<unknown>; closeOthers(): Promise<unknown> } {
   const client = server.ioredis();
-  const ask: Ask = (name, ...rest) => client.call(name as string, ...(rest as string[]));
-  const place = async () => {
+  const ask: Send = (name, ...rest) => client.call(name as string, ...(rest as string[]));
+  const waiter = async () => {
     const lock = (await ask("LOCK.INFO", "k", "WAITERS", 1)) as unknown[] | null;
     const [first] = (lock?.[lock.indexOf("queue") + 1] ?? []) as unknown[][];
     return first?.[first.indexOf("client-id") + 1];
@@ -24,7 +24,7 @@ function admin(server: Server): { ask: Ask; place(): Promise<unknown>; closeOthe
       if (id !== `${own}`) await ask("CLIENT", "KILL", "ID", id as string);
     }
   };
-  return { ask, place, closeOthers };
+  return { ask, waiter, closeOthers };
 }
 
 const CLIENTS: Record<string, (server: Server) => Promise<RedisClient>> = {
@@ -38,28 +38,28 @@ const CLIENTS: Record<string, (server: Server) => Promise<RedisClient>> = {
   },
 };
 
-describe("who waits", { concurrency: 6 }, () => {
+describe("a waiter", { concurrency: 6 }, () => {
   for (const [name, client] of Object.entries(CLIENTS)) {
     for (const [setting, value, section, counts] of [
       ["maxclients", "1", "stats", /rejected_connections:(\d+)/],
       ["requirepass", "new", "stats", /total_error_replies:(\d+)/],
     ] as const) {
-      test(`${name}: keeps its place where no other connection is let in for ${setting}`, async () => {
+      test(`${name}: keeps its position when ${setting} prevents new connections`, async () => {
         const server = await Server.start();
-        const { ask, place, closeOthers } = admin(server);
+        const { ask, waiter, closeOthers } = admin(server);
         await ask("CONFIG", "SET", "requirepass", "old");
         const lockward = new Lockward(await client(server));
         await ask("LOCK.ACQUIRE", "k", "another");
         const waiting = lockward.acquire("k");
-        await eventually(place);
-        const first = await place();
+        await eventually(waiter);
+        const first = await waiter();
         await ask("CONFIG", "SET", setting, value);
         await closeOthers();
         const count = async () => Number(counts.exec(`${await ask("INFO", section)}`)?.[1]);
         const before = await count();
         const since = performance.now();
         await eventually(async () => performance.now() - since > 11_000 && (await count()) > before);
-        assert.equal(await place(), first);
+        assert.equal(await waiter(), first);
         await ask("LOCK.RELEASE", "k", "another");
         const lock = await waiting;
         assert(lock.held);
@@ -70,9 +70,9 @@ describe("who waits", { concurrency: 6 }, () => {
     }
   }
 
-  test("keeps its place where a Sentinel stands still", async () => {
+  test("keeps its position when the Sentinels are stopped", async () => {
     const server = await Server.start();
-    const { ask, place, closeOthers } = admin(server);
+    const { ask, waiter, closeOthers } = admin(server);
     const sentinels: Server[] = [];
     for (const number of [1, 2]) {
       const file = `${server.folder}/sentinel-${number}.conf`;
@@ -90,58 +90,58 @@ describe("who waits", { concurrency: 6 }, () => {
     const lockward = new Lockward(client);
     await ask("LOCK.ACQUIRE", "k", "another");
     const waiting = lockward.acquire("k");
-    await eventually(place);
-    const first = await place();
+    await eventually(waiter);
+    const first = await waiter();
     for (const sentinel of sentinels) sentinel.stop();
     await closeOthers();
     const since = performance.now();
     await eventually(async () => {
-      assert.equal(await place(), first);
+      assert.equal(await waiter(), first);
       return performance.now() - since > 14_000;
     }, 30_000);
     await ask("LOCK.RELEASE", "k", "another");
     assert((await waiting).held);
-    for (const sentinel of sentinels) sentinel.goOn();
+    for (const sentinel of sentinels) sentinel.resume();
   });
 
   for (const [name, client] of Object.entries(CLIENTS)) {
-    test(`${name}: leaves a server that stands still, though a renewal is late before`, async () => {
+    test(`${name}: leaves a stopped server, also after a late renewal`, async () => {
       const server = await Server.start();
-      const { ask, place } = admin(server);
+      const { ask, waiter } = admin(server);
       await ask("CONFIG", "SET", "requirepass", "old");
       const lockward = new Lockward(await client(server), { patience: 60_000 });
       const lock = await lockward.acquire("other", { lease: 3_000 });
       await ask("LOCK.ACQUIRE", "k", "another", "PX", 60_000);
       const waiting = lockward.acquire("k");
-      await eventually(place);
-      const first = await place();
+      await eventually(waiter);
+      const first = await waiter();
       server.stop();
       await eventually(() => lock.signal.aborted);
       const since = performance.now();
-      await eventually(() => performance.now() - since > 8_000); // longer than it takes to ask whether it is still there
-      server.goOn();
-      await eventually(async () => ![undefined, first].includes((await place()) as undefined));
+      await eventually(() => performance.now() - since > 8_000); // longer than a probe takes
+      server.resume();
+      await eventually(async () => ![undefined, first].includes((await waiter()) as undefined));
       await ask("LOCK.RELEASE", "k", "another");
       await (await waiting).release();
     });
   }
 
   for (const library of LIBRARIES) {
-    test(`${library.name}: bears an outage after a long wait as well`, async () => {
+    test(`${library.name}: survives an outage after a long wait`, async () => {
       const server = await Server.start();
       const proxy = await LossyProxy.start(server.port);
       after(() => proxy.close());
       const patience = 1_000;
       const lockward = new Lockward(await library.client(server, proxy.port), { patience });
-      const { ask, place } = admin(server);
+      const { ask, waiter } = admin(server);
       await ask("LOCK.ACQUIRE", "k", "another");
       const waiting = lockward.acquire("k");
-      await eventually(place);
-      const first = await place();
+      await eventually(waiter);
+      const first = await waiter();
       const since = performance.now();
       await eventually(() => performance.now() - since > 5 * patience);
       proxy.cut();
-      await eventually(async () => ![undefined, first].includes((await place()) as undefined));
+      await eventually(async () => ![undefined, first].includes((await waiter()) as undefined));
       await ask("LOCK.RELEASE", "k", "another");
       await (await waiting).release();
     });

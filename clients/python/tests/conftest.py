@@ -1,4 +1,4 @@
-"""Servers for the tests, each in a folder and on a port of its own."""
+"""Servers for the tests, each with a folder and a port of its own."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any, Callable
 import pytest
 import redis
 
-from lockward import _course
+from lockward import _probe
 
 SERVER = os.environ.get("LOCKWARD_SERVER", "redis-server")
 MODULE = os.environ.get("LOCKWARD_MODULE") or str(Path(__file__).parents[3] / "target" / "release" / "liblockward.so")
 
 
 def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
-    """What the condition says once it is true."""
+    """The condition's value, once it is true."""
     until = time.monotonic() + within
     while True:
         found = condition()
         if found:
             return found
-        assert time.monotonic() < until, "it has not come true in time"
+        assert time.monotonic() < until, "the condition is still false"
         time.sleep(0.005)
 
 
 def free_port() -> int:
-    """Below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too."""
+    """A port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it."""
     while True:
         port = random.randint(10_000, 22_000)
         with socket.socket() as probe:
@@ -67,7 +67,7 @@ class Server:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -103,7 +103,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def server(shared: Server) -> Server:
-    """A server that other tests use, too, each after the other."""
+    """A server that other tests use before and after this one."""
     shared.client().flushall()
     return shared
 
@@ -121,14 +121,14 @@ def own_server(tmp_path: Path) -> Any:
 
     yield start
     for each in servers:
-        each.go_on()
+        each.resume()
         each.kill()
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is silent is asked sooner whether it is there."""
-    monkeypatch.setattr(_course, "SILENCE", 0.3)
+def short_probe_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probe servers sooner."""
+    monkeypatch.setattr(_probe, "PROBE_INTERVAL", 0.3)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def as_map(reply: Any) -> Any:
 
 
 def queue(client: Any, name: Any) -> list[Any]:
-    """Those who wait, next to be served first."""
+    """The waiters, in the order in which they are served."""
     info = as_map(client.execute_command("LOCK.INFO", name, "WAITERS", 100))
     return [as_map(waiter) for waiter in info[b"queue"]] if info else []
 
@@ -162,5 +162,6 @@ def holds(client: Any, name: Any) -> int:
     return int(as_map(info[b"holders"][0])[b"holds"]) if info else 0
 
 
-def pings(client: redis.Redis) -> int:
-    return int(client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"])
+def calls(client: redis.Redis, command: str) -> int:
+    """How often the server was sent a command."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])

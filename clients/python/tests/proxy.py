@@ -1,4 +1,4 @@
-"""A proxy that swallows replies and cuts connections at random."""
+"""A proxy that loses requests and replies at random."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Proxy:
-    """Before the server on `port`, on a port of its own, in a thread of its own."""
+    """A proxy for the server on `port`, in another thread. After a loss it closes the connection."""
 
     def __init__(self, port: int, rate: float, seed: int) -> None:
         self.server, self.rate, self.random = port, rate, random.Random(seed)

@@ -13,7 +13,7 @@ from typing import Any, Callable
 import pytest
 import redis
 import redis.asyncio
-from conftest import as_map, holders, waiters
+from conftest import as_map, calls, holders, waiters
 
 from lockward import LockError, LockLost, LockNotOwnedError, LockRefused, Unreachable, Unreplicated
 from lockward.asyncio import Lock
@@ -29,7 +29,7 @@ async def connected(server: Any, **options: Any) -> AsyncIterator[Any]:
 
 
 def in_loop(test: Any) -> Any:
-    """Run the test in a loop of its own, and see that it leaves nothing behind."""
+    """Run the test in a new event loop, and check that it leaves nothing open."""
 
     @functools.wraps(test)
     def run(server: Any, client: Any) -> None:
@@ -42,7 +42,7 @@ def in_loop(test: Any) -> Any:
             asyncio.run(main())
             gc.collect()
 
-    del run.__wrapped__  # pytest would take its arguments for fixtures
+    del run.__wrapped__  # otherwise pytest takes its parameters for fixtures
     return run
 
 
@@ -52,12 +52,8 @@ async def eventually(condition: Callable[[], Any]) -> Any:
     return found
 
 
-def calls(client: Any, command: str) -> int:
-    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
-
-
 @in_loop
-async def test_one_holds_and_others_do_not(server: Any, client: Any, own: Any) -> None:
+async def test_only_one_caller_holds_the_lock(server: Any, client: Any, own: Any) -> None:
     mine, other = Lock(own, "a"), Lock(own, "a")
     assert await mine.acquire() and mine.held and await mine.owned() and await mine.locked()
     assert not await other.acquire(blocking=False)
@@ -74,7 +70,7 @@ async def test_one_holds_and_others_do_not(server: Any, client: Any, own: Any) -
 
 
 @in_loop
-async def test_waiting_tasks_are_served_in_their_order(server: Any, client: Any, own: Any) -> None:
+async def test_waiting_tasks_are_served_in_order(server: Any, client: Any, own: Any) -> None:
     first, order = Lock(own, "a"), []
     await first.acquire()
 
@@ -157,19 +153,21 @@ async def test_a_cancelled_wait_leaves_the_queue(server: Any, client: Any, own: 
 
 
 @in_loop
-async def test_cancelled_while_it_is_granted_nothing_stays_held(server: Any, client: Any, own: Any) -> None:
-    for turn in range(30):
+async def test_a_wait_cancelled_at_the_moment_of_the_grant_leaves_no_lock_held(
+    server: Any, client: Any, own: Any
+) -> None:
+    for attempt in range(30):
         holder = Lock(own, "a")
         await holder.acquire()
         waiting = asyncio.create_task(Lock(own, "a").acquire())
         await eventually(lambda: waiters(client, "a") == 1)
         releasing = asyncio.create_task(holder.release())
-        for _ in range(turn % 10):
+        for _ in range(attempt % 10):
             await asyncio.sleep(0)
         waiting.cancel()
         try:
             await waiting
-            break  # it was granted before it was cancelled: not the case in question
+            break  # granted before the cancellation: the test is over
         except asyncio.CancelledError:
             pass
         await releasing
@@ -177,7 +175,7 @@ async def test_cancelled_while_it_is_granted_nothing_stays_held(server: Any, cli
 
 
 @in_loop
-async def test_reentrant_for_a_task_and_not_for_others(server: Any, client: Any, own: Any) -> None:
+async def test_a_reentrant_lock_counts_for_one_task(server: Any, client: Any, own: Any) -> None:
     lock = Lock(own, "a", reentrant=True)
     async with lock, lock:
         assert lock.holds == 2
@@ -203,19 +201,19 @@ async def test_one_task_renews_all_locks_of_a_client(server: Any, client: Any, o
 
 
 @in_loop
-async def test_a_lock_taken_away_is_told(server: Any, client: Any, own: Any) -> None:
-    told: list[Any] = []
+async def test_a_lock_that_is_taken_away_is_lost(server: Any, client: Any, own: Any) -> None:
+    reported: list[Any] = []
     for theft in (("DEL", "a"), ("SET", "a", "1")):
         client.delete("a")
-        lock = Lock(own, "a", lease=0.5, on_lost=told.append)
+        lock = Lock(own, "a", lease=0.5, on_lost=reported.append)
         await lock.acquire()
         lost = lock.lost
         client.execute_command(*theft)
         await lost.wait()
-        assert not lock.held and told[-1] is lock
+        assert not lock.held and reported[-1] is lock
         with pytest.raises(LockLost):
             await lock.release()
-    assert len(told) == 2
+    assert len(reported) == 2
     client.delete("a")
     lock = Lock(own, "a", timeout=0.1)
     await lock.acquire()
@@ -241,7 +239,7 @@ async def test_extend_and_reacquire(server: Any, client: Any, own: Any) -> None:
 
 
 @in_loop
-async def test_another_goes_on_with_a_handle(server: Any, client: Any, own: Any) -> None:
+async def test_another_client_continues_with_a_handle(server: Any, client: Any, own: Any) -> None:
     lock = Lock(own, "a")
     await lock.acquire(token="job")
     token, handle = lock.fencing_token, lock.handle(detach=True)
@@ -254,7 +252,7 @@ async def test_another_goes_on_with_a_handle(server: Any, client: Any, own: Any)
 
 
 @in_loop
-async def test_a_lock_that_the_program_drops_is_renewed_no_more(server: Any, client: Any, own: Any) -> None:
+async def test_a_dropped_lock_is_not_renewed(server: Any, client: Any, own: Any) -> None:
     lock = Lock(own, "a", lease=0.5)
     await lock.acquire()
     del lock
@@ -263,7 +261,7 @@ async def test_a_lock_that_the_program_drops_is_renewed_no_more(server: Any, cli
 
 
 @in_loop
-async def test_refusals_and_replicas(server: Any, client: Any, own: Any) -> None:
+async def test_server_errors_and_missing_replicas(server: Any, client: Any, own: Any) -> None:
     client.set("a", "1")
     with pytest.raises(LockRefused, match="WRONGTYPE"):
         await Lock(own, "a").acquire()
@@ -271,11 +269,11 @@ async def test_refusals_and_replicas(server: Any, client: Any, own: Any) -> None
     with pytest.raises(Unreplicated):
         await lock.acquire()
     assert not await lock.locked()
-    with pytest.raises(TypeError, match="belongs to lockward"):
+    with pytest.raises(TypeError, match="must be used with lockward"):
         Lock(client, "a")
 
 
-def test_no_server_is_told_after_the_patience(own_server: Any) -> None:
+def test_unreachable_is_raised_after_the_patience(own_server: Any) -> None:
     server = own_server()
 
     async def main() -> None:
@@ -291,7 +289,7 @@ def test_no_server_is_told_after_the_patience(own_server: Any) -> None:
     asyncio.run(main())
 
 
-def test_each_loop_has_connections_of_its_own(server: Any, client: Any) -> None:
+def test_each_event_loop_has_its_own_connections(server: Any, client: Any) -> None:
     own = redis.asyncio.Redis(port=server.port)
 
     async def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import Server, eventually, holders, queue, waiters
+from conftest import Server, calls, eventually, holders, queue, waiters
 from redis.asyncio.cluster import RedisCluster as AsyncCluster
 from redis.cluster import RedisCluster
 
@@ -31,13 +31,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Any:
     first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS // 2)
     second.execute_command("CLUSTER", "ADDSLOTSRANGE", SLOTS // 2 + 1, SLOTS - 1)
     first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
-    eventually(lambda: all(in_order(client) for client in (first, second)))
+    eventually(lambda: all(is_ready(client) for client in (first, second)))
     yield nodes
     for node in nodes:
         node.kill()
 
 
-def in_order(client: redis.Redis) -> bool:
+def is_ready(client: redis.Redis) -> bool:
     return client.cluster("INFO")["cluster_state"] == "ok" and len(client.cluster("SLOTS")) == 2
 
 
@@ -54,17 +54,17 @@ def test_a_cluster(nodes: Any) -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     eventually(lambda: waiters(direct, NAME) == 1)
-    calls = [node.client().info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"] for node in nodes]
-    for node, before in zip(nodes, calls):
+    renewals = [calls(node.client(), "lock.renew") for node in nodes]
+    for node, before in zip(nodes, renewals):
         stats = node.client()
-        eventually(lambda stats=stats, before=before: renewals(stats) > before + 3)
+        eventually(lambda stats=stats, before=before: calls(stats, "lock.renew") > before + 3)
     assert mine.owned() and elsewhere.held
     mine.release()
     assert granted.wait(20)
     elsewhere.release()
 
 
-def test_a_cluster_client_that_the_program_drops_leaves_nothing(nodes: Any) -> None:
+def test_a_dropped_cluster_client_leaves_no_thread(nodes: Any) -> None:
     before = set(threading.enumerate())
     cluster = RedisCluster(port=nodes[0].port, host="127.0.0.1")
     with Lock(cluster, NAME):
@@ -72,10 +72,6 @@ def test_a_cluster_client_that_the_program_drops_leaves_nothing(nodes: Any) -> N
     del cluster
     gc.collect()
     eventually(lambda: not thread.is_alive())
-
-
-def renewals(client: redis.Redis) -> int:
-    return int(client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0})["calls"])
 
 
 def test_a_cluster_in_asyncio(nodes: Any) -> None:
@@ -97,15 +93,15 @@ def test_a_cluster_in_asyncio(nodes: Any) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_slot_that_the_map_lacks_is_looked_up_anew(nodes: Any) -> None:
+@pytest.mark.usefixtures("short_probe_interval")
+def test_a_slot_missing_from_the_map_is_looked_up(nodes: Any) -> None:
     cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
     lock, granted = Lock(cluster, NAME, lease=2), threading.Event()
-    lacks(cluster)
+    remove_slot(cluster)
     assert lock.acquire()
-    before = renewals(direct)
-    lacks(cluster)
-    eventually(lambda: renewals(direct) > before + 2)
+    before = calls(direct, "lock.renew")
+    remove_slot(cluster)
+    eventually(lambda: calls(direct, "lock.renew") > before + 2)
 
     def wait() -> None:
         with Lock(cluster, NAME):
@@ -113,17 +109,17 @@ def test_a_slot_that_the_map_lacks_is_looked_up_anew(nodes: Any) -> None:
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    [place] = eventually(lambda: queue(direct, NAME))
-    lacks(cluster)
-    eventually(lambda: queue(direct, NAME)[0][b"waited"] > 1000)  # it asks whether the server is there
-    assert queue(direct, NAME)[0][b"client-id"] == place[b"client-id"] and lock.held
+    [waiter] = eventually(lambda: queue(direct, NAME))
+    remove_slot(cluster)
+    eventually(lambda: queue(direct, NAME)[0][b"waited"] > 1000)  # long enough for a probe
+    assert queue(direct, NAME)[0][b"client-id"] == waiter[b"client-id"] and lock.held
     lock.release()
     waiting.join(20)
     assert granted.is_set()
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_slot_that_the_map_lacks_is_looked_up_anew_in_asyncio(nodes: Any) -> None:
+@pytest.mark.usefixtures("short_probe_interval")
+def test_a_slot_missing_from_the_map_is_looked_up_in_asyncio(nodes: Any) -> None:
     direct = nodes[1].client()
 
     async def main() -> None:
@@ -131,16 +127,16 @@ def test_a_slot_that_the_map_lacks_is_looked_up_anew_in_asyncio(nodes: Any) -> N
         try:
             await cluster.initialize()
             lock, other = (lockward.asyncio.Lock(cluster, NAME, lease=2) for _ in range(2))
-            lacks(cluster)
+            remove_slot(cluster)
             assert await lock.acquire()
-            before = renewals(direct)
-            lacks(cluster)
-            await asyncio.to_thread(lambda: eventually(lambda: renewals(direct) > before + 2))
+            before = calls(direct, "lock.renew")
+            remove_slot(cluster)
+            await asyncio.to_thread(lambda: eventually(lambda: calls(direct, "lock.renew") > before + 2))
             waiting = asyncio.create_task(other.acquire())
-            [place] = await asyncio.to_thread(lambda: eventually(lambda: queue(direct, NAME)))
-            lacks(cluster)
+            [waiter] = await asyncio.to_thread(lambda: eventually(lambda: queue(direct, NAME)))
+            remove_slot(cluster)
             await asyncio.to_thread(lambda: eventually(lambda: queue(direct, NAME)[0][b"waited"] > 1000))
-            assert queue(direct, NAME)[0][b"client-id"] == place[b"client-id"] and lock.held
+            assert queue(direct, NAME)[0][b"client-id"] == waiter[b"client-id"] and lock.held
             await lock.release()
             assert await asyncio.wait_for(waiting, 20)
             await other.release()
@@ -150,13 +146,13 @@ def test_a_slot_that_the_map_lacks_is_looked_up_anew_in_asyncio(nodes: Any) -> N
     asyncio.run(main())
 
 
-def lacks(cluster: Any) -> None:
-    """As where somebody has read the map while nobody had the slot."""
+def remove_slot(cluster: Any) -> None:
+    """Remove the slot from the client's map, as if the map was loaded while no node had the slot."""
     cluster.nodes_manager.slots_cache.pop(cluster.keyslot(NAME), None)
 
 
-def test_a_slot_that_moves_takes_its_lock_along(nodes: Any) -> None:
-    """Nobody tells the client: it finds out by MOVED, while it waits, renews and releases."""
+def test_a_lock_moves_with_its_slot(nodes: Any) -> None:
+    """The client finds out by MOVED, while it waits, renews and releases."""
     cluster, name = RedisCluster(port=nodes[0].port, host="127.0.0.1"), "{c}lock"
     slot = cluster.keyslot(name)
     source, target = (node.client() for node in nodes)
@@ -174,15 +170,15 @@ def test_a_slot_that_moves_takes_its_lock_along(nodes: Any) -> None:
     target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
     source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
     source.execute_command("MIGRATE", "127.0.0.1", nodes[1].port, name, 0, 5000)
-    assert lock.owned()  # by ASK
+    assert lock.owned()  # redirected by ASK
     new = Lock(cluster, "{c}new")
     assert new.acquire() and new.held
     new.release()
     for client in (target, source):
         client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
     eventually(lambda: waiters(target, name) == 1)
-    before = renewals(target)
-    eventually(lambda: renewals(target) > before + 3)
+    before = calls(target, "lock.renew")
+    eventually(lambda: calls(target, "lock.renew") > before + 3)
     assert lock.held and lock.owned() and not granted.is_set()
     lock.release()
     assert granted.wait(20)

@@ -1,4 +1,4 @@
-"""Servers that die and forget, processes that are stopped."""
+"""Servers that are killed, restarted or stopped; processes that are stopped."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import as_map, eventually, holders, holds, pings, queue, waiters
+from conftest import as_map, calls, eventually, holders, holds, queue, waiters
 
 import lockward.asyncio
 from lockward import Lock, LockLost, LockRefused
 
 
-def test_a_waiter_whose_connection_breaks_waits_on(client: redis.Redis, server: Any) -> None:
+def test_a_waiter_whose_connection_breaks_waits_again(client: redis.Redis, server: Any) -> None:
     holder, granted = Lock(client, "a"), threading.Event()
     holder.acquire()
 
@@ -41,12 +41,12 @@ def test_a_waiter_whose_connection_breaks_waits_on(client: redis.Redis, server: 
 
 
 @pytest.mark.parametrize("kind", ["persistent", "forgetful"])
-def test_a_server_killed_and_started_anew_keeps_the_tenure(own_server: Any, kind: str) -> None:
+def test_a_tenure_survives_a_restart_of_the_server(own_server: Any, kind: str) -> None:
     if kind == "persistent":
         server = own_server("--appendonly", "yes", "--appendfsync", "always", "--save", "")
     else:
         server = own_server(module=("quarantine", "3000"))
-        time_over(server)
+        wait_for_quarantine(server)
     client = server.client()
     lock = Lock(client, "a", lease=3, reentrant=True)
     lock.acquire()
@@ -63,7 +63,7 @@ def test_a_server_killed_and_started_anew_keeps_the_tenure(own_server: Any, kind
     assert not holders(client, "a")
 
 
-def test_a_broken_connection_has_all_locks_renewed_at_once(own_server: Any) -> None:
+def test_a_broken_connection_renews_all_locks_at_once(own_server: Any) -> None:
     server = own_server()
     client = server.client()
     locks = [Lock(client, "a"), Lock(client, "b", timeout=25)]
@@ -71,14 +71,14 @@ def test_a_broken_connection_has_all_locks_renewed_at_once(own_server: Any) -> N
         lock.acquire()
     server.module = ("quarantine", "30000")
     server.restart()
-    assert not Lock(client, "c", timeout=1).acquire(blocking=False)  # finds the connection broken
+    assert not Lock(client, "c", timeout=1).acquire(blocking=False)  # notices the broken connection
     eventually(lambda: holders(client, "a") and holders(client, "b"), within=5)  # a third of the lease is 10 seconds
     assert all(lock.owned() for lock in locks) and client.pttl("b") <= 25_000
     for lock in locks:
         lock.release()
 
 
-def test_a_broken_connection_has_all_locks_renewed_at_once_in_asyncio(own_server: Any) -> None:
+def test_a_broken_connection_renews_all_locks_at_once_in_asyncio(own_server: Any) -> None:
     server = own_server()
 
     async def main() -> None:
@@ -100,13 +100,13 @@ def test_a_broken_connection_has_all_locks_renewed_at_once_in_asyncio(own_server
     asyncio.run(main())
 
 
-def time_over(server: Any) -> None:
-    """The quarantine that follows a start is over."""
+def wait_for_quarantine(server: Any) -> None:
+    """Wait until the quarantine after the start is over."""
     client = server.client()
     eventually(lambda: Lock(client, "probe", timeout=1).acquire(blocking=False))
 
 
-def test_a_server_that_forgets_loses_the_lock_and_says_so(own_server: Any) -> None:
+def test_a_lock_is_lost_when_the_server_has_forgotten_it(own_server: Any) -> None:
     server = own_server()
     lock = Lock(server.client(), "a", lease=1)
     lock.acquire()
@@ -117,19 +117,19 @@ def test_a_server_that_forgets_loses_the_lock_and_says_so(own_server: Any) -> No
         lock.release()
 
 
-def test_a_server_that_does_not_answer_loses_the_lock_with_its_lease(own_server: Any) -> None:
+def test_a_lock_at_a_stopped_server_is_lost_when_its_lease_ends(own_server: Any) -> None:
     server = own_server()
     lock = Lock(server.client(), "a", lease=0.6)
     lock.acquire()
     lost, others = lock.lost, Lock(server.client(), "b", lease=0.6)
     server.stop()
     assert lost.wait(20) and not lock.held and not others.held
-    server.go_on()
+    server.resume()
 
 
 PROGRAM = """
 import lockward, redis, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes of a shell ignore it
 client = redis.Redis(port=int(sys.argv[1]))
 lock = lockward.Lock(client, "a", lease=1.5)
 print("asking", flush=True)
@@ -156,27 +156,29 @@ def program(server: Any) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def test_a_process_stopped_for_longer_than_its_lease_knows(server: Any, client: redis.Redis) -> None:
+def test_a_process_that_was_stopped_past_its_lease_knows_that_the_lock_is_lost(
+    server: Any, client: redis.Redis
+) -> None:
     with program(server) as process:
-        assert said(process) == "asking" and said(process).isdigit()
+        assert read_line(process) == "asking" and read_line(process).isdigit()
         process.send_signal(signal.SIGSTOP)
         with Lock(client, "a"):
             process.send_signal(signal.SIGCONT)
-            write(process)
-            assert said(process) == "False True"
-            assert said(process) == "lost"
+            write_line(process)
+            assert read_line(process) == "False True"
+            assert read_line(process) == "lost"
 
 
 def test_an_interrupted_wait_leaves_the_queue(server: Any, client: redis.Redis) -> None:
     holder = Lock(client, "a")
     holder.acquire()
     with program(server) as process:
-        assert said(process) == "asking"
+        assert read_line(process) == "asking"
         eventually(lambda: waiters(client, "a") == 1)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) != 0
@@ -185,29 +187,29 @@ def test_an_interrupted_wait_leaves_the_queue(server: Any, client: redis.Redis) 
     assert not holder.locked()
 
 
-def write(process: subprocess.Popen[str]) -> None:
+def write_line(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-def test_a_waiter_stopped_for_longer_than_the_lease_it_is_granted_waits_on(server: Any, client: redis.Redis) -> None:
+def test_a_waiter_that_was_stopped_past_its_granted_lease_waits_again(server: Any, client: redis.Redis) -> None:
     first, then = Lock(client, "a"), Lock(client, "a")
     first.acquire()
     with program(server) as process:
-        assert said(process) == "asking"
+        assert read_line(process) == "asking"
         eventually(lambda: waiters(client, "a") == 1)
         process.send_signal(signal.SIGSTOP)
-        first.release()  # hands over to the process, whose lease ends while it is stopped
+        first.release()  # grants the lock to the stopped process, whose lease ends
         then.acquire()
         taken = then.fencing_token or 0
         process.send_signal(signal.SIGCONT)
         eventually(lambda: waiters(client, "a") == 1)
         then.release()
-        assert int(said(process)) > taken
+        assert int(read_line(process)) > taken
 
 
-def test_a_wait_limit_holds_though_the_server_hangs(own_server: Any) -> None:
+def test_the_wait_limit_holds_at_a_stopped_server(own_server: Any) -> None:
     server = own_server()
     client = server.client()
     Lock(client, "a", timeout=60).acquire()
@@ -225,12 +227,12 @@ def test_a_wait_limit_holds_though_the_server_hangs(own_server: Any) -> None:
     eventually(lambda: waiters(client, "a") == 1)
     server.stop()
     waiting.join(20)
-    server.go_on()
+    server.resume()
     assert caught and time.monotonic() > began + 1
 
 
-@pytest.mark.usefixtures("impatient")
-def test_who_waits_at_a_server_that_answers_keeps_its_place(own_server: Any) -> None:
+@pytest.mark.usefixtures("short_probe_interval")
+def test_a_waiter_keeps_its_position_while_the_server_answers(own_server: Any) -> None:
     server = own_server()
     holder, granted = Lock(server.client(), "a"), threading.Event()
     holder.acquire()
@@ -241,14 +243,14 @@ def test_who_waits_at_a_server_that_answers_keeps_its_place(own_server: Any) -> 
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    keeps_its_place(server)
+    keeps_its_position(server)
     holder.release()
     waiting.join(20)
     assert granted.is_set() and not waiting.is_alive()
 
 
-@pytest.mark.usefixtures("impatient")
-def test_who_waits_at_a_server_that_answers_keeps_its_place_in_asyncio(own_server: Any) -> None:
+@pytest.mark.usefixtures("short_probe_interval")
+def test_a_waiter_keeps_its_position_while_the_server_answers_in_asyncio(own_server: Any) -> None:
     server = own_server()
 
     async def main() -> None:
@@ -256,7 +258,7 @@ def test_who_waits_at_a_server_that_answers_keeps_its_place_in_asyncio(own_serve
         holder, other = lockward.asyncio.Lock(own, "a"), lockward.asyncio.Lock(own, "a")
         await holder.acquire()
         waiting = asyncio.create_task(other.acquire())
-        await asyncio.to_thread(keeps_its_place, server)
+        await asyncio.to_thread(keeps_its_position, server)
         await holder.release()
         assert await asyncio.wait_for(waiting, 20)
         await other.release()
@@ -264,23 +266,23 @@ def test_who_waits_at_a_server_that_answers_keeps_its_place_in_asyncio(own_serve
     asyncio.run(main())
 
 
-def keeps_its_place(server: Any) -> None:
-    """The one who waits, while it asks whether the server is there, though the connection for that is closed once."""
+def keeps_its_position(server: Any) -> None:
+    """The waiter keeps its position while it probes the server, also after a probe's connection is closed."""
     with server.client() as client:
-        before = pings(client)
-        [place] = eventually(lambda: queue(client, "a"))
-        eventually(lambda: pings(client) >= before + 3)
+        before = calls(client, "ping")
+        [waiter] = eventually(lambda: queue(client, "a"))
+        eventually(lambda: calls(client, "ping") >= before + 3)
         client.client_kill_filter(_id=next(each["id"] for each in client.client_list() if each["cmd"] == "ping"))
-        eventually(lambda: pings(client) >= before + 6)
-        asked = pings(client) - before
-        [still] = queue(client, "a")
-    assert still[b"client-id"] == place[b"client-id"] and asked - 1 <= still[b"waited"] / 300
+        eventually(lambda: calls(client, "ping") >= before + 6)
+        asked = calls(client, "ping") - before
+        [now] = queue(client, "a")
+    assert now[b"client-id"] == waiter[b"client-id"] and asked - 1 <= now[b"waited"] / 300
 
 
-def test_a_short_wait_asks_nothing_else(own_server: Any) -> None:
+def test_a_short_wait_sends_no_probe(own_server: Any) -> None:
     server = own_server()
     client = server.client()
-    holder, asked = Lock(client, "a"), pings(client)
+    holder, asked = Lock(client, "a"), calls(client, "ping")
     holder.acquire()
     assert not Lock(client, "a").acquire(blocking_timeout=0.1)
     waiting = threading.Thread(target=Lock(client, "a").acquire, daemon=True)
@@ -288,11 +290,11 @@ def test_a_short_wait_asks_nothing_else(own_server: Any) -> None:
     eventually(lambda: waiters(client, "a") == 1)
     holder.release()
     waiting.join(20)
-    assert holders(client, "a") and pings(client) == asked
+    assert holders(client, "a") and calls(client, "ping") == asked
 
 
 @pytest.mark.parametrize("setting", ["max-lease", "quarantine"])
-def test_a_lock_is_held_though_the_server_takes_its_lease_no_longer(own_server: Any, setting: str) -> None:
+def test_a_lease_that_becomes_too_long_is_halved(own_server: Any, setting: str) -> None:
     client = own_server().client()
     lock, named = Lock(client, "a", lease=3, reentrant=True), Lock(client, "b", timeout=3, auto_renewal=True)
     lock.acquire()
@@ -303,12 +305,12 @@ def test_a_lock_is_held_though_the_server_takes_its_lease_no_longer(own_server: 
     resumed = Lock.resume(client, handle)
     with pytest.raises(LockRefused, match="invalid expire time"):
         resumed.extend(3, replace_ttl=True)
-    eventually(lambda: renewed(client) >= 16)  # by a third of half the lease; with the whole one it was over by then
+    eventually(lambda: renewed(client) >= 16)  # with the whole lease, the lock would be lost by then
     for each in (lock, resumed):
         assert each.held and each.owned() and not each.lost.is_set()
 
 
-def test_a_lock_is_held_though_the_server_takes_its_lease_no_longer_in_asyncio(own_server: Any) -> None:
+def test_a_lease_that_becomes_too_long_is_halved_in_asyncio(own_server: Any) -> None:
     server = own_server()
 
     async def main() -> None:
@@ -323,6 +325,6 @@ def test_a_lock_is_held_though_the_server_takes_its_lease_no_longer_in_asyncio(o
 
 
 def renewed(client: redis.Redis) -> int:
-    """How many renewals the server has not refused."""
+    """How many renewals have succeeded."""
     stats = client.info("commandstats").get("cmdstat_lock.renew", {"calls": 0, "failed_calls": 0})
     return int(stats["calls"] - stats["failed_calls"])

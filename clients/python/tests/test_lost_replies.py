@@ -1,4 +1,4 @@
-"""Lost replies, and whether anything is counted twice."""
+"""Lost requests and replies: no hold is counted twice."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from redis.retry import Retry
 import lockward.asyncio
 from lockward import Lock
 
-TURNS = 500
+ROUNDS = 500
 
-#: How a re-entrant lock is made of a hash where there is no module.
+#: A re-entrant lock made of a hash, for servers without the module.
 ACQUIRE = "return redis.call('HINCRBY', KEYS[1], ARGV[1], 1)"
 RELEASE = """
 local left = redis.call('HINCRBY', KEYS[1], ARGV[1], -1)
@@ -34,23 +34,23 @@ def proxy(server: Any) -> Any:
     proxy.close()
 
 
-def test_lost_replies_miscount_nothing(client: redis.Redis, proxy: Proxy) -> None:
+def test_holds_are_right_after_lost_replies(client: redis.Redis, proxy: Proxy) -> None:
     with redis.Redis(port=proxy.port) as cut:
         lock = Lock(cut, "a", reentrant=True)
-        for _ in range(TURNS):
+        for _ in range(ROUNDS):
             for expected in (1, 2):
                 assert lock.acquire() and lock.holds == holds(client, "a") == expected
             for expected in (1, 0):
                 lock.release()
                 assert lock.holds == holds(client, "a") == expected
-    assert proxy.replies_lost > TURNS / 10 and proxy.requests_lost > TURNS / 20
+    assert proxy.replies_lost > ROUNDS / 10 and proxy.requests_lost > ROUNDS / 20
 
 
-def test_lost_replies_miscount_nothing_in_asyncio(client: redis.Redis, proxy: Proxy) -> None:
+def test_holds_are_right_after_lost_replies_in_asyncio(client: redis.Redis, proxy: Proxy) -> None:
     async def main() -> None:
         cut = redis.asyncio.Redis(port=proxy.port)
         lock = lockward.asyncio.Lock(cut, "a", reentrant=True)
-        for _ in range(TURNS):
+        for _ in range(ROUNDS):
             for expected in (1, 2):
                 assert await lock.acquire() and lock.holds == holds(client, "a") == expected
             for expected in (1, 0):
@@ -58,12 +58,12 @@ def test_lost_replies_miscount_nothing_in_asyncio(client: redis.Redis, proxy: Pr
                 assert lock.holds == holds(client, "a") == expected
 
     asyncio.run(main())
-    assert proxy.replies_lost > TURNS / 10 and proxy.requests_lost > TURNS / 20
+    assert proxy.replies_lost > ROUNDS / 10 and proxy.requests_lost > ROUNDS / 20
 
 
-def test_lost_replies_miscount_the_holds_of_a_script(client: redis.Redis, proxy: Proxy) -> None:
+def test_a_script_miscounts_holds_after_lost_replies(client: redis.Redis, proxy: Proxy) -> None:
     miscounted = 0
-    # What redis-py 8 does by default, and those before it when they are told to.
+    # redis-py 8 repeats requests by default; earlier versions when configured so.
     with redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 10), retry_on_error=[redis.ConnectionError]) as cut:
         for _ in range(100):
             cut.eval(ACQUIRE, 1, "h", "me")

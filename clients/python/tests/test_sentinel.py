@@ -1,4 +1,4 @@
-"""Clients of a primary that Sentinels know."""
+"""Clients that find the primary through Sentinels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
 
 import lockward.asyncio
-from lockward import Lock, _course
+from lockward import Lock, _probe
 
 
 @pytest.fixture
-def watched(own_server: Any, tmp_path: Path) -> Any:
-    """A primary, its replica, and a Sentinel: its port, and the servers."""
+def deployment(own_server: Any, tmp_path: Path) -> Any:
+    """The port of a Sentinel, its primary and replica, and a client of the Sentinel."""
     plain = ("--save", "", "--repl-diskless-sync-delay", "0")
     primary, replica = own_server(*plain), own_server(*plain)
     replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
@@ -31,16 +31,16 @@ def watched(own_server: Any, tmp_path: Path) -> Any:
     monitor.execute_command("SENTINEL", "SET", "it", "failover-timeout", "10000")
     yield sentinel.port, primary, replica, monitor
     sentinel.kill()
-    print((tmp_path / "log").read_text())  # shown if the test has failed
+    print((tmp_path / "log").read_text())  # pytest shows it if the test fails
 
 
-def test_a_failover_leaves_holders_and_waiters_as_they_are(watched: Any) -> None:
-    port, primary, replica, monitor = watched
+def test_holders_and_waiters_survive_a_failover(deployment: Any) -> None:
+    port, primary, replica, monitor = deployment
     client = Sentinel([("127.0.0.1", port)], socket_timeout=1).master_for("it")
     lock, granted = Lock(client, "a"), threading.Event()
     lock.acquire()
     lost = lock.lost
-    eventually(lambda: holders(replica.client(), "a"))  # it has heard of the grant
+    eventually(lambda: holders(replica.client(), "a"))  # the replica has the lock
 
     def wait() -> None:
         with Lock(client, "a"):
@@ -55,16 +55,16 @@ def test_a_failover_leaves_holders_and_waiters_as_they_are(watched: Any) -> None
     assert granted.wait(20)
 
 
-#: The server that stands still does not answer; or is not even asked, as another has taken its place by then.
-ASKED = [(None, 0.3), (60, 6.0)]
+#: Wait limit and probe interval: the stopped server does not answer a probe; or the Sentinel names another before one.
+PROBES = [(None, 0.3), (60, 6.0)]
 
 
-@pytest.mark.parametrize(("limit", "silence"), ASKED)
-def test_a_waiter_leaves_a_primary_that_stands_still(
-    watched: Any, monkeypatch: pytest.MonkeyPatch, limit: float | None, silence: float
+@pytest.mark.parametrize(("limit", "interval"), PROBES)
+def test_a_waiter_leaves_a_stopped_primary(
+    deployment: Any, monkeypatch: pytest.MonkeyPatch, limit: float | None, interval: float
 ) -> None:
-    monkeypatch.setattr(_course, "SILENCE", silence)
-    client = Sentinel([("127.0.0.1", watched[0])], socket_timeout=1).master_for("it")
+    monkeypatch.setattr(_probe, "PROBE_INTERVAL", interval)
+    client = Sentinel([("127.0.0.1", deployment[0])], socket_timeout=1).master_for("it")
     lock, granted = Lock(client, "a"), threading.Event()
     lock.acquire()
 
@@ -74,26 +74,26 @@ def test_a_waiter_leaves_a_primary_that_stands_still(
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    fail_over_one_that_stands_still(watched)
+    fail_over_a_stopped_primary(deployment)
     assert lock.owned() and not granted.is_set()
     lock.release()
     waiting.join(20)
     assert granted.is_set() and not waiting.is_alive()
 
 
-@pytest.mark.parametrize(("limit", "silence"), ASKED)
-def test_a_waiter_leaves_a_primary_that_stands_still_in_asyncio(
-    watched: Any, monkeypatch: pytest.MonkeyPatch, limit: float | None, silence: float
+@pytest.mark.parametrize(("limit", "interval"), PROBES)
+def test_a_waiter_leaves_a_stopped_primary_in_asyncio(
+    deployment: Any, monkeypatch: pytest.MonkeyPatch, limit: float | None, interval: float
 ) -> None:
-    monkeypatch.setattr(_course, "SILENCE", silence)
+    monkeypatch.setattr(_probe, "PROBE_INTERVAL", interval)
 
     async def main() -> None:
-        sentinel = AsyncSentinel([("127.0.0.1", watched[0])], socket_timeout=1)
+        sentinel = AsyncSentinel([("127.0.0.1", deployment[0])], socket_timeout=1)
         client = sentinel.master_for("it")
         lock, other = (lockward.asyncio.Lock(client, "a", blocking_timeout=limit) for _ in range(2))
         await lock.acquire()
         waiting = asyncio.create_task(other.acquire())
-        await asyncio.to_thread(fail_over_one_that_stands_still, watched)
+        await asyncio.to_thread(fail_over_a_stopped_primary, deployment)
         assert await lock.owned() and not waiting.done()
         await lock.release()
         assert await asyncio.wait_for(waiting, 20)
@@ -103,9 +103,9 @@ def test_a_waiter_leaves_a_primary_that_stands_still_in_asyncio(
     asyncio.run(main())
 
 
-def fail_over_one_that_stands_still(watched: Any) -> None:
-    """And has somebody who waits there wait at the other. The first keeps its connections."""
-    _, primary, replica, monitor = watched
+def fail_over_a_stopped_primary(deployment: Any) -> None:
+    """Stop the primary, and wait until its waiter waits at the replica. The stopped primary keeps its connections."""
+    _, primary, replica, monitor = deployment
     eventually(lambda: waiters(primary.client(), "a") == 1 and holders(replica.client(), "a"))
     eventually(lambda: monitor.execute_command("SENTINEL", "REPLICAS", "it"))
     primary.stop()
@@ -118,15 +118,15 @@ def has_failed_over(monitor: redis.Redis, replica: redis.Redis) -> bool:
         if replica.info("replication")["role"] == "master":
             return True
         monitor.execute_command("SENTINEL", "FAILOVER", "it")
-    except redis.ConnectionError:  # who becomes a primary closes its connections
+    except redis.ConnectionError:  # a replica that is promoted closes its connections
         pass
-    except redis.ResponseError:  # it has not seen the replica yet, or is at it
+    except redis.ResponseError:  # the Sentinel does not know the replica yet, or a failover is under way
         pass
     return False
 
 
-def test_sentinels_in_asyncio(watched: Any) -> None:
-    port, primary, _, _ = watched
+def test_sentinels_in_asyncio(deployment: Any) -> None:
+    port, primary, _, _ = deployment
 
     async def main() -> None:
         sentinel = AsyncSentinel([("127.0.0.1", port)], socket_timeout=1)

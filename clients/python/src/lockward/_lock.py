@@ -1,4 +1,4 @@
-"""What the locks for threads and for asyncio have in common: the interface of redis-py's, and when it may be used."""
+"""What the locks for threads and for asyncio have in common: the interface of redis-py's locks."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import weakref
 from time import monotonic
 from typing import Any, Callable, ClassVar, Generic, Protocol, TypeVar, Union
 
-from . import _connecting as connecting
-from . import _course as course
-from ._course import Claim, Course, Tenure
-from .errors import LockError, LockLost, told
+from . import _connections as connections
+from . import _protocol as protocol
+from ._plan import Plan
+from ._protocol import AcquireRequest
+from ._tenure import Event, Handle, Tenure, owners, pack
+from ._timing import lease_end, millis
+from .errors import LockError, LockLost, lock_error
 
 logger = logging.getLogger("lockward")
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
-E = TypeVar("E", bound=course.Event)
+E = TypeVar("E", bound=Event)
 
 
-class Keeper(Protocol):
-    """Whoever renews the tenures, and tells when one is lost."""
+class Renewer(Protocol):
+    """Renews tenures, and reports their loss."""
 
     def watch(self, tenure: Tenure) -> None: ...
     def unwatch(self, tenure: Tenure) -> None: ...
@@ -29,7 +32,7 @@ class Keeper(Protocol):
 
 
 class Local:
-    """What redis-py keeps in `lock.local`: the owner's name while the lock is held."""
+    """redis-py's `lock.local`, with the token while the lock is held."""
 
     def __init__(self, lock: LockBase[Any]) -> None:
         self._lock = weakref.ref(lock)
@@ -37,8 +40,8 @@ class Local:
     @property
     def token(self) -> bytes | None:
         lock = self._lock()
-        tenure = lock._find() if lock is not None else None
-        return tenure.named if tenure is not None else None
+        tenure = lock._releasable() if lock is not None else None
+        return tenure.local_token if tenure is not None else None
 
 
 class LockBase(Generic[E]):
@@ -62,34 +65,35 @@ class LockBase(Generic[E]):
         replicas: tuple[int, Number] | None = None,
         patience: Number = 5.0,
     ) -> None:
-        """A lock of this name, not yet acquired. The first eight arguments are those of redis-py's Lock.
+        """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock.
 
-        ``timeout``: the lock's lease in seconds, after which it is over whatever its holder does. None: it is held until
-        release, by a lease that is renewed while this object lives.
+        ``timeout``: the lease in seconds. The lock ends after it. None: the lock is held until it is released, and its lease
+        is renewed while this object lives.
 
-        ``sleep`` is accepted, and not used: the server hands the lock over, and nobody polls.
+        ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
 
-        ``blocking``: whether acquire waits. ``blocking_timeout``: for how many seconds at most; None: without limit.
+        ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit in seconds; None: no limit.
 
         ``thread_local``: whether only the thread that acquired the lock may release it through this object.
 
-        ``raise_on_release_error``: whether leaving the context manager raises when the lock was lost, or logs a warning.
+        ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
 
-        ``reentrant``: whether a thread (with ``thread_local=False``: the object; in asyncio: a task) that holds the lock
-        acquires it once more. If not, it waits for itself, as with redis-py and threading.Lock.
+        ``reentrant``: whether a thread that holds the lock may acquire it again (with ``thread_local=False``: any thread; in
+        asyncio: a task). If not, it waits for itself, as with redis-py and threading.Lock.
 
-        ``auto_renewal``: whether to renew the lease while the lock is held; by default where there is no ``timeout``.
+        ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
 
-        ``lease``: the lease of a lock without ``timeout``, in seconds: how long the lock stays when this process dies. None: the
-        server's default, 30 seconds if it was not set.
+        ``lease``: the lease of a lock without ``timeout``, in seconds: how long the lock stays held after this process dies.
+        None: the server's default, 30 seconds unless set.
 
-        ``on_lost``: called with the lock when it is lost while held: see ``lost``. Whoever renews the locks calls it: be brief.
+        ``on_lost``: called with the lock when it is lost while held: see ``lost``. It must return quickly, because the
+        client's renewals wait for it.
 
-        ``replicas``: (n, seconds): fail with Unreplicated unless n replicas have heard of the grant within so long.
+        ``replicas``: (n, seconds): raise Unreplicated unless n replicas confirm the grant in this time.
 
-        ``patience``: how many seconds to go on asking a server that does not answer, before Unreachable.
+        ``patience``: how many seconds a request is repeated while no server answers, before Unreachable.
         """
-        connecting.check(redis, self._asynchronous)
+        connections.check_client(redis, self._asynchronous)
         self.redis = redis
         self.name = name
         self.timeout = timeout
@@ -107,213 +111,216 @@ class LockBase(Generic[E]):
         self.local = Local(self)
         self._prepare()
 
-    # Where the tenures are: one for each thread, one for the object, or one for each task.
+    # The tenures: one for each thread, one for the object, or one for each task.
 
     def _prepare(self) -> None:
         raise NotImplementedError
 
     def _own(self) -> Tenure | None:
-        """The tenure that whoever calls has acquired."""
+        """The tenure that the caller has acquired."""
         raise NotImplementedError
 
-    def _find(self) -> Tenure | None:
-        """The tenure that whoever calls may release."""
+    def _releasable(self) -> Tenure | None:
+        """The tenure that the caller may release."""
         raise NotImplementedError
 
-    def _keep(self, tenure: Tenure) -> None:
+    def _store(self, tenure: Tenure) -> None:
         raise NotImplementedError
 
-    def _drop(self, tenure: Tenure) -> None:
+    def _discard(self, tenure: Tenure) -> None:
         raise NotImplementedError
 
     def _event(self) -> E:
         raise NotImplementedError
 
-    def _keeper(self) -> Keeper:
+    def _renewer(self) -> Renewer:
         raise NotImplementedError
 
-    # What the holder may know without asking a server.
+    # Without a request to a server.
 
     @property
     def fencing_token(self) -> int | None:
-        """Larger than that of any earlier holder of this lock: to be sent along with every write.
+        """The fencing token: larger than that of every earlier tenure of this lock. Send it along with every write.
 
         None before acquire and after release.
         """
-        tenure = self._find()
+        tenure = self._releasable()
         return tenure.token if tenure is not None else None
 
     @property
     def holds(self) -> int:
-        """How many times the lock has been acquired and not released."""
-        tenure = self._find()
+        """How many times the lock was acquired and not released."""
+        tenure = self._releasable()
         return tenure.holds if tenure is not None else 0
 
     @property
     def held(self) -> bool:
-        """Whether the lock is held for certain: the lease runs by the own clock, and no server has said otherwise."""
-        tenure = self._find()
+        """Whether the lock is held: the lease runs by this process's clock, and no server has denied it."""
+        tenure = self._releasable()
         return tenure is not None and tenure.held
 
     @property
     def lost(self) -> E:
-        """Set when this tenure is lost: its lease over before it could be renewed, or the lock deleted or taken away.
+        """An event that is set when the lock is lost: its lease ended before it was renewed, or the key was deleted or
+        overwritten.
 
-        Each tenure has an event of its own: take it after acquire.
+        Each tenure has its own event: read this property after acquire.
         """
-        tenure = self._find()
+        tenure = self._releasable()
         event: E = tenure.lost if tenure is not None else self._event()  # type: ignore[assignment]
         return event
 
     def handle(self, detach: bool = False) -> str:
-        """What another thread, task or process goes on with: see ``resume``.
+        """A string with which another thread, task or process continues the tenure: see ``resume``.
 
-        This object holds and renews the lock as before, until it learns that it was released. With ``detach`` it forgets
-        the lock: from now until somebody resumes, nobody renews it.
+        This object still holds and renews the lock, until it finds out that the lock was released. With ``detach`` it forgets
+        the lock, which is then not renewed until ``resume``.
         """
-        tenure = self._find()
+        tenure = self._releasable()
         if tenure is None:
-            raise told(LockError, "Cannot hand over an unlocked lock", self.name)
-        handle = course.pack(tenure, self.timeout)
+            raise lock_error(LockError, "Cannot hand over an unlocked lock", self.name)
+        handle = pack(tenure, self.timeout)
         if detach:
             self._forget(tenure)
         return handle
 
-    # The courses of action.
+    # The plans.
 
-    def _acquire(
-        self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None
-    ) -> Course[bool]:
+    def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> Plan[bool]:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
             limit = 0
         own = self._own()
         again = own if self.reentrant else None
         if again is not None and not again.held:
-            raise told(LockLost, "Cannot acquire once more a lock that's no longer owned", self.name)
-        if own is not None and again is None and own.held and own.renewed and limit is None and self.thread_local:
-            raise told(
-                LockError, "Would wait for itself forever: the lock is held already (reentrant=True?)", self.name
-            )
-        owner = course.owners.new() if again is None else again.owner
-        named = owner
-        if token is not None and again is None:
-            # The same token twice is two owners, as with redis-py: it is refused while the first one holds the lock.
-            named = token.encode() if isinstance(token, str) else bytes(token)
-            owner = named + b":" + owner
-        seconds = self.timeout or self.lease
-        lease = None if seconds is None else course.millis(seconds)
+            raise lock_error(LockLost, "Cannot acquire once more a lock that's no longer owned", self.name)
+        if again is None and own is not None and own.held and own.is_renewed and limit is None and self.thread_local:
+            message = "The caller holds the lock, and would wait for itself forever (reentrant=True?)"
+            raise lock_error(LockError, message, self.name)
+        limit = None if limit is None else max(0, limit)
         if again is not None:
-            lease = again.lease
-        claim = Claim(self.name, owner, lease, 1 if again is None else again.holds + 1, self.replicas)
-        grant = yield from course.acquiring(claim, None if limit is None else max(0, limit), self.patience)
+            return (yield from self._reenter(again, limit))
+        owner = local_token = owners.new()
+        if token is not None:
+            # The same token twice makes two owners, so the second has to wait, as with redis-py.
+            local_token = token.encode() if isinstance(token, str) else bytes(token)
+            owner = local_token + b":" + owner
+        seconds = self.timeout or self.lease
+        lease = None if seconds is None else millis(seconds)
+        request = AcquireRequest(self.name, owner, lease, 1, self.replicas)
+        grant = yield from protocol.acquire(request, limit, self.patience)
         if grant is None:
             return False
-        if again is not None:
-            again.holds = grant.holds
-            again.deadline = max(again.deadline, grant.deadline)
-            return True
-        handle = course.Handle(self.name, owner, named, grant.token, grant.holds, grant.lease, self.auto_renewal, None)
-        self._take(self._tenure(handle, grant.deadline))
+        handle = Handle(self.name, owner, local_token, grant.token, grant.holds, grant.lease, self.auto_renewal, None)
+        self._add(self._tenure(handle, grant.deadline))
         return True
 
-    def _tenure(self, handle: course.Handle, deadline: float) -> Tenure:
+    def _reenter(self, tenure: Tenure, limit: Number | None) -> Plan[bool]:
+        request = AcquireRequest(self.name, tenure.owner, tenure.lease, tenure.holds + 1, self.replicas)
+        grant = yield from protocol.acquire(request, limit, self.patience)
+        if grant is None:
+            return False
+        tenure.holds = grant.holds
+        tenure.deadline = max(tenure.deadline, grant.deadline)
+        return True
+
+    def _tenure(self, handle: Handle, deadline: float) -> Tenure:
         return Tenure(
             key=handle.key,
             owner=handle.owner,
             token=handle.token,
             holds=handle.holds,
             lease=handle.lease,
-            renewed=handle.renewed,
+            is_renewed=handle.is_renewed,
             deadline=deadline,
             lost=self._event(),
             lock=weakref.ref(self),
-            named=handle.named,
+            local_token=handle.local_token,
         )
 
-    def _take(self, tenure: Tenure) -> None:
-        self._keep(tenure)
-        self._keeper().watch(tenure)
+    def _add(self, tenure: Tenure) -> None:
+        self._store(tenure)
+        self._renewer().watch(tenure)
 
     def _forget(self, tenure: Tenure) -> None:
-        tenure.over = True
-        self._drop(tenure)
-        self._keeper().unwatch(tenure)
+        tenure.is_over = True
+        self._discard(tenure)
+        self._renewer().unwatch(tenure)
 
-    def _release(self) -> Course[None]:
-        tenure = self._find()
+    def _release(self) -> Plan[None]:
+        tenure = self._releasable()
         if tenure is None:
-            raise told(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
+            raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
         if tenure.pid != os.getpid():
-            raise told(LockLost, "Cannot release a lock that was acquired before the fork", self.name)
-        last, trusted = tenure.holds == 1, tenure.held
-        if last or not trusted:
-            # Before the request is sent: a renewal after the release would find the lock lost.
+            raise lock_error(LockLost, "Cannot release a lock that was acquired before the fork", self.name)
+        is_last, was_held = tenure.holds == 1, tenure.held
+        if is_last or not was_held:
+            # Before the request is sent: a renewal after it would find the lock lost.
             self._forget(tenure)
         try:
-            left = yield from course.releasing(tenure, trusted, self.patience)
+            left = yield from protocol.release(tenure, was_held, self.patience)
         except LockLost:
-            if not last:
-                self._keeper().lose(tenure)
+            if not is_last:
+                self._renewer().lose(tenure)
                 self._forget(tenure)
             raise
         tenure.holds = left
 
-    def _extend(self, additional_time: Number, replace_ttl: bool) -> Course[bool]:
+    def _extend(self, additional_time: Number, replace_ttl: bool) -> Plan[bool]:
         tenure = self._renewable("extend")
         left = 0.0 if replace_ttl else max(0.0, tenure.deadline - monotonic())
         yield from self._renew(tenure, left + additional_time, "extend")
         return True
 
-    def _reacquire(self) -> Course[bool]:
+    def _reacquire(self) -> Plan[bool]:
         tenure = self._renewable("reacquire")
         yield from self._renew(tenure, self.timeout or tenure.lease / 1000, "reacquire")
         return True
 
     def _renewable(self, what: str) -> Tenure:
-        tenure = self._find()
+        tenure = self._releasable()
         if tenure is None or tenure.pid != os.getpid():
-            raise told(LockError, f"Cannot {what} an unlocked lock", self.name)
+            raise lock_error(LockError, f"Cannot {what} an unlocked lock", self.name)
         if self.timeout is None:
-            raise told(LockError, f"Cannot {what} a lock with no timeout", self.name)
+            raise lock_error(LockError, f"Cannot {what} a lock with no timeout", self.name)
         return tenure
 
-    def _renew(self, tenure: Tenure, lease: float, what: str) -> Course[None]:
-        tenure.lasts_at_most(course.millis(lease))
-        self._keeper().watch(tenure)
+    def _renew(self, tenure: Tenure, lease: float, what: str) -> Plan[None]:
+        tenure.note_lease_request(millis(lease))
+        self._renewer().watch(tenure)
         try:
-            yield from course.renewing(tenure, course.millis(lease), self.patience, what)
+            yield from protocol.renew(tenure, millis(lease), self.patience, what)
         except LockLost:
-            self._keeper().lose(tenure)
+            self._renewer().lose(tenure)
             raise
-        self._keeper().watch(tenure)
+        self._renewer().watch(tenure)
 
-    def _locked(self) -> Course[bool]:
-        _, holders = yield from course.asking(self.name, self.patience)
+    def _locked(self) -> Plan[bool]:
+        _, holders = yield from protocol.lock_info(self.name, self.patience)
         return bool(holders)
 
-    def _owned(self) -> Course[bool]:
-        tenure = self._find()
+    def _owned(self) -> Plan[bool]:
+        tenure = self._releasable()
         if tenure is None or tenure.pid != os.getpid():
             return False
-        _, holders = yield from course.asking(self.name, self.patience)
+        _, holders = yield from protocol.lock_info(self.name, self.patience)
         return any((h.owner, h.token) == (tenure.owner, tenure.token) for h in holders)
 
-    def _resume(self, handle: course.Handle) -> Course[None]:
-        """Go on with a tenure, if it is still one."""
-        if handle.renewed:
+    def _resume(self, handle: Handle) -> Plan[None]:
+        """Continue a tenure. LockLost if it is over."""
+        if handle.is_renewed:
             tenure = self._tenure(handle, 0.0)
-            yield from course.resuming(tenure, self.patience)
-            self._take(tenure)
+            yield from protocol.resume(tenure, self.patience)
+            self._add(tenure)
             return
-        asked, holders = yield from course.asking(self.name, self.patience)
+        asked, holders = yield from protocol.lock_info(self.name, self.patience)
         for holder in holders:
             if (holder.owner, holder.token) == (handle.owner, handle.token):
-                self._take(self._tenure(handle._replace(holds=holder.holds), course.end(asked, holder.lease_left)))
+                self._add(self._tenure(handle._replace(holds=holder.holds), lease_end(asked, holder.lease_left)))
                 return
-        raise told(LockLost, "Cannot resume a lock that's no longer owned", self.name)
+        raise lock_error(LockLost, "Cannot resume a lock that's no longer owned", self.name)
 
-    def _exit(self) -> Course[None]:
+    def _exit(self) -> Plan[None]:
         try:
             yield from self._release()
         except LockError:
@@ -322,10 +329,11 @@ class LockBase(Generic[E]):
             logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
 
-def call(on_lost: Callable[[Any], object] | None, lock: Any) -> None:
-    """Tell that the lock is lost; what the program makes of it must not stop other renewals."""
+def call_on_lost(lock: Any) -> None:
+    """Call the callback. Its errors are logged: they must not stop the renewals."""
+    on_lost = lock.on_lost
     if on_lost is not None:
         try:
             on_lost(lock)
         except Exception:
-            logger.exception("on_lost failed")
+            logger.exception("the on_lost callback has failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -11,25 +12,23 @@ from time import monotonic, sleep
 from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar
 
-import redis
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
-from redis.retry import Retry
 
-from . import _connecting as connecting
-from . import _course as course
-from ._course import Ask, Course, Pause, Schedule, Step, Tenure
-from ._lock import LockBase, Number, call
-from .errors import LockError, told
+from . import _connections as connections
+from . import _protocol as protocol
+from ._lock import LockBase, Number, call_on_lost
+from ._plan import NETWORK_ERRORS, RESPONSE_LIMIT, Exchange, Pause, Plan, Step
+from ._probe import ServerGone, needs_probe, probe, probe_pause
+from ._tenure import Schedule, Tenure, unpack
+from .errors import LockError, lock_error
 
 T = TypeVar("T")
-_IDLE = 16
-#: How often to look, in seconds, what has come of a question that is asked in another thread.
-_LOOK = 0.1
+#: How often to look, in seconds, whether a probe in another thread has ended.
+_POLL_PERIOD = 0.1
 
 
-class Link:
-    """What the locks of one client share: idle connections, and the thread that renews."""
+class Runtime:
+    """Carries out the plans of one client's locks. It has idle connections, and a thread that renews the locks."""
 
     def __init__(self, client: Any) -> None:
         self._client = weakref.ref(client)
@@ -44,7 +43,7 @@ class Link:
         self._closed = False
 
     def forked(self) -> None:
-        """The thread is the parent's, and so are the connections and the tenures."""
+        """The thread, the connections and the tenures belong to the parent process."""
         self._restart()
         self._schedule.clear()
 
@@ -53,16 +52,16 @@ class Link:
             self._closed = True
             idle, self._idle = self._idle, {}
             self._changed.notify_all()
-        for connection in (c for connections in idle.values() for c in connections):
+        for connection in itertools.chain.from_iterable(idle.values()):
             connection.disconnect()
 
-    def run(self, actions: Course[T]) -> T:
-        """Carry a course of action out."""
+    def run(self, plan: Plan[T]) -> T:
+        """Carry a plan out."""
         result: Any = None
         failure: BaseException | None = None
         while True:
             try:
-                step = actions.send(result) if failure is None else actions.throw(failure)
+                step = plan.send(result) if failure is None else plan.throw(failure)
             except StopIteration as end:
                 value: T = end.value
                 return value
@@ -75,93 +74,93 @@ class Link:
     def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return sleep(step.seconds)
-        return self.exchange(step) if isinstance(step, Ask) else step()
+        return self.exchange(step) if isinstance(step, Exchange) else step()
 
-    def exchange(self, ask: Ask) -> list[Any]:
+    def exchange(self, exchange: Exchange) -> list[Any]:
         client = self._client()
         if client is None:
-            raise ConnectionError("the client is gone")
-        ask = connecting.remapped(client, ask)
-        if ask.redirect is not None and not ask.redirect.asking:
-            self._refresh(client)
+            raise ConnectionError("the client has been dropped")
+        exchange = connections.remapped(client, exchange)
+        if exchange.redirect is not None and not exchange.redirect.is_ask:
+            self._refresh_slots(client)
         try:
-            place = connecting.place(client, ask.key, ask.redirect)
+            node_id = connections.node_id(client, exchange.key, exchange.redirect)
         except RedisError as error:
-            self._refresh(client)
+            self._refresh_slots(client)
             raise ConnectionError(str(error)) from error
-        connection = self.take(client, place, ask)
+        connection = self.connection(client, node_id, exchange)
         try:
-            onlooker = _Onlooker(self, client, place, ask, connection) if course.lasts(ask) else None
-            replies = _exchange(connection, ask, onlooker)
+            probe = _Probe(self, client, node_id, exchange, connection) if needs_probe(exchange) else None
+            replies = _exchange(connection, exchange, probe)
         except BaseException as error:
             connection.disconnect()
-            if isinstance(error, course.NETWORK):
-                self._broken(client, place)
+            if isinstance(error, NETWORK_ERRORS):
+                self._connection_lost(client, node_id)
             raise
-        self.give(place, connection)
+        self.keep_idle(node_id, connection)
         return replies
 
-    def take(self, client: Any, place: Any, ask: Ask, again: Any = None) -> Any:
-        """A connection; where it has to be made, by the same name ``again`` whatever Sentinels say by now."""
+    def connection(self, client: Any, node_id: Any, exchange: Exchange, again: Any = None) -> Any:
+        """A connection. A new one is made with the server name ``again``, if given, without asking Sentinels."""
         while True:
             with self._changed:
-                idle = self._idle.get(place)
+                idle = self._idle.get(node_id)
                 connection = idle.pop() if idle else None
             if connection is None:
                 break
             try:
                 if not connection.can_read(timeout=0):
                     return connection
-            except course.NETWORK:
-                self._hurry()
+            except NETWORK_ERRORS:
+                self._renew_all_now()
             connection.disconnect()
-        cluster = connecting.is_cluster(client)
-        node = client.get_redis_connection(connecting.node(client, ask.key)) if cluster else client
+        cluster = connections.is_cluster(client)
+        node = client.get_redis_connection(connections.node(client, exchange.key)) if cluster else client
         try:
-            return _connect(node.connection_pool, ask, cluster, again)
-        except course.NETWORK:
+            return _connect(node.connection_pool, exchange, cluster, again)
+        except NETWORK_ERRORS:
             if cluster:
-                self._refresh(client)
+                self._refresh_slots(client)
             raise
 
-    def give(self, place: Any, connection: Any) -> None:
+    def keep_idle(self, node_id: Any, connection: Any) -> None:
         with self._changed:
-            idle = self._idle.setdefault(place, [])
-            if not self._closed and len(idle) < _IDLE and connection.pid == os.getpid():
+            idle = self._idle.setdefault(node_id, [])
+            if not self._closed and len(idle) < connections.MAX_IDLE and connection.pid == os.getpid():
                 idle.append(connection)
                 return
         connection.disconnect()
 
-    def _broken(self, client: Any, place: Any) -> None:
+    def _connection_lost(self, client: Any, node_id: Any) -> None:
         with self._changed:
-            idle = self._idle.pop(place, [])
-        self._hurry()
+            idle = self._idle.pop(node_id, [])
+        self._renew_all_now()
         for connection in idle:
             connection.disconnect()
-        if connecting.is_cluster(client):
-            self._refresh(client)
+        if connections.is_cluster(client):
+            self._refresh_slots(client)
 
-    def _hurry(self) -> None:
+    def _renew_all_now(self) -> None:
         with self._changed:
-            self._schedule.hurry()
+            self._schedule.renew_all_now()
             self._changed.notify_all()
 
-    def _refresh(self, client: Any) -> None:
-        """Learn anew which node of a cluster has which slots."""
+    def _refresh_slots(self, client: Any) -> None:
+        """Load the cluster's slot map again."""
         try:
             client.nodes_manager.initialize()
-        except Exception:  # the nodes that are known may still do
+        except Exception:  # the known nodes may still work
             pass
 
-    # The thread.
+    # The renewals.
 
     def watch(self, tenure: Tenure) -> None:
         with self._changed:
-            if tenure.over or tenure.lost.is_set():
+            if tenure.is_over or tenure.lost.is_set():
                 return
             self._schedule.add(tenure)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._keep_on, name="lockward", daemon=True)
+                self._thread = threading.Thread(target=self._renew_loop, name="lockward", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
@@ -172,137 +171,105 @@ class Link:
     def lose(self, tenure: Tenure) -> None:
         with self._changed:
             self._schedule.remove(tenure)
-            if tenure.over or tenure.lost.is_set():
+            if tenure.is_over or tenure.lost.is_set():
                 return
             tenure.lost.set()
         lock = tenure.lock()
         if lock is not None:
-            call(lock.on_lost, lock)
+            call_on_lost(lock)
 
-    def _keep_on(self) -> None:
+    def _renew_loop(self) -> None:
         while not self._closed:
-            self._turn()
+            self._renew_due()
 
-    def _turn(self) -> None:
+    def _renew_due(self) -> None:
         with self._changed:
             now = monotonic()
-            then = self._schedule.next()
+            then = self._schedule.next_event()
             if self._closed:
                 return
             if then is None or then > now:
                 self._changed.wait(None if then is None else min(then - now, threading.TIMEOUT_MAX))
                 return
             due, expired = self._schedule.due(now), self._schedule.expired(now)
-            limit = self._schedule.limit(due, now) if due else 0.0
+            limit = self._schedule.response_limit(due, now) if due else 0.0
         for tenure in expired:
             self.lose(tenure)
-        for group in self._by_place(due):
-            self._renew_together(group, limit)
-
-    def _by_place(self, tenures: list[Tenure]) -> list[list[Tenure]]:
-        client = self._client()
-        if client is None or not connecting.is_cluster(client):
-            return [tenures] if tenures else []
-        places: dict[Any, list[Tenure]] = {}
-        for tenure in tenures:
-            try:
-                place = connecting.place(client, tenure.key, None)
-            except RedisError:
-                place = None
-            places.setdefault(place, []).append(tenure)
-        return list(places.values())
-
-    def _renew_together(self, tenures: list[Tenure], limit: float) -> None:
-        sent = monotonic()
-        replies: list[Any]
-        try:
-            replies = self.exchange(Ask(tenures[0].key, tuple(t.renewal() for t in tenures), limit))
-        except (RedisError, OSError) as error:
-            replies = [error] * len(tenures)
-        for tenure, answer in zip(tenures, replies):
-            reply = answer
-            to = course.redirect(reply)
-            if to is not None:
-                try:
-                    [reply] = self.exchange(Ask(tenure.key, (tenure.renewal(),), limit, to))
-                except (RedisError, OSError) as error:
-                    reply = error
-            if self._schedule.answered(tenure, sent, reply):
-                self.lose(tenure)
+        for group in connections.by_node(self._client(), due):
+            self.run(protocol.renew_together(group, limit, self._schedule, self.lose))
 
 
-class _Onlooker:
-    """Asks in a thread, so that a reply waits for nothing: one question at a time."""
+class _Probe:
+    """Probes the server in another thread, so that a reply is read at once. One probe at a time."""
 
-    def __init__(self, link: Link, client: Any, place: Any, ask: Ask, waiting: Any) -> None:
-        self._link, self._client, self._place, self._waiting = link, client, place, waiting
-        self._ping = replace(ask, commands=(("PING",),), limit=course.GRACE)
-        self._family, self.there = waiting._sock.family, waiting._sock.getpeername()
-        self.sentinels = connecting.sentinels(client)
+    def __init__(self, runtime: Runtime, client: Any, node_id: Any, exchange: Exchange, waiting: Any) -> None:
+        self._runtime, self._client, self._node_id, self._waiting = runtime, client, node_id, waiting
+        self._ping = replace(exchange, commands=(("PING",),), limit=RESPONSE_LIMIT)
+        self._family, self.address = waiting._sock.family, waiting._sock.getpeername()
+        self.sentinels = connections.sentinels(client)
         self._thread: threading.Thread | None = None
-        self._gone: course.Gone | None = None
-        self._due = monotonic() + course.silence()
+        self._gone: ServerGone | None = None
+        self._due = monotonic() + probe_pause()
 
-    def look(self) -> float:
-        """Raise if the server is gone; or in how many seconds to look again."""
+    def poll(self) -> float:
+        """Start a probe if it is due. Raise ServerGone if one has found so. Return in how many seconds to poll again."""
         if self._thread is not None and not self._thread.is_alive():
             if self._gone is not None:
                 raise self._gone
-            self._thread, self._due = None, monotonic() + course.silence()
+            self._thread, self._due = None, monotonic() + probe_pause()
         if self._thread is None:
             if monotonic() < self._due:
                 return self._due - monotonic()
             thread = threading.Thread(target=self._check, name="lockward-ping", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # there are too many, or the program ends
-                self._due = monotonic() + course.silence()
-                return course.GRACE
+            except RuntimeError:  # too many threads, or the program is ending
+                self._due = monotonic() + probe_pause()
+                return RESPONSE_LIMIT
             self._thread = thread
-        return _LOOK
+        return _POLL_PERIOD
 
     def _check(self) -> None:
         try:
-            self._link.run(course.checking(self))
-        except course.Gone as error:
+            self._runtime.run(probe(self))
+        except ServerGone as error:
             self._gone = error
 
     def ping(self) -> Any:
-        name = connecting.name(self._waiting)
-        connection = self._link.take(self._client, self._place, self._ping, name)
+        name = connections.server_name(self._waiting)
+        connection = self._runtime.connection(self._client, self._node_id, self._ping, name)
         try:
-            if connection._sock.getpeername() != self.there:
+            if connection._sock.getpeername() != self.address:
                 connection.disconnect()
-                return connecting.name(connection)
+                return connections.server_name(connection)
             _exchange(connection, self._ping)
         except BaseException:
             connection.disconnect()
             raise
-        self._link.give(self._place, connection)
+        self._runtime.keep_idle(self._node_id, connection)
         return None
 
-    def knock(self) -> None:
+    def try_connect(self) -> None:
         with socket.socket(self._family) as probe:
-            probe.settimeout(course.GRACE)
-            probe.connect(self.there)
+            probe.settimeout(RESPONSE_LIMIT)
+            probe.connect(self.address)
 
-    def named(self, sentinel: Any) -> Any:
-        manager, pool = connecting.asking(self._client, sentinel, redis, Retry(NoBackoff(), 0), reads_end=True)
+    def ask_sentinel(self, sentinel: Any) -> Any:
+        manager, pool = connections.manager_for(self._client, sentinel, asynchronous=False)
         try:
             found = manager.discover_master(self._client.connection_pool.service_name)
         finally:
             pool.disconnect()
-        return connecting.another(found, self._waiting)
+        return connections.other_name(found, self._waiting)
 
-    def addresses(self, name: Any) -> list[Any]:
+    def resolve(self, name: Any) -> list[Any]:
         host, port = name
         return [found[4] for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-def _connect(pool: Any, ask: Ask, cluster: bool, again: Any = None) -> Any:
-    retry = Retry(NoBackoff(), 0)
-    settings = connecting.settings(pool.connection_kwargs, ask, retry, cluster, reads_end=True)
-    connection = pool.connection_class(**settings)
+def _connect(pool: Any, exchange: Exchange, cluster: bool, again: Any = None) -> Any:
+    options = connections.options(pool.connection_kwargs, exchange, asynchronous=False, cluster=cluster)
+    connection = pool.connection_class(**options)
     try:
         if again is not None and hasattr(connection, "connect_to"):
             connection.connect_to(again)
@@ -314,90 +281,87 @@ def _connect(pool: Any, ask: Ask, cluster: bool, again: Any = None) -> Any:
     return connection
 
 
-def _exchange(connection: Any, ask: Ask, onlooker: _Onlooker | None = None) -> list[Any]:
-    """The onlooker looks where replies are long in coming."""
-    until = None if ask.limit is None else monotonic() + ask.limit
-    asking = ask.redirect is not None and ask.redirect.asking
-    # It counts for the next command alone.
-    commands = [each for command in ask.commands for each in (("ASKING",), command)] if asking else ask.commands
+def _exchange(connection: Any, exchange: Exchange, probe: _Probe | None = None) -> list[Any]:
+    until = None if exchange.limit is None else monotonic() + exchange.limit
+    commands = exchange.on_the_wire()
     connection.send_packed_command(connection.pack_commands(commands), check_health=False)
     replies: list[Any] = []
     for _ in commands:
-        _wait(connection, until, onlooker)
+        _wait(connection, until, probe)
         try:
             replies.append(connection.read_response())
-        except course.NETWORK:
+        except NETWORK_ERRORS:
             raise
         except ResponseError as error:
             replies.append(error)
-    return replies[1::2] if asking else replies
+    return exchange.replies(replies)
 
 
-def _wait(connection: Any, until: float | None, onlooker: _Onlooker | None) -> None:
-    """For a reply."""
+def _wait(connection: Any, until: float | None, probe: _Probe | None) -> None:
+    """Wait for a reply."""
     while True:
         left = float("inf") if until is None else until - monotonic()
-        span = left if onlooker is None or left <= course.GRACE else min(left, onlooker.look())
+        span = left if probe is None or left <= RESPONSE_LIMIT else min(left, probe.poll())
         if connection.can_read(timeout=max(0.001, span)):
             return
         if span >= left:
             raise TimeoutError("no reply in time")
 
 
-_links: weakref.WeakKeyDictionary[Any, Link] = weakref.WeakKeyDictionary()
-_making = threading.Lock()
+_runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
+_runtimes_mutex = threading.Lock()
 
 
 def _forked() -> None:
-    global _making
-    _making = threading.Lock()
-    for link in list(_links.values()):
-        link.forked()
+    global _runtimes_mutex
+    _runtimes_mutex = threading.Lock()
+    for runtime in list(_runtimes.values()):
+        runtime.forked()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def link_of(client: Any) -> Link:
-    with _making:
-        link = _links.get(client)
-        if link is None:
-            link = _links[client] = Link(client)
-        return link
+def runtime_of(client: Any) -> Runtime:
+    with _runtimes_mutex:
+        runtime = _runtimes.get(client)
+        if runtime is None:
+            runtime = _runtimes[client] = Runtime(client)
+        return runtime
 
 
 class Lock(LockBase[threading.Event]):
-    """A lock on a server with Lockward, with the interface of redis.lock.Lock. See ``Lock.__init__``."""
+    """A lock on a server with Lockward, with the interface of redis.lock.Lock. Arguments: see ``Lock.__init__``."""
 
     _asynchronous = False
 
     def _prepare(self) -> None:
-        self._slot: Any = threading.local() if self.thread_local else SimpleNamespace()
+        self._holder: Any = threading.local() if self.thread_local else SimpleNamespace()
 
     def _own(self) -> Tenure | None:
-        return getattr(self._slot, "tenure", None)
+        return getattr(self._holder, "tenure", None)
 
-    _find = _own
+    _releasable = _own
 
-    def _keep(self, tenure: Tenure) -> None:
+    def _store(self, tenure: Tenure) -> None:
         former = self._own()
         if former is not None:
-            self._keeper().unwatch(former)
-        self._slot.tenure = tenure
+            self._renewer().unwatch(former)
+        self._holder.tenure = tenure
 
-    def _drop(self, tenure: Tenure) -> None:
+    def _discard(self, tenure: Tenure) -> None:
         if self._own() is tenure:
-            self._slot.tenure = None
+            self._holder.tenure = None
 
     def _event(self) -> threading.Event:
         return threading.Event()
 
-    def _keeper(self) -> Link:
-        return link_of(self.redis)
+    def _renewer(self) -> Runtime:
+        return runtime_of(self.redis)
 
-    def _run(self, actions: Course[T]) -> T:
-        return self._keeper().run(actions)
+    def _run(self, plan: Plan[T]) -> T:
+        return self._renewer().run(plan)
 
     def acquire(
         self,
@@ -406,41 +370,45 @@ class Lock(LockBase[threading.Event]):
         blocking_timeout: Number | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Acquire the lock, waiting in the server's queue if need be: whether it is held now. ``sleep`` is not used."""
+        """Acquire the lock, and wait in the server's queue if it is held. False when the wait limit is over.
+
+        ``sleep`` is ignored. An exception such as KeyboardInterrupt leaves the queue, and gives back what was granted
+        meanwhile.
+        """
         return self._run(self._acquire(blocking, blocking_timeout, token))
 
     def release(self) -> None:
-        """Give one hold back. LockLost (a LockNotOwnedError) when the lock had been lost."""
+        """Give one hold back. LockLost (a LockNotOwnedError) if the lock was lost before."""
         self._run(self._release())
 
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> bool:
-        """Add seconds to the lease, or replace it with so many."""
+        """Add seconds to the lease, or with ``replace_ttl`` set it to so many from now."""
         return self._run(self._extend(additional_time, replace_ttl))
 
     def reacquire(self) -> bool:
-        """Start the lease of ``timeout`` anew."""
+        """Start the lease of ``timeout`` again."""
         return self._run(self._reacquire())
 
     def locked(self) -> bool:
-        """Whether anybody holds the lock, as the server says."""
+        """Whether any owner holds the lock at the server."""
         return self._run(self._locked())
 
     def owned(self) -> bool:
-        """Whether this lock object holds the lock, as the server says."""
+        """Whether this lock object holds the lock at the server."""
         return self._run(self._owned())
 
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Lock:
-        """The lock that another process has acquired, from its ``handle()``. LockLost when it holds it no more."""
-        unpacked = course.unpack(handle)
-        lock = cls(redis, unpacked.key, unpacked.timeout, auto_renewal=unpacked.renewed, **options)
+        """Continue a tenure of another object or process, from its ``handle()``. LockLost if the tenure is over."""
+        unpacked = unpack(handle)
+        lock = cls(redis, unpacked.key, unpacked.timeout, auto_renewal=unpacked.is_renewed, **options)
         lock._run(lock._resume(unpacked))
         return lock
 
     def __enter__(self) -> Lock:
         if self.acquire():
             return self
-        raise told(LockError, "Unable to acquire lock within the time specified", self.name)
+        raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
 
     def __exit__(
         self,

@@ -1,4 +1,4 @@
-"""What can go wrong, beside what redis-py itself raises."""
+"""The errors of locks, beside those of redis-py."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ["LockError", "LockLost", "LockNotOwnedError", "LockRefused", "Unreach
 
 
 class LockLost(LockNotOwnedError):
-    """The tenure is over, or was never this owner's: whoever goes on with the work may not be alone."""
+    """The tenure ended before it was released, or was never this owner's: another owner may hold the lock now."""
 
 
 class LockRefused(LockError, ResponseError):
-    """The server refuses, in its own words: MAXWAITERS, OOM, NOPERM, WRONGTYPE... Nothing has changed."""
+    """The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed."""
 
 
 class Unreplicated(LockError):
-    """Fewer replicas than wanted have heard of the grant in time. The lock has been given back."""
+    """Fewer replicas than wanted have confirmed the grant in time. The lock has been given back."""
 
 
 class Unreachable(ConnectionError):
-    """No server has answered for as long as the patience, or the wait limit, lasts. What had been asked for ends
-    with its lease at the latest."""
+    """No server has answered for as long as the patience or the wait limit. What may have been granted ends with its
+    lease at the latest."""
 
 
-def told(kind: type[LockError], message: str, name: Any) -> LockError:
-    """The error with the name of its lock, which redis-py before 5.1 cannot take."""
+def lock_error(kind: type[LockError], message: str, name: Any) -> LockError:
+    """The error with the name of its lock. The constructors of redis-py before 5.1 do not take it."""
     error = kind(message)
     error.lock_name = name if isinstance(name, str) else _readable(name)
     return error

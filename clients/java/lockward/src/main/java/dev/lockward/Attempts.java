@@ -15,58 +15,57 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Sends requests about one lock until a server answers, where the lock is now.
+ * Sends requests about one lock to the node that has it, until a server answers.
  *
- * <p>Each request may be sent again, whether the one before was heard or not.
+ * <p>A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So
+ * each request names the count of holds that it leads to, or the token of its tenure.
  */
 final class Attempts {
-    private static final Set<String> PASSING =
-            Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN", "UNBLOCKED");
-    private static final Set<String> NOT_LET_IN = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
+    private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
-    private static final long GRACE = TimeUnit.SECONDS.toNanos(2);
+    /** How long a caller that leaves waits for the reply to its withdrawal. */
+    private static final long WITHDRAW_LIMIT = TimeUnit.SECONDS.toNanos(1);
 
-    /** How long who leaves waits until that is heard. */
-    private static final long FAREWELL = TimeUnit.SECONDS.toNanos(1);
-
-    /** An attempt that has lasted longer was no failure to connect: pauses start anew. */
-    private static final long OUTAGE = TimeUnit.SECONDS.toNanos(1);
+    /** After an attempt that has lasted longer, pauses start again from the shortest. */
+    private static final long LONG_ATTEMPT = TimeUnit.SECONDS.toNanos(1);
 
     private final Servers servers;
     private final String name;
     private final boolean interruptible;
-    private long until;
+    private long deadline;
     private int failures;
 
-    /** How long an exchange may take beyond what the server was asked to wait for the lock. */
-    long grace = GRACE;
+    /** How much longer than the server waits a reply may take. */
+    long replyMargin = TimeUnit.SECONDS.toNanos(2);
 
-    private @Nullable Node asking;
+    /** The node that ASK has named for the next attempt. */
+    private @Nullable Node importing;
 
     /** When the request was sent that was answered. */
     long sent;
 
-    /** Whether an earlier request than that may have been heard. */
-    boolean repeated;
+    /** Whether an earlier attempt, whose reply was lost, may have been carried out. */
+    boolean mayHaveRun;
 
-    Attempts(Servers servers, String name, long span, boolean interruptible) {
+    Attempts(Servers servers, String name, long limit, boolean interruptible) {
         this.servers = servers;
         this.name = name;
         this.interruptible = interruptible;
-        within(span);
+        limit(limit);
     }
 
-    void within(long span) {
-        until = Clock.now() + span;
+    /** Sets how long requests are repeated, from now. */
+    void limit(long limit) {
+        deadline = Clock.now() + limit;
     }
 
     private long left() {
-        return Clock.left(until);
+        return Clock.left(deadline);
     }
 
-    /** Asks on the connection that all share, until a reply comes that does not pass. */
+    /** Sends requests that do not wait, on the shared connection. */
     List<Object> ask(List<Request> requests) throws InterruptedException {
-        return persistently(servers::home, node -> exchange(node, requests));
+        return retry(servers::nodeFor, node -> exchange(node, requests));
     }
 
     Object ask(Request request) throws InterruptedException {
@@ -74,104 +73,100 @@ final class Attempts {
     }
 
     /**
-     * Asks on a connection of its own, on which the server may let it wait as long as there is time; and then what is to be
-     * asked next, as there may be no other connection by now. Its reply is the last one.
+     * Sends requests on a dedicated connection, where the server may let them wait until the deadline. Then it sends the request
+     * that {@code next} returns for the replies, if any, on the same connection: the server may accept no other by then. Its
+     * reply is the last one.
      */
-    List<Object> askInLine(Supplier<List<Request>> requests, Function<List<Object>, @Nullable Request> next)
+    List<Object> askDedicated(Supplier<List<Request>> requests, Function<List<Object>, @Nullable Request> next)
             throws InterruptedException {
-        return persistently(
-                name -> asking == null ? servers.home(name) : asking, node -> exchangeInLine(node, requests, next));
+        return retry(
+                name -> importing == null ? servers.nodeFor(name) : importing,
+                node -> exchangeDedicated(node, requests, next));
     }
 
     private interface Exchange {
         List<Object> with(Node node) throws InterruptedException, ExecutionException, TimeoutException;
     }
 
-    private List<Object> persistently(Function<String, Node> where, Exchange exchange) throws InterruptedException {
+    private List<Object> retry(Function<String, Node> find, Exchange exchange) throws InterruptedException {
         for (; ; ) {
-            Node node = where.apply(name);
+            Node node = find.apply(name);
             sent = Clock.now();
             Throwable cause;
             try {
                 List<Object> replies = exchange.with(node);
-                if (!(replies.get(0) instanceof Refusal refusal) || !passes(refusal)) {
+                if (!(replies.get(0) instanceof ServerError error) || !error.isTransient()) {
                     return replies;
                 }
-                follow(node, refusal);
-                cause = new RedisCommandExecutionException(refusal.words());
-            } catch (ExecutionException failure) {
-                cause = Objects.requireNonNullElse(failure.getCause(), failure);
-                repeated = true;
-                asking = null;
-            } catch (TimeoutException silence) {
-                cause = silence;
-                repeated = true;
-                asking = null;
+                follow(node, error);
+                cause = new RedisCommandExecutionException(error.message());
+            } catch (ExecutionException | TimeoutException failure) {
+                cause = failure instanceof ExecutionException
+                        ? Objects.requireNonNullElse(failure.getCause(), failure)
+                        : failure;
+                mayHaveRun = true;
+                importing = null;
             }
-            setback(cause);
+            pauseAfter(cause);
         }
     }
 
     private List<Object> exchange(Node node, List<Request> requests)
             throws InterruptedException, ExecutionException, TimeoutException {
         try {
-            return Clock.await(servers.ask(node, requests), promptly(), interruptible);
+            return Clock.await(servers.ask(node, requests), responseLimit(), interruptible);
         } catch (TimeoutException silence) {
             if (Clock.now() - sent >= servers.responseLimit()) {
-                servers.leave(node);
+                servers.disconnect(node);
             }
             throw silence;
         }
     }
 
-    private List<Object> exchangeInLine(
+    private List<Object> exchangeDedicated(
             Node node, Supplier<List<Request>> requests, Function<List<Object>, @Nullable Request> next)
             throws InterruptedException, ExecutionException, TimeoutException {
-        CompletableFuture<Void> turn = new CompletableFuture<>();
-        CompletableFuture<Void> turnBefore = node.last.getAndSet(turn);
-        CompletableFuture<StatefulRedisConnection<String, String>> line = servers.line(node);
-        boolean isWhole = false;
+        CompletableFuture<Void> hasSent = new CompletableFuture<>();
+        CompletableFuture<Void> previousHasSent = node.lastSend.getAndSet(hasSent);
+        CompletableFuture<StatefulRedisConnection<String, String>> opening = servers.dedicatedConnection(node);
+        boolean isComplete = false;
         try {
-            StatefulRedisConnection<String, String> connection = Clock.await(line, promptly(), interruptible);
-            // Who has come later does not overtake whose connection is slow to open.
-            Clock.await(turnBefore, promptly(), interruptible);
+            StatefulRedisConnection<String, String> connection = Clock.await(opening, responseLimit(), interruptible);
+            // Requests are sent in the order in which threads begin to wait, even if a connection opens slowly.
+            Clock.await(previousHasSent, responseLimit(), interruptible);
             sent = Clock.now();
             CompletableFuture<List<Object>> pending = send(connection, requests.get());
-            turn.complete(null);
-            List<Object> replies = new ArrayList<>(awaitTurn(node, pending));
+            hasSent.complete(null);
+            List<Object> replies = new ArrayList<>(awaitWithProbes(node, pending));
             Request more = next.apply(replies);
             if (more != null) {
                 sent = Clock.now();
-                replies.addAll(Clock.await(send(connection, List.of(more)), promptly(), interruptible));
+                replies.addAll(Clock.await(send(connection, List.of(more)), responseLimit(), interruptible));
             }
-            isWhole = true;
-            servers.giveBack(node, connection);
+            isComplete = true;
+            servers.keepIdle(node, connection);
             return replies;
         } finally {
-            turn.complete(null);
-            if (!isWhole) {
-                close(line);
+            hasSent.complete(null);
+            if (!isComplete) {
+                close(opening);
             }
         }
     }
 
     private CompletableFuture<List<Object>> send(
             StatefulRedisConnection<String, String> connection, List<Request> requests) {
-        if (asking == null) {
-            return Node.send(connection, requests);
-        }
-        List<Request> all = new ArrayList<>(List.of(Request.ASKING));
-        all.addAll(requests);
-        return Node.send(connection, all).thenApply(replies -> replies.subList(1, replies.size()));
+        return importing == null ? Node.send(connection, requests) : Node.sendAsking(connection, requests);
     }
 
-    private long promptly() {
-        return Math.max(Servers.LEAST, Math.min(left(), servers.responseLimit()));
+    private long responseLimit() {
+        return Math.max(Servers.MIN_CONNECT_LIMIT, Math.min(left(), servers.responseLimit()));
     }
 
-    private List<Object> awaitTurn(Node node, CompletableFuture<List<Object>> replies)
+    /** Waits for replies, and probes the server meanwhile: a server process that is stopped keeps its connections. */
+    private List<Object> awaitWithProbes(Node node, CompletableFuture<List<Object>> replies)
             throws InterruptedException, ExecutionException, TimeoutException {
-        long last = Clock.now() + Math.min(Clock.FOREVER, Math.max(0, left()) + grace);
+        long last = Clock.now() + Math.min(Clock.FOREVER, Math.max(0, left()) + replyMargin);
         for (; ; ) {
             try {
                 return Clock.await(replies, Math.min(Clock.left(last), servers.probeInterval()), interruptible);
@@ -179,9 +174,8 @@ final class Attempts {
                 if (Clock.left(last) <= 0) {
                     throw silence;
                 }
-                // A server that stands still keeps its connections. What it says meanwhile is not held up.
-                servers.serves(node, asking == null ? name : null).thenAccept(serves -> {
-                    if (!serves) {
+                servers.probe(node, importing == null ? name : null).thenAccept(isThere -> {
+                    if (!isThere) {
                         replies.completeExceptionally(silence);
                     }
                 });
@@ -189,14 +183,14 @@ final class Attempts {
         }
     }
 
-    /** Closing it leaves the queue. It is closed before anything is withdrawn. */
-    private static void close(CompletableFuture<StatefulRedisConnection<String, String>> line) {
-        CompletableFuture<Void> closed = line.thenCompose(StatefulRedisConnection::closeAsync);
-        if (line.isDone()) {
+    /** Closes a connection, which leaves the server's queue, before anything is withdrawn. */
+    private static void close(CompletableFuture<StatefulRedisConnection<String, String>> opening) {
+        CompletableFuture<Void> closed = opening.thenCompose(StatefulRedisConnection::closeAsync);
+        if (opening.isDone()) {
             try {
-                Clock.await(closed, FAREWELL, false);
-            } catch (InterruptedException | ExecutionException | TimeoutException gone) {
-                // It is left alone: the server finds out by itself.
+                Clock.await(closed, WITHDRAW_LIMIT, false);
+            } catch (InterruptedException | ExecutionException | TimeoutException failed) {
+                // The server finds out by itself.
             }
         }
     }
@@ -206,49 +200,49 @@ final class Attempts {
     }
 
     /**
-     * Gives back what may have been granted meanwhile; best effort, as its lease ends it otherwise.
+     * Gives back what may have been granted. It is sent once; if that fails, the lock ends with its lease.
      *
-     * @return whether it has been heard
+     * @return whether a server has answered
      */
     boolean withdraw(Request request) {
         try {
-            return !passes(Clock.await(servers.send(name, request), FAREWELL, false));
-        } catch (InterruptedException | ExecutionException | TimeoutException late) {
+            return isAnswer(Clock.await(servers.send(name, request), WITHDRAW_LIMIT, false));
+        } catch (InterruptedException | ExecutionException | TimeoutException failed) {
             return false;
         }
     }
 
-    /** Whether the same request may be answered another way soon. */
-    static boolean passes(@Nullable Object reply) {
-        return reply == null || (reply instanceof Refusal refusal && PASSING.contains(refusal.code()));
+    /** Whether a reply is neither missing (null) nor a transient error. */
+    static boolean isAnswer(@Nullable Object reply) {
+        return reply != null && !(reply instanceof ServerError error && error.isTransient());
     }
 
-    private void follow(Node node, Refusal refusal) {
-        asking = null;
-        switch (refusal.code()) {
-            case "MOVED" -> servers.moved(node, name, refusal);
-            case "ASK" -> asking = servers.asked(node, refusal);
-            case "READONLY", "MASTERDOWN" -> servers.leave(node);
+    private void follow(Node node, ServerError error) {
+        importing = null;
+        switch (error.code()) {
+            case "MOVED" -> servers.moved(node, name, error);
+            case "ASK" -> importing = servers.redirected(node, error);
+            case "READONLY", "MASTERDOWN" -> servers.disconnect(node);
             default -> {}
         }
     }
 
-    /** Pauses before the next attempt, if there is to be one. */
-    private void setback(Throwable cause) throws InterruptedException {
+    /** Pauses before the next attempt. Throws if there is to be none. */
+    private void pauseAfter(Throwable cause) throws InterruptedException {
         servers.checkOpen();
         for (Throwable each = cause; each != null; each = each.getCause()) {
-            String words = String.valueOf(each.getMessage());
-            if (each instanceof RedisCommandExecutionException && NOT_LET_IN.contains(Refusal.code(words))) {
-                throw new LockRefusedException(words);
+            String message = String.valueOf(each.getMessage());
+            if (each instanceof RedisCommandExecutionException && LOGIN_ERRORS.contains(ServerError.code(message))) {
+                throw new LockRefusedException(message);
             }
         }
-        if (Clock.now() - sent > OUTAGE) {
+        if (Clock.now() - sent > LONG_ATTEMPT) {
             failures = 0;
         }
         long pause = Clock.backOff(failures++);
         if (left() <= pause) {
             throw new LockUnreachableException("no server answers for the lock " + name + ": " + cause, cause);
         }
-        servers.pause(pause, interruptible);
+        pause(pause);
     }
 }

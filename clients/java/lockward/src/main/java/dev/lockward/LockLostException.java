@@ -1,18 +1,15 @@
 package dev.lockward;
 
 /**
- * The lock was held, and was lost before it was released: whoever goes on with the work may not be alone.
+ * The tenure ended before it was released: another owner may hold the lock now.
  *
- * <p>Its lease was over before it could be renewed, or the lock was deleted, broken or forgotten at the server, or the
- * client was closed.
+ * <p>Its lease ended before it was renewed, or the lock was deleted, broken or forgotten at the server, or the client was closed.
  */
 public final class LockLostException extends IllegalMonitorStateException {
     private static final long serialVersionUID = 1;
 
-    /** The lock. */
     private final String name;
 
-    /** The token of the tenure. */
     private final long fencingToken;
 
     LockLostException(String name, long fencingToken, String reason) {
@@ -21,7 +18,7 @@ public final class LockLostException extends IllegalMonitorStateException {
         this.fencingToken = fencingToken;
     }
 
-    /** Which lock. */
+    /** The key of the lock. */
     public String name() {
         return name;
     }

@@ -1,15 +1,15 @@
 package dev.lockward;
 
-/** The server refuses, in its own words: MAXWAITERS, OOM, NOPERM, WRONGTYPE... Nothing has changed. */
+/** The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed. */
 public final class LockRefusedException extends LockwardException {
     private static final long serialVersionUID = 1;
 
-    LockRefusedException(String words) {
-        super(words, null);
+    LockRefusedException(String message) {
+        super(message, null);
     }
 
-    /** The first word of what the server said, such as {@code WRONGTYPE}. */
+    /** The first word of the error, such as {@code WRONGTYPE}. */
     public String code() {
-        return Refusal.code(String.valueOf(getMessage()));
+        return ServerError.code(String.valueOf(getMessage()));
     }
 }

@@ -3,8 +3,8 @@ package dev.lockward;
 import org.jspecify.annotations.Nullable;
 
 /**
- * No server has answered for as long as the client's patience, or the wait limit, lasts. What had been asked for ends with
- * its lease at the latest.
+ * No server has answered for as long as the client's patience or the wait limit. What may have been granted ends with its lease
+ * at the latest.
  */
 public final class LockUnreachableException extends LockwardException {
     private static final long serialVersionUID = 1;

@@ -31,40 +31,41 @@ import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The locks of a server, of the primary that Sentinels know, or of a cluster, for all threads of a process: see {@link #getLock}.
+ * A client of one server, of the primary that Sentinels know, or of a cluster, for all threads of a process. See {@link #getLock}.
  *
- * <p>It has connections of its own: one for each server that all requests share, and one for each thread that waits in a
- * server's queue. One thread renews all that is held.
+ * <p>It opens one connection to each server that all requests share, and one for each thread that waits in a server's queue. One
+ * thread renews all locks.
  */
 public final class LockwardClient implements AutoCloseable {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
-    private static final int LISTENING_THREADS = 4;
-    private static final int MOST_LEFT = 10_000;
+    private static final int LISTENER_THREADS = 4;
+    private static final int MAX_ABANDONED = 10_000;
     private static final String CLOSED = "the client was closed";
 
     private final Settings settings;
     private final Servers servers;
-    private final Semaphore waiting;
+    private final Semaphore waitPermits;
     private final String id = UUID.randomUUID().toString();
     private final AtomicLong owners = new AtomicLong();
-    private final ThreadLocal<Mine> mine = ThreadLocal.withInitial(() -> new Mine(newOwner(), new HashMap<>()));
+    private final ThreadLocal<ThreadLocks> threadLocks =
+            ThreadLocal.withInitial(() -> new ThreadLocks(newOwner(), new HashMap<>()));
     private final Set<Tenure> tenures = Collections.newSetFromMap(new WeakHashMap<>());
     private final ScheduledThreadPoolExecutor watchdog;
-    private final ThreadPoolExecutor listening;
+    private final ThreadPoolExecutor listenerThreads;
 
-    /** What may have been granted to who had given up, until a server has heard that nobody wants it. */
-    private final Queue<Left> left = new LinkedBlockingQueue<>(MOST_LEFT);
+    /** Acquisitions that have failed and may be granted. They are withdrawn when a server answers. */
+    private final Queue<AbandonedAcquire> abandoned = new LinkedBlockingQueue<>(MAX_ABANDONED);
 
     private final AtomicBoolean isWithdrawing = new AtomicBoolean();
 
-    private record Left(Claim claim, long end) {}
+    private record AbandonedAcquire(OwnedKey ownedKey, long leaseEnd) {}
 
-    /** What a thread holds. */
-    private record Mine(String owner, Map<String, Tenure> tenures) {
+    /** The locks of a thread, by key. */
+    private record ThreadLocks(String owner, Map<String, Tenure> tenures) {
         private static final int MANY = 100;
 
-        /** Of many locks that were left to their leases, those that are over. Unlocking them says that they are not held. */
-        void forgetSome() {
+        /** Removes locks that were left to their leases, if there are many. To unlock them then says that they are not held. */
+        void removeExpired() {
             if (tenures.size() >= MANY) {
                 tenures.values().removeIf(tenure -> !tenure.isHeld() && !tenure.isRenewed());
             }
@@ -83,18 +84,18 @@ public final class LockwardClient implements AutoCloseable {
     private LockwardClient(Builder builder) {
         settings = new Settings(
                 builder.lease, builder.patience, builder.waitingConnections, builder.replicas, builder.onLost);
-        waiting = new Semaphore(settings.waitingConnections());
-        servers = new Servers(builder.uris, builder.resources, builder.options, settings.patience(), this::hurry);
+        waitPermits = new Semaphore(settings.waitingConnections());
+        servers = new Servers(builder.uris, builder.resources, builder.options, settings.patience(), this::renewAllNow);
         watchdog = new ScheduledThreadPoolExecutor(1, daemons("lockward-watchdog"));
         watchdog.setRemoveOnCancelPolicy(true);
-        listening = new ThreadPoolExecutor(
-                LISTENING_THREADS,
-                LISTENING_THREADS,
+        listenerThreads = new ThreadPoolExecutor(
+                LISTENER_THREADS,
+                LISTENER_THREADS,
                 10,
                 TimeUnit.SECONDS,
                 new LinkedBlockingQueue<>(),
                 daemons("lockward-lost"));
-        listening.allowCoreThreadTimeOut(true);
+        listenerThreads.allowCoreThreadTimeOut(true);
     }
 
     private static ThreadFactory daemons(String name) {
@@ -107,7 +108,7 @@ public final class LockwardClient implements AutoCloseable {
 
     /**
      * A client of one server, {@code redis://localhost}, or of the primary that Sentinels know, {@code
-     * redis-sentinel://one,two,three/0#name}. It connects when it is first needed.
+     * redis-sentinel://one,two,three/0#name}. It connects when it sends its first request.
      *
      * @param uri as {@link RedisURI} describes it
      */
@@ -116,7 +117,7 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * A client of one server, or of the primary that Sentinels know; with some nodes of it, of a cluster.
+     * A client of one server, of the primary that Sentinels know, or of a cluster.
      *
      * @param uri the server, or the Sentinels
      * @param others other nodes of the same cluster
@@ -125,7 +126,7 @@ public final class LockwardClient implements AutoCloseable {
         return new Builder(uri, others);
     }
 
-    /** How a client is to be. */
+    /** The settings of a client. */
     public static final class Builder {
         private final List<RedisURI> uris = new ArrayList<>();
         private @Nullable ClientResources resources;
@@ -141,21 +142,21 @@ public final class LockwardClient implements AutoCloseable {
             uris.addAll(List.of(others));
         }
 
-        /** Lettuce's threads and the like, to share them with other clients. They are not shut down by {@link #close}. */
+        /** Lettuce's threads and other resources, to share them with other clients. {@link #close} does not shut them down. */
         public Builder resources(ClientResources shared) {
             resources = shared;
             return this;
         }
 
-        /** Lettuce's options, for TLS and sockets. How it reconnects and when it times out is not taken from there. */
+        /** Lettuce's options, for TLS and sockets. Those for reconnecting and timeouts are ignored. */
         public Builder options(ClientOptions connections) {
             options = connections;
             return this;
         }
 
         /**
-         * The lease of what is renewed: how long a lock stays when this process dies. It is renewed each time a third of it
-         * has passed. Without this, it is the server's default, 30 seconds if that was not set.
+         * The lease of locks that are renewed: how long a lock stays held after this process dies. It is renewed when a third
+         * of it is over. Without this setting, it is the server's default, 30 seconds unless set.
          *
          * @param renewed more than 0, rounded up to milliseconds
          */
@@ -165,52 +166,52 @@ public final class LockwardClient implements AutoCloseable {
         }
 
         /**
-         * How long to go on asking servers that do not answer, before {@link LockUnreachableException}: 5 seconds. A server
-         * that has not answered for half of it is connected to anew.
+         * How long a request is repeated while no server answers, before {@link LockUnreachableException}: 5 seconds unless set.
+         * If a server does not reply for half of it, the client opens a new connection.
          */
         public Builder patience(Duration limit) {
             if (limit.isZero() || limit.isNegative()) {
-                throw new IllegalArgumentException("a patience is more than 0: " + limit);
+                throw new IllegalArgumentException("the patience must be more than 0: " + limit);
             }
             patience = Clock.span(limit);
             return this;
         }
 
         /**
-         * How many threads may wait in servers' queues at a time, each on a connection of its own: 256. Threads beyond that
-         * have no place in a queue: they ask once a second, or somewhat more often, whether the lock is free.
+         * How many threads may wait in servers' queues at a time, each on its own connection: 256 unless set. More threads are
+         * not in a queue: they ask once a second or more often whether the lock is free.
          */
         public Builder waitingConnections(int limit) {
             if (limit < 1) {
-                throw new IllegalArgumentException("one at least: " + limit);
+                throw new IllegalArgumentException("at least one connection must be allowed to wait: " + limit);
             }
             waitingConnections = limit;
             return this;
         }
 
         /**
-         * Acquires locks only if so many replicas have heard of it within a time; else they are given back, and {@link
-         * LockUnreplicatedException} is thrown. A replica that has heard of a grant has it when it is promoted.
+         * Acquires locks only if so many replicas confirm the grant in time. Otherwise they are given back, and {@link
+         * LockUnreplicatedException} is thrown. A replica that has confirmed a grant has the lock when it is promoted.
          */
         public Builder replicas(int count, Duration within) {
             replicas = new Replicas(count, Clock.lease(within));
             return this;
         }
 
-        /** Called when any lock is lost that is held: as {@link LockwardLock#onLost}, for all of them. */
+        /** Called when any held lock is lost, as with {@link LockwardLock#onLost}. */
         public Builder onLost(Consumer<LockLostException> listener) {
             onLost = listener;
             return this;
         }
 
-        /** The client. It is to be closed when it is needed no more. */
+        /** Creates the client. Close it when it is not needed any more. */
         public LockwardClient build() {
             return new LockwardClient(this);
         }
     }
 
     /**
-     * A lock for threads, not yet acquired. Whatever objects are got by the same name from the same client are the same lock.
+     * A lock for threads, not yet acquired. Objects with the same name and client are the same lock.
      *
      * @param name the key on the server
      */
@@ -219,86 +220,87 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Acquires a lock for whoever has the object that is returned, rather than for a thread: nobody re-enters, not even
-     * the same thread.
+     * Acquires a lock that is held by the returned object, independent of threads. It is not re-entrant, not even for the same
+     * thread.
      *
      * @param name the key on the server
-     * @param wait how long to wait if need be; 0: not at all
-     * @param lease how long to hold it at most, more than 0; null: until it is released, renewing it
-     * @return nothing when it is busy for longer
-     * @throws InterruptedException when the thread is interrupted: as {@link LockwardLock#lockInterruptibly}
-     * @throws LockRefusedException when the server refuses
+     * @param wait the wait limit; 0 does not wait
+     * @param lease how long to hold the lock at most, more than 0; null: until it is released, with renewals
+     * @return empty when the lock is busy for longer
+     * @throws InterruptedException when the thread is interrupted. It has left the queue then, and holds nothing
+     * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers
      */
     public Optional<Tenure> tryAcquire(String name, Duration wait, @Nullable Duration lease)
             throws InterruptedException {
-        Claim claim = new Claim(Objects.requireNonNull(name), newOwner());
+        OwnedKey ownedKey = new OwnedKey(Objects.requireNonNull(name), newOwner());
         return Optional.ofNullable(
-                acquire(claim, Clock.span(wait), lease == null ? null : Clock.lease(lease), true, null));
+                acquire(ownedKey, Clock.span(wait), lease == null ? null : Clock.lease(lease), true, null));
     }
 
     /**
-     * Closes all connections, and renews nothing any more. What is held is not released: it is lost, as its holders are told,
-     * and ends with its lease. Who waits gets an IllegalStateException.
+     * Closes all connections, and stops the renewals. Held locks are not released: they are lost, their listeners are called, and
+     * they end with their leases. Threads that wait get an IllegalStateException.
      */
     @Override
     public void close() {
         servers.close();
         watchdog.shutdownNow();
-        held().forEach(tenure -> tenure.lose(CLOSED));
+        liveTenures().forEach(tenure -> tenure.lose(CLOSED));
     }
 
     private String newOwner() {
         return id + ":" + owners.incrementAndGet();
     }
 
-    // What a thread does with its locks.
+    // The locks of the current thread.
 
     @Nullable
-    Tenure mine(String name) {
-        return mine.get().tenures().get(name);
+    Tenure threadTenure(String name) {
+        return threadLocks.get().tenures().get(name);
     }
 
-    boolean enter(String name, long wait, @Nullable Long lease, boolean interruptible) throws InterruptedException {
+    /** Acquires or re-enters a lock for the current thread. */
+    boolean lock(String name, long wait, @Nullable Long lease, boolean interruptible) throws InterruptedException {
         if (interruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
-        Mine mine = this.mine.get();
-        Tenure lost = mine.tenures().get(name);
-        if (lost != null) {
+        ThreadLocks locks = threadLocks.get();
+        Tenure present = locks.tenures().get(name);
+        if (present != null) {
             try {
-                lost.enter(lease, interruptible);
+                present.reenter(lease, interruptible);
                 return true;
             } catch (LockLostException loss) {
-                // Who names a lease may leave the lock to that, and never unlock it.
-                if (lost.isRenewed()) {
+                // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
+                if (present.isRenewed()) {
                     throw loss;
                 }
             }
         }
-        Tenure tenure = acquire(new Claim(name, mine.owner()), wait, lease, interruptible, Thread.currentThread());
+        Tenure tenure = acquire(new OwnedKey(name, locks.owner()), wait, lease, interruptible, Thread.currentThread());
         if (tenure == null) {
             return false;
         }
-        tenure.former = lost;
-        if (lost != null) {
-            lost.former = null; // who never unlocks leaves no more than one behind
+        tenure.previous = present;
+        if (present != null) {
+            present.previous = null; // a thread that never unlocks leaves only one tenure behind
         }
-        mine.forgetSome();
-        mine.tenures().put(name, tenure);
+        locks.removeExpired();
+        locks.tenures().put(name, tenure);
         return true;
     }
 
-    void leave(String name) {
-        Tenure tenure = mine(name);
+    void unlock(String name) {
+        Tenure tenure = threadTenure(name);
         if (tenure == null) {
             throw notHeld(name);
         }
         try {
-            tenure.leave();
+            tenure.releaseHold();
         } finally {
             if (tenure.holds() == 0) {
-                mine.get().tenures().compute(name, (key, ended) -> tenure.former);
+                threadLocks.get().tenures().compute(name, (key, ended) -> tenure.previous);
             }
         }
     }
@@ -309,25 +311,26 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     private @Nullable Tenure acquire(
-            Claim claim, long wait, @Nullable Long lease, boolean interruptible, @Nullable Thread thread)
+            OwnedKey ownedKey, long wait, @Nullable Long named, boolean interruptible, @Nullable Thread thread)
             throws InterruptedException {
         servers.checkOpen();
-        Long asked = lease == null ? settings.lease() : lease;
-        Attempts attempts = attempts(claim.name(), interruptible);
+        Long lease = named == null ? settings.lease() : named;
+        Attempts attempts = attempts(ownedKey.name(), interruptible);
         Grant grant;
         try {
-            grant = new Acquisition(claim, asked, settings.replicas(), attempts)
-                    .within(wait, settings.patience(), waiting);
-        } catch (InterruptedException | RuntimeException given) {
-            if (!attempts.withdraw(claim.withdraw(0))) {
-                withdrawLater(claim, asked);
+            grant = new PendingAcquire(
+                            ownedKey, lease, settings.replicas(), attempts, waitPermits, wait, settings.patience())
+                    .run();
+        } catch (InterruptedException | RuntimeException failure) {
+            if (!attempts.withdraw(ownedKey.withdraw(0))) {
+                withdrawLater(ownedKey, lease);
             }
-            throw given;
+            throw failure;
         }
         if (grant == null) {
             return null;
         }
-        Tenure tenure = new Tenure(this, claim, grant, lease == null, thread, settings.onLost());
+        Tenure tenure = new Tenure(this, ownedKey, grant, named == null, thread, settings.onLost());
         synchronized (tenures) {
             tenures.add(tenure);
         }
@@ -338,97 +341,97 @@ public final class LockwardClient implements AutoCloseable {
         return tenure;
     }
 
-    /** It may have been granted without anybody knowing, and for long. */
-    private void withdrawLater(Claim claim, @Nullable Long lease) {
-        // What this thread acquires from now on is not taken for it.
-        Mine mine = this.mine.get();
-        if (claim.owner().equals(mine.owner())) {
-            this.mine.set(new Mine(newOwner(), mine.tenures()));
+    /** Withdraws an acquisition that may be granted, when a server answers. */
+    private void withdrawLater(OwnedKey ownedKey, @Nullable Long lease) {
+        // From now on this thread uses another owner, so that its later acquisitions are not withdrawn.
+        ThreadLocks locks = threadLocks.get();
+        if (ownedKey.owner().equals(locks.owner())) {
+            threadLocks.set(new ThreadLocks(newOwner(), locks.tenures()));
         }
-        long most = lease == null ? TimeUnit.HOURS.toMillis(1) : lease; // a guess, where only the server knows
-        if (left.offer(new Left(claim, Clock.end(Clock.now(), most)))) {
-            withdrawSoon();
-        }
-    }
-
-    private void withdrawSoon() {
-        if (!left.isEmpty() && isWithdrawing.compareAndSet(false, true)) {
-            later(this::withdrawNext, TimeUnit.SECONDS.toNanos(1));
+        long maxLease = lease == null ? TimeUnit.HOURS.toMillis(1) : lease; // the server's default is unknown
+        if (abandoned.offer(new AbandonedAcquire(ownedKey, Clock.leaseEnd(Clock.now(), maxLease)))) {
+            scheduleWithdrawal();
         }
     }
 
-    /** One at a time, as the servers may be away for long. */
+    private void scheduleWithdrawal() {
+        if (!abandoned.isEmpty() && isWithdrawing.compareAndSet(false, true)) {
+            schedule(this::withdrawNext, TimeUnit.SECONDS.toNanos(1));
+        }
+    }
+
+    /** Withdraws one acquisition after the other: the servers may be down for long. */
     private void withdrawNext() {
-        Left next = left.poll();
+        AbandonedAcquire next = abandoned.poll();
         if (next == null) {
             isWithdrawing.set(false);
-            withdrawSoon();
+            scheduleWithdrawal();
             return;
         }
-        String name = next.claim().name();
-        send(name, next.claim().withdraw(0))
+        String name = next.ownedKey().name();
+        send(name, next.ownedKey().withdraw(0))
                 .orTimeout(responseLimit(), TimeUnit.NANOSECONDS)
                 .whenComplete((reply, silence) -> {
                     if (silence != null) {
-                        abandon(name);
+                        disconnect(name);
                     }
-                    if (!Attempts.passes(reply)) {
+                    if (Attempts.isAnswer(reply)) {
                         withdrawNext();
                         return;
                     }
-                    if (Clock.left(next.end()) > 0) {
-                        left.offer(next);
+                    if (Clock.left(next.leaseEnd()) > 0) {
+                        abandoned.offer(next);
                     }
                     isWithdrawing.set(false);
-                    withdrawSoon();
+                    scheduleWithdrawal();
                 });
     }
 
     boolean isLocked(String name) {
         try {
             Object reply = attempts(name, false).ask(Request.of("LOCK.INFO", name));
-            if (reply instanceof Refusal refusal) {
-                throw new LockRefusedException(refusal.words());
-            }
+            ServerError.throwIfError(reply);
             return !((List<?>) reply).isEmpty();
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
     }
 
-    // What tenures ask for.
+    // For tenures.
 
     Attempts attempts(String name, boolean interruptible) {
         return new Attempts(servers, name, settings.patience(), interruptible);
     }
 
-    /** Sends it once: null where the reply is lost. */
+    /** Sends a request once. The future completes with null if no reply arrives. */
     CompletableFuture<@Nullable Object> send(String name, Request request) {
         return servers.send(name, request);
     }
 
-    void abandon(String name) {
-        servers.leave(servers.home(name));
+    /** Opens new connections to the node that has the lock, for the next requests. */
+    void disconnect(String name) {
+        servers.disconnect(servers.nodeFor(name));
     }
 
     long responseLimit() {
         return servers.responseLimit();
     }
 
+    /** Calls {@code onTimer} after a delay, unless the program has dropped the tenure. */
     @Nullable
     Future<?> timer(Tenure tenure, long delay) {
-        WeakReference<Tenure> dropped = new WeakReference<>(tenure);
-        return later(
+        WeakReference<Tenure> reference = new WeakReference<>(tenure);
+        return schedule(
                 () -> {
-                    Tenure kept = dropped.get();
-                    if (kept != null) {
-                        kept.tick();
+                    Tenure live = reference.get();
+                    if (live != null) {
+                        live.onTimer();
                     }
                 },
                 delay);
     }
 
-    private @Nullable Future<?> later(Runnable task, long delay) {
+    private @Nullable Future<?> schedule(Runnable task, long delay) {
         try {
             return watchdog.schedule(task, delay, TimeUnit.NANOSECONDS);
         } catch (RejectedExecutionException closed) {
@@ -436,11 +439,11 @@ public final class LockwardClient implements AutoCloseable {
         }
     }
 
-    private void hurry() {
-        held().forEach(Tenure::hurry);
+    private void renewAllNow() {
+        liveTenures().forEach(Tenure::renewNow);
     }
 
-    private List<Tenure> held() {
+    private List<Tenure> liveTenures() {
         synchronized (tenures) {
             return List.copyOf(tenures);
         }
@@ -452,13 +455,13 @@ public final class LockwardClient implements AutoCloseable {
         }
     }
 
-    /** Tells of a loss, on a thread where that may take its time. */
-    void tell(Consumer<LockLostException> listener, LockLostException loss) {
-        listening.execute(() -> {
+    /** Calls a listener in a thread that it may block. */
+    void notifyLost(Consumer<LockLostException> listener, LockLostException loss) {
+        listenerThreads.execute(() -> {
             try {
                 listener.accept(loss);
             } catch (RuntimeException error) {
-                LOGGER.log(System.Logger.Level.WARNING, "a listener has failed", error);
+                LOGGER.log(System.Logger.Level.WARNING, "a listener for lost locks has failed", error);
             }
         });
     }

@@ -8,22 +8,22 @@ import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lock on a server with Lockward, with the interface and the manners of {@link
- * java.util.concurrent.locks.ReentrantLock}: whoever waits is served first come, first served, across all processes.
+ * A lock on a server with Lockward that behaves like {@link java.util.concurrent.locks.ReentrantLock}: waiters are served first come,
+ * first served, across all processes.
  *
- * <p>A thread holds it, and may acquire it again; it is free when it has been unlocked as often. Which thread holds it is kept
- * in the {@link LockwardClient}, by the lock's name: objects of the same name and client are the same lock, and an
- * object that the program drops changes nothing.
+ * <p>A thread holds the lock, and may acquire it again. The lock is free when it has been unlocked as often. The {@link
+ * LockwardClient} knows by the lock's name which thread holds it: objects with the same name and client are the same lock. A
+ * lock stays held when the program drops its object.
  *
- * <p>Unless a lease is named, the lock is held until {@link #unlock}: its lease is renewed for as long as the thread that
- * holds it lives. If the process or the thread dies, the lock is free when the lease is over. When it could not be
- * renewed, or somebody has deleted or broken the lock, it is <em>lost</em>: {@link #onLost} tells at once, {@link
- * #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link LockLostException}, once for each hold. Until the
- * thread has unlocked it as often as it had locked it, {@link #lock} and its like throw that, too: the work around it
- * is not protected any more. (But a lock with a named lease may be left to that: when it is lost, it is acquired anew.)
+ * <p>Unless a lease is named, the lock is held until {@link #unlock}: its lease is renewed for as long as the thread lives. If
+ * the process or the thread dies, the lock is free when the lease ends. When the lock could not be renewed, or its key was
+ * deleted or broken, it is <em>lost</em>: {@link #onLost} listeners are called, {@link #isHeldByCurrentThread} is false, and
+ * {@link #unlock} throws a {@link LockLostException}, once for each hold. Until the thread has unlocked it as often as it had
+ * locked it, {@link #lock} and the other methods that acquire throw that exception, too, because the work around them is not
+ * protected any more. (A lock with a named lease may be left to that lease: when it is lost, it is acquired again.)
  *
- * <p>What asks a server throws a {@link LockRefusedException} when that refuses, and a {@link LockUnreachableException} when
- * none answers.
+ * <p>Methods that send a request throw a {@link LockRefusedException} when the server replies with an error, and a {@link
+ * LockUnreachableException} when no server answers.
  */
 public final class LockwardLock implements Lock {
     private final LockwardClient client;
@@ -40,10 +40,11 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock, and waits for it without limit. An interrupt does not end the waiting; the thread finds it afterwards.
+     * Acquires the lock, and waits for it without limit. An interrupt does not end the wait; the thread's interrupt status is set
+     * afterwards.
      *
-     * @throws LockUnreachableException when no server has answered within the client's patience. Once it waits in a
-     *     server's queue, it waits on through outages of any length
+     * @throws LockUnreachableException when no server has answered within the client's patience. A thread that is in a server's
+     *     queue already keeps waiting through outages of any length
      */
     @Override
     public void lock() {
@@ -51,10 +52,10 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock for no longer than {@code lease}: it is not renewed. (But a hold without a lease that is added
-     * to it has it renewed from then on.)
+     * Acquires the lock for at most {@code lease}: it is not renewed. (If the thread adds a hold without a lease, the lock is
+     * renewed from then on.)
      *
-     * @param lease more than 0; or -1, as if none was named. It is rounded up to milliseconds
+     * @param lease more than 0, rounded up to milliseconds; or -1 for no named lease
      * @throws LockUnreachableException as {@link #lock()}
      */
     public void lock(long lease, TimeUnit unit) {
@@ -62,17 +63,17 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. Then it has left the queue
-     * when this returns, and what was granted meanwhile is given back.
+     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. Then the thread has left the queue
+     * when this method returns, and a grant that arrived meanwhile is given back.
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        client.enter(name, Clock.FOREVER, null, true);
+        client.lock(name, Clock.FOREVER, null, true);
     }
 
-    /** As {@link #lockInterruptibly()}, for no longer than {@code lease}, as in {@link #lock(long, TimeUnit)}. */
+    /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
-        client.enter(name, Clock.FOREVER, millis(lease, unit), true);
+        client.lock(name, Clock.FOREVER, millis(lease, unit), true);
     }
 
     /** Acquires the lock if it is free. It is never free while others wait for it. */
@@ -81,89 +82,92 @@ public final class LockwardLock implements Lock {
         return uninterruptibly(0, null);
     }
 
-    /** Acquires the lock, and waits for so long if need be; if {@code wait} is not above 0, it does not wait. */
+    /** Acquires the lock, and waits for it for at most {@code wait}. It does not wait if that is 0 or less. */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return client.enter(name, Clock.span(wait, unit), null, true);
+        return client.lock(name, Clock.span(wait, unit), null, true);
     }
 
-    /** As {@link #tryLock(long, TimeUnit)}, for no longer than {@code lease}, as in {@link #lock(long, TimeUnit)}. */
+    /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return client.enter(name, Clock.span(wait, unit), millis(lease, unit), true);
+        return client.lock(name, Clock.span(wait, unit), millis(lease, unit), true);
     }
 
     /**
      * Gives one hold back.
      *
-     * @throws LockLostException when the lock had been lost. The hold is given back nevertheless
+     * @throws LockLostException when the lock was lost before. The hold is given back nevertheless
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
-     * @throws LockUnreachableException when no server has answered within the client's patience. The hold is given back
-     *     here, and the lock ends with its lease
+     * @throws LockUnreachableException when no server has answered within the client's patience. The thread does not have the
+     *     hold any more, and the lock ends with its lease
      */
     @Override
     public void unlock() {
-        client.leave(name);
+        client.unlock(name);
     }
 
-    /** Not offered: nobody could be told across processes as a condition has to be. */
+    /** Not supported. */
     @Override
     public Condition newCondition() {
-        throw new UnsupportedOperationException("a lock of Lockward has no conditions");
+        throw new UnsupportedOperationException("a LockwardLock has no conditions");
     }
 
-    /** Whether the current thread holds the lock for certain: its lease runs by the clock of this process, and no server has denied it. Asks no server. */
+    /**
+     * Whether the current thread holds the lock: its lease runs by the clock of this process, and no server has denied it. Sends no
+     * request.
+     */
     public boolean isHeldByCurrentThread() {
-        Tenure tenure = client.mine(name);
+        Tenure tenure = client.threadTenure(name);
         return tenure != null && tenure.isHeld();
     }
 
-    /** How many holds the current thread has: 0 when it does not hold the lock, or has lost it. Asks no server. */
+    /** How many holds the current thread has: 0 when it does not hold the lock, or has lost it. Sends no request. */
     public int getHoldCount() {
-        Tenure tenure = client.mine(name);
+        Tenure tenure = client.threadTenure(name);
         return tenure != null && tenure.isHeld() ? tenure.holds() : 0;
     }
 
-    /** Whether anybody holds the lock, as the server says. */
+    /** Whether any owner holds the lock at the server. */
     public boolean isLocked() {
         return client.isLocked(name);
     }
 
     /**
-     * The token of this tenure: larger than that of any earlier holder of this lock. Send it along with every write, and let
-     * what is written to refuse a smaller one than it has seen. A tenure has the same token from its first hold to its last.
+     * The fencing token: larger than that of every earlier tenure of this lock. Send it along with every write, so that what is
+     * written to can refuse a smaller token than the largest one seen. All holds of a tenure have the same token.
      *
      * @throws LockLostException when the lock has been lost
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public long fencingToken() {
-        Tenure tenure = held();
+        Tenure tenure = tenure();
         tenure.checkHeld();
         return tenure.fencingToken();
     }
 
     /**
-     * Gives the lock a lease from now, shorter or longer than it was. Where it is renewed, it is renewed with this one.
+     * Sets a new lease from now, shorter or longer than before. If the lock is renewed, it is the lease of later renewals, too.
      *
      * @param lease more than 0, rounded up to milliseconds
      * @throws LockLostException when the lock has been lost
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public void renew(Duration lease) {
-        held().renew(lease);
+        tenure().renew(lease);
     }
 
     /**
-     * Has {@code listener} called when the lock is lost that the current thread holds: once, or never. It is called by a
-     * thread of the client's; at once, if it is lost already. {@code onLost(loss -> thread.interrupt())} is one use.
+     * Calls {@code listener} once if the lock of the current thread is lost; at once, if it is lost already. The listener is called
+     * in a thread of the client. Example: {@code onLost(loss -> thread.interrupt())}.
      *
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public void onLost(Consumer<LockLostException> listener) {
-        held().onLost(listener);
+        tenure().onLost(listener);
     }
 
-    private Tenure held() {
-        Tenure tenure = client.mine(name);
+    private Tenure tenure() {
+        Tenure tenure = client.threadTenure(name);
         if (tenure == null) {
             throw LockwardClient.notHeld(name);
         }
@@ -177,7 +181,7 @@ public final class LockwardLock implements Lock {
 
     private boolean uninterruptibly(long wait, @Nullable Long lease) {
         try {
-            return client.enter(name, wait, lease, false);
+            return client.lock(name, wait, lease, false);
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
@@ -188,7 +192,7 @@ public final class LockwardLock implements Lock {
             return null;
         }
         if (lease <= 0) {
-            throw new IllegalArgumentException("a lease is more than 0, or -1: " + lease);
+            throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);
         }
         long millis = unit.toMillis(lease);
         return unit.convert(millis, TimeUnit.MILLISECONDS) < lease && millis < Long.MAX_VALUE ? millis + 1 : millis;

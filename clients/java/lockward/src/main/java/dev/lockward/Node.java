@@ -16,17 +16,17 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A server, for as long as the connection to it that all short requests share does not break. A connection that waits can
- * do nothing else, so who waits has one of its own.
+ * A server and its connections: a shared one for requests that do not wait, and dedicated ones for those that do. A new object is
+ * made when the shared connection breaks.
  */
 final class Node {
     final RedisURI uri;
 
-    /** Connections on which somebody has waited, for who waits next. */
-    final Queue<StatefulRedisConnection<String, String>> spare = new ConcurrentLinkedQueue<>();
+    /** Idle dedicated connections. */
+    final Queue<StatefulRedisConnection<String, String>> idle = new ConcurrentLinkedQueue<>();
 
-    /** Done when the last of those who wait has sent its request. */
-    final AtomicReference<CompletableFuture<Void>> last =
+    /** Completes when the last thread that began to wait has sent its request. */
+    final AtomicReference<CompletableFuture<Void>> lastSend =
             new AtomicReference<>(CompletableFuture.completedFuture(null));
 
     private @Nullable CompletableFuture<RedisURI> address;
@@ -36,7 +36,7 @@ final class Node {
         this.uri = uri;
     }
 
-    /** Where it is, which Sentinels may have to be asked. */
+    /** The address, which may have to be looked up at Sentinels. */
     synchronized CompletableFuture<RedisURI> address(Supplier<CompletableFuture<RedisURI>> lookUp) {
         if (address == null) {
             address = lookUp.get();
@@ -56,10 +56,10 @@ final class Node {
         if (shared != null) {
             shared.thenAccept(StatefulRedisConnection::closeAsync);
         }
-        spare.forEach(StatefulRedisConnection::closeAsync);
+        idle.forEach(StatefulRedisConnection::closeAsync);
     }
 
-    /** Sends the requests, one right after the other, for their replies: each a list, empty for null, or a {@link Refusal}. */
+    /** Sends requests in one pipeline. Each reply is a list, which is empty for null, or a {@link ServerError}. */
     static CompletableFuture<List<Object>> send(
             StatefulRedisConnection<String, String> connection, List<Request> requests) {
         List<AsyncCommand<String, String, List<Object>>> commands =
@@ -75,9 +75,17 @@ final class Node {
         return replies;
     }
 
+    /** As {@link #send}, to a node that is importing the slot: with ASKING before the first request. */
+    static CompletableFuture<List<Object>> sendAsking(
+            StatefulRedisConnection<String, String> connection, List<Request> requests) {
+        List<Request> all = new ArrayList<>(List.of(Request.ASKING));
+        all.addAll(requests);
+        return send(connection, all).thenApply(replies -> replies.subList(1, replies.size()));
+    }
+
     private static Object reply(@Nullable List<Object> value, @Nullable Throwable error) {
-        if (error instanceof RedisCommandExecutionException said) {
-            return new Refusal(String.valueOf(said.getMessage()));
+        if (error instanceof RedisCommandExecutionException refusal) {
+            return new ServerError(String.valueOf(refusal.getMessage()));
         }
         if (error != null) {
             throw new CompletionException(error);

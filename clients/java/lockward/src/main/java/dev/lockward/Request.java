@@ -9,7 +9,7 @@ import io.lettuce.core.protocol.ProtocolKeyword;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 
-/** A command, as it may be sent any number of times. */
+/** A command. It may be sent any number of times. */
 record Request(String name, List<?> arguments) {
     static final Request PING = of("PING");
     static final Request ASKING = of("ASKING");

@@ -33,29 +33,31 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Which server has a lock, and the connections to it.
+ * Which node has a lock, and the connections to it.
  *
- * <p>All of Lettuce's that would repeat or time out requests by itself is turned off: here it is known what a repetition
- * means, and how long a request may take. Nothing here blocks.
+ * <p>Lettuce's own repetitions and timeouts are turned off: {@link Attempts} has to know when a request is repeated, and how long
+ * it may take. No method here blocks, but {@code close} and {@code pause}.
  */
 final class Servers implements AutoCloseable {
-    /** How many connections stand by at each node for those who wait next. */
-    private static final int SPARE = 16;
+    /** How many idle dedicated connections to each node are kept. */
+    private static final int MAX_IDLE = 16;
 
-    /** A connection is given so much time at least, however short the patience is. */
-    static final long LEAST = TimeUnit.SECONDS.toNanos(2);
+    /** How long opening a connection may take at least, however short the patience is. */
+    static final long MIN_CONNECT_LIMIT = TimeUnit.SECONDS.toNanos(2);
 
     private final RedisClient redis;
     private final List<RedisURI> seeds;
-    private final Runnable onBreak;
+    private final Runnable onConnectionLost;
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
-    /** By slot, as MOVED has told. Empty where there is no cluster. */
-    private final Map<Integer, RedisURI> homes = new ConcurrentHashMap<>();
+    /** The nodes that MOVED has named. Empty without a cluster. */
+    private final Map<Integer, RedisURI> nodesBySlot = new ConcurrentHashMap<>();
 
     private final long patience;
     private final CompletableFuture<Void> closing = new CompletableFuture<>();
 
-    private final AtomicInteger turn = new AtomicInteger();
+    /** How often a node was disconnected. */
+    private final AtomicInteger disconnects = new AtomicInteger();
+
     private volatile boolean closed;
 
     Servers(
@@ -63,15 +65,15 @@ final class Servers implements AutoCloseable {
             @Nullable ClientResources resources,
             ClientOptions options,
             long patience,
-            Runnable onBreak) {
+            Runnable onConnectionLost) {
         this.seeds = seeds;
         this.patience = patience;
-        this.onBreak = onBreak;
+        this.onConnectionLost = onConnectionLost;
         redis = resources == null ? RedisClient.create() : RedisClient.create(resources);
-        redis.setOptions(ours(options));
+        redis.setOptions(ownOptions(options));
     }
 
-    private static ClientOptions ours(ClientOptions theirs) {
+    private static ClientOptions ownOptions(ClientOptions theirs) {
         SocketOptions socket = theirs.getSocketOptions();
         if (!socket.isKeepAlive()) {
             socket = socket.mutate()
@@ -92,46 +94,41 @@ final class Servers implements AutoCloseable {
                 .build();
     }
 
-    /** The node that has the lock, as far as is known. */
-    Node home(String name) {
-        RedisURI known = homes.isEmpty() ? null : homes.get(SlotHash.getSlot(name));
-        return nodes.computeIfAbsent(known == null ? any() : known, Node::new);
+    /** The node that has the lock, as far as the client knows. */
+    Node nodeFor(String name) {
+        RedisURI known = nodesBySlot.isEmpty() ? null : nodesBySlot.get(SlotHash.getSlot(name));
+        return nodes.computeIfAbsent(known == null ? anyNode() : known, Node::new);
     }
 
-    /** Any node of a cluster knows. They are asked in turn, as some may be down. */
-    private RedisURI any() {
+    /** Any node of a cluster can redirect a request. After each failure another one is used. */
+    private RedisURI anyNode() {
         List<RedisURI> all = new ArrayList<>(seeds);
-        all.addAll(homes.values());
-        return all.get(Math.floorMod(turn.get(), all.size()));
+        all.addAll(nodesBySlot.values());
+        return all.get(Math.floorMod(disconnects.get(), all.size()));
     }
 
-    /** Sends what takes no time, on the connection that all share. */
+    /** Sends requests that do not wait, on the shared connection. Follows ASK. */
     CompletableFuture<List<Object>> ask(Node node, List<Request> requests) {
         return shared(node)
                 .thenCompose(connection -> Node.send(connection, requests))
-                .thenCompose(replies -> {
-                    if (replies.get(0) instanceof Refusal refusal
-                            && refusal.code().equals("ASK")) {
-                        Node other = asked(node, refusal);
-                        List<Request> asking = new ArrayList<>(List.of(Request.ASKING));
-                        asking.addAll(requests);
-                        return shared(other)
-                                .thenCompose(connection -> Node.send(connection, asking))
-                                .thenApply(all -> all.subList(1, all.size()));
-                    }
-                    return CompletableFuture.completedFuture(replies);
-                });
+                .thenCompose(replies -> replies.get(0) instanceof ServerError error
+                                && error.code().equals("ASK")
+                        ? shared(redirected(node, error))
+                                .thenCompose(connection -> Node.sendAsking(connection, requests))
+                        : CompletableFuture.completedFuture(replies));
     }
 
-    /** Sends it once, with its reply, or null where none comes. */
+    /** Sends a request once. The future completes with its reply, or null if none arrives. */
     CompletableFuture<@Nullable Object> send(String name, Request request) {
-        Node node = home(name);
-        return ask(node, List.of(request)).handle((replies, error) -> {
+        Node node = nodeFor(name);
+        return ask(node, List.of(request)).handle((replies, failure) -> {
             Object reply = replies == null ? null : replies.get(0);
-            if (reply instanceof Refusal refusal && refusal.code().equals("MOVED")) {
-                moved(node, name, refusal);
-            } else if (reply instanceof Refusal refusal && refusal.code().equals("READONLY")) {
-                leave(node);
+            if (reply instanceof ServerError error) {
+                switch (error.code()) {
+                    case "MOVED" -> moved(node, name, error);
+                    case "READONLY" -> disconnect(node);
+                    default -> {}
+                }
             }
             return reply;
         });
@@ -140,47 +137,47 @@ final class Servers implements AutoCloseable {
     private CompletableFuture<StatefulRedisConnection<String, String>> shared(Node node) {
         return node.shared(() -> connect(node).whenComplete((connection, error) -> {
             if (error != null) {
-                leave(node);
+                disconnect(node);
                 return;
             }
             connection.addListener(new RedisConnectionStateListener() {
                 @Override
-                public void onRedisDisconnected(RedisChannelHandler<?, ?> broken) {
-                    broken(node);
+                public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
+                    connectionLost(node);
                 }
             });
             if (!connection.isOpen()) {
-                broken(node);
+                connectionLost(node);
             }
         }));
     }
 
-    /** A connection for one who waits. */
-    CompletableFuture<StatefulRedisConnection<String, String>> line(Node node) {
+    /** An idle connection for a request that waits, or a new one. */
+    CompletableFuture<StatefulRedisConnection<String, String>> dedicatedConnection(Node node) {
         for (; ; ) {
-            StatefulRedisConnection<String, String> spare = node.spare.poll();
-            if (spare == null) {
+            StatefulRedisConnection<String, String> idle = node.idle.poll();
+            if (idle == null) {
                 return connect(node);
             }
-            if (spare.isOpen()) {
-                return CompletableFuture.completedFuture(spare);
+            if (idle.isOpen()) {
+                return CompletableFuture.completedFuture(idle);
             }
-            spare.closeAsync();
+            idle.closeAsync();
         }
     }
 
-    /** Keeps a connection for who waits next. Nothing may be under way on it. */
-    void giveBack(Node node, StatefulRedisConnection<String, String> line) {
-        if (closed || nodes.get(node.uri) != node || node.spare.size() >= SPARE) {
-            line.closeAsync();
+    /** Keeps a dedicated connection for the next request that waits. No request may be under way on it. */
+    void keepIdle(Node node, StatefulRedisConnection<String, String> connection) {
+        if (closed || nodes.get(node.uri) != node || node.idle.size() >= MAX_IDLE) {
+            connection.closeAsync();
         } else {
-            node.spare.add(line);
+            node.idle.add(connection);
         }
     }
 
     private CompletableFuture<StatefulRedisConnection<String, String>> connect(Node node) {
         if (closed) {
-            return CompletableFuture.failedFuture(closed());
+            return CompletableFuture.failedFuture(closedException());
         }
         return address(node)
                 .thenCompose(address -> redis.connectAsync(StringCodec.UTF8, address))
@@ -188,27 +185,27 @@ final class Servers implements AutoCloseable {
                     if (closed && error == null) {
                         connection.closeAsync();
                     } else if (isGone(error)) {
-                        leave(node);
+                        disconnect(node);
                     }
                 });
     }
 
-    /** A node stays where it is: when Sentinels send elsewhere, that is another one. */
+    /** The address of a node. It does not change: when Sentinels name another address, a new node is made. */
     private CompletableFuture<RedisURI> address(Node node) {
         return node.address(() -> lookUp(node.uri).whenComplete((address, error) -> {
             if (error != null) {
-                leave(node);
+                disconnect(node);
             }
         }));
     }
 
     private CompletableFuture<RedisURI> lookUp(RedisURI uri) {
-        // Without its Sentinels.
-        RedisURI.Builder address = RedisURI.builder(uri).withTimeout(Duration.ofNanos(unhurriedLimit()));
+        // The copy has no Sentinels.
+        RedisURI.Builder address = RedisURI.builder(uri).withTimeout(Duration.ofNanos(connectLimit()));
         if (uri.getSentinels().isEmpty()) {
             return CompletableFuture.completedFuture(address.build());
         }
-        // The first one that answers is believed, as others may stand still.
+        // The first Sentinel that answers is believed: others may be stopped.
         CompletableFuture<InetSocketAddress> first = new CompletableFuture<>();
         List<CompletableFuture<Boolean>> answers = uri.getSentinels().stream()
                 .map(sentinel -> primary(sentinel, uri.getSentinelMasterId()).thenApply(first::complete))
@@ -234,73 +231,75 @@ final class Servers implements AutoCloseable {
                 .whenComplete((primary, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
-    /** The lock is elsewhere, as the server says. */
-    void moved(Node node, String name, Refusal refusal) {
-        homes.put(SlotHash.getSlot(name), address(node, refusal));
+    /** Notes where MOVED leads. */
+    void moved(Node node, String name, ServerError error) {
+        nodesBySlot.put(SlotHash.getSlot(name), address(node, error));
     }
 
-    /** Where MOVED and ASK send. A node that does not know its own name means the one that it was reached by. */
-    private static RedisURI address(Node asked, Refusal refusal) {
-        String to = refusal.words().substring(refusal.words().lastIndexOf(' ') + 1);
-        int colon = to.lastIndexOf(':');
-        String host = to.substring(0, colon);
+    /** The address in MOVED or ASK. A node that does not know its own host leaves it out. */
+    private static RedisURI address(Node asked, ServerError error) {
+        String address = error.message().substring(error.message().lastIndexOf(' ') + 1);
+        int colon = address.lastIndexOf(':');
+        String host = address.substring(0, colon);
         return RedisURI.builder(asked.uri)
                 .withHost(host.isEmpty() || host.equals("?") ? asked.uri.getHost() : host)
-                .withPort(Integer.parseInt(to.substring(colon + 1)))
+                .withPort(Integer.parseInt(address.substring(colon + 1)))
                 .build();
     }
 
-    /** Asks anew where things are, on new connections. */
-    void leave(Node node) {
+    /** Closes the connections to a node. New ones are opened for the next requests, perhaps to another node. */
+    void disconnect(Node node) {
         if (nodes.remove(node.uri, node)) {
-            homes.values().removeIf(node.uri::equals);
-            turn.incrementAndGet();
+            nodesBySlot.values().removeIf(node.uri::equals);
+            disconnects.incrementAndGet();
             node.close();
         }
     }
 
-    private void broken(Node node) {
+    private void connectionLost(Node node) {
         if (!closed) {
-            leave(node);
-            onBreak.run();
+            disconnect(node);
+            onConnectionLost.run();
         }
     }
 
-    Node asked(Node node, Refusal refusal) {
-        return nodes.computeIfAbsent(address(node, refusal), Node::new);
+    /** The node that MOVED or ASK names. */
+    Node redirected(Node node, ServerError error) {
+        return nodes.computeIfAbsent(address(node, error), Node::new);
     }
 
     /**
-     * Whether nothing speaks against a server at which somebody waits: that it is silent, or gone, or another one has the lock
-     * now. It does not if there is no second connection to be had to ask it: for want of room, say, or of its new password.
+     * Whether the server where a thread waits is still there, and still has the lock. It is gone if it does not reply, or refuses
+     * connections, or another server has the lock. That no second connection can be opened proves nothing: there may be too
+     * many clients, or a new password.
      *
-     * @param name null, if a node has sent here that is known to have the lock
+     * @param name null if a node that is known to have the lock has redirected the request with ASK
      */
-    CompletableFuture<Boolean> serves(Node node, @Nullable String name) {
-        RedisURI known = name == null ? null : homes.get(SlotHash.getSlot(name));
+    CompletableFuture<Boolean> probe(Node node, @Nullable String name) {
+        RedisURI known = name == null ? null : nodesBySlot.get(SlotHash.getSlot(name));
         if (known != null && !known.equals(node.uri)) {
             return CompletableFuture.completedFuture(false);
         }
-        Node now = nodes.computeIfAbsent(node.uri, Node::new);
-        CompletableFuture<RedisURI> there = address(now);
-        return there.thenCombine(address(node), RedisURI::equals)
-                .thenCompose(isSame -> isSame ? answers(now) : CompletableFuture.completedFuture(false))
-                .exceptionally(error -> there.isCompletedExceptionally() || !isGone(error));
+        Node current = nodes.computeIfAbsent(node.uri, Node::new);
+        CompletableFuture<RedisURI> address = address(current);
+        return address.thenCombine(address(node), RedisURI::equals)
+                .thenCompose(isSame -> isSame ? answers(current) : CompletableFuture.completedFuture(false))
+                .exceptionally(error -> address.isCompletedExceptionally() || !isGone(error));
     }
 
     private CompletableFuture<Boolean> answers(Node node) {
         return shared(node).thenCompose(connection -> Node.send(connection, List.of(Request.PING))
-                .orTimeout(unhurriedLimit(), TimeUnit.NANOSECONDS)
+                .orTimeout(connectLimit(), TimeUnit.NANOSECONDS)
                 .handle((reply, error) -> {
                     boolean isSilent = error instanceof TimeoutException;
                     if (isSilent) {
-                        leave(node);
+                        disconnect(node);
                     }
                     return !isSilent;
                 }));
     }
 
-    /** Whether no connection could be made because nobody answers there. */
+    /** Whether no connection could be opened because no server answers at the address. */
     private static boolean isGone(@Nullable Throwable error) {
         for (Throwable each = error; each != null; each = each.getCause()) {
             if (each instanceof RedisCommandTimeoutException
@@ -311,17 +310,17 @@ final class Servers implements AutoCloseable {
         return false;
     }
 
-    /** How long it may take to connect; and to answer before a place in a queue is given up. */
-    private long unhurriedLimit() {
-        return Math.max(LEAST, responseLimit());
+    /** How long opening a connection may take; and the reply to a probe, before a position in a queue is given up. */
+    private long connectLimit() {
+        return Math.max(MIN_CONNECT_LIMIT, responseLimit());
     }
 
-    /** How long a server may take to answer what takes no time. */
+    /** How long a server has to reply to a request that does not wait. */
     long responseLimit() {
         return patience / 2;
     }
 
-    /** How often a server is asked whether it is still there, while somebody waits in its queue. */
+    /** How often a server is probed while a thread waits there. */
     long probeInterval() {
         return patience;
     }
@@ -329,9 +328,9 @@ final class Servers implements AutoCloseable {
     void pause(long span, boolean interruptible) throws InterruptedException {
         try {
             Clock.await(closing, span, interruptible);
-            throw closed();
+            throw closedException();
         } catch (TimeoutException over) {
-            // as it should be
+            // the pause is over
         } catch (ExecutionException never) {
             throw new AssertionError(never);
         }
@@ -343,15 +342,15 @@ final class Servers implements AutoCloseable {
 
     void checkOpen() {
         if (closed) {
-            throw closed();
+            throw closedException();
         }
     }
 
-    private static IllegalStateException closed() {
+    private static IllegalStateException closedException() {
         return new IllegalStateException("the client is closed");
     }
 
-    /** Whoever waits on a connection learns that it is closed. */
+    /** Closes all connections, which ends the waits on them. */
     @Override
     public void close() {
         closed = true;

@@ -9,27 +9,26 @@ import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lock that is held, from its grant to its end, by whoever has this object rather than by a thread: one thread may acquire
- * it and another release it. {@link LockwardClient#tryAcquire} gives it.
+ * A lock that is held, from its grant to its end. The object holds it, not a thread: one thread may acquire it and another
+ * release it. {@link LockwardClient#tryAcquire} returns it.
  *
- * <p>When the program drops the object without releasing it, it is renewed no more, and the lock is free when its lease
- * is over.
+ * <p>If the program drops the object without releasing it, it is renewed no more, and the lock is free when its lease ends.
  */
 public final class Tenure implements AutoCloseable {
     private static final String LEASE_OVER = "its lease is over";
 
     private final LockwardClient client;
-    private final Claim claim;
+    private final OwnedKey ownedKey;
     private final long token;
 
-    /** Who holds it, where that is a thread. It is renewed only while that lives. */
+    /** The thread that holds the lock, if any. The lock is renewed only while it lives. */
     private final @Nullable Thread thread;
 
-    /** What its thread had lost before, and not unlocked. */
+    /** A tenure of the same lock that its thread has lost and not unlocked. */
     @Nullable
-    Tenure former;
+    Tenure previous;
 
-    // All of these are guarded by this object. Nothing waits while it holds that.
+    // The following is guarded by this object's monitor. No thread waits while it has that.
     private final List<Consumer<LockLostException>> listeners = new ArrayList<>();
     private int holds = 1;
     private long lease;
@@ -37,25 +36,25 @@ public final class Tenure implements AutoCloseable {
     private long deadline;
     private @Nullable String loss;
 
-    // How its renewals go.
+    // The renewals.
     private @Nullable Future<?> timer;
-    private boolean isUnderWay;
+    private boolean isRenewing;
     private boolean isReleased;
     private boolean isUrgent;
-    private long sent;
-    private int sends;
+    private long renewalSent;
+    private int leaseRequests;
     private int failures;
     private long retryAt = Clock.now();
 
     Tenure(
             LockwardClient client,
-            Claim claim,
+            OwnedKey ownedKey,
             Grant grant,
             boolean isRenewed,
             @Nullable Thread thread,
             @Nullable Consumer<LockLostException> onLost) {
         this.client = client;
-        this.claim = claim;
+        this.ownedKey = ownedKey;
         this.token = grant.token();
         this.lease = grant.lease();
         this.deadline = grant.deadline();
@@ -68,30 +67,27 @@ public final class Tenure implements AutoCloseable {
 
     /** The key of the lock on the server. */
     public String name() {
-        return claim.name();
+        return ownedKey.name();
     }
 
-    /** Who holds the lock, as LOCK.INFO tells. */
+    /** The owner that holds the lock, as LOCK.INFO shows it. */
     public String owner() {
-        return claim.owner();
+        return ownedKey.owner();
     }
 
-    /** Larger than the token of any earlier holder of this lock: see {@link LockwardLock#fencingToken}. */
+    /** The fencing token: larger than that of every earlier tenure of this lock. See {@link LockwardLock#fencingToken}. */
     public long fencingToken() {
         return token;
     }
 
-    /**
-     * Whether the lock is held for certain: its lease runs by the clock of this process, and no server has denied it. Asks no
-     * server.
-     */
+    /** Whether the lock is held: its lease runs by the clock of this process, and no server has denied it. Sends no request. */
     public synchronized boolean isHeld() {
         return holds > 0 && loss == null && Clock.left(deadline) > 0;
     }
 
     /**
-     * Has {@code listener} called when the lock is lost before it is released: once, or never. It is called by a thread of the
-     * client's; at once, if it is lost already.
+     * Calls {@code listener} once if the lock is lost before it is released; at once, if it is lost already. The listener is called
+     * in a thread of the client.
      */
     public void onLost(Consumer<LockLostException> listener) {
         String known;
@@ -102,12 +98,12 @@ public final class Tenure implements AutoCloseable {
             }
         }
         if (known != null) {
-            client.tell(listener, lost(known));
+            client.notifyLost(listener, lostException(known));
         }
     }
 
     /**
-     * Gives the lock a lease from now, shorter or longer than it was. Where it is renewed, it is renewed with this one.
+     * Sets a new lease from now, shorter or longer than before. If the lock is renewed, it is the lease of later renewals, too.
      *
      * @param lease more than 0, rounded up to milliseconds
      * @throws LockLostException when the lock has been lost
@@ -117,25 +113,25 @@ public final class Tenure implements AutoCloseable {
     public void renew(Duration lease) {
         long millis = Clock.lease(lease);
         checkHeld();
-        int turn;
-        long former;
+        int leaseRequest;
+        long previousLease;
         synchronized (this) {
-            former = this.lease;
+            previousLease = this.lease;
             this.lease = millis;
-            turn = sends(millis);
+            leaseRequest = noteLeaseRequest(millis);
         }
         Attempts attempts = client.attempts(name(), false);
         try {
-            show(attempts, millis);
+            sendLease(attempts, millis);
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         } catch (LockRefusedException refused) {
             synchronized (this) {
-                this.lease = former;
+                this.lease = previousLease;
             }
             throw refused;
         }
-        lasts(turn, attempts.sent, millis);
+        noteLease(leaseRequest, attempts.sent, millis);
         schedule();
         checkHeld();
     }
@@ -143,35 +139,35 @@ public final class Tenure implements AutoCloseable {
     /**
      * Gives the lock back.
      *
-     * @throws LockLostException when the lock had been lost
+     * @throws LockLostException when the lock was lost before
      * @throws IllegalMonitorStateException when it has been released already
-     * @throws LockUnreachableException when no server has answered within the client's patience. It ends with its lease
+     * @throws LockUnreachableException when no server has answered within the client's patience. The lock ends with its lease
      */
     public void release() {
-        if (!leave()) {
+        if (!releaseHold()) {
             throw LockwardClient.notHeld(name());
         }
     }
 
     /**
-     * Gives the lock back for a time that is to come: nobody has it until then, and the first waiter from then on. It is
-     * held here no more, and its end is no loss.
+     * Gives the lock back after a delay: until then no owner gets it, and then the first waiter does. This object does not hold it
+     * any more, and its end is no loss.
      *
-     * @param rest how long nobody is to have it, more than 0, rounded up to milliseconds
-     * @throws LockLostException when the lock had been lost
+     * @param delay more than 0, rounded up to milliseconds
+     * @throws LockLostException when the lock was lost before
      * @throws IllegalMonitorStateException when it has been released already
-     * @throws LockUnreachableException when no server has answered within the client's patience. It ends with its lease
+     * @throws LockUnreachableException when no server has answered within the client's patience. The lock ends with its lease
      */
-    public void releaseAfter(Duration rest) {
-        if (!leave(Clock.lease(rest))) {
+    public void releaseAfter(Duration delay) {
+        if (!releaseHold(Clock.lease(delay))) {
             throw LockwardClient.notHeld(name());
         }
     }
 
-    /** As {@link #release}, unless it has been released already. */
+    /** As {@link #release}, if the lock has not been released. */
     @Override
     public void close() {
-        leave();
+        releaseHold();
     }
 
     synchronized boolean isRenewed() {
@@ -190,87 +186,94 @@ public final class Tenure implements AutoCloseable {
             }
             known = loss;
         }
-        if (known == null && remaining() <= 0) {
+        if (known == null && leaseLeft() <= 0) {
             known = lose(LEASE_OVER);
         }
         if (known != null) {
-            throw lost(known);
+            throw lostException(known);
         }
     }
 
-    /** One hold more. */
-    void enter(@Nullable Long named, boolean interruptible) throws InterruptedException {
+    /**
+     * Adds a hold.
+     *
+     * @param named the lease in milliseconds that the caller has chosen, or null
+     */
+    void reenter(@Nullable Long named, boolean interruptible) throws InterruptedException {
         checkHeld();
         int before;
-        int turn;
+        int leaseRequest;
         long millis;
         synchronized (this) {
             before = holds;
-            turn = sends;
+            leaseRequest = leaseRequests;
             millis = named == null || isRenewed ? lease : named;
         }
         Attempts attempts = client.attempts(name(), interruptible);
         try {
             millis = acquire(attempts, before + 1, millis, named == null || isRenewed());
-        } catch (InterruptedException | LockUnreachableException | IllegalStateException given) {
-            attempts.withdraw(claim.withdraw(before));
-            throw given;
+        } catch (InterruptedException | LockUnreachableException | IllegalStateException failure) {
+            attempts.withdraw(ownedKey.withdraw(before));
+            throw failure;
         }
         synchronized (this) {
             holds = before + 1;
             isRenewed |= named == null;
-            long end = Clock.end(attempts.sent, millis);
-            // It does not shorten a lease. But a renewal that was sent meanwhile may have.
-            if (end - deadline > 0 && turn == sends) {
+            long end = Clock.leaseEnd(attempts.sent, millis);
+            // A re-entry does not shorten a lease. But a renewal that was sent meanwhile may have done so.
+            if (end - deadline > 0 && leaseRequest == leaseRequests) {
                 deadline = end;
             }
         }
         schedule();
     }
 
-    /** For which lease: a shorter one than asked, where nobody has named that and the server refuses it. */
-    private long acquire(Attempts attempts, int wanted, long asked, boolean isOurs) throws InterruptedException {
+    /** Returns the lease: shorter than asked, if the server refuses that as too long and {@code mayHalve}. */
+    private long acquire(Attempts attempts, int wanted, long asked, boolean mayHalve) throws InterruptedException {
         long millis = asked;
-        for (boolean isShown = false; ; isShown = true) {
-            Object reply = attempts.ask(claim.acquire(wanted, millis, Claim.NO_WAIT, null))
-                    .get(0);
-            while (isOurs && isTooLong(reply, millis)) {
-                millis = half(millis);
-                reply = attempts.ask(claim.acquire(wanted, millis, Claim.NO_WAIT, null))
-                        .get(0);
+        for (boolean isRestored = false; ; isRestored = true) {
+            Object reply = sendAcquire(attempts, wanted, millis);
+            while (mayHalve && isLeaseTooLong(reply, millis)) {
+                millis = halveLease(millis);
+                reply = sendAcquire(attempts, wanted, millis);
             }
             if (reply instanceof List<?> grant && grant.contains(token)) {
                 return millis;
             }
-            if (reply instanceof Refusal refusal && (isShown || !refusal.denies())) {
-                throw new LockRefusedException(refusal.words());
+            if (reply instanceof ServerError error && (isRestored || !error.deniesTenure())) {
+                throw new LockRefusedException(error.message());
             }
-            if (isShown) {
-                throw lost(lose("another owner holds it"));
+            if (isRestored) {
+                throw lostException(lose("another owner holds it"));
             }
-            // The server may have forgotten the tenure, and then takes it back.
             restore(attempts);
         }
     }
 
+    private Object sendAcquire(Attempts attempts, int holds, long millis) throws InterruptedException {
+        return attempts.ask(ownedKey.acquire(holds, millis, OwnedKey.NO_WAIT, null))
+                .get(0);
+    }
+
     /**
-     * One hold less, also when that can not be told to a server.
+     * Gives back one hold. This object has one hold less, even if no server answers.
      *
      * @return false if there was none
      */
-    boolean leave() {
-        return leave(null);
+    boolean releaseHold() {
+        return releaseHold(null);
     }
 
-    private boolean leave(@Nullable Long rest) {
+    /** {@code delay}, in milliseconds, is as for {@link #releaseAfter}. */
+    private boolean releaseHold(@Nullable Long delay) {
         int left;
-        boolean isLost = remaining() <= 0;
+        boolean isLost = leaseLeft() <= 0;
         synchronized (this) {
             if (holds == 0) {
                 return false;
             }
             isLost |= loss != null;
-            // Before it is sent: a renewal that is denied from now on finds no loss.
+            // Before the request is sent: a renewal that is denied from now on finds no loss.
             left = --holds;
             if (left == 0 && timer != null) {
                 timer.cancel(false);
@@ -281,210 +284,210 @@ public final class Tenure implements AutoCloseable {
         }
         if (isLost) {
             if (left == 0) {
-                client.send(name(), claim.end(token)); // in case the server thinks otherwise
+                client.send(name(), ownedKey.end(token)); // the lease may still run at the server
             }
-            throw lost(lose(LEASE_OVER));
+            throw lostException(lose(LEASE_OVER));
         }
         try {
             Attempts attempts = client.attempts(name(), false);
-            if (rest == null) {
-                release(attempts, left);
+            if (delay == null) {
+                sendRelease(attempts, left);
             } else {
-                show(attempts, rest);
+                sendLease(attempts, delay);
             }
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         } finally {
             synchronized (this) {
-                isReleased = left == 0 && rest == null;
+                isReleased = left == 0 && delay == null;
             }
         }
         return true;
     }
 
-    private void release(Attempts attempts, int left) throws InterruptedException {
-        for (boolean isShown = false; ; isShown = true) {
-            Object reply = attempts.ask(left == 0 ? claim.end(token) : claim.release(left, token));
-            // A server that has forgotten some of the holds has less to give back. The last release ends them all.
-            if (!(reply instanceof Refusal refusal) || refusal.code().equals("HOLDS")) {
+    private void sendRelease(Attempts attempts, int left) throws InterruptedException {
+        for (boolean isRestored = false; ; isRestored = true) {
+            Object reply = attempts.ask(left == 0 ? ownedKey.end(token) : ownedKey.release(left, token));
+            // HOLDS: a server that has forgotten some holds counts fewer already. The last release ends all of them.
+            if (!(reply instanceof ServerError error) || error.code().equals("HOLDS")) {
                 return;
             }
-            if (!refusal.denies()) {
-                throw new LockRefusedException(refusal.words());
+            if (!error.deniesTenure()) {
+                throw new LockRefusedException(error.message());
             }
-            boolean isRunning = remaining() > 0;
-            if (left == 0 && attempts.repeated && !isShown && isRunning) {
-                return; // an earlier request was heard, and its reply lost
+            boolean isRunning = leaseLeft() > 0;
+            if (left == 0 && attempts.mayHaveRun && !isRestored && isRunning) {
+                return; // an earlier attempt was carried out, and its reply lost
             }
-            if (isShown || !isRunning) {
-                throw lost(lose(refusal.words()));
+            if (isRestored || !isRunning) {
+                throw lostException(lose(error.message()));
             }
             restore(attempts);
         }
     }
 
-    /** Shows the token to a server, which takes a tenure back that it has forgotten. */
+    /** Renews the tenure. A server that has forgotten it restores it in quarantine. */
     private void restore(Attempts attempts) throws InterruptedException {
-        long millis = leaseLeft();
+        long millis = nextLease();
         for (; ; ) {
-            int turn = sends(millis);
-            Object reply = attempts.ask(claim.renew(millis, token, Math.max(1, holds())));
-            if (!isTooLong(reply, millis)) {
-                check(reply);
-                lasts(turn, attempts.sent, millis);
+            int leaseRequest = noteLeaseRequest(millis);
+            Object reply = attempts.ask(ownedKey.renew(millis, token, Math.max(1, holds())));
+            if (!isLeaseTooLong(reply, millis)) {
+                checkAccepted(reply);
+                noteLease(leaseRequest, attempts.sent, millis);
                 return;
             }
-            millis = half(millis);
+            millis = halveLease(millis);
         }
     }
 
-    /** Gives it the lease that is named. */
-    private void show(Attempts attempts, long millis) throws InterruptedException {
-        check(attempts.ask(claim.renew(millis, token, Math.max(1, holds()))));
+    /** Sets exactly this lease. */
+    private void sendLease(Attempts attempts, long millis) throws InterruptedException {
+        checkAccepted(attempts.ask(ownedKey.renew(millis, token, Math.max(1, holds()))));
     }
 
-    private void check(Object reply) {
-        if (reply instanceof Refusal refusal) {
-            throw refusal.denies() ? lost(lose(refusal.words())) : new LockRefusedException(refusal.words());
+    private void checkAccepted(Object reply) {
+        if (reply instanceof ServerError error && error.deniesTenure()) {
+            throw lostException(lose(error.message()));
         }
+        ServerError.throwIfError(reply);
     }
 
-    /** Whether the server refuses the lease, as its longest may be shorter than it was: then a shorter one is asked for. */
-    private static boolean isTooLong(@Nullable Object reply, long millis) {
-        return millis > 1 && reply instanceof Refusal refusal && refusal.isOfLease();
+    private static boolean isLeaseTooLong(@Nullable Object reply, long millis) {
+        return millis > 1 && reply instanceof ServerError error && error.isLeaseTooLong();
     }
 
-    /** Half of a lease that was refused, which it is renewed with from now on. */
-    private synchronized long half(long refused) {
+    /** Returns half of a lease that was refused. It is the lease of later renewals, too. */
+    private synchronized long halveLease(long refused) {
         if (lease == refused) {
             lease = refused / 2;
         }
         return refused / 2;
     }
 
-    private LockLostException lost(String reason) {
+    private LockLostException lostException(String reason) {
         return new LockLostException(name(), token, reason);
     }
 
-    /** Ends it as far as this process is concerned: for which reason. The first one stays. */
+    /** Ends the tenure as lost. Returns the reason: the first one stays. */
     String lose(String reason) {
-        List<Consumer<LockLostException>> told;
+        List<Consumer<LockLostException>> notified;
         synchronized (this) {
             if (loss != null) {
                 return loss;
             }
             loss = reason;
-            told = List.copyOf(listeners);
+            notified = List.copyOf(listeners);
             if (timer != null) {
                 timer.cancel(false);
             }
         }
-        LockLostException lost = lost(reason);
-        told.forEach(listener -> client.tell(listener, lost));
+        LockLostException lost = lostException(reason);
+        notified.forEach(listener -> client.notifyLost(listener, lost));
         client.forget(this);
         return reason;
     }
 
-    /** The time that is left of its lease. */
-    private synchronized long remaining() {
+    /** In nanoseconds. */
+    private synchronized long leaseLeft() {
         return Clock.left(deadline);
     }
 
-    /** Where it is renewed, a whole lease; else what is left of it. In milliseconds. */
-    private synchronized long leaseLeft() {
+    /** The lease for the next request, in milliseconds: what is left, if the tenure is not renewed. */
+    private synchronized long nextLease() {
         return isRenewed ? lease : Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(deadline)));
     }
 
     /**
-     * Notes that a request is sent that gives it such a lease, which may be shorter than it was: which one it is. The last one
-     * that is sent is what counts.
+     * Notes that a lease is about to be requested: it may be shorter, and the server may set it though no reply arrives. Returns
+     * the number of the request: only the reply to the last one counts.
      */
-    private synchronized int sends(long millis) {
-        long end = Clock.end(Clock.now(), millis);
+    private synchronized int noteLeaseRequest(long millis) {
+        long end = Clock.leaseEnd(Clock.now(), millis);
         if (end - deadline < 0) {
             deadline = end;
         }
-        return ++sends;
+        return ++leaseRequests;
     }
 
-    /** Notes that the request was answered. */
-    private synchronized void lasts(int turn, long asked, long millis) {
-        if (turn == sends) {
-            deadline = Clock.end(asked, millis);
+    /** Notes that the server has set a lease. */
+    private synchronized void noteLease(int leaseRequest, long sent, long millis) {
+        if (leaseRequest == leaseRequests) {
+            deadline = Clock.leaseEnd(sent, millis);
         }
     }
 
-    /** Does what is due now: renews it, or finds that it is lost. */
-    void tick() {
+    /** Renews the tenure if that is due, or ends it if its lease is over. */
+    void onTimer() {
         boolean isSilent = false;
-        boolean isDue = false;
-        int turn = 0;
-        long millis = 0;
-        Request renewal = null;
-        long now = Clock.now();
+        Runnable renewal = null;
         synchronized (this) {
             if (holds == 0 || loss != null) {
                 return;
             }
+            long now = Clock.now();
             if (deadline - now > 0) {
-                isSilent = isUnderWay && now - sent >= silence();
-                isDue = isSilent || (!isUnderWay && due() - now <= 0);
-            }
-            if (isDue) {
-                isUnderWay = true;
-                isUrgent = false;
-                sent = now;
-                millis = leaseLeft();
-                turn = sends(millis);
-                renewal = claim.renew(millis, token, holds);
+                isSilent = isRenewing && now - renewalSent >= replyLimit();
+                if (isSilent || (!isRenewing && renewalDue() - now <= 0)) {
+                    renewal = beginRenewal(now);
+                }
             }
         }
-        if (remaining() <= 0) {
+        if (leaseLeft() <= 0) {
             lose(LEASE_OVER);
             return;
         }
         try {
             if (isSilent) {
-                client.abandon(name());
+                client.disconnect(name());
             }
             if (renewal != null) {
-                int sending = turn;
-                long asked = millis;
-                client.send(name(), renewal).whenComplete((reply, error) -> renewed(reply, sending, now, asked));
+                renewal.run();
             }
         } finally {
             schedule();
         }
     }
 
-    /** Runs where replies are read, which must not be held up. */
-    private void renewed(@Nullable Object reply, int turn, long asked, long millis) {
-        boolean isBack;
+    /** Notes that a renewal begins. Returns what sends it. */
+    private Runnable beginRenewal(long now) {
+        isRenewing = true;
+        isUrgent = false;
+        renewalSent = now;
+        long millis = nextLease();
+        int leaseRequest = noteLeaseRequest(millis);
+        Request request = ownedKey.renew(millis, token, holds);
+        return () -> client.send(name(), request)
+                .whenComplete((reply, failure) -> renewed(reply, leaseRequest, now, millis));
+    }
+
+    /** Handles the reply to a renewal, or null. Runs in the thread that reads replies, and must not block it. */
+    private void renewed(@Nullable Object reply, int leaseRequest, long sent, long millis) {
+        boolean isRestoredAfterRelease;
         String denial = null;
         synchronized (this) {
-            boolean isLatest = asked == sent;
+            boolean isLatest = sent == renewalSent;
             if (isLatest) {
-                isUnderWay = false;
+                isRenewing = false;
             }
-            isBack = isReleased && reply instanceof List<?>;
-            if (holds > 0 && reply instanceof Refusal refusal && refusal.denies()) {
-                denial = refusal.words();
+            isRestoredAfterRelease = isReleased && reply instanceof List<?>;
+            if (holds > 0 && reply instanceof ServerError error && error.deniesTenure()) {
+                denial = error.message();
             }
             if (reply instanceof List<?>) {
                 failures = 0;
                 retryAt = Clock.now();
-                lasts(turn, asked, millis);
-            } else if (isLatest && isRenewed && isTooLong(reply, millis)) {
-                half(millis);
+                noteLease(leaseRequest, sent, millis);
+            } else if (isLatest && isRenewed && isLeaseTooLong(reply, millis)) {
+                halveLease(millis);
                 isUrgent = true;
             } else if (isLatest && denial == null) {
                 retryAt = Clock.now() + Clock.backOff(failures++);
                 isUrgent = true;
             }
         }
-        if (isBack) {
-            // A server that had forgotten it may have taken it back after it was released.
-            client.send(name(), claim.end(token));
+        if (isRestoredAfterRelease) {
+            client.send(name(), ownedKey.end(token)); // a server in quarantine had forgotten the tenure
         } else if (denial != null) {
             lose(denial);
         } else {
@@ -492,27 +495,27 @@ public final class Tenure implements AutoCloseable {
         }
     }
 
-    /** The server may have started anew and forgotten: it hears of this as soon as it can. */
-    void hurry() {
+    /** Makes the renewal due now: a server that was restarted may have forgotten the tenure. */
+    void renewNow() {
         synchronized (this) {
             isUrgent = true;
         }
         schedule();
     }
 
-    /** Has it looked after when there is something to do next. */
+    /** Sets the timer. */
     synchronized void schedule() {
         if (timer != null) {
             timer.cancel(false);
         }
         if (holds > 0 && loss == null) {
-            long next = isUnderWay ? sent + silence() : due();
+            long next = isRenewing ? renewalSent + replyLimit() : renewalDue();
             timer = client.timer(this, Clock.left(next - deadline < 0 ? next : deadline));
         }
     }
 
-    /** When it is to be renewed; when its lease is over, if it is not. */
-    private long due() {
+    /** When the tenure is to be renewed; the end of its lease, if it is not. */
+    private long renewalDue() {
         if (thread != null && !thread.isAlive()) {
             return deadline;
         }
@@ -526,8 +529,8 @@ public final class Tenure implements AutoCloseable {
         return retryAt - third > 0 ? retryAt : third;
     }
 
-    /** After so long without a reply, another connection is tried. */
-    private long silence() {
+    /** After how many nanoseconds without a reply a renewal is sent again on another connection. */
+    private long replyLimit() {
         return Math.max(
                 TimeUnit.MILLISECONDS.toNanos(500),
                 Math.min(client.responseLimit(), TimeUnit.MILLISECONDS.toNanos(lease) / 6));

@@ -47,7 +47,7 @@ class ClusterTest {
         return Server.builder(NODES.get(0).uri(), NODES.get(1).uri());
     }
 
-    /** The name of a lock that a node has. */
+    /** A name whose slot is on a node. */
     private static String on(int node, String prefix) {
         for (int i = 0; ; i++) {
             int slot = SlotHash.getSlot(prefix + i);
@@ -58,7 +58,7 @@ class ClusterTest {
     }
 
     @Test
-    void locksAreWhereTheirSlotsAre() throws Exception {
+    void locksAreOnTheNodesOfTheirSlots() throws Exception {
         try (LockwardClient client = client().lease(Duration.ofSeconds(2)).build()) {
             for (int i = 0; i < 3; i++) {
                 Server node = NODES.get(i);
@@ -72,14 +72,7 @@ class ClusterTest {
                     lock.unlock();
                 });
                 eventually(() -> node.waiters(name) == 1);
-                AtomicInteger renewals = new AtomicInteger();
-                long[] last = {0};
-                eventually(() -> {
-                    long left = node.info(name).orElseThrow().leaseLeft();
-                    renewals.addAndGet(left > last[0] ? 1 : 0);
-                    last[0] = left;
-                    return renewals.get() > 3;
-                });
+                node.awaitRenewals(3, name);
                 lock.unlock();
                 lock.unlock();
                 assertTrue(waiter.join());
@@ -88,7 +81,7 @@ class ClusterTest {
     }
 
     @Test
-    void whoWaitsKeepsItsPlaceWhenAnotherConnectionBreaks() throws Exception {
+    void aWaiterKeepsItsPositionWhenAnotherConnectionBreaks() throws Exception {
         Server node = NODES.get(2);
         String name = on(2, "c");
         try (LockwardClient client = client().patience(Duration.ofMillis(500)).build()) {
@@ -108,9 +101,9 @@ class ClusterTest {
         }
     }
 
-    /** Nobody tells the client: it finds out by ASK and MOVED, while it waits, renews, enters and releases. */
+    /** The client finds out by ASK and MOVED, while it waits, renews, re-enters and releases. */
     @Test
-    void aSlotThatMovesTakesItsLockAlong() throws Exception {
+    void aLockMovesWithItsSlot() throws Exception {
         String name = on(0, "b");
         Server source = NODES.get(0);
         Server target = NODES.get(1);
@@ -141,14 +134,7 @@ class ClusterTest {
             }
             eventually(() -> target.waiters(name) == 1);
             assertEquals(2, target.holds(name));
-            AtomicInteger renewals = new AtomicInteger();
-            long[] last = {0};
-            eventually(() -> {
-                long left = target.info(name).orElseThrow().leaseLeft();
-                renewals.addAndGet(left > last[0] ? 1 : 0);
-                last[0] = left;
-                return renewals.get() > 3;
-            });
+            target.awaitRenewals(3, name);
             assertTrue(lock.isHeldByCurrentThread() && !waiter.isDone());
             lock.unlock();
             lock.unlock();

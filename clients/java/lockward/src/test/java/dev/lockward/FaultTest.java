@@ -18,30 +18,30 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Locks that are taken away, servers that die and forget, connections that break. */
+/** Locks that are taken away, servers that are killed, stopped or restarted, connections that break. */
 class FaultTest {
     private final Server shared = Server.shared();
     private final String name = "fault:" + UUID.randomUUID();
 
     @ParameterizedTest
     @ValueSource(strings = {"DEL", "SET", "LOCK.RELEASE"})
-    void aLockTakenAwayIsTold(String theft) throws Exception {
+    void aLockThatIsTakenAwayIsLost(String theft) throws Exception {
         List<LockLostException> all = new ArrayList<>();
-        CountDownLatch told = new CountDownLatch(2);
+        CountDownLatch lost = new CountDownLatch(2);
         try (LockwardClient client = shared.builder()
                 .lease(Duration.ofMillis(1500))
                 .onLost(loss -> {
                     all.add(loss);
-                    told.countDown();
+                    lost.countDown();
                 })
                 .build()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
             lock.lock();
             long token = lock.fencingToken();
-            lock.onLost(loss -> told.countDown());
+            lock.onLost(loss -> lost.countDown());
             take(theft);
-            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertTrue(lost.await(20, TimeUnit.SECONDS));
             assertEquals(1, all.size());
             assertEquals(name, all.get(0).name());
             assertEquals(token, all.get(0).fencingToken());
@@ -52,7 +52,7 @@ class FaultTest {
             CountDownLatch late = new CountDownLatch(1);
             lock.onLost(loss -> late.countDown());
             assertTrue(late.await(20, TimeUnit.SECONDS));
-            // Once for each hold, so that nothing else is thrown from the one finally block and then the next.
+            // Once for each hold, so that each finally block throws the same exception.
             assertThrows(LockLostException.class, lock::unlock);
             assertThrows(LockLostException.class, lock::unlock);
             assertFalse(assertThrows(IllegalMonitorStateException.class, lock::unlock) instanceof LockLostException);
@@ -74,29 +74,29 @@ class FaultTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"DEL", "SET", "LOCK.RELEASE"})
-    void whoeverUnlocksOrReentersIsTold(String theft) {
+    void unlockAndReentryThrowAfterTheLoss(String theft) {
         try (LockwardClient client = shared.client()) {
             LockwardLock lock = client.getLock(name);
-            AtomicInteger told = new AtomicInteger();
+            AtomicInteger losses = new AtomicInteger();
             for (Runnable action : List.<Runnable>of(lock::unlock, lock::lock, lock::tryLock)) {
                 shared.call("DEL", name);
                 lock.lock();
-                lock.onLost(loss -> told.incrementAndGet());
+                lock.onLost(loss -> losses.incrementAndGet());
                 take(theft);
                 assertThrows(LockLostException.class, action::run);
                 assertEquals(0, lock.getHoldCount());
                 try {
                     lock.unlock();
                 } catch (IllegalMonitorStateException known) {
-                    // of the loss, or that it is not held
+                    // already lost, or not held
                 }
             }
-            eventually(() -> told.get() == 3);
+            eventually(() -> losses.get() == 3);
         }
     }
 
     @Test
-    void anInnerReleaseOfALostLockTellsTheOuterOneToo() {
+    void everyUnlockOfALostLockThrows() {
         try (LockwardClient client = shared.client()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
@@ -109,7 +109,7 @@ class FaultTest {
     }
 
     @Test
-    void anotherOwnerIsNoReentry() throws Exception {
+    void aReentryFailsWhenAnotherOwnerHasTheLock() throws Exception {
         try (LockwardClient client = shared.client();
                 LockwardClient thief = shared.client()) {
             LockwardLock lock = client.getLock(name);
@@ -124,9 +124,9 @@ class FaultTest {
     }
 
     @Test
-    void aListenerThatFailsOrHangsStopsNothing() throws Exception {
+    void aFailingOrBlockedListenerDoesNotStopRenewals() throws Exception {
         CountDownLatch hang = new CountDownLatch(1);
-        AtomicInteger told = new AtomicInteger();
+        AtomicInteger losses = new AtomicInteger();
         try (LockwardClient client =
                 shared.builder().lease(Duration.ofSeconds(2)).build()) {
             LockwardLock kept = client.getLock(name + ":kept");
@@ -134,28 +134,21 @@ class FaultTest {
             LockwardLock lost = client.getLock(name);
             lost.lock();
             lost.onLost(loss -> {
-                told.incrementAndGet();
+                losses.incrementAndGet();
                 throw new IllegalStateException("not today");
             });
             lost.onLost(loss -> {
-                told.incrementAndGet();
+                losses.incrementAndGet();
                 try {
                     hang.await();
                 } catch (InterruptedException end) {
                     Thread.currentThread().interrupt();
                 }
             });
-            lost.onLost(loss -> told.incrementAndGet());
+            lost.onLost(loss -> losses.incrementAndGet());
             shared.call("DEL", name);
-            eventually(() -> told.get() == 3);
-            long[] last = {0};
-            AtomicInteger renewals = new AtomicInteger();
-            eventually(() -> {
-                long left = shared.info(name + ":kept").orElseThrow().leaseLeft();
-                renewals.addAndGet(left > last[0] ? 1 : 0);
-                last[0] = left;
-                return renewals.get() > 3;
-            });
+            eventually(() -> losses.get() == 3);
+            shared.awaitRenewals(3, name + ":kept");
             kept.unlock();
             assertThrows(LockLostException.class, lost::unlock);
         } finally {
@@ -164,7 +157,7 @@ class FaultTest {
     }
 
     @Test
-    void aWaiterWhoseConnectionBreaksWaitsOn() throws Exception {
+    void aWaiterWhoseConnectionBreaksWaitsAgain() throws Exception {
         try (LockwardClient client = shared.client()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
@@ -190,7 +183,7 @@ class FaultTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"maxclients", "requirepass"})
-    void whoWaitsNeedsNoSecondConnection(String wanting) throws Exception {
+    void aWaiterNeedsNoSecondConnection(String setting) throws Exception {
         try (Server server = new Server();
                 LockwardClient client = server.builder()
                         .patience(Duration.ofMillis(500))
@@ -201,21 +194,21 @@ class FaultTest {
                     () -> client.tryAcquire(name, Duration.ofHours(1), null).orElseThrow());
             eventually(() -> server.waiters(name) == 1);
             List<Long> queue = server.queue(name);
-            boolean isFull = wanting.equals("maxclients");
-            server.call("CONFIG", "SET", wanting, isFull ? "2" : "secret");
+            boolean isFull = setting.equals("maxclients");
+            server.call("CONFIG", "SET", setting, isFull ? "2" : "secret");
             server.killIdle();
             eventually(() -> server.count(isFull ? "rejected_connections" : "errorstat_NOAUTH") >= 3);
             assertEquals(queue, server.queue(name));
             server.call("LOCK.RELEASE", name, "other");
-            // What is waited for so long is confirmed, too, before it is relied on.
+            // After the long wait the grant is confirmed, on the same connection.
             Tenure tenure = waiter.join();
-            server.call("CONFIG", "SET", wanting, isFull ? "10000" : "");
+            server.call("CONFIG", "SET", setting, isFull ? "10000" : "");
             tenure.release();
         }
     }
 
     @Test
-    void aWaitLimitHoldsThoughConnectionsBreak() throws Exception {
+    void theWaitLimitHoldsWhenConnectionsBreak() throws Exception {
         try (LockwardClient client = shared.client()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
@@ -231,7 +224,7 @@ class FaultTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void aServerKilledAndStartedAnewKeepsTheTenure(boolean isPersistent) throws Exception {
+    void aTenureSurvivesARestartOfTheServer(boolean isPersistent) throws Exception {
         List<String> arguments = isPersistent
                 ? List.of("--appendonly", "yes", "--appendfsync", "always", "--save", "")
                 : List.of("--save", "", "--appendonly", "no");
@@ -256,13 +249,13 @@ class FaultTest {
                 server.arguments.addAll(List.of("--lock.quarantine", "30000"));
             }
             server.restart();
-            // A third of the lease is not over yet.
+            // This is before a third of the lease is over.
             eventually(Duration.ofSeconds(5), () -> server.holds(name) == 2 && server.holds(name + ":fixed") == 1);
             eventually(() -> server.waiters(name) == 1);
             assertEquals(token, server.info(name).orElseThrow().token());
             assertTrue(lock.isHeldByCurrentThread() && fixed.isHeld());
             assertEquals(token, lock.fencingToken());
-            assertFalse(Threads.elsewhere(() -> lock.tryLock()));
+            assertFalse(Threads.inOtherThread(() -> lock.tryLock()));
             fixed.release();
             lock.unlock();
             lock.unlock();
@@ -270,7 +263,7 @@ class FaultTest {
             if (isPersistent) {
                 assertTrue(waiter.join());
             } else {
-                waiter.interrupt(); // nobody is granted anything new for so long
+                waiter.interrupt(); // in quarantine no new lock is granted
                 assertThrows(InterruptedException.class, waiter::join);
             }
         }
@@ -278,7 +271,7 @@ class FaultTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"lock.max-lease", "lock.quarantine"})
-    void aLeaseThatTheServerTakesNoLongerIsHalved(String setting) throws Exception {
+    void aLeaseThatBecomesTooLongIsHalved(String setting) throws Exception {
         try (Server server = new Server();
                 LockwardClient client =
                         server.builder().lease(Duration.ofSeconds(4)).build()) {
@@ -300,7 +293,7 @@ class FaultTest {
     }
 
     @Test
-    void aReentryAsksForNoLongerLeaseThanTheServerTakes() throws Exception {
+    void aReentryHalvesALeaseThatIsTooLong() throws Exception {
         try (Server server = new Server();
                 LockwardClient client = server.client()) {
             LockwardLock lock = client.getLock(name);
@@ -319,7 +312,7 @@ class FaultTest {
     }
 
     @Test
-    void aTenureIsRestoredForAsLongAsTheServerTakes() throws Exception {
+    void aTenureIsRestoredWithAShorterLease() throws Exception {
         try (Server server = new Server();
                 LockwardClient client =
                         server.builder().lease(Duration.ofSeconds(25)).build()) {
@@ -335,7 +328,7 @@ class FaultTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"LOCK.RELEASE", "LOCK.ACQUIRE"})
-    void aDenialIsBelievedOnlyAfterTheTokenWasShown(String command) throws Exception {
+    void aDeniedTenureIsRestoredFirst(String command) throws Exception {
         AtomicInteger losses = new AtomicInteger();
         AtomicInteger asked = new AtomicInteger();
         try (Server server = new Server();
@@ -350,7 +343,7 @@ class FaultTest {
             Tenure fixed = client.tryAcquire(name + ":fixed", Duration.ZERO, Duration.ofMinutes(10))
                     .orElseThrow();
             long token = lock.fencingToken();
-            // The watchdog does not get through before the server has denied what this thread asks.
+            // Renewals are lost until the server has denied this thread's request.
             proxy.losesRequest = request -> {
                 asked.addAndGet(request.contains(command) ? 1 : 0);
                 return asked.get() == 0 && request.contains("LOCK.RENEW");
@@ -375,35 +368,35 @@ class FaultTest {
     }
 
     @Test
-    void aServerThatForgetsLosesTheLockAndSaysSo() throws Exception {
-        CountDownLatch told = new CountDownLatch(1);
+    void aLockIsLostWhenTheServerHasForgottenIt() throws Exception {
+        CountDownLatch lost = new CountDownLatch(1);
         try (Server server = new Server();
                 LockwardClient client = server.client()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
-            lock.onLost(loss -> told.countDown());
+            lock.onLost(loss -> lost.countDown());
             server.restart();
-            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertTrue(lost.await(20, TimeUnit.SECONDS));
             assertThrows(LockLostException.class, lock::unlock);
         }
     }
 
     @Test
-    void aServerThatStandsStillLosesTheLockWithItsLease() throws Exception {
-        CountDownLatch told = new CountDownLatch(2);
+    void aLockAtAStoppedServerIsLostWhenItsLeaseEnds() throws Exception {
+        CountDownLatch lost = new CountDownLatch(2);
         try (Server server = new Server();
                 LockwardClient client =
                         server.builder().lease(Duration.ofMillis(800)).build()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
-            lock.onLost(loss -> told.countDown());
+            lock.onLost(loss -> lost.countDown());
             Tenure other =
                     client.tryAcquire(name + ":other", Duration.ZERO, null).orElseThrow();
-            other.onLost(loss -> told.countDown());
+            other.onLost(loss -> lost.countDown());
             server.stop();
-            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertTrue(lost.await(20, TimeUnit.SECONDS));
             assertFalse(lock.isHeldByCurrentThread() || other.isHeld());
-            server.goOn();
+            server.resume();
             assertThrows(LockLostException.class, lock::unlock);
             assertThrows(LockLostException.class, other::release);
             assertTrue(lock.tryLock(20, TimeUnit.SECONDS));
@@ -412,7 +405,7 @@ class FaultTest {
     }
 
     @Test
-    void aWaitLimitHoldsThoughTheServerStandsStill() throws Exception {
+    void theWaitLimitHoldsAtAStoppedServer() throws Exception {
         try (Server server = new Server();
                 LockwardClient client =
                         server.builder().patience(Duration.ofSeconds(2)).build()) {
@@ -428,14 +421,14 @@ class FaultTest {
             assertThrows(LockUnreachableException.class, timed::join);
             assertThrows(LockUnreachableException.class, () -> client.getLock(name + ":other")
                     .lock());
-            server.goOn();
+            server.resume();
             lock.unlock();
             assertTrue(endless.join());
         }
     }
 
     @Test
-    void aServerThatIsLeftKeepsNoConnections() throws Exception {
+    void noConnectionsStayToADisconnectedServer() throws Exception {
         try (Server server = new Server();
                 LockwardClient client =
                         server.builder().patience(Duration.ofSeconds(1)).build()) {
@@ -453,7 +446,7 @@ class FaultTest {
             for (Running<Boolean> waiter : waiters) {
                 waiter.join();
             }
-            eventually(() -> server.connections() == 6); // of this test, the shared one, and those that stand by
+            eventually(() -> server.connections() == 6); // of this test, the shared one, and the idle ones
             server.call("REPLICAOF", "127.0.0.1", Server.freePort());
             assertThrows(LockUnreachableException.class, lock::lock);
             eventually(() -> server.connections() <= 2);
@@ -461,7 +454,7 @@ class FaultTest {
     }
 
     @Test
-    void aReleaseThatReachesNoServerSaysSo() throws Exception {
+    void anUnlockThatReachesNoServerThrows() throws Exception {
         Server server = new Server();
         try (LockwardClient client =
                 server.builder().patience(Duration.ofMillis(500)).build()) {

@@ -29,7 +29,7 @@ class InterruptTest {
     }
 
     @Test
-    void whoeverIsInterruptedWhileWaitingLeavesTheQueueAtOnce() throws Exception {
+    void anInterruptedWaiterLeavesTheQueueAtOnce() throws Exception {
         lock.lock();
         for (Threads.Action wait : new Threads.Action[] {
             lock::lockInterruptibly,
@@ -49,7 +49,7 @@ class InterruptTest {
     }
 
     @Test
-    void lockWaitsOnAndKeepsTheInterrupt() throws Exception {
+    void lockKeepsWaitingAndTheInterruptStatusIsSet() throws Exception {
         lock.lock();
         Running<Boolean> waiter = Threads.start(() -> {
             lock.lock();
@@ -58,16 +58,16 @@ class InterruptTest {
             return interrupted && Thread.currentThread().isInterrupted();
         });
         eventually(() -> SERVER.waiters(name) == 1);
-        Object place = SERVER.queue(name);
+        Object queue = SERVER.queue(name);
         waiter.interrupt();
         Threads.run(() -> CLIENT.getLock(name + ":other").lock()).join();
-        assertEquals(place, SERVER.queue(name));
+        assertEquals(queue, SERVER.queue(name));
         lock.unlock();
         assertTrue(waiter.join());
     }
 
     @Test
-    void whatDoesNotWaitHeedsNoInterrupt() throws Exception {
+    void uninterruptibleMethodsIgnoreAnInterrupt() throws Exception {
         assertTrue(Threads.start(() -> {
                     Thread.currentThread().interrupt();
                     lock.lock();
@@ -80,7 +80,7 @@ class InterruptTest {
     }
 
     @Test
-    void whoeverIsInterruptedAlreadyGetsNothing() throws Exception {
+    void anInterruptedThreadAcquiresNothing() throws Exception {
         for (Threads.Action acquire : new Threads.Action[] {
             lock::lockInterruptibly, () -> lock.tryLock(0, TimeUnit.SECONDS), () -> lock.tryLock(0, 1, TimeUnit.SECONDS)
         }) {
@@ -98,12 +98,12 @@ class InterruptTest {
     }
 
     @Test
-    void anInterruptAtTheGrantLeavesNothingBehind() throws Exception {
+    void anInterruptAtTheGrantLeavesNoLockBehind() throws Exception {
         int interrupted = 0;
-        // Until both have come first: how often the interrupt does depends on the machine.
+        // Until the interrupt has come first and the grant has come first: how often each does depends on the machine.
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
-        for (int turn = 0; turn < 100 || interrupted == 0 || interrupted == turn; turn++) {
-            assertTrue(System.nanoTime() < until, interrupted + " of " + turn);
+        for (int round = 0; round < 100 || interrupted == 0 || interrupted == round; round++) {
+            assertTrue(System.nanoTime() < until, interrupted + " of " + round);
             lock.lock();
             Running<Boolean> waiter = Threads.run(() -> {
                 lock.lockInterruptibly();
@@ -128,10 +128,10 @@ class InterruptTest {
     }
 
     @Test
-    void anInterruptedReentryCountsNothing() throws Exception {
+    void anInterruptedReentryAddsNoHold() throws Exception {
         Threads.run(() -> {
                     lock.lock();
-                    for (int turn = 0; turn < 100; turn++) {
+                    for (int round = 0; round < 100; round++) {
                         Thread me = Thread.currentThread();
                         Running<Boolean> other = Threads.run(() -> {
                             LockSupport.parkNanos(ThreadLocalRandom.current().nextInt(1_000_000));
@@ -143,8 +143,8 @@ class InterruptTest {
                             assertEquals(2, SERVER.holds(name));
                             lock.unlock();
                         } catch (InterruptedException expected) {
-                            // counts nothing
-                        } catch (io.lettuce.core.RedisCommandInterruptedException theTestsOwn) {
+                            // adds no hold
+                        } catch (io.lettuce.core.RedisCommandInterruptedException byTheTest) {
                             lock.unlock();
                         }
                         while (!other.isDone()) {

@@ -13,7 +13,6 @@ import io.lettuce.core.RedisCredentialsProvider;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
@@ -27,7 +26,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** A lock, and who may have it. */
+/** A lock at one server. */
 class LockTest {
     private static final Server SERVER = Server.shared();
     private static final LockwardClient CLIENT = SERVER.client();
@@ -41,15 +40,15 @@ class LockTest {
     }
 
     @Test
-    void oneThreadHoldsItAndOthersDoNot() throws Exception {
+    void onlyOneThreadHoldsTheLock() throws Exception {
         lock.lock();
         assertTrue(lock.isHeldByCurrentThread() && lock.isLocked());
-        assertFalse(Threads.elsewhere(() -> lock.tryLock()));
-        assertFalse(Threads.elsewhere(() -> lock.tryLock(10, TimeUnit.MILLISECONDS)));
-        assertFalse(Threads.elsewhere(lock::isHeldByCurrentThread));
+        assertFalse(Threads.inOtherThread(() -> lock.tryLock()));
+        assertFalse(Threads.inOtherThread(() -> lock.tryLock(10, TimeUnit.MILLISECONDS)));
+        assertFalse(Threads.inOtherThread(lock::isHeldByCurrentThread));
         lock.unlock();
         assertFalse(lock.isHeldByCurrentThread() || lock.isLocked());
-        assertTrue(Threads.elsewhere(() -> lock.tryLock(0, 100, TimeUnit.MILLISECONDS)));
+        assertTrue(Threads.inOtherThread(() -> lock.tryLock(0, 100, TimeUnit.MILLISECONDS)));
     }
 
     @Test
@@ -65,7 +64,7 @@ class LockTest {
     }
 
     @Test
-    void objectsOfTheSameNameAreTheSameLock() {
+    void objectsWithTheSameNameAreTheSameLock() {
         CLIENT.getLock(name).lock();
         CLIENT.getLock(name).lock();
         assertEquals(2, lock.getHoldCount());
@@ -76,7 +75,7 @@ class LockTest {
     }
 
     @Test
-    void reentryCountsAndKeepsTheToken() {
+    void reentriesAreCountedAndKeepTheToken() {
         lock.lock();
         long token = lock.fencingToken();
         lock.lock();
@@ -114,7 +113,7 @@ class LockTest {
         lock.lock();
         assertEquals(mine, SERVER.info(name).orElseThrow().owner());
         lock.unlock();
-        String other = Threads.elsewhere(() -> {
+        String other = Threads.inOtherThread(() -> {
             lock.lock();
             String owner = SERVER.info(name).orElseThrow().owner();
             lock.unlock();
@@ -126,8 +125,8 @@ class LockTest {
     }
 
     @Test
-    @SuppressWarnings("deprecation") // in later Javas
-    void threadsThatClaimTheSameIdAreTwoOwners() throws Exception {
+    @SuppressWarnings("deprecation") // in later versions of Java
+    void threadsWithTheSameIdAreTwoOwners() throws Exception {
         class Twin extends Thread {
             private final AtomicInteger inside;
 
@@ -155,11 +154,11 @@ class LockTest {
     }
 
     @Test
-    void onlyItsThreadUnlocks() throws Exception {
+    void onlyTheHoldingThreadCanUnlock() throws Exception {
         lock.lock();
         IllegalMonitorStateException refused = assertThrows(
                 IllegalMonitorStateException.class,
-                () -> Threads.elsewhere(() -> {
+                () -> Threads.inOtherThread(() -> {
                     lock.unlock();
                     return true;
                 }));
@@ -170,28 +169,7 @@ class LockTest {
     }
 
     @Test
-    void waitersAreServedInTheirOrder() throws Exception {
-        lock.lock();
-        List<Integer> order = Collections.synchronizedList(new ArrayList<>());
-        List<Running<Boolean>> threads = new ArrayList<>();
-        for (int i = 0; i < 5; i++) {
-            int number = i;
-            threads.add(Threads.run(() -> {
-                lock.lock();
-                order.add(number);
-                lock.unlock();
-            }));
-            eventually(() -> SERVER.waiters(name) == number + 1);
-        }
-        lock.unlock();
-        for (Running<Boolean> thread : threads) {
-            thread.join();
-        }
-        assertEquals(List.of(0, 1, 2, 3, 4), order);
-    }
-
-    @Test
-    void whoComesLaterDoesNotOvertakeWhoIsSlowToConnect() throws Exception {
+    void aSlowConnectionDoesNotChangeTheOrderOfWaiters() throws Exception {
         CountDownLatch connected = new CountDownLatch(1);
         try (Proxy proxy = new Proxy(SERVER.port);
                 LockwardClient slow = Server.builder(Server.uri(proxy.port())).build()) {
@@ -209,7 +187,7 @@ class LockTest {
                 mine.lock();
                 mine.unlock();
             });
-            eventually(() -> proxy.pings.get() > pings); // the second one is connected
+            eventually(() -> proxy.pings.get() > pings); // the second thread has connected
             for (int i = 0; i < 50; i++) {
                 assertEquals(0, SERVER.waiters(name));
             }
@@ -221,34 +199,7 @@ class LockTest {
     }
 
     @Test
-    void threadsCountTogetherWithoutMissing() throws Exception {
-        int[] count = {0};
-        List<Running<Boolean>> threads = new ArrayList<>();
-        for (int i = 0; i < 8; i++) {
-            threads.add(Threads.run(() -> {
-                for (int n = 0; n < 25; n++) {
-                    lock.lock();
-                    try {
-                        lock.lock();
-                        int seen = count[0];
-                        Thread.yield();
-                        count[0] = seen + 1;
-                        lock.unlock();
-                    } finally {
-                        lock.unlock();
-                    }
-                }
-            }));
-        }
-        for (Running<Boolean> thread : threads) {
-            thread.join();
-        }
-        assertEquals(200, count[0]);
-        assertFalse(lock.isLocked());
-    }
-
-    @Test
-    void aWaiterHoldsUpNobodyElse() throws Exception {
+    void aWaiterDoesNotDelayOtherRequests() throws Exception {
         lock.lock();
         Running<Boolean> waiter = Threads.run(() -> {
             lock.lock();
@@ -263,7 +214,7 @@ class LockTest {
     }
 
     @Test
-    void beyondTheLimitOfWaitingConnectionsThreadsAreServedToo() throws Exception {
+    void moreThreadsThanWaitingConnectionsAreServed() throws Exception {
         try (LockwardClient few = SERVER.builder().waitingConnections(1).build()) {
             lock.lock();
             List<Running<Boolean>> threads = new ArrayList<>();
@@ -274,7 +225,7 @@ class LockTest {
                 }));
             }
             eventually(() -> SERVER.waiters(name) == 1);
-            // Who holds a lock that all others wait for has to get at another one nevertheless.
+            // The thread that holds the lock must be able to acquire another one.
             LockwardLock other = few.getLock(name + ":other");
             Running<Boolean> brief =
                     Threads.start(() -> CLIENT.getLock(name + ":other").tryLock(0, 300, TimeUnit.MILLISECONDS));
@@ -290,11 +241,11 @@ class LockTest {
     }
 
     @Test
-    void aNamedLeaseEndsIt() throws Exception {
-        CountDownLatch told = new CountDownLatch(1);
+    void aLockIsLostAfterItsNamedLease() throws Exception {
+        CountDownLatch lost = new CountDownLatch(1);
         lock.lock(300, TimeUnit.MILLISECONDS);
-        lock.onLost(loss -> told.countDown());
-        assertTrue(told.await(20, TimeUnit.SECONDS));
+        lock.onLost(loss -> lost.countDown());
+        assertTrue(lost.await(20, TimeUnit.SECONDS));
         assertFalse(lock.isHeldByCurrentThread());
         assertEquals(0, lock.getHoldCount());
         eventually(() -> !lock.isLocked());
@@ -304,7 +255,7 @@ class LockTest {
     }
 
     @Test
-    void whatIsLeftToItsLeaseIsAcquiredAnew() {
+    void aLockLeftToItsLeaseIsAcquiredAgain() {
         for (int i = 0; i < 3; i++) {
             lock.lock(50, TimeUnit.MILLISECONDS);
             eventually(() -> !lock.isHeldByCurrentThread());
@@ -314,13 +265,13 @@ class LockTest {
         assertEquals(1, SERVER.holds(name));
         lock.unlock();
         assertFalse(lock.isLocked());
-        // The last one that was left.
+        // The last lock that was left to its lease.
         assertThrows(LockLostException.class, lock::unlock);
         assertFalse(assertThrows(IllegalMonitorStateException.class, lock::unlock) instanceof LockLostException);
     }
 
     @Test
-    void manyThatAreLeftToTheirLeasesAreForgotten() {
+    void manyLocksLeftToTheirLeasesAreRemoved() {
         for (int i = 0; i < 150; i++) {
             CLIENT.getLock(name + i).lock(1, TimeUnit.MILLISECONDS);
         }
@@ -334,7 +285,7 @@ class LockTest {
     }
 
     @Test
-    void aLeaseIsNeverRoundedToNothing() throws Exception {
+    void aLeaseIsNeverRoundedTo0() throws Exception {
         lock.lock(1, TimeUnit.NANOSECONDS);
         eventually(() -> !lock.isLocked());
         assertThrows(LockLostException.class, lock::unlock);
@@ -364,7 +315,7 @@ class LockTest {
     }
 
     @Test
-    void theLeaseIsTheServersOwnUnlessOneIsNamed() {
+    void theLeaseDefaultsToTheServersSetting() {
         lock.lock();
         long lease = SERVER.info(name).orElseThrow().leaseLeft();
         assertTrue(lease > 20_000 && lease <= 30_000, "" + lease);
@@ -378,44 +329,29 @@ class LockTest {
     }
 
     @Test
-    void aHoldWithoutALeaseHasOneWithALeaseRenewed() {
+    void aHoldWithoutALeaseStartsRenewals() {
         try (LockwardClient brief =
                 SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
             LockwardLock mine = brief.getLock(name);
             mine.lock(2, TimeUnit.SECONDS);
             mine.lock();
-            renewedTwice(name);
+            SERVER.awaitRenewals(2, name);
             mine.unlock();
             mine.unlock();
         }
     }
 
     @Test
-    void itIsRenewedUntilItIsReleased() {
+    void aLockIsRenewedUntilItIsReleased() {
         try (LockwardClient brief =
                 SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
             LockwardLock mine = brief.getLock(name);
             mine.lock();
-            renewedTwice(name);
+            SERVER.awaitRenewals(2, name);
             assertTrue(mine.isHeldByCurrentThread());
             mine.unlock();
             assertFalse(mine.isLocked());
         }
-    }
-
-    /** The leases go up again, twice. */
-    private static void renewedTwice(String... names) {
-        long[] last = new long[names.length];
-        int[] renewals = new int[names.length];
-        eventually(() -> {
-            for (int i = 0; i < names.length; i++) {
-                long left = SERVER.info(names[i]).orElseThrow().leaseLeft();
-                renewals[i] += left > last[i] ? 1 : 0;
-                last[i] = left;
-            }
-            // The first one was the grant.
-            return Arrays.stream(renewals).allMatch(count -> count > 2);
-        });
     }
 
     @Test
@@ -427,32 +363,32 @@ class LockTest {
                 locks.add(brief.getLock(name + i));
                 locks.get(i).lock();
             }
-            renewedTwice(locks.stream().map(LockwardLock::getName).toArray(String[]::new));
+            SERVER.awaitRenewals(2, locks.stream().map(LockwardLock::getName).toArray(String[]::new));
             assertTrue(locks.stream().allMatch(LockwardLock::isHeldByCurrentThread));
             locks.forEach(LockwardLock::unlock);
         }
     }
 
     @Test
-    void aThreadThatDiesLeavesItToItsLease() throws Exception {
-        CountDownLatch told = new CountDownLatch(1);
+    void theLockOfADeadThreadIsNotRenewed() throws Exception {
+        CountDownLatch lost = new CountDownLatch(1);
         try (LockwardClient brief = SERVER.builder()
                 .lease(Duration.ofSeconds(1))
-                .onLost(loss -> told.countDown())
+                .onLost(loss -> lost.countDown())
                 .build()) {
             Tenure tenure = Threads.start(() -> {
                         brief.getLock(name).lock();
-                        return brief.mine(name);
+                        return brief.threadTenure(name);
                     })
                     .join();
-            assertTrue(told.await(20, TimeUnit.SECONDS));
+            assertTrue(lost.await(20, TimeUnit.SECONDS));
             assertFalse(tenure.isHeld());
             eventually(() -> !lock.isLocked());
         }
     }
 
     @Test
-    void whatTheProgramDropsIsRenewedNoMore() throws Exception {
+    void aDroppedTenureIsNotRenewed() throws Exception {
         try (LockwardClient brief =
                 SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
             WeakReference<Tenure> dropped = new WeakReference<>(
@@ -466,7 +402,7 @@ class LockTest {
     }
 
     @Test
-    void aLockObjectThatTheProgramDropsChangesNothing() {
+    void aDroppedLockObjectKeepsTheLockHeld() {
         CLIENT.getLock(name).lock();
         System.gc();
         assertTrue(lock.isHeldByCurrentThread());
@@ -474,12 +410,7 @@ class LockTest {
     }
 
     @Test
-    void thereAreNoConditions() {
-        assertThrows(UnsupportedOperationException.class, lock::newCondition);
-    }
-
-    @Test
-    void theServerRefusesInItsOwnWords() {
+    void theExceptionHasTheErrorOfTheServer() {
         SERVER.call("SET", name, "a string");
         LockRefusedException refused = assertThrows(LockRefusedException.class, lock::lock);
         assertEquals("WRONGTYPE", refused.code());
@@ -489,7 +420,7 @@ class LockTest {
     }
 
     @Test
-    void whoMayNotGetInIsToldAtOnce() {
+    void aRefusedLoginOrCommandFailsAtOnce() {
         SERVER.call("ACL", "SETUSER", name, "on", ">right", "~*", "+@connection");
         var uri = SERVER.uri();
         uri.setCredentialsProvider(RedisCredentialsProvider.from(() -> RedisCredentials.just(name, "right")));
@@ -513,7 +444,7 @@ class LockTest {
     }
 
     @Test
-    void whoMayNotAskHowLongALeaseIsHoldsNothing() {
+    void noGrantStaysWithoutPermissionForLockInfo() {
         SERVER.call("ACL", "SETUSER", name, "on", "nopass", "~*", "+@connection", "+lock.acquire", "+lock.release");
         var uri = SERVER.uri();
         uri.setCredentialsProvider(RedisCredentialsProvider.from(() -> RedisCredentials.just(name, "any")));
@@ -524,7 +455,7 @@ class LockTest {
     }
 
     @Test
-    void unreasonableSettingsAreRefused() {
+    void settingsOutOfRangeAreRefused() {
         LockwardClient.Builder builder = SERVER.builder();
         assertThrows(IllegalArgumentException.class, () -> builder.patience(Duration.ZERO));
         assertThrows(IllegalArgumentException.class, () -> builder.waitingConnections(0));
@@ -545,7 +476,7 @@ class LockTest {
             eventually(() -> own.waiters(name) == 1);
             LockRefusedException refused = assertThrows(
                     LockRefusedException.class,
-                    () -> Threads.elsewhere(() -> client.getLock(name).tryLock(1, TimeUnit.MINUTES)));
+                    () -> Threads.inOtherThread(() -> client.getLock(name).tryLock(1, TimeUnit.MINUTES)));
             assertEquals("MAXWAITERS", refused.code());
             client.getLock(name).unlock();
             assertTrue(first.join());
@@ -554,7 +485,7 @@ class LockTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"straße", "a b\r\n", ""})
-    void namesAreAnyText(String odd) {
+    void anyTextIsAName(String odd) {
         LockwardLock mine = CLIENT.getLock(name + odd);
         mine.lock();
         assertEquals(1, SERVER.holds(name + odd));
@@ -563,7 +494,7 @@ class LockTest {
 
     @ParameterizedTest
     @ValueSource(longs = {50, 2_500})
-    void withoutEnoughReplicasItIsGivenBack(long within) {
+    void aLockWithoutEnoughReplicasIsGivenBack(long within) {
         try (LockwardClient careful = SERVER.builder()
                 .patience(Duration.ofSeconds(1))
                 .replicas(1, Duration.ofMillis(within))
@@ -575,7 +506,7 @@ class LockTest {
     }
 
     @Test
-    void withEnoughReplicasItIsGranted() throws Exception {
+    void aLockWithEnoughReplicasIsGranted() throws Exception {
         try (Server primary = new Server("--save", "", "--repl-diskless-sync-delay", "0");
                 Server replica = new Server("--save", "", "--replicaof", "127.0.0.1 " + primary.port);
                 LockwardClient careful =
@@ -595,7 +526,7 @@ class LockTest {
     }
 
     @Test
-    void aTenureGoesFromThreadToThread() throws Exception {
+    void anotherThreadCanReleaseATenure() throws Exception {
         Tenure tenure = CLIENT.tryAcquire(name, Duration.ZERO, null).orElseThrow();
         assertTrue(CLIENT.tryAcquire(name, Duration.ZERO, null).isEmpty());
         assertTrue(CLIENT.tryAcquire(name, Duration.ofMillis(20), null).isEmpty());
@@ -613,7 +544,7 @@ class LockTest {
     }
 
     @Test
-    void aTenureIsGivenBackForLater() throws Exception {
+    void aTenureCanBeReleasedAfterADelay() throws Exception {
         AtomicInteger losses = new AtomicInteger();
         Tenure tenure = CLIENT.tryAcquire(name, Duration.ZERO, null).orElseThrow();
         tenure.onLost(loss -> losses.incrementAndGet());
@@ -637,7 +568,7 @@ class LockTest {
     }
 
     @Test
-    void aThreadRenewsItsLock() {
+    void renewSetsANewLease() {
         assertThrows(IllegalMonitorStateException.class, () -> lock.renew(Duration.ofMinutes(5)));
         lock.lock(1, TimeUnit.MINUTES);
         lock.renew(Duration.ofMinutes(5));
@@ -648,8 +579,9 @@ class LockTest {
     }
 
     @Test
-    void aGrantThatCameTooLateIsAskedForAgain() throws Exception {
-        // Most of these are over by the time that they are known of, the first ones at least: it has to connect.
+    void aGrantWhoseLeaseIsOverIsRequestedAgain() throws Exception {
+        // Most of these leases are over when the reply arrives, at least the first ones, because the client connects
+        // first.
         try (LockwardClient cold = SERVER.client()) {
             for (int i = 0; i < 20; i++) {
                 assertTrue(cold.tryAcquire(name + i, Duration.ZERO, Duration.ofMillis(2))
@@ -660,25 +592,26 @@ class LockTest {
 
     @ParameterizedTest
     @ValueSource(longs = {0, 300})
-    void whoAsksForALeaseThatIsOverBeforeItIsKnownOfGivesUp(long wait) throws Exception {
+    void tryLockReturnsWhenRepliesTakeLongerThanTheLease(long wait) throws Exception {
         try (Server server = new Server("--lock.default-lease", "40");
                 Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .patience(Duration.ofSeconds(1))
                         .build()) {
-            proxy.replyTakes = 60;
+            proxy.replyDelay = 60;
             LockwardLock far = client.getLock(name);
-            assertFalse(Threads.elsewhere(() -> wait == 0 ? far.tryLock() : far.tryLock(wait, TimeUnit.MILLISECONDS)));
+            assertFalse(
+                    Threads.inOtherThread(() -> wait == 0 ? far.tryLock() : far.tryLock(wait, TimeUnit.MILLISECONDS)));
         }
     }
 
     @Test
-    void aLeaseThatIsRefusedIsNotRenewedBy() throws Exception {
+    void aRefusedLeaseIsNotUsedForRenewals() throws Exception {
         try (LockwardClient client =
                 SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
             Tenure tenure = client.tryAcquire(name, Duration.ZERO, null).orElseThrow();
             assertThrows(LockRefusedException.class, () -> tenure.renew(Duration.ofDays(20 * 365)));
-            renewedTwice(name);
+            SERVER.awaitRenewals(2, name);
             assertTrue(tenure.isHeld());
             tenure.release();
         }
@@ -686,28 +619,28 @@ class LockTest {
 
     @Test
     void aTenureWithALeaseIsNotRenewed() throws Exception {
-        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch lost = new CountDownLatch(1);
         Tenure tenure =
                 CLIENT.tryAcquire(name, Duration.ZERO, Duration.ofMillis(200)).orElseThrow();
-        tenure.onLost(loss -> told.countDown());
-        assertTrue(told.await(20, TimeUnit.SECONDS));
+        tenure.onLost(loss -> lost.countDown());
+        assertTrue(lost.await(20, TimeUnit.SECONDS));
         assertThrows(LockLostException.class, tenure::close);
     }
 
     @Test
-    void closingLeavesNoThreadsAndTellsWhoHolds() throws Exception {
+    void closeEndsThreadsAndCallsListeners() throws Exception {
         LockwardClient own = LockwardClient.create("redis://127.0.0.1:" + SERVER.port);
-        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch lost = new CountDownLatch(1);
         LockwardLock mine = own.getLock(name);
         mine.lock();
-        mine.onLost(loss -> told.countDown());
+        mine.onLost(loss -> lost.countDown());
         Running<Boolean> waiter = Threads.run(mine::lock);
         Running<Boolean> timed = Threads.start(() -> mine.tryLock(1, TimeUnit.HOURS));
         eventually(() -> SERVER.waiters(name) == 2);
         own.close();
         assertThrows(IllegalStateException.class, waiter::join);
         assertThrows(IllegalStateException.class, timed::join);
-        assertTrue(told.await(20, TimeUnit.SECONDS));
+        assertTrue(lost.await(20, TimeUnit.SECONDS));
         assertFalse(mine.isHeldByCurrentThread());
         assertThrows(LockLostException.class, mine::unlock);
         assertThrows(IllegalStateException.class, mine::lock);
@@ -719,7 +652,7 @@ class LockTest {
     }
 
     @Test
-    void noServerIsToldAfterThePatience() {
+    void unreachableIsThrownAfterThePatience() {
         try (LockwardClient nobody = Server.builder(Server.uri(Server.freePort()))
                 .patience(Duration.ofMillis(300))
                 .build()) {

@@ -20,20 +20,20 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Replies that are lost, and whether anything is counted twice. */
+/** Lost requests and replies: no hold is counted twice. */
 class LostReplyTest {
     private final Server server = Server.shared();
     private final String name = "lost:" + UUID.randomUUID();
 
     @Test
-    void lostRepliesAndRequestsMiscountNothing() throws Exception {
+    void holdsAreRightAfterLostRequestsAndReplies() throws Exception {
         Random random = new Random(7);
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
             proxy.losesRequest = request -> request.contains("LOCK.") && random.nextInt(30) == 0;
             proxy.losesReply = request -> request.contains("LOCK.") && random.nextInt(15) == 0;
             LockwardLock lock = client.getLock(name);
-            for (int turn = 0; turn < 250; turn++) {
+            for (int round = 0; round < 250; round++) {
                 for (int holds = 1; holds <= 2; holds++) {
                     lock.lock();
                     assertEquals(holds, lock.getHoldCount());
@@ -50,10 +50,10 @@ class LostReplyTest {
     }
 
     @Test
-    void lostRepliesLetNobodyElseIn() throws Exception {
+    void lostRepliesKeepMutualExclusion() throws Exception {
         Random random = new Random(11);
         AtomicInteger inside = new AtomicInteger();
-        AtomicInteger turns = new AtomicInteger();
+        AtomicInteger rounds = new AtomicInteger();
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
             proxy.losesRequest = request -> request.contains("LOCK.") && random.nextInt(40) == 0;
@@ -62,11 +62,11 @@ class LostReplyTest {
             List<Running<Boolean>> threads = new ArrayList<>();
             for (int i = 0; i < 4; i++) {
                 threads.add(Threads.run(() -> {
-                    for (int turn = 0; turn < 50; turn++) {
+                    for (int round = 0; round < 50; round++) {
                         lock.lock();
                         lock.lock();
                         assertEquals(1, inside.incrementAndGet());
-                        turns.incrementAndGet();
+                        rounds.incrementAndGet();
                         inside.decrementAndGet();
                         lock.unlock();
                         lock.unlock();
@@ -76,13 +76,13 @@ class LostReplyTest {
             for (Running<Boolean> thread : threads) {
                 thread.join();
             }
-            assertEquals(200, turns.get());
+            assertEquals(200, rounds.get());
             assertTrue(proxy.lost.get() > 20, "" + proxy.lost);
         }
         assertEquals(0, server.holds(name));
     }
 
-    /** Once, for a request that has this in it. */
+    /** True once, for a request with this text. */
     private static Predicate<String> once(String part) {
         AtomicBoolean done = new AtomicBoolean();
         return request -> request.contains(part) && !done.getAndSet(true);
@@ -90,7 +90,7 @@ class LostReplyTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.RENEW"})
-    void aLostReplyIsAskedForAgain(String command) throws Exception {
+    void aRequestWhoseReplyIsLostIsRepeated(String command) throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .lease(Duration.ofSeconds(3))
@@ -116,7 +116,7 @@ class LostReplyTest {
     }
 
     @Test
-    void aLostReplyOfTheLastReleaseIsNoLoss() throws Exception {
+    void aLostReplyToTheLastReleaseIsNoLoss() throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
             LockwardLock lock = client.getLock(name);
@@ -129,7 +129,7 @@ class LostReplyTest {
     }
 
     @Test
-    void whatCouldNotBeReleasedIsAcquiredAnew() throws Exception {
+    void aLockThatCouldNotBeReleasedCanBeAcquiredAgain() throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .patience(Duration.ofMillis(500))
@@ -150,7 +150,7 @@ class LostReplyTest {
     }
 
     @Test
-    void whatIsGrantedToWhoGaveUpIsGivenBackInTheEnd() throws Exception {
+    void aGrantWhoseReplyIsLostIsGivenBackLater() throws Exception {
         try (Server server = new Server("--lock.default-lease", "600000");
                 Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
@@ -170,7 +170,7 @@ class LostReplyTest {
     }
 
     @Test
-    void theLeaseOfWhatWasLeftIsNotTakenForTheServersOwn() throws Exception {
+    void theLeaseOfAnUnreleasedLockIsNotTakenAsTheDefault() throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .patience(Duration.ofMillis(500))
@@ -188,7 +188,7 @@ class LostReplyTest {
     }
 
     @Test
-    void aGrantWhoseReplyIsLostIsFoundAgain() throws Exception {
+    void aRepeatedRequestFindsAGrantWhoseReplyWasLost() throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build();
                 LockwardClient holder = server.client()) {

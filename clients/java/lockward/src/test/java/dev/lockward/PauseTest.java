@@ -16,13 +16,13 @@ import java.util.concurrent.CountDownLatch;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
-/** A process that stands still for longer than its lease. */
+/** A process that is stopped for longer than its lease. */
 class PauseTest {
     private static final Server SERVER = Server.shared();
 
     private final String name = "pause:" + UUID.randomUUID();
 
-    /** What runs in a process of its own: says what it has, and does what it is told by a line. */
+    /** Runs in another process. It prints what it finds, and continues after a line of input. */
     static final class Program {
         private Program() {}
 
@@ -68,11 +68,11 @@ class PauseTest {
             output = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
         }
 
-        String says() throws IOException {
+        String readLine() throws IOException {
             return String.valueOf(output.readLine());
         }
 
-        /** Each of its threads stands still afterwards, which on a busy machine is a while after the signal. */
+        /** Waits until all threads are stopped. On a busy machine that takes a while after the signal. */
         void stop() throws Exception {
             assertEquals(0, Server.signal(process, "STOP"));
             eventually(() -> {
@@ -82,7 +82,7 @@ class PauseTest {
             });
         }
 
-        void goOn() throws Exception {
+        void resume() throws Exception {
             assertEquals(0, Server.signal(process, "CONT"));
             process.getOutputStream().write('\n');
             process.getOutputStream().flush();
@@ -99,43 +99,43 @@ class PauseTest {
             String state = Files.readString(thread.resolve("stat"));
             return state.startsWith(") T", state.lastIndexOf(')'));
         } catch (IOException ended) {
-            return false; // looked for anew
+            return false; // read again
         }
     }
 
     @Test
-    void itKnowsThatItHasLostTheLock() throws Exception {
+    void aPausedProcessKnowsThatTheLockIsLost() throws Exception {
         try (LockwardClient client = SERVER.client();
                 Child child = new Child(name)) {
-            assertEquals("asking", child.says());
-            long token = Long.parseLong(child.says());
+            assertEquals("asking", child.readLine());
+            long token = Long.parseLong(child.readLine());
             child.stop();
             LockwardLock lock = client.getLock(name);
             lock.lock();
             assertTrue(lock.fencingToken() > token);
-            child.goOn();
-            assertEquals("false", child.says());
-            assertEquals("lost", child.says());
+            child.resume();
+            assertEquals("false", child.readLine());
+            assertEquals("lost", child.readLine());
             lock.unlock();
         }
     }
 
     @Test
-    void itWaitsOnWhereWhatItWasGrantedIsOver() throws Exception {
+    void aProcessPausedPastItsGrantedLeaseWaitsAgain() throws Exception {
         try (LockwardClient client = SERVER.client();
                 Child child = new Child(name)) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
-            assertEquals("asking", child.says());
+            assertEquals("asking", child.readLine());
             eventually(() -> SERVER.waiters(name) == 1);
             child.stop();
-            lock.unlock(); // hands over to the process, whose lease ends while it stands still
+            lock.unlock(); // grants the lock to the stopped process, whose lease ends
             lock.lock();
             long token = lock.fencingToken();
-            child.goOn();
+            child.resume();
             eventually(() -> SERVER.waiters(name) == 1);
             lock.unlock();
-            assertTrue(Long.parseLong(child.says()) > token);
+            assertTrue(Long.parseLong(child.readLine()) > token);
         }
     }
 }

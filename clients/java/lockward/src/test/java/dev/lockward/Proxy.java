@@ -15,22 +15,22 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
-/** Between clients and a server: cuts connections before requests arrive, or before their replies do, or holds replies back. */
+/** A proxy for a server. It loses requests or replies, and then closes the connection; or it delays replies. */
 final class Proxy implements AutoCloseable {
     private final ServerSocket listener = new ServerSocket(0, 100, InetAddress.getLoopbackAddress());
     private final Set<Socket> sockets = ConcurrentHashMap.newKeySet();
     private final int server;
 
-    /** Whether to cut the connection instead of passing on what a client has sent. */
+    /** Whether to lose a request. */
     volatile Predicate<String> losesRequest = request -> false;
 
-    /** Whether to cut the connection instead of passing on the reply to what a client has sent. */
+    /** Whether to lose the reply to a request. */
     volatile Predicate<String> losesReply = request -> false;
 
-    /** How many milliseconds replies are under way. */
-    volatile long replyTakes;
+    /** The delay of replies, in milliseconds. */
+    volatile long replyDelay;
 
-    /** For what the next connection waits before anything passes. */
+    /** What the next connection waits for before it forwards anything. */
     final AtomicReference<@Nullable CountDownLatch> delays = new AtomicReference<>();
 
     final AtomicInteger pings = new AtomicInteger();
@@ -60,7 +60,7 @@ final class Proxy implements AutoCloseable {
         CountDownLatch delay = delays.getAndSet(null);
         sockets.add(client);
         sockets.add(upstream);
-        AtomicInteger doomed = new AtomicInteger();
+        AtomicInteger lostReplies = new AtomicInteger();
         start(() -> {
             try (client;
                     upstream) {
@@ -76,7 +76,7 @@ final class Proxy implements AutoCloseable {
                         return;
                     }
                     if (losesReply.test(request)) {
-                        doomed.set(1);
+                        lostReplies.set(1);
                     }
                     upstream.getOutputStream().write(bytes, 0, n);
                     pings.addAndGet(request.contains("PING") ? 1 : 0);
@@ -90,18 +90,18 @@ final class Proxy implements AutoCloseable {
                 InputStream from = upstream.getInputStream();
                 byte[] bytes = new byte[65536];
                 for (int n = from.read(bytes); n >= 0; n = from.read(bytes)) {
-                    if (doomed.get() > 0) {
+                    if (lostReplies.get() > 0) {
                         lost.incrementAndGet();
                         return;
                     }
-                    Thread.sleep(replyTakes);
+                    Thread.sleep(replyDelay);
                     to.write(bytes, 0, n);
                 }
             }
         });
     }
 
-    /** Cuts all connections. */
+    /** Closes all connections. */
     void cut() throws IOException {
         for (Socket socket : sockets) {
             socket.close();

@@ -10,7 +10,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** The program in the README. */
 class ReadmeTest {
     @Test
-    void itRuns(@TempDir Path folder) throws Exception {
+    void theProgramRuns(@TempDir Path folder) throws Exception {
         String readme = Files.readString(Path.of(System.getProperty("repository"), "clients/java/README.md"));
         int start = readme.indexOf("```java\n") + "```java\n".length();
         String program = readme.substring(start, readme.indexOf("```", start));

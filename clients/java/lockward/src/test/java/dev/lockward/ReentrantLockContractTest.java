@@ -22,11 +22,11 @@ import org.junit.jupiter.api.Nested;
 import org.junit.jupiter.api.Test;
 
 /**
- * What java.util.concurrent.locks.Lock and ReentrantLock promise, of a fair ReentrantLock, which shows that the tests are
- * right, and of a LockwardLock.
+ * The contract of java.util.concurrent.locks.Lock and ReentrantLock, tested with a LockwardLock, and with a fair ReentrantLock to
+ * show that the tests are right.
  */
 class ReentrantLockContractTest {
-    /** What both have, though no interface says so. */
+    /** The methods of both that no interface has. */
     interface Subject extends Lock {
         boolean isLocked();
 
@@ -62,55 +62,55 @@ class ReentrantLockContractTest {
     class OfLockwardLock extends Contract {
         private static final LockwardClient CLIENT = Server.shared().client();
 
-        private record Ours(LockwardLock ours) implements Subject {
+        private record Adapter(LockwardLock delegate) implements Subject {
             @Override
             public void lock() {
-                ours.lock();
+                delegate.lock();
             }
 
             @Override
             public void lockInterruptibly() throws InterruptedException {
-                ours.lockInterruptibly();
+                delegate.lockInterruptibly();
             }
 
             @Override
             public boolean tryLock() {
-                return ours.tryLock();
+                return delegate.tryLock();
             }
 
             @Override
             public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-                return ours.tryLock(time, unit);
+                return delegate.tryLock(time, unit);
             }
 
             @Override
             public void unlock() {
-                ours.unlock();
+                delegate.unlock();
             }
 
             @Override
             public Condition newCondition() {
-                return ours.newCondition();
+                return delegate.newCondition();
             }
 
             @Override
             public boolean isLocked() {
-                return ours.isLocked();
+                return delegate.isLocked();
             }
 
             @Override
             public boolean isHeldByCurrentThread() {
-                return ours.isHeldByCurrentThread();
+                return delegate.isHeldByCurrentThread();
             }
 
             @Override
             public int getHoldCount() {
-                return ours.getHoldCount();
+                return delegate.getHoldCount();
             }
 
             @Override
             public long waiters() {
-                return Server.shared().waiters(ours.getName());
+                return Server.shared().waiters(delegate.getName());
             }
         }
 
@@ -121,11 +121,11 @@ class ReentrantLockContractTest {
 
         @Override
         Subject subject() {
-            return new Ours(CLIENT.getLock("contract:" + UUID.randomUUID()));
+            return new Adapter(CLIENT.getLock("contract:" + UUID.randomUUID()));
         }
 
         @Test
-        void thereAreNoConditions() {
+        void newConditionIsNotSupported() {
             assertThrows(UnsupportedOperationException.class, subject()::newCondition);
         }
     }
@@ -135,11 +135,11 @@ class ReentrantLockContractTest {
 
         private final Subject lock = subject();
 
-        /** Ways to acquire it that may be interrupted. */
+        /** The methods that acquire and can be interrupted. */
         private final List<Threads.Action> interruptible =
                 List.of(lock::lockInterruptibly, () -> assertTrue(lock.tryLock(1, TimeUnit.HOURS)));
 
-        /** All ways to acquire it. */
+        /** All methods that acquire. */
         private final List<Threads.Action> all = List.of(
                 lock::lock,
                 lock::lockInterruptibly,
@@ -159,14 +159,14 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void itIsFreeAtFirst() throws Exception {
+        void aNewLockIsFree() throws Exception {
             assertFalse(lock.isLocked() || lock.isHeldByCurrentThread());
             assertEquals(0, lock.getHoldCount());
-            assertFalse(Threads.elsewhere(lock::isLocked));
+            assertFalse(Threads.inOtherThread(lock::isLocked));
         }
 
         @Test
-        void everyWayToAcquireItTakesAFreeLock() throws Exception {
+        void everyMethodAcquiresAFreeLock() throws Exception {
             for (Threads.Action acquire : all) {
                 acquire.run();
                 assertTrue(lock.isLocked() && lock.isHeldByCurrentThread());
@@ -177,12 +177,12 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void everyWayToAcquireItEntersAgain() throws Exception {
+        void everyMethodReenters() throws Exception {
             int holds = 0;
             for (Threads.Action acquire : all) {
                 acquire.run();
                 assertEquals(++holds, lock.getHoldCount());
-                assertFalse(Threads.elsewhere(() -> lock.tryLock()));
+                assertFalse(Threads.inOtherThread(() -> lock.tryLock()));
             }
             while (holds > 0) {
                 assertTrue(lock.isHeldByCurrentThread());
@@ -207,7 +207,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void whoeverDoesNotHoldItCannotUnlock() throws Exception {
+        void aThreadThatDoesNotHoldTheLockCannotUnlock() throws Exception {
             assertThrows(IllegalMonitorStateException.class, lock::unlock);
             lock.lock();
             assertThrows(IllegalMonitorStateException.class, () -> Threads.run(lock::unlock)
@@ -218,7 +218,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void whoeverWaitsCannotUnlock() throws Exception {
+        void aWaiterCannotUnlock() throws Exception {
             lock.lock();
             Running<Boolean> waiter = Threads.run(() -> {
                 assertFalse(lock.tryLock(1, TimeUnit.MILLISECONDS));
@@ -230,42 +230,42 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void othersSeeThatItIsLockedButNotTheirs() throws Exception {
+        void otherThreadsSeeThatTheLockIsLocked() throws Exception {
             lock.lock();
             lock.lock();
-            assertTrue(Threads.elsewhere(lock::isLocked));
-            assertFalse(Threads.elsewhere(lock::isHeldByCurrentThread));
-            assertEquals(0, Threads.elsewhere(lock::getHoldCount));
+            assertTrue(Threads.inOtherThread(lock::isLocked));
+            assertFalse(Threads.inOtherThread(lock::isHeldByCurrentThread));
+            assertEquals(0, Threads.inOtherThread(lock::getHoldCount));
             lock.unlock();
-            assertTrue(Threads.elsewhere(lock::isLocked));
+            assertTrue(Threads.inOtherThread(lock::isLocked));
             lock.unlock();
-            assertFalse(Threads.elsewhere(lock::isLocked));
+            assertFalse(Threads.inOtherThread(lock::isLocked));
         }
 
         @Test
-        void aTryOfAHeldLockFailsAtOnce() throws Exception {
+        void tryLockOfAHeldLockFailsAtOnce() throws Exception {
             lock.lock();
             for (int i = 0; i < 3; i++) {
-                assertFalse(Threads.elsewhere(() -> lock.tryLock()));
-                assertFalse(Threads.elsewhere(() -> lock.tryLock(0, TimeUnit.SECONDS)));
-                assertFalse(Threads.elsewhere(() -> lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS)));
+                assertFalse(Threads.inOtherThread(() -> lock.tryLock()));
+                assertFalse(Threads.inOtherThread(() -> lock.tryLock(0, TimeUnit.SECONDS)));
+                assertFalse(Threads.inOtherThread(() -> lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS)));
             }
             assertEquals(0, lock.waiters());
             lock.unlock();
         }
 
         @Test
-        void aTimedTryWaitsAsLongAsItSays() throws Exception {
+        void tryLockWaitsForItsTimeout() throws Exception {
             lock.lock();
             long began = System.nanoTime();
-            assertFalse(Threads.elsewhere(() -> lock.tryLock(150, TimeUnit.MILLISECONDS)));
+            assertFalse(Threads.inOtherThread(() -> lock.tryLock(150, TimeUnit.MILLISECONDS)));
             assertTrue(System.nanoTime() - began >= TimeUnit.MILLISECONDS.toNanos(150));
             Server.eventually(() -> lock.waiters() == 0);
             lock.unlock();
         }
 
         @Test
-        void aTimedTryThatEndedLeavesTheLockToOthers() throws Exception {
+        void aWaiterThatTimedOutIsNotServed() throws Exception {
             lock.lock();
             Running<Boolean> gone = Threads.start(() -> lock.tryLock(50, TimeUnit.MILLISECONDS));
             Running<Boolean> waiter = Threads.run(() -> {
@@ -279,7 +279,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void everyWayOfWaitingEndsWithTheUnlock() throws Exception {
+        void unlockEndsEveryWait() throws Exception {
             for (Threads.Action acquire : List.<Threads.Action>of(
                     lock::lock, lock::lockInterruptibly, () -> assertTrue(lock.tryLock(1, TimeUnit.HOURS)))) {
                 lock.lock();
@@ -292,7 +292,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void onlyTheLastUnlockLetsTheNextOneIn() throws Exception {
+        void onlyTheLastUnlockServesAWaiter() throws Exception {
             lock.lock();
             lock.lock();
             Running<Boolean> waiter = waiting(lock::lock);
@@ -304,7 +304,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void theHolderEntersAgainThoughOthersWait() throws Exception {
+        void theHolderReentersWhileOthersWait() throws Exception {
             lock.lock();
             Running<Boolean> waiter = waiting(lock::lock);
             for (Threads.Action acquire : all) {
@@ -318,7 +318,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void waitersAreServedInTheirOrder() throws Exception {
+        void waitersAreServedInOrder() throws Exception {
             lock.lock();
             List<Integer> order = Collections.synchronizedList(new ArrayList<>());
             List<Running<Boolean>> waiters = new ArrayList<>();
@@ -340,7 +340,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void aTimedTryDoesNotPassWaiters() throws Exception {
+        void aTimedTryLockDoesNotPassWaiters() throws Exception {
             lock.lock();
             CountDownLatch hold = new CountDownLatch(1);
             Running<Boolean> first = waiting(() -> {
@@ -354,7 +354,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void whoeverIsInterruptedBeforehandAcquiresNothing() throws Exception {
+        void anInterruptedThreadAcquiresNothing() throws Exception {
             for (Threads.Action acquire : interruptible) {
                 Running<Boolean> thread = Threads.run(() -> {
                     Thread.currentThread().interrupt();
@@ -370,7 +370,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void whoeverIsInterruptedBeforehandDoesNotEvenEnterAgain() throws Exception {
+        void anInterruptedThreadDoesNotReenter() throws Exception {
             assertTrue(Threads.start(() -> {
                         lock.lock();
                         for (Threads.Action acquire : interruptible) {
@@ -385,7 +385,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void whoeverIsInterruptedWhileWaitingGetsNothing() throws Exception {
+        void anInterruptedWaiterAcquiresNothing() throws Exception {
             lock.lock();
             for (Threads.Action acquire : interruptible) {
                 Running<Boolean> waiter = waiting(() -> {
@@ -405,7 +405,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void anInterruptedWaiterLetsTheNextOneIn() throws Exception {
+        void afterAnInterruptedWaiterTheNextOneIsServed() throws Exception {
             lock.lock();
             Running<Boolean> first = waiting(lock::lockInterruptibly);
             Running<Boolean> second = waiting(lock::lock);
@@ -417,7 +417,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void lockIsNotEndedByAnInterrupt() throws Exception {
+        void anInterruptDoesNotEndLock() throws Exception {
             lock.lock();
             Running<Boolean> waiter = waiting(() -> {
                 lock.lock();
@@ -433,7 +433,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void lockAndTryAndUnlockHeedNoInterrupt() throws Exception {
+        void lockTryLockAndUnlockIgnoreAnInterrupt() throws Exception {
             assertTrue(Threads.start(() -> {
                         Thread.currentThread().interrupt();
                         lock.lock();
@@ -448,13 +448,13 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void onlyOneIsInsideAtATime() throws Exception {
+        void threadsExcludeEachOther() throws Exception {
             AtomicInteger inside = new AtomicInteger();
             List<Running<Boolean>> threads = new ArrayList<>();
             for (int i = 0; i < 6; i++) {
                 int number = i;
                 threads.add(Threads.run(() -> {
-                    for (int turn = 0; turn < 20; turn++) {
+                    for (int round = 0; round < 20; round++) {
                         if (number % 2 == 0) {
                             lock.lock();
                         } else if (!lock.tryLock(1, TimeUnit.HOURS)) {
@@ -477,7 +477,7 @@ class ReentrantLockContractTest {
         }
 
         @Test
-        void whatWasWrittenUnderItIsSeenUnderIt() throws Exception {
+        void writesUnderTheLockAreVisibleToTheNextHolder() throws Exception {
             long[] written = {0};
             lock.lock();
             Running<Boolean> waiter = waiting(() -> {

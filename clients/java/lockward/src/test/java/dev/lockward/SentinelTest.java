@@ -16,12 +16,12 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** A primary that a Sentinel knows. */
+/** Clients that find the primary through Sentinels. */
 class SentinelTest {
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
     @Timeout(150)
-    void aFailoverLeavesHoldersAndWaitersAsTheyAre(boolean standsStill) throws Exception {
+    void holdersAndWaitersSurviveAFailover(boolean isStopped) throws Exception {
         String[] plain = {"--save", "", "--repl-diskless-sync-delay", "0"};
         try (Server primary = new Server(plain);
                 Server replica = new Server(plain);
@@ -45,10 +45,10 @@ class SentinelTest {
                 });
                 eventually(() -> primary.waiters("a") == 1);
                 eventually(() -> sentinel.call("SENTINEL", "REPLICAS", "it").size() == 1);
-                if (standsStill) {
-                    primary.stop(); // it keeps its connections
+                if (isStopped) {
+                    primary.stop(); // its connections stay open
                 }
-                eventually(Duration.ofSeconds(60), () -> hasFailedOver(sentinel, replica, standsStill));
+                eventually(Duration.ofSeconds(60), () -> hasFailedOver(sentinel, replica, isStopped));
                 eventually(Duration.ofSeconds(60), () -> replica.waiters("a") == 1);
                 assertTrue(lock.isHeldByCurrentThread() && !waiter.isDone());
                 lock.lock();
@@ -70,7 +70,7 @@ class SentinelTest {
                 sentinel.call("SENTINEL", "FAILOVER", "it");
             }
         } catch (RedisException busy) {
-            // The Sentinel has not seen the replica yet, or is at it, and that closes its connections.
+            // The Sentinel does not know the replica yet, or a failover closes the connections.
         }
         return false;
     }
@@ -78,15 +78,15 @@ class SentinelTest {
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
     @Timeout(150)
-    void whoWaitsKeepsItsPlaceWhileASentinelStandsStill(boolean others) throws Exception {
+    void aWaiterKeepsItsPositionWhileASentinelIsStopped(boolean losesOther) throws Exception {
         try (Server primary = new Server();
-                Server still = new Server("--sentinel");
+                Server stopped = new Server("--sentinel");
                 Server sentinel = new Server("--sentinel");
                 Proxy proxy = new Proxy(sentinel.port)) {
-            for (Server each : List.of(still, sentinel)) {
+            for (Server each : List.of(stopped, sentinel)) {
                 each.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 2);
             }
-            RedisURI uri = RedisURI.Builder.sentinel("127.0.0.1", still.port, "it")
+            RedisURI uri = RedisURI.Builder.sentinel("127.0.0.1", stopped.port, "it")
                     .withSentinel("127.0.0.1", proxy.port())
                     .build();
             try (LockwardClient client =
@@ -96,10 +96,10 @@ class SentinelTest {
                         () -> client.tryAcquire("a", Duration.ofHours(1), null).orElseThrow());
                 eventually(() -> primary.waiters("a") == 1);
                 List<Long> queue = primary.queue("a");
-                still.stop();
-                proxy.losesRequest = request -> others;
+                stopped.stop();
+                proxy.losesRequest = request -> losesOther;
                 primary.killIdle();
-                eventually(() -> others ? proxy.lost.get() > 2 : shared(primary) == 1);
+                eventually(() -> losesOther ? proxy.lost.get() > 2 : shared(primary) == 1);
                 assertEquals(queue, primary.queue("a"));
                 primary.call("LOCK.RELEASE", "a", "other");
                 Tenure tenure = waiter.join();
@@ -109,7 +109,7 @@ class SentinelTest {
         }
     }
 
-    /** How many connections have asked with PING. (Sentinels have a name for theirs.) */
+    /** How many connections have sent PING last. (Those of Sentinels have a name.) */
     private static long shared(Server primary) {
         return primary.call("CLIENT", "LIST")
                 .toString()
@@ -119,7 +119,7 @@ class SentinelTest {
     }
 
     @Test
-    void aPrimaryIsFoundByItsName() throws Exception {
+    void sentinelsNameThePrimary() throws Exception {
         try (Server primary = new Server();
                 Server sentinel = new Server("--sentinel")) {
             sentinel.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 1);

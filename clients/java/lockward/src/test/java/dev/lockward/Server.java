@@ -20,6 +20,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
@@ -33,7 +34,7 @@ import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
-/** A server for tests, in a folder and on a port of its own. It ends with the tests at the latest. */
+/** A server for tests, with a folder and a port of its own. It ends with the tests at the latest. */
 public final class Server implements AutoCloseable {
     static final String PROGRAM = Objects.requireNonNullElse(System.getenv("LOCKWARD_SERVER"), "redis-server");
     private static final String MODULE = Objects.requireNonNullElseGet(System.getenv("LOCKWARD_MODULE"), () -> Path.of(
@@ -49,19 +50,19 @@ public final class Server implements AutoCloseable {
     private Process process;
     private @Nullable StatefulRedisConnection<String, String> connection;
 
-    /** What LOCK.INFO tells of a lock with one holder. */
+    /** LOCK.INFO of a lock with one holder. */
     record Info(String owner, long holds, long token, long leaseLeft, long waiters) {}
 
     private static final class Shared {
         private static final Server SERVER = new Server();
     }
 
-    /** A server that many tests use, at the same time. */
+    /** A server that many tests use at the same time. */
     public static Server shared() {
         return Shared.SERVER;
     }
 
-    /** With these arguments, or with nothing kept on disk; and the module. */
+    /** Starts a server with the module and these arguments; without arguments, without persistence. */
     public Server(String... arguments) {
         this.arguments = new ArrayList<>(
                 arguments.length == 0 ? List.of("--save", "", "--appendonly", "no") : List.of(arguments));
@@ -139,7 +140,7 @@ public final class Server implements AutoCloseable {
         return LockwardClient.builder(uri, others).resources(RESOURCES);
     }
 
-    /** Sends a command, for what it replies, as a list. */
+    /** Sends a command. Returns its reply as a list. */
     public synchronized List<Object> call(String command, Object... arguments) {
         if (connection == null || !connection.isOpen()) {
             connection = redis.connect(StringCodec.UTF8, uri());
@@ -184,7 +185,7 @@ public final class Server implements AutoCloseable {
         return call("CLIENT", "LIST", "TYPE", "normal").toString().lines().count() - 1;
     }
 
-    /** Ends the connections of those who do not wait. */
+    /** Closes all connections that do not wait. */
     void killIdle() {
         Object own = call("CLIENT", "ID").get(0);
         call("CLIENT", "LIST", "TYPE", "normal")
@@ -194,14 +195,14 @@ public final class Server implements AutoCloseable {
                 .forEach(line -> call("CLIENT", "KILL", "ID", line.replaceFirst("^\\W*id=(\\d+) .*", "$1")));
     }
 
-    /** What INFO counts of it. */
+    /** A number in INFO. */
     long count(String name) {
         Matcher matcher = Pattern.compile(name + "\\D+(\\d+)")
                 .matcher(call("INFO", "everything").toString());
         return matcher.find() ? Long.parseLong(matcher.group(1)) : 0;
     }
 
-    /** The connections of those who wait, next to be served first. */
+    /** The ids of the waiters' connections, in the order in which they are served. */
     List<Long> queue(String name) {
         Map<String, Object> info = map(call("LOCK.INFO", name, "WAITERS", 100));
         return ((List<?>) info.getOrDefault("queue", List.of()))
@@ -222,7 +223,7 @@ public final class Server implements AutoCloseable {
         signal("STOP");
     }
 
-    void goOn() {
+    void resume() {
         signal("CONT");
     }
 
@@ -272,7 +273,7 @@ public final class Server implements AutoCloseable {
         }
     }
 
-    /** Below those that the system gives to clients; a node of a cluster takes the one 10,000 above, too. */
+    /** A port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it. */
     static int freePort() {
         for (; ; ) {
             int port = ThreadLocalRandom.current().nextInt(10_000, 22_000);
@@ -284,7 +285,22 @@ public final class Server implements AutoCloseable {
         }
     }
 
-    /** Waits until it is so. */
+    /** Waits until each of these locks was renewed so many times. */
+    void awaitRenewals(int count, String... names) {
+        long[] last = new long[names.length];
+        int[] increases = new int[names.length];
+        eventually(() -> {
+            for (int i = 0; i < names.length; i++) {
+                long left = info(names[i]).orElseThrow().leaseLeft();
+                increases[i] += left > last[i] ? 1 : 0;
+                last[i] = left;
+            }
+            // The first increase is the grant.
+            return Arrays.stream(increases).allMatch(increase -> increase > count);
+        });
+    }
+
+    /** Waits until the condition is true. */
     public static void eventually(Callable<Boolean> condition) {
         eventually(Duration.ofSeconds(30), condition);
     }
@@ -293,7 +309,7 @@ public final class Server implements AutoCloseable {
         long until = System.nanoTime() + within.toNanos();
         try {
             while (!condition.call()) {
-                assertTrue(System.nanoTime() < until, "it has not come true in time");
+                assertTrue(System.nanoTime() < until, "the condition is still false");
                 Thread.sleep(5);
             }
         } catch (RuntimeException error) {

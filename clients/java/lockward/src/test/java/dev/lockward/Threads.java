@@ -8,7 +8,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** Threads of tests. */
+/** Threads for tests. */
 final class Threads {
     private Threads() {}
 
@@ -16,7 +16,7 @@ final class Threads {
         void run() throws Exception;
     }
 
-    /** A thread, and what has become of it. */
+    /** A thread and its result. */
     static final class Running<T> {
         private final CompletableFuture<T> outcome = new CompletableFuture<>();
         private final Thread thread;
@@ -45,7 +45,7 @@ final class Threads {
             return thread;
         }
 
-        /** What it has returned, or throws what it has thrown. */
+        /** The result of the thread. Throws its exception. */
         T join() throws Exception {
             try {
                 return outcome.get(30, TimeUnit.SECONDS);
@@ -55,7 +55,7 @@ final class Threads {
                 }
                 throw error;
             } catch (TimeoutException late) {
-                throw new AssertionError("the thread goes on", late);
+                throw new AssertionError("the thread still runs", late);
             } finally {
                 thread.join(1_000);
                 assertFalse(outcome.isDone() && thread.isAlive());
@@ -74,8 +74,8 @@ final class Threads {
         });
     }
 
-    /** What it returns in a thread of its own. */
-    static <T> T elsewhere(Callable<T> action) throws Exception {
+    /** The result of an action in another thread. */
+    static <T> T inOtherThread(Callable<T> action) throws Exception {
         return start(action).join();
     }
 }

@@ -4,7 +4,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 import org.testcontainers.containers.GenericContainer;
 
-/** A server with the module, in the place of a container. */
+/** A server with the module instead of a container. */
 public final class ServerContainer extends GenericContainer<ServerContainer> {
     private final String[] arguments;
     private @Nullable Server server;
@@ -23,7 +23,7 @@ public final class ServerContainer extends GenericContainer<ServerContainer> {
         server().close();
     }
 
-    /** As a container that is restarted: on the same port, having forgotten everything. */
+    /** Like the restart of a container: on the same port, without data. */
     public void restart() {
         server().restart();
     }

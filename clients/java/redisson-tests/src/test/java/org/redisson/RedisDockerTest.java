@@ -8,7 +8,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 import org.testcontainers.containers.GenericContainer;
 
-/** What Redisson's tests are based on, with servers instead of containers. */
+/** The base class of Redisson's tests, with servers instead of containers. */
 public class RedisDockerTest {
     protected static final String NOTIFY_KEYSPACE_EVENTS = "--notify-keyspace-events";
 

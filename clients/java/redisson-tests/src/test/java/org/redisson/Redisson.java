@@ -19,7 +19,7 @@ import org.redisson.client.RedisException;
 import org.redisson.command.CommandAsyncExecutor;
 import org.redisson.config.Config;
 
-/** In the place of Redisson's own class: clients whose locks are Lockward's. */
+/** Replaces Redisson's class: its clients return Lockward's locks. */
 public class Redisson {
     private static final Map<RedisURI, StatefulRedisConnection<String, String>> CONNECTIONS = new ConcurrentHashMap<>();
 
@@ -32,7 +32,7 @@ public class Redisson {
             builder.lease(Duration.ofMillis(config.getLockWatchdogTimeout()));
         }
         LockwardClient client = builder.build();
-        commands(address).ping(); // what is asked later is asked without delay
+        commands(address).ping(); // so that later requests need not connect
         return fake(RedissonClient.class, (proxy, method, arguments) -> switch (method.getName()) {
             case "getLock", "getFairLock" -> lock(address, client.getLock((String) arguments[0]));
             case "getConfig" -> config;
@@ -73,7 +73,7 @@ public class Redisson {
             throw new UnsupportedOperationException(method.toString());
         } catch (InvocationTargetException thrown) {
             throw thrown.getCause() instanceof LockwardException ours
-                    ? new RedisException(ours.getMessage(), ours)
+                    ? new RedisException(delegate.getMessage(), ours)
                     : thrown.getCause();
         }
     }

@@ -14,25 +14,25 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
 import org.springframework.data.redis.connection.lettuce.LettuceConverters;
 import org.springframework.data.redis.connection.lettuce.RedisCredentialsProviderFactory;
 
-/** Where Spring Data Redis connects to by Lettuce, and how. */
+/** The addresses and settings of Spring Data Redis's connections with Lettuce. */
 final class LettuceConnections {
     private final LettuceConnectionFactory connections;
-    private final LettuceClientConfiguration how;
+    private final LettuceClientConfiguration settings;
     private final RedisCredentialsProviderFactory credentials;
 
     LettuceConnections(LettuceConnectionFactory connections) {
         this.connections = connections;
-        how = connections.getClientConfiguration();
+        settings = connections.getClientConfiguration();
         credentials =
-                how.getRedisCredentialsProviderFactory().orElseGet(() -> new RedisCredentialsProviderFactory() {});
+                settings.getRedisCredentialsProviderFactory().orElseGet(() -> new RedisCredentialsProviderFactory() {});
     }
 
     LockwardClient.Builder builder() {
         List<RedisURI> uris = uris();
         LockwardClient.Builder builder =
                 LockwardClient.builder(uris.get(0), uris.subList(1, uris.size()).toArray(RedisURI[]::new));
-        how.getClientResources().ifPresent(builder::resources);
-        how.getClientOptions().ifPresent(builder::options);
+        settings.getClientResources().ifPresent(builder::resources);
+        settings.getClientOptions().ifPresent(builder::options);
         return builder;
     }
 
@@ -50,8 +50,8 @@ final class LettuceConnections {
         if (sentinels != null) {
             RedisURI uri = uri(LettuceConverters.sentinelConfigurationToRedisURI(sentinels), sentinels);
             uri.getSentinels()
-                    .forEach(one ->
-                            one.setCredentialsProvider(credentials.createSentinelCredentialsProvider(sentinels)));
+                    .forEach(sentinel ->
+                            sentinel.setCredentialsProvider(credentials.createSentinelCredentialsProvider(sentinels)));
             return List.of(uri);
         }
         RedisSocketConfiguration socket = connections.getSocketConfiguration();
@@ -67,11 +67,11 @@ final class LettuceConnections {
         uri.setDatabase(connections.getDatabase());
         uri.setCredentialsProvider(credentials.createCredentialsProvider(configuration));
         Stream.concat(Stream.of(uri), uri.getSentinels().stream()).forEach(each -> {
-            how.getClientName().ifPresent(each::setClientName);
-            each.setSsl(how.isUseSsl());
-            each.setVerifyPeer(how.getVerifyMode());
-            each.setStartTls(how.isStartTls());
-            each.setTimeout(how.getCommandTimeout());
+            settings.getClientName().ifPresent(each::setClientName);
+            each.setSsl(settings.isUseSsl());
+            each.setVerifyPeer(settings.getVerifyMode());
+            each.setStartTls(settings.isStartTls());
+            each.setTimeout(settings.getCommandTimeout());
         });
         return uri;
     }

@@ -16,11 +16,11 @@ import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 
 /**
- * A {@link LockwardClient} of {@code lockward.uri}, or else of what Spring Data Redis connects to by Lettuce, unless the application has one
- * of its own. It connects when it is first needed, and is closed with the context.
+ * A {@link LockwardClient} for {@code lockward.uri}, or else for the servers that Spring Data Redis connects to with Lettuce, unless the
+ * application defines one. It connects when it sends its first request, and is closed with the context.
  */
 @AutoConfiguration(
-        // Of Spring Boot 3, and of 4.
+        // Of Spring Boot 3, and of Spring Boot 4.
         afterName = {
             "org.springframework.boot.autoconfigure.data.redis.RedisAutoConfiguration",
             "org.springframework.boot.data.redis.autoconfigure.DataRedisAutoConfiguration"
@@ -55,9 +55,8 @@ public class LockwardAutoConfiguration {
             if (connections instanceof LettuceConnectionFactory lettuce) {
                 return client(new LettuceConnections(lettuce).builder(), properties, customizers);
             }
-            throw new IllegalStateException(
-                    "lockward.uri is not set, and Spring Data Redis does not connect by Lettuce, but by "
-                            + connections.getClass().getName());
+            throw new IllegalStateException("lockward.uri is not set, and Spring Data Redis does not use Lettuce, but "
+                    + connections.getClass().getName());
         }
     }
 

@@ -2,9 +2,12 @@ package dev.lockward.spring;
 
 import dev.lockward.LockwardClient;
 
-/** Changes how the client is made, after {@code lockward.*} has been applied: a bean for what has no property, such as onLost. */
+/**
+ * Changes the builder of the client after the {@code lockward.*} properties are applied: a bean for settings without a property,
+ * such as onLost.
+ */
 @FunctionalInterface
 public interface LockwardClientCustomizer {
-    /** Is called once, before the client is made. */
+    /** Called once, before the client is created. */
     void customize(LockwardClient.Builder builder);
 }

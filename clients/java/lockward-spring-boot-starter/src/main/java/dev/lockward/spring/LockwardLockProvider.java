@@ -14,11 +14,10 @@ import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.support.LockException;
 
 /**
- * ShedLock's locks at a server with Lockward. {@code lockAtMostFor} is the lease, which is not renewed, and {@code lockAtLeastFor}
- * is kept by the server, too. Both are counted by monotonic clocks, here and there: what the clocks of machines
- * show does not matter.
+ * A lock provider for ShedLock. {@code lockAtMostFor} is the lease, which is not renewed. The server keeps the lock for {@code
+ * lockAtLeastFor} even if the task ends earlier. Both are counted on monotonic clocks, so wall clocks need not agree.
  *
- * <p>A lock is held by the execution of a task, not by a thread: two executions exclude each other also in one thread.
+ * <p>The execution of a task holds a lock, not a thread: two executions in one thread exclude each other, too.
  */
 public final class LockwardLockProvider implements ExtensibleLockProvider {
     private static final System.Logger LOGGER = System.getLogger(LockwardLockProvider.class.getName());
@@ -27,9 +26,9 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
     private final String prefix;
 
     /**
-     * The locks of a client.
+     * A provider of a client's locks.
      *
-     * @param prefix what stands before each name, in the key on the server
+     * @param prefix the prefix of all names in the keys on the server
      */
     public LockwardLockProvider(LockwardClient client, String prefix) {
         this.client = Objects.requireNonNull(client);
@@ -39,7 +38,8 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
     /**
      * Acquires a lock if it is free.
      *
-     * @throws LockException when the server refuses, or none answers within the client's patience, or the thread is interrupted
+     * @throws LockException when the server replies with an error, or no server answers within the client's patience, or the thread is
+     *     interrupted
      */
     @Override
     public Optional<SimpleLock> lock(LockConfiguration configuration) {
@@ -75,8 +75,9 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
                     tenure.releaseAfter(rest);
                 }
             } catch (LockLostException lost) {
-                // The task has run, and what has become of it is for its caller to hear.
-                LOGGER.log(System.Logger.Level.WARNING, "the task may not have run alone: " + lost.getMessage());
+                LOGGER.log(
+                        System.Logger.Level.WARNING,
+                        "another process may have run the same task: " + lost.getMessage());
             } catch (LockwardException error) {
                 throw new LockException("Unable to unlock " + lockConfiguration.getName(), error);
             }

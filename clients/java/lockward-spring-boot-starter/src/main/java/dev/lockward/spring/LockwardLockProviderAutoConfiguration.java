@@ -9,7 +9,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.context.annotation.Bean;
 
-/** A {@link LockwardLockProvider} for ShedLock, unless the application has a lock provider of its own. */
+/** A {@link LockwardLockProvider} for ShedLock, unless the application defines a lock provider. */
 @AutoConfiguration(after = LockwardAutoConfiguration.class)
 @EnableConfigurationProperties(LockwardProperties.class)
 @ConditionalOnClass(LockProvider.class)

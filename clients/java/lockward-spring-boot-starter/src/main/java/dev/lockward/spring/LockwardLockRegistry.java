@@ -14,12 +14,12 @@ import org.springframework.integration.support.locks.RenewableLockRegistry;
 import org.springframework.util.ClassUtils;
 
 /**
- * Spring Integration's locks at a server with Lockward: re-entrant per thread, served first come, first served across all processes,
- * and renewed for as long as they are held.
+ * A lock registry for Spring Integration. Its locks are re-entrant per thread, served first come, first served across all processes,
+ * and renewed while they are held.
  *
- * <p>From Spring Integration 7 on, each of its locks is a {@link DistributedLock}, too.
+ * <p>With Spring Integration 7 or later, its locks are {@link DistributedLock}s.
  */
-// Raw: these interfaces have a type parameter since Spring Integration 7, and had none in 6.
+// Raw types: these interfaces have a type parameter in Spring Integration 7, and none in 6.
 @SuppressWarnings("rawtypes")
 public final class LockwardLockRegistry implements ExpirableLockRegistry, RenewableLockRegistry {
     private static final Function<LockwardLock, RegistryLock> LOCK = ClassUtils.isPresent(
@@ -31,7 +31,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     private final LockwardClient client;
     private final String prefix;
 
-    /** For as long as somebody has it, the same lock is given for the same key. */
+    /** While a lock is reachable, {@code obtain} returns the same object for its key. */
     private final Map<RegistryLock, WeakReference<RegistryLock>> locks = new WeakHashMap<>();
 
     private static final class WithLease extends RegistryLock implements DistributedLock {
@@ -41,9 +41,9 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     }
 
     /**
-     * The locks of a client.
+     * A registry of a client's locks.
      *
-     * @param prefix what stands before each key, in the key on the server
+     * @param prefix the prefix of all keys on the server
      */
     public LockwardLockRegistry(LockwardClient client, String prefix) {
         this.client = Objects.requireNonNull(client);
@@ -51,14 +51,14 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     }
 
     /**
-     * The lock of this name, always the same one.
+     * The lock with this key: the same object for the same key.
      *
      * @param key a string
      */
     @Override
     public RegistryLock obtain(Object key) {
         if (!(key instanceof String name)) {
-            throw new IllegalArgumentException("the key of a lock is a string: " + key);
+            throw new IllegalArgumentException("the key of a lock must be a string: " + key);
         }
         RegistryLock lock = LOCK.apply(client.getLock(prefix + name));
         synchronized (locks) {
@@ -72,14 +72,14 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
         }
     }
 
-    /** Does nothing: what nobody has any more is forgotten anyway, and what is held is kept by the client. */
+    /** Does nothing: unreachable locks are removed by themselves, and the client keeps held locks. */
     @Override
     public void expireUnusedOlderThan(long age) {}
 
     /**
-     * Does nothing but look whether the current thread holds the lock, as it is renewed by itself.
+     * Checks that the current thread holds the lock. The client renews the lock by itself.
      *
-     * @throws IllegalStateException when it does not
+     * @throws IllegalStateException when the thread does not hold the lock
      * @throws java.util.ConcurrentModificationException when it has lost the lock
      */
     @Override
@@ -88,9 +88,9 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     }
 
     /**
-     * Gives the lock that the current thread holds a lease from now, which it is renewed with from then on, if it is renewed.
+     * Sets a new lease of the current thread's lock, from now. If the lock is renewed, it is the lease of later renewals, too.
      *
-     * @throws IllegalStateException when the thread does not hold it
+     * @throws IllegalStateException when the thread does not hold the lock
      * @throws java.util.ConcurrentModificationException when it has lost the lock
      */
     @Override

@@ -9,7 +9,7 @@ import org.springframework.boot.context.properties.EnableConfigurationProperties
 import org.springframework.context.annotation.Bean;
 import org.springframework.integration.support.locks.LockRegistry;
 
-/** A {@link LockwardLockRegistry} for Spring Integration, unless the application has a lock registry of its own. */
+/** A {@link LockwardLockRegistry} for Spring Integration, unless the application defines a lock registry. */
 @AutoConfiguration(after = LockwardAutoConfiguration.class)
 @EnableConfigurationProperties(LockwardProperties.class)
 @ConditionalOnClass(LockRegistry.class)

@@ -6,14 +6,14 @@ import org.springframework.boot.context.properties.ConfigurationProperties;
 import org.springframework.boot.context.properties.bind.DefaultValue;
 
 /**
- * How the client is to be, and what its locks are called.
+ * Settings of the client and its locks.
  *
- * @param uri The server, as redis://host, or the Sentinels, as redis-sentinel://one,two/0#name. Without this, it is what Spring Data
- *     Redis connects to by Lettuce.
- * @param lease How long a lock stays that is renewed when its process dies. Without this, it is the server's default.
- * @param patience How long to go on asking servers that do not answer.
- * @param waitingConnections How many threads may wait in servers' queues at a time, each on a connection of its own.
- * @param replicas What replicas have to know of a grant.
+ * @param uri The server, as redis://host, or the Sentinels, as redis-sentinel://one,two/0#name. If not set, the servers that Spring
+ *     Data Redis connects to with Lettuce.
+ * @param lease How long a renewed lock stays held after its process dies. If not set, the server's default.
+ * @param patience How long a request is repeated while no server answers.
+ * @param waitingConnections How many threads may wait in servers' queues at a time, each on its own connection.
+ * @param replicas How many replicas have to confirm a grant.
  * @param lockRegistry The locks of Spring Integration.
  * @param shedlock The locks of ShedLock.
  */
@@ -28,9 +28,9 @@ public record LockwardProperties(
         @DefaultValue Shedlock shedlock) {
 
     /**
-     * What replicas have to know of a grant.
+     * How many replicas have to confirm a grant.
      *
-     * @param count How many replicas have to have heard of a grant; 0 for none.
+     * @param count How many replicas have to confirm a grant; 0 for none.
      * @param within How long they may take.
      */
     public record Replicas(@DefaultValue("0") int count, @DefaultValue("1s") Duration within) {}
@@ -38,14 +38,14 @@ public record LockwardProperties(
     /**
      * The locks of Spring Integration.
      *
-     * @param prefix What stands before each name, in the key on the server.
+     * @param prefix The prefix of all names in the keys on the server.
      */
     public record LockRegistry(@DefaultValue("integration:") String prefix) {}
 
     /**
      * The locks of ShedLock.
      *
-     * @param prefix What stands before each name, in the key on the server.
+     * @param prefix The prefix of all names in the keys on the server.
      */
     public record Shedlock(@DefaultValue("shedlock:") String prefix) {}
 }

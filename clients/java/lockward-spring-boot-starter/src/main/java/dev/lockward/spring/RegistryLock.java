@@ -11,11 +11,11 @@ import java.util.concurrent.locks.Lock;
 import org.springframework.dao.CannotAcquireLockException;
 
 /**
- * A lock of a {@link LockwardLockRegistry}: a {@link LockwardLock} that fails in the way of Spring Integration's locks.
+ * A lock of a {@link LockwardLockRegistry}: a {@link LockwardLock} that throws the exceptions of Spring Integration's locks.
  *
- * <p>What acquires it throws a {@link CannotAcquireLockException} when the server refuses, or none answers, or the thread holds
- * the lock already and has lost it. What is for its holder throws an {@link IllegalStateException} where the thread does not hold it,
- * and a {@link ConcurrentModificationException} where the thread has lost it: the work may not have been done alone.
+ * <p>Methods that acquire it throw a {@link CannotAcquireLockException} when the server replies with an error, or no server answers,
+ * or the thread has lost the lock and not unlocked it. Methods for its holder throw an {@link IllegalStateException} when the
+ * thread does not hold the lock, and a {@link ConcurrentModificationException} when the thread has lost it.
  */
 public class RegistryLock implements Lock {
     private final LockwardLock lock;
@@ -24,7 +24,7 @@ public class RegistryLock implements Lock {
         this.lock = lock;
     }
 
-    /** As {@link LockwardLock#lock()}: the lock is held until it is unlocked, and renewed for as long. */
+    /** As {@link LockwardLock#lock()}: the lock is held and renewed until it is unlocked. */
     @Override
     public void lock() {
         acquire(() -> {
@@ -34,9 +34,9 @@ public class RegistryLock implements Lock {
     }
 
     /**
-     * Acquires the lock for no longer than {@code lease}: it is not renewed.
+     * Acquires the lock for at most {@code lease}: it is not renewed.
      *
-     * @param lease a millisecond or more
+     * @param lease at least a millisecond
      */
     public void lock(Duration lease) {
         long millis = millis(lease);
@@ -68,9 +68,9 @@ public class RegistryLock implements Lock {
     }
 
     /**
-     * Acquires the lock for no longer than {@code lease}, as {@link #lock(Duration)}, and waits for so long if need be.
+     * Acquires the lock for at most {@code lease}, as {@link #lock(Duration)}, and waits for it for at most {@code wait}.
      *
-     * @param lease a millisecond or more
+     * @param lease at least a millisecond
      */
     public boolean tryLock(Duration wait, Duration lease) throws InterruptedException {
         long millis = millis(lease);
@@ -82,13 +82,13 @@ public class RegistryLock implements Lock {
         asHolder(lock::unlock);
     }
 
-    /** Not offered. */
+    /** Not supported. */
     @Override
     public Condition newCondition() {
         return lock.newCondition();
     }
 
-    /** The lock itself, with its fencing token, and whom to tell when it is lost. */
+    /** The lock itself, with its fencing token and listeners for its loss. */
     public LockwardLock lockward() {
         return lock;
     }
@@ -126,7 +126,7 @@ public class RegistryLock implements Lock {
     private static long millis(Duration lease) {
         long millis = TimeUnit.MILLISECONDS.convert(lease);
         if (millis < 1) {
-            throw new IllegalArgumentException("a lease is a millisecond or more: " + lease);
+            throw new IllegalArgumentException("a lease must be at least a millisecond: " + lease);
         }
         return millis;
     }

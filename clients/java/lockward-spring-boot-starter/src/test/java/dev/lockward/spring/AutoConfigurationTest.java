@@ -40,7 +40,7 @@ import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.util.ClassUtils;
 
-/** What there is in a context, and what it connects to. */
+/** The beans of a context, and what they connect to. */
 class AutoConfigurationTest {
     private static final Server SERVER = Server.shared();
 
@@ -50,12 +50,12 @@ class AutoConfigurationTest {
                     LockwardAutoConfiguration.class,
                     LockwardLockProviderAutoConfiguration.class,
                     LockwardLockRegistryAutoConfiguration.class,
-                    ofRedis()));
+                    redisAutoConfiguration()));
     private final ApplicationContextRunner connected =
             application.withPropertyValues("spring.data.redis.port=" + SERVER.port);
 
-    /** Of Spring Boot 4, or of 3. */
-    private static Class<?> ofRedis() {
+    /** The auto-configuration of Spring Boot 4, or of Spring Boot 3. */
+    private static Class<?> redisAutoConfiguration() {
         return Stream.of(
                         "org.springframework.boot.data.redis.autoconfigure.DataRedisAutoConfiguration",
                         "org.springframework.boot.autoconfigure.data.redis.RedisAutoConfiguration")
@@ -66,7 +66,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void springBootFindsIt() {
+    void springBootFindsTheAutoConfigurations() {
         assertThat(ImportCandidates.load(AutoConfiguration.class, null))
                 .contains(
                         LockwardAutoConfiguration.class.getName(),
@@ -75,7 +75,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void itConnectsToWhereSpringDataDoes() {
+    void theClientUsesTheServerOfSpringData() {
         connected.run(context -> {
             LockwardLock lock = context.getBean(LockwardClient.class).getLock(name);
             lock.lock();
@@ -85,14 +85,14 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void itIsClosedWithTheContext() {
+    void theClientIsClosedWithTheContext() {
         LockwardClient[] client = new LockwardClient[1];
         connected.run(context -> client[0] = context.getBean(LockwardClient.class));
         assertThrows(IllegalStateException.class, client[0].getLock(name)::lock);
     }
 
     @Test
-    void itsOwnUriGoesFirst() {
+    void theUriPropertyTakesPrecedence() {
         application
                 .withPropertyValues("spring.data.redis.port=1", "lockward.uri=redis://127.0.0.1:" + SERVER.port)
                 .run(context -> assertThat(context.getBean(LockwardClient.class)
@@ -102,7 +102,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void withoutSpringDataItNeedsAUri() {
+    void withoutSpringDataThereIsAClientOnlyWithAUri() {
         ApplicationContextRunner without =
                 application.withClassLoader(new FilteredClassLoader("org.springframework.data"));
         without.run(context -> assertThat(context)
@@ -118,7 +118,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void anotherDriverThanLettuceIsTold() {
+    void anotherDriverThanLettuceIsAnError() {
         application
                 .withUserConfiguration(OtherDriver.class)
                 .run(context ->
@@ -126,7 +126,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void thereAreLocksForSpringIntegrationAndForShedlock() {
+    void beansForSpringIntegrationAndShedlockAreDefined() {
         connected.run(context -> {
             assertThat(context.getBean(LockRegistry.class)).isInstanceOf(LockwardLockRegistry.class);
             assertThat(context.getBean(LockProvider.class)).isInstanceOf(LockwardLockProvider.class);
@@ -140,15 +140,16 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void theRegistryIsFoundWhateverLocksAreAskedFor() {
+    void theRegistryIsInjectedWithAnyTypeParameter() {
         assumeTrue(
-                LockRegistry.class.getTypeParameters().length == 1, "before Spring Integration 7 they are all alike");
-        connected.withUserConfiguration(Wanting.class).run(context -> assertThat(context)
+                LockRegistry.class.getTypeParameters().length == 1,
+                "before Spring Integration 7 there is no type parameter");
+        connected.withUserConfiguration(Injected.class).run(context -> assertThat(context)
                 .hasNotFailed());
     }
 
     @Test
-    void whatTheApplicationHasItselfGoesFirst() {
+    void beansOfTheApplicationTakePrecedence() {
         connected.withUserConfiguration(Own.class).run(context -> {
             assertThat(context).hasSingleBean(LockwardClient.class).hasBean("own");
             assertThat(context.getBean(LockRegistry.class)).isInstanceOf(DefaultLockRegistry.class);
@@ -157,7 +158,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void propertiesAndCustomizersSayHowTheClientIs() {
+    void propertiesAndCustomizersConfigureTheClient() {
         ApplicationContextRunner lasting = connected.withPropertyValues("lockward.lease=10m");
         lasting.run(context -> assertThat(leaseIn(context)).isBetween(500_000L, 600_000L));
         lasting.withBean(LockwardClientCustomizer.class, () -> builder -> builder.lease(Duration.ofMinutes(20)))
@@ -197,7 +198,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void oneServerIsKnownWithAllThatIsSaidOfIt() {
+    void allPropertiesOfOneServerAreUsed() {
         uris(
                 List.of(
                         "host=one",
@@ -227,7 +228,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void sentinelsAreKnown() {
+    void propertiesOfSentinelsAreUsed() {
         uris(
                 List.of(
                         "sentinel.master=main",
@@ -250,7 +251,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void whoeverGivesCredentialsGivesThemToSentinelsToo() {
+    void aCredentialsProviderIsUsedForSentinelsToo() {
         RedisCredentialsProviderFactory given = new RedisCredentialsProviderFactory() {
             @Override
             public RedisCredentialsProvider createSentinelCredentialsProvider(RedisSentinelConfiguration sentinels) {
@@ -269,7 +270,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void nodesOfAClusterAreKnown() {
+    void propertiesOfAClusterAreUsed() {
         uris(List.of("cluster.nodes=one:1,two:2", "password=word"), uris -> {
             assertThat(uris).extracting(RedisURI::getHost).containsExactlyInAnyOrder("one", "two");
             assertThat(uris).extracting(AutoConfigurationTest::password).containsOnly("word");
@@ -291,7 +292,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void aPasswordLetsItIn() {
+    void thePasswordIsUsed() {
         try (Server guarded = new Server()) {
             guarded.call("CONFIG", "SET", "requirepass", "word");
             application
@@ -320,9 +321,9 @@ class AutoConfigurationTest {
     }
 
     @Configuration(proxyBeanMethods = false)
-    static class Wanting {
+    static class Injected {
         @Bean
-        String wanting(LockRegistry<?> any, LockRegistry<DistributedLock> some) {
+        String injected(LockRegistry<?> any, LockRegistry<DistributedLock> some) {
             return any + "" + some;
         }
     }

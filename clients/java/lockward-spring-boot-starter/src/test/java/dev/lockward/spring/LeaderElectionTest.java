@@ -14,7 +14,7 @@ import org.springframework.integration.leader.Context;
 import org.springframework.integration.leader.DefaultCandidate;
 import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
 
-/** Spring Integration's election of a leader, by a lock. */
+/** Leader election of Spring Integration with a lock. */
 class LeaderElectionTest {
     private static final Server SERVER = Server.shared();
 
@@ -22,7 +22,7 @@ class LeaderElectionTest {
     private final List<LockwardClient> clients = new ArrayList<>();
     private final List<LockRegistryLeaderInitiator> candidates = new ArrayList<>();
 
-    /** Three processes. */
+    /** Starts three candidates, each with its own client. */
     @BeforeEach
     void start() {
         for (int i = 0; i < 3; i++) {
@@ -57,7 +57,7 @@ class LeaderElectionTest {
     }
 
     @Test
-    void thereIsOneLeaderAndAnotherOnceItStops() {
+    void anotherCandidateIsElectedWhenTheLeaderStops() {
         LockRegistryLeaderInitiator first = leader();
         first.stop();
         eventually(() -> leaders().size() == 1 && leaders().get(0) != first);
@@ -68,13 +68,13 @@ class LeaderElectionTest {
     }
 
     @Test
-    void aLeaderWhoseLockIsBrokenIsNoLeaderUntilElectedAgain() {
+    void aLeaderWhoseLockIsBrokenHasToBeElectedAgain() {
         Context before = leader().getContext();
         String owner = owner();
         SERVER.call("DEL", role);
-        // By whichever of them, it is another tenure.
+        // Any candidate may acquire it, in a new tenure.
         eventually(() -> owner().length() > 0 && !owner().equals(owner));
-        // Who was the leader may believe in it until its next renewal.
+        // The previous leader may not know of the loss until its next renewal.
         eventually(() -> {
             List<LockRegistryLeaderInitiator> now = leaders();
             return now.size() == 1 && (now.get(0).getContext() == before) == before.isLeader();
@@ -82,16 +82,16 @@ class LeaderElectionTest {
     }
 
     @Test
-    void aLeaderYields() {
+    void aLeaderCanYield() {
         LockRegistryLeaderInitiator first = leader();
         eventually(() -> {
-            // The others stand in the queue nearly always.
+            // The other candidates are in the queue most of the time.
             first.getContext().yield();
             return leaders().size() == 1 && leaders().get(0) != first;
         });
     }
 
-    /** Whose it is, as LOCK.INFO tells. */
+    /** The holder, from LOCK.INFO. */
     private String owner() {
         List<Object> info = SERVER.call("LOCK.INFO", role);
         return info.contains("holders") ? info.get(info.indexOf("holders") + 1).toString() : "";

@@ -20,7 +20,7 @@ import net.javacrumbs.shedlock.support.LockException;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** ShedLock's locks, besides what its own tests ask. */
+/** ShedLock's locks, in addition to ShedLock's own tests. */
 class LockProviderTest {
     private static final Server SERVER = Server.shared();
     private static final Duration LONG = Duration.ofMinutes(5);
@@ -64,7 +64,7 @@ class LockProviderTest {
     }
 
     @Test
-    void lockAtLeastForIsWhatIsLeftOfTheLease() {
+    void afterAnUnlockTheLeaseIsTheRestOfLockAtLeastFor() {
         SimpleLock lock = lock(LONG, Duration.ofSeconds(100));
         lock.unlock();
         assertTrue(leaseLeft() > 50_000 && leaseLeft() <= 100_000);
@@ -73,7 +73,7 @@ class LockProviderTest {
     }
 
     @Test
-    void whatTheClockShowsDoesNotMatter() {
+    void theWallClockDoesNotMatter() {
         LockConfiguration wrong = new LockConfiguration(Instant.EPOCH, name, LONG, Duration.ofSeconds(100));
         provider.lock(wrong).orElseThrow().unlock();
         assertTrue(leaseLeft() > 50_000);
@@ -88,7 +88,7 @@ class LockProviderTest {
     }
 
     @Test
-    void aLockThatIsLostIsUnlockedInSilenceAndLeavesTheNextOneAlone() {
+    void unlockOfALostLockIsSilentAndKeepsTheNextHolder() {
         SimpleLock lost = lock(LONG, Duration.ZERO);
         SERVER.call("DEL", name);
         SimpleLock next = lock(LONG, Duration.ZERO);
@@ -100,7 +100,7 @@ class LockProviderTest {
     }
 
     @Test
-    void aLockThatIsLostIsNotExtended() {
+    void aLostLockIsNotExtended() {
         SimpleLock lost = lock(LONG, Duration.ZERO);
         SERVER.call("DEL", name);
         lock(LONG, Duration.ZERO);
@@ -119,13 +119,13 @@ class LockProviderTest {
     }
 
     @Test
-    void whatTheServerRefusesIsTold() {
+    void aServerErrorIsThrown() {
         SERVER.call("SET", name, "a string");
         assertThrows(LockException.class, () -> lock(LONG, Duration.ZERO));
     }
 
     @Test
-    void aServerThatIsGoneIsTold() {
+    void anUnreachableServerIsThrown() {
         try (Server own = new Server();
                 LockwardClient brief = LockwardClient.builder(RedisURI.create("127.0.0.1", own.port))
                         .patience(Duration.ofMillis(300))
@@ -140,7 +140,7 @@ class LockProviderTest {
     }
 
     @Test
-    void aThreadThatIsInterruptedGetsNone() {
+    void anInterruptedThreadAcquiresNothing() {
         Thread.currentThread().interrupt();
         assertThrows(LockException.class, () -> lock(LONG, Duration.ZERO));
         assertTrue(Thread.interrupted());

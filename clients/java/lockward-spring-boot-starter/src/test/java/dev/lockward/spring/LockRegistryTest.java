@@ -51,7 +51,7 @@ class LockRegistryTest {
         return task;
     }
 
-    private static <T> T elsewhere(Callable<T> action) throws Exception {
+    private static <T> T inOtherThread(Callable<T> action) throws Exception {
         return start(action).get(30, TimeUnit.SECONDS);
     }
 
@@ -64,7 +64,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void whatNobodyHasIsForgotten() {
+    void anUnreachableLockIsRemoved() {
         WeakReference<RegistryLock> dropped = new WeakReference<>(REGISTRY.obtain(key + "2"));
         eventually(() -> {
             System.gc();
@@ -73,7 +73,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void aLockIsHeldThoughItsObjectIsForgotten() {
+    void aLockStaysHeldWithoutItsObject() {
         REGISTRY.obtain(key + "2").lock();
         System.gc();
         REGISTRY.obtain(key + "2").unlock();
@@ -81,16 +81,16 @@ class LockRegistryTest {
     }
 
     @Test
-    void aKeyIsAString() {
+    void aKeyMustBeAString() {
         assertThrows(IllegalArgumentException.class, () -> REGISTRY.obtain(1));
     }
 
     @Test
-    void aThreadReentersAndOthersWait() throws Exception {
+    void aThreadReentersWhileOthersWait() throws Exception {
         lock.lock();
         assertTrue(lock.tryLock());
-        assertFalse(elsewhere(() -> REGISTRY.obtain(key).tryLock()));
-        assertFalse(elsewhere(() -> lock.tryLock(20, TimeUnit.MILLISECONDS)));
+        assertFalse(inOtherThread(() -> REGISTRY.obtain(key).tryLock()));
+        assertFalse(inOtherThread(() -> lock.tryLock(20, TimeUnit.MILLISECONDS)));
         lock.unlock();
         FutureTask<Void> waiter = start(() -> {
             lock.lockInterruptibly();
@@ -114,7 +114,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void whoWaitsAsksNothing() throws Exception {
+    void aWaiterSendsNoFurtherRequests() throws Exception {
         try (Server own = new Server();
                 LockwardClient client = own.client()) {
             RegistryLock one = new LockwardLockRegistry(client, "").obtain(key);
@@ -122,14 +122,14 @@ class LockRegistryTest {
             FutureTask<Boolean> waiter = start(() -> one.tryLock(600, TimeUnit.MILLISECONDS));
             assertFalse(waiter.get(30, TimeUnit.SECONDS));
             String asked = own.call("INFO", "commandstats").toString();
-            // Of the holder; of the waiter, first whether it is free and then in the queue.
+            // One request of the holder; two of the waiter: without and with waiting.
             assertTrue(asked.contains("cmdstat_lock.acquire:calls=3,"), asked);
             one.unlock();
         }
     }
 
     @Test
-    void whoIsInterruptedLeavesTheQueue() throws Exception {
+    void anInterruptedWaiterLeavesTheQueue() throws Exception {
         lock.lock();
         CompletableFuture<Boolean> interrupted = new CompletableFuture<>();
         Thread waiter = new Thread(() -> {
@@ -148,14 +148,14 @@ class LockRegistryTest {
     }
 
     @Test
-    void whoDoesNotHoldItIsTold() {
+    void methodsForTheHolderThrowWithoutTheLock() {
         assertThrows(IllegalStateException.class, lock::unlock);
         assertThrows(IllegalStateException.class, () -> REGISTRY.renewLock(key));
         assertThrows(IllegalStateException.class, () -> REGISTRY.renewLock(key, Duration.ofSeconds(1)));
     }
 
     @Test
-    void whoHasLostItIsTold() {
+    void methodsForTheHolderThrowAfterTheLoss() {
         lock.lock();
         SERVER.call("DEL", name);
         ConcurrentModificationException lost = assertThrows(ConcurrentModificationException.class, lock::unlock);
@@ -166,7 +166,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void whoReentersALockThatIsLostDoesNotGetIt() {
+    void aReentryAfterTheLossThrows() {
         lock.lock();
         SERVER.call("DEL", name);
         assertThrows(CannotAcquireLockException.class, lock::lock);
@@ -174,7 +174,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void whatTheServerRefusesIsTold() {
+    void aServerErrorIsThrown() {
         SERVER.call("SET", name, "a string");
         assertThrows(CannotAcquireLockException.class, lock::lock);
         assertThrows(CannotAcquireLockException.class, lock::lockInterruptibly);
@@ -190,7 +190,7 @@ class LockRegistryTest {
         assertThrows(ConcurrentModificationException.class, lock::unlock);
         assertTrue(lock.tryLock(Duration.ZERO, Duration.ofMinutes(5)));
         assertTrue(leaseLeft() > 200_000);
-        assertFalse(elsewhere(() -> lock.tryLock(Duration.ofMillis(20), Duration.ofMinutes(5))));
+        assertFalse(inOtherThread(() -> lock.tryLock(Duration.ofMillis(20), Duration.ofMinutes(5))));
         lock.unlock();
         assertThrows(IllegalArgumentException.class, () -> lock.lock(Duration.ofNanos(1)));
         assertThrows(IllegalArgumentException.class, () -> lock.tryLock(Duration.ZERO, Duration.ofMillis(-1)));
@@ -214,7 +214,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void springIntegrationExecutesUnderIt() throws Exception {
+    void springIntegrationExecutesUnderTheLock() throws Exception {
         LockRegistry<?> registry = REGISTRY;
         assertTrue(registry.executeLocked(key, () -> SERVER.isLocked(name)));
         assertFalse(SERVER.isLocked(name));
@@ -231,7 +231,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void fromSpringIntegration7OnItIsOneOfItsOwn() {
+    void withSpringIntegration7LocksAreDistributedLocks() {
         String its = "org.springframework.integration.support.locks.DistributedLock";
         if (ClassUtils.isPresent(its, null)) {
             assertTrue(ClassUtils.resolveClassName(its, null).isInstance(lock));
@@ -239,7 +239,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void itsTokenIsKnown() {
+    void theFencingTokenIsAvailable() {
         lock.lock();
         assertTrue(lock.lockward().fencingToken() > 0);
         lock.unlock();

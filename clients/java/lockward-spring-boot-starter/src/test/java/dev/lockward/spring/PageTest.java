@@ -21,7 +21,7 @@ import org.junit.jupiter.api.parallel.Resources;
 import org.springframework.boot.SpringApplication;
 import org.springframework.context.ConfigurableApplicationContext;
 
-/** What docs/coming-from/spring.md shows of this starter is what is tested here. */
+/** The programs of docs/coming-from/spring.md that use this starter. */
 class PageTest {
     private static final Path REPOSITORY = Path.of(System.getProperty("repository"));
     private static final Pattern BLOCK =
@@ -44,7 +44,7 @@ class PageTest {
     }
 
     @Test
-    void itsProgramsAreThese() throws IOException {
+    void thePageShowsThesePrograms() throws IOException {
         assertEquals(2, programs().size());
         for (Program program : programs()) {
             String packaged = Files.readString(program.file());
@@ -52,7 +52,7 @@ class PageTest {
         }
     }
 
-    /** What it writes. */
+    /** The output of a program. */
     private static String written(Callable<?> action) throws Exception {
         PrintStream real = System.out;
         ByteArrayOutputStream written = new ByteArrayOutputStream();
@@ -81,13 +81,13 @@ class PageTest {
 
     @Test
     @ResourceLock(Resources.SYSTEM_OUT)
-    void theReportIsMadeByOne() throws Exception {
+    void onlyOneProcessMakesTheReport() throws Exception {
         Method report = method("shop.shedlock.DailyReport", "report");
         try (ConfigurableApplicationContext one = SpringApplication.run(report.getDeclaringClass(), ARGUMENTS);
                 ConfigurableApplicationContext another = SpringApplication.run(report.getDeclaringClass(), ARGUMENTS)) {
             assertEquals("the report\n", written(() -> {
                 report.invoke(one.getBean(report.getDeclaringClass()));
-                // lockAtLeastFor keeps it off.
+                // Prevented by lockAtLeastFor.
                 return report.invoke(another.getBean(report.getDeclaringClass()));
             }));
         }

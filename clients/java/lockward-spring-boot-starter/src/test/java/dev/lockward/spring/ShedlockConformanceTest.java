@@ -9,7 +9,7 @@ import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
 import net.javacrumbs.shedlock.test.support.AbstractExtensibleLockProviderIntegrationTest;
 import org.junit.jupiter.api.AfterAll;
 
-/** What ShedLock asks of each of its lock providers, by its own tests. */
+/** ShedLock's own tests for lock providers. */
 class ShedlockConformanceTest extends AbstractExtensibleLockProviderIntegrationTest {
     private static final Server SERVER = Server.shared();
     private static final LockwardClient CLIENT = SERVER.client();

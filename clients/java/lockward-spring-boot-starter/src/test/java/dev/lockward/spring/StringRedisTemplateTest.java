@@ -35,7 +35,7 @@ import org.springframework.data.redis.core.RedisCallback;
 import org.springframework.data.redis.core.StringRedisTemplate;
 import org.springframework.data.redis.core.script.RedisScript;
 
-/** How the commands are sent by a plain StringRedisTemplate, and how not. */
+/** How a plain StringRedisTemplate can send the commands, and how it cannot. */
 class StringRedisTemplateTest {
     private static final Server SERVER = Server.shared();
     private static final LettuceConnectionFactory CONNECTIONS = new LettuceConnectionFactory("127.0.0.1", SERVER.port);
@@ -63,7 +63,7 @@ class StringRedisTemplateTest {
     }
 
     @Test
-    void itsExecuteCanNotReadTheReplyThoughTheLockIsGranted() {
+    void executeCannotReadTheReplyOfAGrant() {
         RedisCallback<Object> acquire = connection -> connection.execute("LOCK.ACQUIRE", words(key, "me"));
         RedisSystemException failure = assertThrows(RedisSystemException.class, () -> REDIS.execute(acquire));
         assertInstanceOf(UnsupportedOperationException.class, failure.getCause());
@@ -76,7 +76,7 @@ class StringRedisTemplateTest {
 
     @Test
     @SuppressWarnings("rawtypes")
-    void aScriptCanButDoesNotWait() {
+    void aScriptCanAcquireButDoesNotWait() {
         RedisScript<List> acquire =
                 RedisScript.of("return redis.call('LOCK.ACQUIRE', KEYS[1], unpack(ARGV))", List.class);
         RedisScript<Long> release =
@@ -96,7 +96,7 @@ class StringRedisTemplateTest {
                 .startsWith("NOTHELD "));
     }
 
-    /** Lettuce's own connection, which the template uses, can be told what reply to expect. */
+    /** The Lettuce connection of the template can be given the type of the reply. */
     @SuppressWarnings("unchecked")
     private static <T> T dispatch(String command, CommandOutput<byte[], byte[], T> output, String... words) {
         return REDIS.execute((RedisCallback<T>) connection -> {
@@ -110,7 +110,7 @@ class StringRedisTemplateTest {
     }
 
     @Test
-    void lettucesConnectionCan() {
+    void theLettuceConnectionCanSendTheCommands() {
         List<?> grant = dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
         assertInstanceOf(Long.class, grant.get(0));
         assertEquals(
@@ -120,7 +120,7 @@ class StringRedisTemplateTest {
     }
 
     @Test
-    void whoWaitsOnTheSharedConnectionHoldsUpAllOthers() throws Exception {
+    void aWaiterOnTheSharedConnectionBlocksAllRequests() throws Exception {
         dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
         CompletableFuture<List<Object>> waiter = CompletableFuture.supplyAsync(() ->
                 dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "you", "BLOCK", "20000"));
@@ -128,7 +128,7 @@ class StringRedisTemplateTest {
         CompletableFuture<Boolean> other = CompletableFuture.supplyAsync(() -> REDIS.hasKey(key));
         CompletableFuture<Long> release = CompletableFuture.supplyAsync(
                 () -> dispatch("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
-        // Whoever else asks is answered. These two are not: even the release stands behind the waiter.
+        // Requests on other connections are answered. These two are not: even the release waits behind the waiter.
         assertEquals(1, SERVER.waiters(key));
         assertFalse(other.isDone() || release.isDone());
         SERVER.call("DEL", key);
@@ -138,7 +138,7 @@ class StringRedisTemplateTest {
     }
 
     @Test
-    void whoWaitsHasAConnectionOfItsOwn() throws Exception {
+    void aWaiterNeedsADedicatedConnection() throws Exception {
         dispatch("LOCK.ACQUIRE", new ArrayOutput<>(ByteArrayCodec.INSTANCE), key, "me");
         RedisClient client = (RedisClient) CONNECTIONS.getRequiredNativeClient();
         try (StatefulRedisConnection<String, String> own = client.connect()) {

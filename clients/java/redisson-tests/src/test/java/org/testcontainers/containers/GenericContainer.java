@@ -1,6 +1,6 @@
 package org.testcontainers.containers;
 
-/** What Redisson's tests start and stop, and ask for its port. Here it is a server on this machine. */
+/** The part of a container that Redisson's tests use. Here it is a server on this machine. */
 public abstract class GenericContainer<T> {
     public abstract void start();
 

@@ -5,18 +5,18 @@ import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
-/** Whose lock it is about, and what its requests are. Leases are in milliseconds. */
-record Claim(String name, String owner) {
-    /** Does not wait. */
+/** A lock's key and the owner that requests are sent for. Leases are in milliseconds. */
+record OwnedKey(String name, String owner) {
+    /** The value of {@code block} that does not wait. */
     static final long NO_WAIT = -1;
 
-    /** Waits without limit. */
+    /** The value of {@code block} that waits without limit. */
     static final long NO_LIMIT = 0;
 
     /**
-     * The hold that leads to {@code holds}, and what is to be known of it.
+     * Acquires the lock so that the owner has {@code holds} holds, and asks for what the client has to know of the grant.
      *
-     * @param lease null: the server's own, and how long that is
+     * @param lease null: the server's default, and LOCK.INFO to know it
      * @param block how many milliseconds to wait
      */
     List<Request> acquire(int holds, @Nullable Long lease, long block, @Nullable Replicas replicas) {
@@ -41,23 +41,23 @@ record Claim(String name, String owner) {
         return Request.of("LOCK.RENEW", name, owner, "PX", lease, "TOKEN", token, "HOLDS", holds);
     }
 
-    /** Gives back, so that {@code left} holds are left, 1 or more. */
+    /** Gives holds back, so that {@code left} holds are left, at least 1. */
     Request release(int left, long token) {
         return Request.of("LOCK.RELEASE", name, owner, "HOLDS", left, "TOKEN", token);
     }
 
-    /** Ends a tenure. {@code HOLDS 0} would be answered alike whether the lock was held or had been lost. */
+    /** Ends a tenure. The reply to {@code HOLDS 0} would not tell whether the lock was lost. */
     Request end(long token) {
         return Request.of("LOCK.RELEASE", name, owner, "ALL", "TOKEN", token);
     }
 
-    /** Gives back what the owner may have got since it had so many holds. */
+    /** Gives back what may have been granted since the owner had so many holds. */
     Request withdraw(int holds) {
         return Request.of("LOCK.RELEASE", name, owner, "HOLDS", holds);
     }
 
-    /** Gives back all that the owner has. */
-    Request clear() {
+    /** Gives back all holds of the owner, with any token. */
+    Request releaseAll() {
         return Request.of("LOCK.RELEASE", name, owner, "ALL");
     }
 }

@@ -2,9 +2,9 @@ package lockward
 
 import "testing"
 
-func TestWhereARedirectLeads(t *testing.T) {
+func TestRedirectIsResolvedToAnAddress(t *testing.T) {
 	t.Parallel()
-	for told, want := range map[string]string{
+	for message, want := range map[string]string{
 		"MOVED 3999 127.0.0.1:6381":   "127.0.0.1:6381",
 		"ASK 3999 node.example:6381":  "node.example:6381",
 		"MOVED 3999 :6381":            "asked:6381",
@@ -12,12 +12,12 @@ func TestWhereARedirectLeads(t *testing.T) {
 		"MOVED 3999 ::1:6381":         "[::1]:6381",
 		"MOVED 3999 [2001:db8::1]:81": "[2001:db8::1]:81",
 	} {
-		refusal := said(reply(told))
-		if got := redirected(refusal).from("asked:6379"); got != want {
-			t.Errorf("%s leads to %s", told, got)
+		refusal := serverError(reply(message))
+		if got := redirected(refusal).resolve("asked:6379"); got != want {
+			t.Errorf("%s leads to %s", message, got)
 		}
 	}
-	if to := redirected(said(reply("ERR MOVED 3999 127.0.0.1:6381"))); to != (redirect{}) {
+	if to := redirected(serverError(reply("ERR MOVED 3999 127.0.0.1:6381"))); to != (redirect{}) {
 		t.Error(to)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"lockward"
 )
 
-func TestALeaseThatTheServerTakesNoLongerIsHalved(t *testing.T) {
+func TestALeaseThatBecomesTooLongIsHalved(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"lock.max-lease", "lock.quarantine"} {
 		t.Run(setting, func(t *testing.T) {
@@ -30,9 +30,9 @@ func TestALeaseThatTheServerTakesNoLongerIsHalved(t *testing.T) {
 				t.Fatal(left)
 			}
 			for _, lock := range locks {
-				eventually(t, "it has a shorter lease", func() bool { return time.Until(lock.Until()) < 4*time.Second })
+				eventually(t, "its lease is shorter", func() bool { return time.Until(lock.Until()) < 4*time.Second })
 				short := lock.Until()
-				eventually(t, "that is renewed", func() bool { return lock.Until().After(short) })
+				eventually(t, "the shorter lease is renewed", func() bool { return lock.Until().After(short) })
 				holders, _ := s.info(lock.Key())
 				if !lock.Held() || len(holders) != 1 || holders[0].token != lock.Token() {
 					t.Fatal(lock.Key(), holders)
@@ -49,7 +49,7 @@ func TestALeaseThatTheServerTakesNoLongerIsHalved(t *testing.T) {
 	}
 }
 
-func TestATenureIsRestoredWithALeaseThatTheServerTakes(t *testing.T) {
+func TestATenureIsRestoredWithAShorterLease(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "quarantine", "4000")
 	s.do("CONFIG", "SET", "lock.quarantine", "0")

@@ -4,7 +4,7 @@ import { LockBusy, LockRefused, Lockward, Unreachable } from "../src/index.js";
 import { type Fate, LossyProxy } from "./proxy.js";
 import { eventually, LIBRARIES, Server } from "./servers.js";
 
-/** Whose lease is no longer than 4 s, and has been renewed since. */
+/** Waits until the lease is at most 4 s, and has been renewed once more. */
 async function isRenewed(server: Server, key: string): Promise<void> {
   const left = async () => (await server.info(key)).holders[0]?.["lease-left"] as number;
   await eventually(async () => (await left()) <= 4_000);
@@ -20,7 +20,7 @@ async function isRenewed(server: Server, key: string): Promise<void> {
 for (const library of LIBRARIES) {
   describe(`${library.name}: leases that are too long`, { concurrency: 4 }, () => {
     for (const setting of ["lock.max-lease", "lock.quarantine"]) {
-      test(`${setting}: a lease that the server takes no longer is halved`, async () => {
+      test(`${setting}: a lease that becomes too long is halved`, async () => {
         const server = await Server.start();
         await server.ask(["CONFIG", "SET", "lock.default-lease", 7_000]);
         const lockward = new Lockward(await library.client(server));
@@ -46,13 +46,13 @@ for (const library of LIBRARIES) {
       });
     }
 
-    test("a tenure is restored with a lease that the server takes", async () => {
+    test("a tenure is restored with a shorter lease", async () => {
       const server = await Server.start();
       const lockward = new Lockward(await library.client(server));
       const entered = await lockward.acquire("entered", { lease: 60_000 });
       const left = await lockward.acquire("left", { lease: 60_000 });
       await server.kill();
-      server.add(["quarantine", "4000"]);
+      server.addModuleArguments(["quarantine", "4000"]);
       await server.start();
       await entered.reenter();
       await left.release();
@@ -63,33 +63,33 @@ for (const library of LIBRARIES) {
       assert(entered.held);
     });
 
-    test("what was granted to nobody is given back, however long the network is away", async () => {
+    test("a grant whose reply is lost is given back after a long outage", async () => {
       const server = await Server.start();
       await server.ask(["CONFIG", "SET", "lock.default-lease", 600_000]);
-      let is: "up" | "about to go" | "away" = "up";
+      let network: "up" | "fails at the next acquire" | "down" = "up";
       const proxy = await LossyProxy.start(server.port, (request): Fate => {
-        if (is === "away") return "request lost";
-        if (is === "up" || !request.includes("LOCK.ACQUIRE")) return "served";
-        is = "away";
+        if (network === "down") return "request lost";
+        if (network === "up" || !request.includes("LOCK.ACQUIRE")) return "served";
+        network = "down";
         return "reply lost";
       });
       after(() => proxy.close());
       const patience = 300;
       const lockward = new Lockward(await library.client(server, proxy.port), { patience });
-      is = "about to go";
+      network = "fails at the next acquire";
       await assert.rejects(lockward.acquire("k"), Unreachable);
       const since = performance.now();
       await eventually(() => performance.now() - since > 10 * patience);
       assert.equal((await server.info("k")).holders.length, 1);
-      is = "up";
+      network = "up";
       await eventually(async () => !(await server.ask(["EXISTS", "k"])));
     });
 
-    test("a try returns, though no reply comes within the lease", async () => {
+    test("tryAcquire returns when replies take longer than the lease", async () => {
       const server = await Server.start();
       await server.ask(["CONFIG", "SET", "lock.default-lease", 40]);
       const proxy = await LossyProxy.start(server.port);
-      proxy.late = 60;
+      proxy.delay = 60;
       after(() => proxy.close());
       const lockward = new Lockward(await library.client(server, proxy.port));
       assert.equal(await lockward.tryAcquire("k"), null);

@@ -1,23 +1,23 @@
-// Connections of our own, made as those of the caller's client are, by the same library.
+// Adapters for ioredis and node-redis: they open connections with the options of the caller's client. Only this file knows
+// the two libraries.
 //
-// The caller's own connection would do for neither waiting nor renewing: others share it, it may be in a subscription or a
-// transaction, and its library repeats requests and queues them for longer than a wait limit or a lease may last. So all
-// requests go on duplicates that repeat nothing and wait for nothing. That is all that is needed of a library, which is
-// why ioredis and node-redis both do: this file is the only one that knows them.
+// The caller's own connection is fit for neither waiting nor renewing: others share it, it may be in a subscription or a
+// transaction, and its library repeats and queues requests for longer than a wait limit or a lease may last. So all
+// requests go on duplicates of it, which repeat nothing and queue nothing.
 
 import calculateSlot from "cluster-key-slot";
 import { within } from "./time.js";
 
-/** What is needed of a client of ioredis: `Redis`, with or without Sentinels. */
+/** The used part of ioredis: `Redis`, with or without Sentinels. */
 interface IoRedis {
   readonly status: string;
   readonly options: object;
-  // biome-ignore lint/suspicious/noExplicitAny: what either library takes there is narrower than object, and differs
+  // biome-ignore lint/suspicious/noExplicitAny: the libraries take different types, both narrower than object
   duplicate(override?: any): unknown;
   on(event: "end", listener: () => void): unknown;
 }
 
-/** What is needed of a client of ioredis: `Cluster`. */
+/** The used part of ioredis: `Cluster`. */
 interface IoCluster {
   readonly isCluster: boolean;
   readonly status: string;
@@ -28,7 +28,7 @@ interface IoCluster {
   on(event: "end", listener: () => void): unknown;
 }
 
-/** What is needed of a client of node-redis: `createClient`. */
+/** The used part of node-redis: `createClient`. */
 interface NodeRedis {
   readonly isOpen: boolean;
   readonly options: object | undefined;
@@ -37,7 +37,7 @@ interface NodeRedis {
   on(event: "end" | "ready", listener: () => void): unknown;
 }
 
-/** What is needed of a client of node-redis: `createCluster`. */
+/** The used part of node-redis: `createCluster`. */
 interface NodeCluster {
   readonly _options: object;
   readonly slots: { readonly master: NodeOfCluster }[];
@@ -49,7 +49,7 @@ interface NodeCluster {
 
 type NodeOfCluster = Address & { readonly client?: unknown };
 
-/** What is needed of a client of node-redis: `createSentinel`. */
+/** The used part of node-redis: `createSentinel`. */
 interface NodeSentinel {
   getMasterNode(): unknown;
   // biome-ignore lint/suspicious/noExplicitAny: as above
@@ -59,14 +59,15 @@ interface NodeSentinel {
 
 /**
  * A client of ioredis (`new Redis`, also of Sentinels; `new Cluster`) or of node-redis (`createClient`, `createCluster`,
- * `createSentinel`). One of node-redis is connected first, as for anything else.
+ * `createSentinel`). Connect a client of node-redis first.
  */
 export type RedisClient = IoRedis | IoCluster | NodeRedis | NodeCluster | NodeSentinel;
 
 export type Command = [name: string, ...rest: (string | number | Buffer)[]];
 
-/** A server's error. */
-export class Refusal {
+/** An error that a server has replied. */
+export class ServerError {
+  /** The first word of the message. */
   readonly code: string;
   readonly message: string;
 
@@ -77,22 +78,22 @@ export class Refusal {
 }
 
 export interface Connection {
-  /** The reply, a server's error as a `Refusal`. Rejects when the connection breaks. Strings are Buffers. */
+  /** The reply; an error reply is a `ServerError`, strings are Buffers. Rejects when the connection breaks. */
   send(command: Command): Promise<unknown>;
   readonly isClosed: boolean;
   onClose(listener: () => void): void;
-  /** Whether it keeps the process from ending: while it is held more often than not, which it is not at first. */
-  hold(by: number): void;
-  /** Closes it, once the server has read what was sent, and the farewell. Resolves when it is closed. */
-  close(farewell?: Command): Promise<void>;
+  /** Adds to a count. The connection keeps the process from ending while that is above 0. */
+  addRef(count: number): void;
+  /** Sends the last command, if there is one, and closes the connection. Resolves when it is closed. */
+  close(last?: Command): Promise<void>;
 }
 
-/** Where a request goes. */
-export interface Site {
-  /** Connections to sites of one name lead to the same server, or to whichever is the primary. */
+/** Where connections lead: a server, or whichever is the primary now. */
+export interface Endpoint {
+  /** Endpoints of one name are the same. */
   readonly name: string;
   readonly host: string;
-  /** Rejects with a `Refusal` when the server does not let the client in. */
+  /** Rejects with a `ServerError` when the server refuses the login. */
   open(): Promise<Connection>;
 }
 
@@ -101,33 +102,36 @@ export interface Address {
   readonly port: number;
 }
 
-/** What is needed of a library. */
-export interface Port {
-  /** Put before each key. */
+/** What the locks need of a library's client. */
+export interface Adapter {
+  /** The prefix of all keys. */
   readonly prefix: string | Buffer;
   /** Whether the caller has closed the client. */
   isEnded(): boolean;
   onEnd(listener: () => void): void;
-  /** Where the key is believed to be: at `address`, if that is given; or, in turn, who else may know. */
-  locate(slot: number, turn: number, address?: Address): Site;
+  /**
+   * The node of a slot: at `address`, if that is given. After `failures` attempts have failed, another node, which may know
+   * where the slot is.
+   */
+  locate(slot: number, failures: number, address?: Address): Endpoint;
 }
 
-/** How long to wait for a connection, in milliseconds. */
-const CONNECTING = 2_000;
-/** When a connection that is silent is probed first, in milliseconds. */
+/** How long opening a connection may take, in milliseconds. */
+const CONNECT_LIMIT = 2_000;
+/** When TCP first probes an idle connection, in milliseconds. */
 const KEEPALIVE = 10_000;
 
 export function slotOf(key: Buffer): number {
   return calculateSlot(key);
 }
 
-export function portOf(client: RedisClient): Port {
-  if (isIoCluster(client)) return ioClusterPort(client);
-  if (isIoRedis(client)) return ioRedisPort(client);
-  if ("nodeClient" in client) return nodeClusterPort(client);
-  if ("_execute" in client) return nodeSentinelPort(client);
-  if ("isOpen" in client && "duplicate" in client) return nodeRedisPort(client);
-  throw new TypeError("a client of ioredis or of node-redis is needed");
+export function adapterOf(client: RedisClient): Adapter {
+  if (isIoCluster(client)) return ioClusterAdapter(client);
+  if (isIoRedis(client)) return ioRedisAdapter(client);
+  if ("nodeClient" in client) return nodeClusterAdapter(client);
+  if ("_execute" in client) return nodeSentinelAdapter(client);
+  if ("isOpen" in client && "duplicate" in client) return nodeRedisAdapter(client);
+  throw new TypeError("the client must be one of ioredis or node-redis");
 }
 
 function isIoCluster(client: RedisClient): client is IoCluster {
@@ -165,7 +169,7 @@ const IO_OVERRIDES = {
   autoResubscribe: false,
   blockingTimeout: undefined,
   commandTimeout: undefined,
-  connectTimeout: CONNECTING,
+  connectTimeout: CONNECT_LIMIT,
   disableClientInfo: true,
   enableAutoPipelining: false,
   enableOfflineQueue: false,
@@ -185,28 +189,21 @@ const IO_OVERRIDES = {
   stringNumbers: false,
 };
 
-function ioRedisPort(client: IoRedis): Port {
-  const options = client.options as IoOptions;
-  const site: Site = { name: "", host: options.host ?? "", open: () => openIo(client, {}) };
-  return {
-    prefix: options.keyPrefix ?? "",
-    isEnded: () => isIoEnded(client),
-    onEnd: (listener) => client.on("end", listener),
-    locate: () => site,
-  };
+function ioRedisAdapter(client: IoRedis): Adapter {
+  const { keyPrefix = "", host = "" } = client.options as IoOptions;
+  return singleNode(keyPrefix, ioEnd(client), () => openIo(client, {}), host);
 }
 
-function ioClusterPort(client: IoCluster): Port {
+function ioClusterAdapter(client: IoCluster): Adapter {
   const options = client.options as IoOptions & { redisOptions?: IoOptions };
   return {
+    ...ioEnd(client),
     prefix: options.keyPrefix ?? options.redisOptions?.keyPrefix ?? "",
-    isEnded: () => isIoEnded(client),
-    onEnd: (listener) => client.on("end", listener),
-    locate(slot, turn, address) {
+    locate(slot, failures, address) {
       if (client.status === "wait") client.connect().catch(() => {});
       const nodes = client.nodes("master");
-      const owner = turn === 0 ? client.slots[slot]?.[0] : undefined;
-      const node = nodes.find((node) => nameOf(node.options) === owner) ?? nodes[turn % nodes.length];
+      const owner = failures === 0 ? client.slots[slot]?.[0] : undefined;
+      const node = nodes.find((node) => nameOf(node.options) === owner) ?? nodes[failures % nodes.length];
       if (node === undefined) throw new Error("no node of the cluster is known");
       const mapped = mappedBy(options.natMap, address);
       const at = mapped ?? (node.options as IoOptions);
@@ -215,9 +212,12 @@ function ioClusterPort(client: IoCluster): Port {
   };
 }
 
-/** ioredis says nothing of its end when it is closed while it tries to connect again. */
-function isIoEnded(client: { readonly status: string; readonly manuallyClosing?: boolean }): boolean {
-  return client.status === "end" || client.manuallyClosing === true;
+function ioEnd(client: IoRedis | IoCluster) {
+  return {
+    // ioredis emits no end event, and keeps its status, when it is closed while it reconnects.
+    isEnded: () => client.status === "end" || (client as { manuallyClosing?: boolean }).manuallyClosing === true,
+    onEnd: (listener: () => void) => void client.on("end", listener),
+  };
 }
 
 function nameOf({ host, port }: IoOptions): string {
@@ -237,34 +237,31 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
     failure = error;
   });
   const ended = new Promise<void>((resolve) => redis.once("end", resolve));
-  // One that is closed already would keep the process for a while.
-  const leave = () => redis.status === "close" || redis.status === "end" || redis.disconnect();
-  const asked = (template.options as IoOptions).sentinels?.length ?? 0;
+  // disconnect() on a closed connection would keep the process from ending for a while.
+  const disconnect = () => redis.status === "close" || redis.status === "end" || redis.disconnect();
+  const sentinels = (template.options as IoOptions).sentinels?.length ?? 0;
   try {
-    await within(redis.connect(), CONNECTING * (asked + 1), { isBackground: true });
+    await within(redis.connect(), CONNECT_LIMIT * (sentinels + 1), { isBackground: true });
   } catch (error) {
-    leave();
-    throw barred(failure ?? (error as Error));
+    disconnect();
+    throw connectError(failure ?? (error as Error));
   }
   const { stream } = redis;
-  stream.unref?.();
-  let held = 0;
   let isClosing = false;
-  const send = (command: Command) => redis.callBuffer(...command).catch(refused);
+  const send = (command: Command) => redis.callBuffer(...command).catch(toServerError);
   return {
     send,
     get isClosed() {
       return redis.status === "end";
     },
     onClose: (listener) => void ended.then(listener),
-    hold(by) {
-      held += by;
-      if (held > 0) stream.ref?.();
-      else stream.unref?.();
-    },
-    close(farewell) {
-      if (farewell !== undefined) send(farewell).catch(() => {});
-      if (!isClosing) leave();
+    addRef: refCounter(
+      () => stream.ref?.(),
+      () => stream.unref?.(),
+    ),
+    close(last) {
+      if (last !== undefined) send(last).catch(() => {});
+      if (!isClosing) disconnect();
       isClosing = true;
       return ended;
     },
@@ -291,7 +288,7 @@ interface NodeConnection {
 
 const NODE_OVERRIDES = {
   clientSideCache: undefined,
-  // 36 is the type of strings.
+  // 36 is RESP's type of strings.
   commandOptions: { timeout: 0, typeMapping: { 36: Buffer } },
   commandsQueueMaxLength: undefined,
   disableClientInfo: true,
@@ -305,34 +302,26 @@ const NODE_OVERRIDES = {
   url: undefined,
 };
 
-function nodeRedisPort(client: NodeRedis): Port {
-  const site: Site = { name: "", host: "", open: () => openNode(client, {}) };
-  return {
-    ...ending(client, "ready", "end"),
-    prefix: (client.options as NodeOptions | undefined)?.keyPrefix ?? "",
-    locate: () => site,
-  };
+function nodeRedisAdapter(client: NodeRedis): Adapter {
+  const { keyPrefix = "" } = (client.options ?? {}) as NodeOptions;
+  return singleNode(keyPrefix, nodeEnd(client, "ready", "end"), () => openNode(client, {}));
 }
 
-function nodeSentinelPort(client: NodeSentinel): Port {
-  // It tells its options to nobody: those of the connections that it has are taken, as the library itself does.
+function nodeSentinelAdapter(client: NodeSentinel): Adapter {
+  // The library hides the options of a Sentinel client. So the connection to the primary is duplicated.
   const open = () => client._execute(false, (master: NodeRedis) => openNode(master, {}));
-  const site: Site = { name: "", host: "", open };
-  return {
-    ...ending(client, "ready", "end"),
-    prefix: (client as { _keyPrefix?: string | Buffer })._keyPrefix ?? "",
-    locate: () => site,
-  };
+  const { _keyPrefix = "" } = client as { _keyPrefix?: string | Buffer };
+  return singleNode(_keyPrefix, nodeEnd(client, "ready", "end"), open);
 }
 
-function nodeClusterPort(client: NodeCluster): Port {
+function nodeClusterAdapter(client: NodeCluster): Adapter {
   const options = client._options as NodeOptions;
   return {
-    ...ending(client, "connect", "disconnect"),
+    ...nodeEnd(client, "connect", "disconnect"),
     prefix: options.keyPrefix ?? "",
-    locate(slot, turn, address) {
+    locate(slot, failures, address) {
       const { masters } = client;
-      const node = (turn === 0 ? client.slots[slot]?.master : undefined) ?? masters[turn % masters.length];
+      const node = (failures === 0 ? client.slots[slot]?.master : undefined) ?? masters[failures % masters.length];
       if (node === undefined) throw new Error("no node of the cluster is known");
       const { host, port } = mappedBy(options.nodeAddressMap, address ?? node) as Address;
       const connected = masters.find((each) => each.client !== undefined) ?? node;
@@ -342,7 +331,7 @@ function nodeClusterPort(client: NodeCluster): Port {
   };
 }
 
-function ending(client: { on(event: string, listener: () => void): unknown }, begin: string, end: string) {
+function nodeEnd(client: { on(event: string, listener: () => void): unknown }, begin: string, end: string) {
   let isEnded = false;
   client.on(begin, () => {
     isEnded = false;
@@ -359,7 +348,7 @@ function ending(client: { on(event: string, listener: () => void): unknown }, be
 async function openNode(template: NodeRedis, address: object): Promise<Connection> {
   const socket = {
     ...(template.options as NodeOptions | undefined)?.socket,
-    connectTimeout: CONNECTING,
+    connectTimeout: CONNECT_LIMIT,
     keepAlive: true,
     keepAliveInitialDelay: KEEPALIVE,
     reconnectStrategy: false,
@@ -368,33 +357,30 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
   };
   const client = template.duplicate({ ...NODE_OVERRIDES, socket }) as NodeConnection;
   const ended = new Promise<void>((resolve) => {
-    client.on("error", () => resolve()); // it does not connect again
+    client.on("error", () => resolve()); // it does not reconnect
     client.on("end", () => resolve());
   });
   try {
-    await within(client.connect(), CONNECTING, { isBackground: true });
+    await within(client.connect(), CONNECT_LIMIT, { isBackground: true });
   } catch (error) {
     if (client.isOpen) client.destroy();
-    throw barred(error as Error);
+    throw connectError(error as Error);
   }
-  client.unref();
-  let held = 0;
   const send = (command: Command) =>
-    client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(refused);
+    client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(toServerError);
   return {
     send,
     get isClosed() {
       return !client.isOpen;
     },
     onClose: (listener) => void ended.then(listener),
-    hold(by) {
-      held += by;
-      if (held > 0) client.ref();
-      else client.unref();
-    },
-    async close(farewell) {
-      if (farewell !== undefined) send(farewell).catch(() => {});
-      // It writes in the next turn of the event loop, and loses what is not written by then.
+    addRef: refCounter(
+      () => client.ref(),
+      () => client.unref(),
+    ),
+    async close(last) {
+      if (last !== undefined) send(last).catch(() => {});
+      // node-redis writes in the next iteration of the event loop. destroy() drops what is not written.
       await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
       if (client.isOpen) client.destroy();
       return ended;
@@ -404,13 +390,34 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
 
 // Both.
 
-/** A `Refusal` where the server does not let the client in, so that there is no use in trying again. */
-function barred(error: Error): Error | Refusal {
-  return /^(WRONGPASS|NOAUTH|NOPERM) /.test(error.message) ? new Refusal(error.message) : error;
+type End = Pick<Adapter, "isEnded" | "onEnd">;
+
+function singleNode(prefix: string | Buffer, end: End, open: () => Promise<Connection>, host = ""): Adapter {
+  const endpoint: Endpoint = { name: "", host, open };
+  return { ...end, prefix, locate: () => endpoint };
 }
 
-/** A server's error begins with a word in capitals, those of the libraries do not, and those of the system have a code. */
-function refused(error: Error): Refusal {
-  if (/^[A-Z][A-Z0-9]*( |$)/.test(error.message) && !("code" in error)) return new Refusal(error.message);
+/** Calls `ref` while the count is above 0, and `unref` otherwise, as at first. */
+function refCounter(ref: () => void, unref: () => void): (count: number) => void {
+  let refs = 0;
+  unref();
+  return (count) => {
+    refs += count;
+    if (refs > 0) ref();
+    else unref();
+  };
+}
+
+/** A `ServerError` when the server refuses the login: then another attempt is useless. */
+function connectError(error: Error): Error | ServerError {
+  return /^(WRONGPASS|NOAUTH|NOPERM) /.test(error.message) ? new ServerError(error.message) : error;
+}
+
+/**
+ * Returns a server's error, and throws any other. A server's message begins with a word in capitals. Messages of the
+ * libraries do not, and errors of the system have a code.
+ */
+function toServerError(error: Error): ServerError {
+  if (/^[A-Z][A-Z0-9]*( |$)/.test(error.message) && !("code" in error)) return new ServerError(error.message);
   throw error;
 }

@@ -1,0 +1,282 @@
+"""Plans for all that a lock asks of a server, for threads and for asyncio alike.
+
+A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So each
+acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any, Callable, NamedTuple
+
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+
+from ._plan import NETWORK_ERRORS, RESPONSE_LIMIT, Command, Exchange, Pause, Plan
+from ._replies import (
+    Holder,
+    denies_tenure,
+    error_code,
+    error_text,
+    holders,
+    is_lease_too_long,
+    is_transient,
+    redirect,
+)
+from ._tenure import Schedule, Tenure
+from ._timing import back_off, lease_end, millis
+from .errors import LockLost, LockRefused, Unreachable, Unreplicated, lock_error
+
+#: How long a caller that leaves tries to withdraw its acquisition, in seconds.
+WITHDRAW_LIMIT = 1.0
+_MAX_REDIRECTS = 5
+
+
+class Answer(NamedTuple):
+    sent: float
+    replies: list[Any]
+    may_have_run: bool  # an earlier attempt, whose reply was lost, may have been carried out
+
+
+def retrying(exchange: Callable[[float], Exchange], until: float) -> Plan[Answer]:
+    """Repeat an exchange until a server answers. Unreachable if none does before `until`."""
+    failures, may_have_run, to = 0, False, None
+    while True:
+        sent = monotonic()
+        try:
+            replies = yield replace(exchange(sent), redirect=to)
+        except AuthenticationError:
+            raise  # another attempt is useless
+        except NETWORK_ERRORS as error:
+            cause, may_have_run, to = error, True, None
+        else:
+            cause, to = replies[0], redirect(replies[0])
+            if to is None and not is_transient(cause):
+                return Answer(sent, replies, may_have_run)
+            if to is not None and failures < _MAX_REDIRECTS:
+                failures += 1
+                continue
+        if monotonic() - sent > 1:
+            failures = 0
+        pause = back_off(failures)
+        failures += 1
+        if monotonic() + pause >= until:
+            raise Unreachable(f"no server answers: {error_text(cause)}") from cause
+        yield Pause(pause)
+
+
+def ask(key: Any, commands: tuple[Command, ...], patience: float) -> Plan[Answer]:
+    """Send commands that do not wait."""
+    until = monotonic() + patience
+    return (yield from retrying(lambda now: Exchange(key, commands, max(0.1, until - now)), until))
+
+
+# Acquire.
+
+
+@dataclass(frozen=True)
+class AcquireRequest:
+    """What an acquisition asks for."""
+
+    key: Any
+    owner: bytes
+    lease: int | None  # milliseconds; None: the server's default
+    holds: int  # after the acquisition
+    replicas: tuple[int, float] | None  # count, seconds
+
+    def commands(self, block: int | None) -> tuple[Command, ...]:
+        lease = () if self.lease is None else ("PX", self.lease)
+        wait = () if block is None else ("BLOCK", block)
+        acquire = ("LOCK.ACQUIRE", self.key, self.owner, *lease, *wait, "HOLDS", self.holds)
+        replicas = () if self.replicas is None else (("WAIT", self.replicas[0], millis(self.replicas[1])),)
+        return (acquire, ("LOCK.INFO", self.key), *replicas) if self.lease is None else (acquire, *replicas)
+
+    def withdraw_command(self) -> Command:
+        return ("LOCK.RELEASE", self.key, self.owner, "HOLDS", self.holds - 1)
+
+
+class Grant(NamedTuple):
+    token: int
+    holds: int
+    lease: int  # milliseconds
+    deadline: float
+
+
+def acquire(request: AcquireRequest, limit: float | None, patience: float) -> Plan[Grant | None]:
+    """Acquire within `limit` seconds (0: do not wait; None: no limit). None if the lock is busy for longer."""
+    try:
+        return (yield from _PendingAcquire(request, limit, patience).run())
+    except LockRefused as error:
+        # The tenure's lease may have become too long. A re-entry with a shorter lease does not shorten the tenure's.
+        if request.holds == 1 or request.lease in (None, 1) or not is_lease_too_long(error):
+            raise
+        return (yield from acquire(replace(request, lease=request.lease // 2), limit, patience))
+    except (LockLost, GeneratorExit):
+        raise
+    except BaseException:
+        # Interrupted, cancelled or disconnected, the grant may have been on its way; or too few replicas have confirmed it.
+        yield from _withdraw(request)
+        raise
+
+
+class _PendingAcquire:
+    """An acquisition under way."""
+
+    def __init__(self, request: AcquireRequest, limit: float | None, patience: float) -> None:
+        started = monotonic()
+        self._request, self._limit, self._patience = request, limit, patience
+        self._until = float("inf") if limit is None else started + limit
+        self._try_until = started + (limit or patience)
+
+    def run(self) -> Plan[Grant | None]:
+        answer = yield from retrying(self._try, self._try_until)
+        while True:
+            grant = yield from self._grant(answer)
+            if grant is not None:
+                self._check_replicas(answer)
+                return grant
+            if monotonic() >= self._until:
+                return None
+            answer = yield from retrying(self._wait, self._until)
+            if answer.replies[0] is None:
+                return None
+
+    def _try(self, now: float) -> Exchange:
+        limit = max(0.1, min(self._patience, self._try_until - now))
+        return Exchange(self._request.key, self._request.commands(None), limit)
+
+    def _wait(self, now: float) -> Exchange:
+        if self._limit is None:
+            return Exchange(self._request.key, self._request.commands(0), None)
+        left = self._until - now
+        return Exchange(self._request.key, self._request.commands(millis(left)), max(0.0, left) + RESPONSE_LIMIT)
+
+    def _grant(self, answer: Answer) -> Plan[Grant | None]:
+        """The grant that the client can rely on. None if the lock is busy, or was lost before."""
+        request, first = self._request, answer.replies[0]
+        if request.holds > 1 and denies_tenure(first):
+            raise lock_error(LockLost, f"The lock was lost: {error_text(first)}", request.key)
+        refused = next((reply for reply in answer.replies if isinstance(reply, ResponseError)), None)
+        if refused is not None:
+            if answer.may_have_run or isinstance(first, list):
+                yield from _withdraw(request)
+            raise lock_error(LockRefused, error_text(refused), request.key)
+        if first is None:
+            return None
+        token, holds = int(first[0]), int(first[1])
+        lease = self._lease(answer, token)
+        sent = yield from self._confirm(answer.sent, token, holds, lease)
+        return None if sent is None else Grant(token, holds, lease, lease_end(sent, lease))
+
+    def _lease(self, answer: Answer, token: int) -> int:
+        """In milliseconds; 0 if it is over."""
+        request = self._request
+        if request.lease is not None:
+            return request.lease
+        found = holders(request.key, answer.replies[1])
+        return next((h.lease_left for h in found if (h.owner, h.token) == (request.owner, token)), 0)
+
+    def _confirm(self, sent: float, token: int, holds: int, lease: int) -> Plan[float | None]:
+        """When the request for the lease was sent. None if the lock was lost before.
+
+        The lease counts from before the request was sent, so after a long wait it may be over by this clock. Then it is
+        renewed first.
+        """
+        request, loss = self._request, "its lease is over"
+        if lease > 0:
+            if monotonic() - sent <= lease / 3000:
+                return sent
+            renew = ("LOCK.RENEW", request.key, request.owner, "PX", lease, "TOKEN", token, "HOLDS", holds)
+            sent, [reply, *_], _ = yield from ask(request.key, (renew,), self._patience)
+            if not isinstance(reply, ResponseError):
+                return sent
+            if not denies_tenure(reply):
+                yield from _withdraw(request)
+                raise lock_error(LockRefused, error_text(reply), request.key)
+            loss = error_text(reply)
+        if request.holds > 1:
+            raise lock_error(LockLost, f"The lock was lost: {loss}", request.key)
+        return None
+
+    def _check_replicas(self, answer: Answer) -> None:
+        if self._request.replicas is None:
+            return
+        wanted, reached = self._request.replicas[0], answer.replies[-1]
+        if reached < wanted:
+            message = f"{reached} of {wanted} replicas have confirmed the grant in time"
+            raise lock_error(Unreplicated, message, self._request.key)
+
+
+def _withdraw(request: AcquireRequest) -> Plan[None]:
+    """Give back what may have been granted."""
+    try:
+        yield from ask(request.key, (request.withdraw_command(),), WITHDRAW_LIMIT)
+    except (RedisError, OSError):
+        pass  # it ends with its lease
+
+
+# Of a tenure.
+
+
+def release(tenure: Tenure, was_held: bool, patience: float) -> Plan[int]:
+    """Give one hold back. Return how many are left. `was_held`: the lease ran when the release began."""
+    _, [reply, *_], may_have_run = yield from ask(tenure.key, (tenure.release_command(),), patience)
+    if may_have_run and was_held and isinstance(reply, ResponseError) and error_code(reply) == "NOTHELD":
+        return 0  # an earlier attempt was carried out, and its reply lost
+    if denies_tenure(reply):
+        message = f"Cannot release a lock that's no longer owned: {error_text(reply)}"
+        raise lock_error(LockLost, message, tenure.key)
+    if isinstance(reply, ResponseError):
+        raise lock_error(LockRefused, error_text(reply), tenure.key)
+    return int(reply)
+
+
+def renew(tenure: Tenure, lease: int, patience: float, what: str) -> Plan[None]:
+    """Give the tenure a lease in milliseconds, from now. `what` is the verb of the error text."""
+    try:
+        sent, [reply, *_], _ = yield from ask(tenure.key, (tenure.renew_command(lease),), patience)
+    finally:
+        tenure.renewals_count_from = monotonic()
+    if denies_tenure(reply):
+        message = f"Cannot {what} a lock that's no longer owned: {error_text(reply)}"
+        raise lock_error(LockLost, message, tenure.key)
+    if isinstance(reply, ResponseError):
+        raise lock_error(LockRefused, error_text(reply), tenure.key)
+    tenure.note_lease(sent, lease)
+
+
+def resume(tenure: Tenure, patience: float) -> Plan[None]:
+    """Continue with the tenure's lease, or with half of it while the server refuses it as too long."""
+    while True:
+        try:
+            return (yield from renew(tenure, tenure.lease, patience, "resume"))
+        except LockRefused as error:
+            if not tenure.halve_lease(error):
+                raise
+
+
+def renew_together(
+    tenures: list[Tenure], limit: float, schedule: Schedule, lose: Callable[[Tenure], None]
+) -> Plan[None]:
+    """Renew tenures of one node in one pipeline. `limit` is in seconds."""
+    sent = monotonic()
+    replies: list[Any]
+    try:
+        replies = yield Exchange(tenures[0].key, tuple(t.renew_command() for t in tenures), limit)
+    except (RedisError, OSError) as error:
+        replies = [error] * len(tenures)
+    for tenure, answer in zip(tenures, replies):
+        reply, to = answer, redirect(answer)
+        if to is not None:
+            try:
+                [reply] = yield Exchange(tenure.key, (tenure.renew_command(),), limit, to)
+            except (RedisError, OSError) as error:
+                reply = error
+        if schedule.renewed(tenure, sent, reply):
+            lose(tenure)
+
+
+def lock_info(key: Any, patience: float) -> Plan[tuple[float, list[Holder]]]:
+    """When LOCK.INFO was sent, and the lock's holders."""
+    sent, [reply, *_], _ = yield from ask(key, (("LOCK.INFO", key),), patience)
+    return sent, holders(key, reply)
