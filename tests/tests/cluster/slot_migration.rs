@@ -1,4 +1,5 @@
-//! Slots that the servers themselves move from node to node, whole (`CLUSTER MIGRATESLOTS`, from Valkey 9 on).
+//! Slots that the servers themselves move from node to node, whole (`CLUSTER MIGRATESLOTS`, from Valkey 9 on; `CLUSTER MIGRATION`,
+//! from Redis 8.4 on).
 
 use lockward_tests::{Client, Cluster, Reply, Server, Setup, eventually, slot_of};
 
@@ -108,4 +109,25 @@ fn a_slot_that_stays_after_all_keeps_its_waiters() {
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert_eq!(b.reply().grant().holds, 1);
     assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
+}
+
+#[test]
+fn waiters_on_short_and_long_keys_are_sent_away_when_redis_moves_their_slot_whole() {
+    if !Setup::new().start_node().has_command("cluster|migration") {
+        return println!("only Redis, from 8.4 on, has this command");
+    }
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    for key in ["lock".to_owned(), "long".repeat(100)] {
+        let (from, to) = cluster.owner_and_other(&key);
+        let slot = slot_of(&key);
+        let token = from.client().acquire(&format!("{key} A PX 600000")).token;
+        let mut b = from.waiter(&format!("{key} B BLOCK 0"));
+        let mut target = to.client();
+        let asked = target.call(format!("CLUSTER MIGRATION IMPORT {slot} {slot}"));
+        assert!(matches!(asked, Reply::Bulk(_)), "{asked:?}");
+        eventually("the slot has moved", || target.call(["LOCK.INFO", &key]).redirection().is_none());
+        assert_eq!(target.holder(&key).token, token);
+        let reply = b.reply();
+        assert!(["MOVED", "TRYAGAIN"].contains(&reply.error_word()), "{reply:?}");
+    }
 }

@@ -338,6 +338,85 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down() {
     assert_eq!(b.reply().grant().holds, 1);
 }
 
+/// A short key, and one that the rounds through waited-for keys leave out.
+fn short_and_long() -> [String; 2] {
+    ["lock".to_owned(), "long".repeat(100)]
+}
+
+#[test]
+fn waiters_are_sent_away_from_a_cluster_that_is_down_whichever_slot_is_missing() {
+    for key in short_and_long() {
+        let own = slot_of(&key);
+        for missing in [0, own] {
+            let node = node_with_all_slots(Setup::new().config("cluster-require-full-coverage yes"));
+            let mut a = node.client();
+            a.acquire(&format!("{key} A PX 600000"));
+            let mut b = node.waiter(&format!("{key} B BLOCK 0"));
+            assert_eq!(a.call(format!("CLUSTER DELSLOTS {missing}")), Reply::ok());
+            let told = b.reply();
+            assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "slot {missing}: {told:?}");
+        }
+    }
+}
+
+#[test]
+fn a_waiter_is_sent_away_from_a_slot_that_nobody_serves_while_the_lock_is_held() {
+    for key in short_and_long() {
+        let node = node_with_all_slots(Setup::new().config("cluster-require-full-coverage no"));
+        let mut a = node.client();
+        a.acquire(&format!("{key} A PX 600000"));
+        let mut b = node.waiter(&format!("{key} B BLOCK 0"));
+        assert_eq!(a.call(format!("CLUSTER DELSLOTS {}", slot_of(&key))), Reply::ok());
+        let told = b.reply();
+        assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "{told:?}");
+    }
+}
+
+#[test]
+fn a_wait_on_a_long_key_that_nobody_holds_is_sent_away_with_its_slot() {
+    let [_, key] = short_and_long();
+    let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
+    let (from, to) = cluster.owner_and_other(&key);
+    let mut b = from.client();
+    b.ask(&format!("{key} B BLOCK 0"));
+    from.client().see_blocked(1);
+    cluster.move_slot(slot_of(&key), to);
+    assert_eq!(b.reply().error_word(), "TRYAGAIN");
+}
+
+#[test]
+fn a_wait_on_a_long_key_that_was_evicted_is_sent_away_with_its_slot() {
+    let [_, key] = short_and_long();
+    let cluster = three_primaries();
+    let (from, to) = cluster.owner_and_other(&key);
+    let mut a = from.client();
+    a.acquire(&format!("{key} A PX 600000"));
+    let mut b = from.waiter(&format!("{key} B BLOCK 0"));
+    a.evict(&key);
+    cluster.move_slot(slot_of(&key), to);
+    assert_eq!(b.reply().error_word(), "TRYAGAIN");
+}
+
+#[test]
+fn a_tenure_whose_key_was_evicted_ends_with_its_slot() {
+    for key in short_and_long() {
+        let cluster = three_primaries();
+        let (from, to) = cluster.owner_and_other(&key);
+        let (mut here, mut there) = (from.client(), to.client());
+        here.acquire(&format!("{key} A PX 600000"));
+        here.evict(&key);
+        cluster.move_slot(slot_of(&key), to);
+        let granted = there.acquire(&format!("{key} B PX 600000"));
+        assert_eq!(there.call(format!("LOCK.RELEASE {key} B")), Reply::Int(0));
+        eventually("the former owner of the slot has forgotten the tenure", || {
+            here.stat("lock", "lock_tenures_kept") == 0
+        });
+        cluster.move_slot(slot_of(&key), from);
+        assert_eq!(here.call(format!("LOCK.RENEW {key} A")).error_word(), "NOTHELD");
+        assert!(here.acquire(&format!("{key} C PX 600000")).token > granted.token);
+    }
+}
+
 #[test]
 fn replicas_of_both_primaries_follow_a_move() {
     let cluster = Cluster::start();

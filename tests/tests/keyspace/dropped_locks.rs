@@ -34,6 +34,18 @@ fn see_told(primary: &mut Client, replica: &mut Client) {
 }
 
 #[test]
+fn a_waiter_on_a_long_key_that_was_evicted_is_served_after_its_holder() {
+    let server = Server::start();
+    let key = "long".repeat(100);
+    let mut a = server.client();
+    a.acquire(&format!("{key} A PX 600000"));
+    a.evict(&key);
+    let mut b = server.waiter(&format!("{key} B BLOCK 0"));
+    assert_eq!(a.call(format!("LOCK.RELEASE {key} A")), Reply::Int(0));
+    assert_eq!(b.reply().grant().holds, 1);
+}
+
+#[test]
 fn a_replica_knows_a_tenure_whose_key_was_evicted_and_goes_on_with_it_when_it_is_promoted() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
