@@ -10,8 +10,8 @@ use crate::server::{Content, Context, OpenKey, OwnedName, WriteGate, WrongType, 
 use crate::state;
 use crate::statistics::{self, count};
 use crate::transaction;
-use crate::waiters::{self, LockName};
-use lockward_core::{Completion, Db, Instant, LONGEST_PATROLLED, Name, Outcome, QueueId, Span};
+use crate::waiters;
+use lockward_core::{Completion, Db, Instant, LONGEST_PATROLLED, LockName, Outcome, QueueId, Span};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -298,7 +298,7 @@ fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
 }
 
 /// The next shadow of the round whose key is to be looked at. Where the round is over, or the slice, there is none.
-fn next_shadow(now: Instant, slice: Slice) -> Option<Name> {
+fn next_shadow(now: Instant, slice: Slice) -> Option<LockName> {
     const BETWEEN_LOOKS_AT_THE_CLOCK: usize = 64;
     state::with(|state| {
         let last = state.patrolled_shadow;

@@ -11,7 +11,7 @@ use crate::statistics::Statistics;
 use crate::transaction::Decided;
 use crate::wakeup_timer::WakeupTimer;
 use lockward_core::{
-    Db, DroppedLocks, FencingToken, Instant, Lock, Name, Quarantine, QuarantineMemory, QueueId,
+    Db, DroppedLocks, FencingToken, Instant, Lock, LockName, Quarantine, QuarantineMemory, QueueId,
     RoundPosition, Span, TokenSource, WaitQueues,
 };
 use std::collections::{HashMap, VecDeque};
@@ -28,13 +28,13 @@ pub struct State {
     /// The tenures that the server has dropped from the keyspace early.
     pub dropped_locks: DroppedLocks,
     /// Those of them that go back into the keyspace at once: their memory was not needed.
-    pub to_put_back: VecDeque<Name>,
+    pub to_put_back: VecDeque<LockName>,
     /// What INFO counts.
     pub statistics: Statistics,
     /// The shadows of a data set that is loaded beside the old one.
     pub loaded_beside: Option<DroppedLocks>,
     /// The keys that carry shadows through a snapshot now.
-    pub carriers: Vec<Name>,
+    pub carriers: Vec<LockName>,
     /// Where tokens come from.
     pub tokens: TokenSource,
     /// The time after a start or promotion.

@@ -9,9 +9,9 @@ use crate::blocked_client::BlockedClient;
 use crate::callbacks::blocked;
 use crate::server::{Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now};
 use crate::state::{self, OwnWrite, State};
-use crate::waiters::{self, LockName};
+use crate::waiters;
 use lockward_core::{
-    Decision, Effects, Instant, LONGEST_PATROLLED, Lock, Now, Propagation, QueueId, encoding,
+    Decision, Effects, Instant, LONGEST_PATROLLED, Lock, LockName, Now, Propagation, QueueId, encoding,
 };
 use std::ffi::CStr;
 use std::mem;

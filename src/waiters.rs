@@ -9,12 +9,9 @@ use crate::settings;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Completion, Db, Grant, Instant, LONGEST_PATROLLED, Outcome, Owner, Span, WaitRequest,
+    AcquireRequest, Completion, Grant, Instant, LONGEST_PATROLLED, LockName, Outcome, Owner, Span,
+    WaitRequest,
 };
-use std::rc::Rc;
-
-/// A lock by its database and key, kept for later.
-pub type LockName = (Db, Rc<[u8]>);
 
 /// A wait that is about to begin.
 pub struct Wait {

@@ -10,15 +10,12 @@
 //! long the names are.
 
 use crate::lock::Lock;
-use crate::wait_queues::Db;
+use crate::name::{Db, LockName};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::mem;
 use std::ops::Bound;
-
-/// The name of a lock: its database and key.
-pub type Name = (Db, Box<[u8]>);
 
 /// Where a round through all shadows is: the database and the hash of the key that it has come to.
 pub type RoundPosition = (Db, u64);
@@ -38,7 +35,7 @@ type ByHash = BTreeMap<u64, Vec<Shadow>>;
 pub struct DroppedLocks {
     kept: BTreeMap<Db, ByHash>,
     len: usize,
-    unreplicated: BTreeSet<Name>,
+    unreplicated: BTreeSet<LockName>,
     hasher: RandomState,
 }
 
@@ -115,7 +112,7 @@ impl DroppedLocks {
     #[inline]
     pub fn forget(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         let Shadow { key, lock } = self.take_shadow(db, key)?;
-        self.unreplicated.insert((db, key));
+        self.unreplicated.insert((db, key.into()));
         Some(lock)
     }
 
@@ -126,7 +123,7 @@ impl DroppedLocks {
     }
 
     /// Takes the name of one lock whose shadow, or that it has none any more, is to be told.
-    pub fn pop_untold(&mut self) -> Option<Name> {
+    pub fn pop_untold(&mut self) -> Option<LockName> {
         self.unreplicated.pop_first()
     }
 
@@ -160,7 +157,7 @@ impl DroppedLocks {
         let (first, second) = (self.kept.remove(&one), self.kept.remove(&other));
         self.kept.extend(first.map(|locks| (other, locks)));
         self.kept.extend(second.map(|locks| (one, locks)));
-        let swapped = |(db, key): Name| (db.swapped(one, other), key);
+        let swapped = |(db, key): LockName| (db.swapped(one, other), key);
         self.unreplicated = mem::take(&mut self.unreplicated).into_iter().map(swapped).collect();
     }
 
@@ -217,7 +214,7 @@ mod tests {
         Lock::held_by(vec![holder], WallTime::EPOCH).unwrap()
     }
 
-    fn name(db: Db, key: &str) -> Name {
+    fn name(db: Db, key: &str) -> LockName {
         (db, key.as_bytes().into())
     }
 
@@ -229,15 +226,15 @@ mod tests {
         dropped_locks
     }
 
-    fn unreplicated(dropped_locks: &mut DroppedLocks) -> Vec<Name> {
+    fn unreplicated(dropped_locks: &mut DroppedLocks) -> Vec<LockName> {
         std::iter::from_fn(|| dropped_locks.pop_untold()).collect()
     }
 
-    fn names_after(dropped_locks: &DroppedLocks, last: Option<RoundPosition>) -> Vec<Name> {
+    fn names_after(dropped_locks: &DroppedLocks, last: Option<RoundPosition>) -> Vec<LockName> {
         dropped_locks.after(last).map(|((db, _), key, _)| (db, key.into())).collect()
     }
 
-    fn all(dropped_locks: &DroppedLocks) -> Vec<Name> {
+    fn all(dropped_locks: &DroppedLocks) -> Vec<LockName> {
         let mut names = names_after(dropped_locks, None);
         names.sort();
         names
@@ -330,12 +327,12 @@ mod tests {
     fn a_round_goes_on_where_it_was_though_that_is_gone() {
         let names = [(ZERO, "a"), (ZERO, "c"), (ZERO, "b"), (ONE, "a"), (TWO, "b")];
         let mut dropped_locks = kept(&names);
-        let round: Vec<(RoundPosition, Name)> =
+        let round: Vec<(RoundPosition, LockName)> =
             dropped_locks.after(None).map(|(at, key, _)| (at, (at.0, key.into()))).collect();
         assert_eq!(round.len(), names.len());
         assert!(round.is_sorted_by(|(earlier, _), (later, _)| earlier < later));
         for (nth, (at, (db, key))) in round.iter().enumerate() {
-            let left: Vec<Name> = round[nth + 1..].iter().map(|(_, name)| name.clone()).collect();
+            let left: Vec<LockName> = round[nth + 1..].iter().map(|(_, name)| name.clone()).collect();
             assert_eq!(names_after(&dropped_locks, Some(*at)), left);
             dropped_locks.take(*db, key);
             assert_eq!(names_after(&dropped_locks, Some(*at)), left);

@@ -14,6 +14,7 @@
 
 use crate::effects::{Completion, Outcome};
 use crate::id_hash::ById;
+use crate::name::{Db, LockName};
 use crate::owner::Owner;
 use crate::queue::{Position, Queue};
 use crate::request::AcquireRequest;
@@ -24,22 +25,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
 use std::rc::Rc;
-
-/// The number of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Db(pub i32);
-
-impl Db {
-    /// Where the contents of this database are when those of `one` and `other` have been exchanged.
-    #[must_use]
-    pub const fn swapped(self, one: Self, other: Self) -> Self {
-        match self.0 {
-            number if number == one.0 => other,
-            number if number == other.0 => one,
-            _ => self,
-        }
-    }
-}
 
 /// The longest key, in bytes, that the rounds look at. The server hashes a key each time, so a few huge keys would keep it busy.
 pub const LONGEST_PATROLLED: usize = 256;
@@ -165,7 +150,7 @@ pub struct WaitQueues<H> {
     limits: BTreeSet<(Instant, QueueId, Position)>,
     due: BTreeSet<(Instant, QueueId)>,
     /// With their names, so that a round need not look for each line.
-    in_turn: BTreeMap<QueueId, (Db, Rc<[u8]>)>,
+    in_turn: BTreeMap<QueueId, LockName>,
     owners: RandomState,
     /// The line that was last asked for by its name: one command asks several times.
     asked_last: Cell<QueueId>,
@@ -225,7 +210,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// The database and key of a line.
     #[must_use]
-    pub fn name(&self, queue: QueueId) -> Option<(Db, Rc<[u8]>)> {
+    pub fn name(&self, queue: QueueId) -> Option<LockName> {
         self.queues.get(&queue).map(|queue| (queue.db, Rc::clone(&queue.key)))
     }
 
@@ -407,7 +392,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// The lines behind `last` in a round through all with a key of at most [`LONGEST_PATROLLED`] bytes, in the order in which
     /// they were opened: each with its database and key.
-    pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, (Db, Rc<[u8]>))> {
+    pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, LockName)> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.in_turn.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
     }
