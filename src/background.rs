@@ -11,7 +11,7 @@ use crate::state;
 use crate::statistics::{self, count};
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, LONGEST_PATROLLED, LockName, Outcome, QueueId, Span};
+use lockward_core::{Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -191,7 +191,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
 /// Tells replicas and the AOF of shadows that were kept or forgotten. That is nothing new: it only says what the server's
 /// own DEL has left out, and waits for nothing but the end of a pause.
 fn tell_of_shadows(context: Context, slice: Slice) {
-    while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_untold()) {
+    while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_unreplicated()) {
         context.select(db);
         transaction::tell_of_shadow(context, &OwnedName::new(db, &key).name());
         if slice.is_over() {
@@ -304,7 +304,7 @@ fn next_shadow(now: Instant, slice: Slice) -> Option<LockName> {
         let last = state.patrolled_shadow;
         state.patrolled_shadow = None;
         for (nth, (position, key, lock)) in state.dropped_locks.after(last).enumerate() {
-            let is_due = key.len() <= LONGEST_PATROLLED || lock.first_deadline() <= Some(now);
+            let is_due = key.len() <= LONGEST_SWEPT_KEY || lock.first_deadline() <= Some(now);
             let rests = nth % BETWEEN_LOOKS_AT_THE_CLOCK == 0 && nth > 0 && slice.is_over();
             if is_due || rests {
                 let next = is_due.then(|| (position.0, key.into()));

@@ -9,7 +9,7 @@ use crate::settings;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Completion, Grant, Instant, LONGEST_PATROLLED, LockName, Outcome, Owner, Span,
+    AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, Owner, Span,
     WaitRequest,
 };
 
@@ -39,7 +39,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
-    let is_long = key.len() > LONGEST_PATROLLED;
+    let is_long = key.len() > LONGEST_SWEPT_KEY;
     // The rounds leave out long keys, so a step reads the TTL now.
     let due = if is_long { Some(now) } else { due };
     let superseded = state::with(|state| {

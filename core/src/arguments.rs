@@ -2,6 +2,7 @@
 //!
 //! Numbers are what Redis takes for one: digits with at most a minus sign, nothing before, between or after.
 
+use crate::decimal::parse_i64;
 use crate::lock::Slots;
 use crate::owner::Owner;
 use crate::token::FencingToken;
@@ -51,7 +52,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     }
 
     /// The next argument as it came, if there is one.
-    pub fn next_given(&mut self) -> Option<I::Item> {
+    pub fn next_argument(&mut self) -> Option<I::Item> {
         self.rest.next()
     }
 
@@ -59,8 +60,8 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     ///
     /// # Errors
     /// [`ParseError::WrongArity`]
-    pub fn text(&mut self) -> Result<&'a [u8], ParseError> {
-        self.next_given().map(Into::into).ok_or(ParseError::WrongArity)
+    pub fn required(&mut self) -> Result<&'a [u8], ParseError> {
+        self.next_argument().map(Into::into).ok_or(ParseError::WrongArity)
     }
 
     /// An owner.
@@ -68,16 +69,16 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// # Errors
     /// [`ParseError::WrongArity`] or [`ParseError::Owner`].
     pub fn owner(&mut self) -> Result<Owner, ParseError> {
-        Owner::new(self.text()?).ok_or(ParseError::Owner)
+        Owner::new(self.required()?).ok_or(ParseError::Owner)
     }
 
     /// The next option's name; `None` at the end.
     pub fn option(&mut self) -> Option<OptionName> {
-        self.next_given().map(|given| OptionName::of(given.into()))
+        self.next_argument().map(|given| OptionName::of(given.into()))
     }
 
     fn number(&mut self) -> Result<Option<i64>, ParseError> {
-        self.next_given().map(|given| integer(given.into())).ok_or(ParseError::Syntax)
+        self.next_argument().map(|given| parse_i64(given.into())).ok_or(ParseError::Syntax)
     }
 
     fn integer(&mut self) -> Result<i64, ParseError> {
@@ -204,58 +205,9 @@ pub fn set_once<T>(slot: &mut Option<T>, value: T) -> Result<(), ParseError> {
     }
 }
 
-/// A number as Redis reads one: no sign but minus, no leading zeros, no spaces.
-#[must_use]
-pub fn integer(text: &[u8]) -> Option<i64> {
-    match text {
-        [b'-', digits @ ..] => parse_u64(digits)
-            .filter(|number| *number > 0)
-            .and_then(|number| 0_i64.checked_sub_unsigned(number)),
-        digits => parse_u64(digits)?.try_into().ok(),
-    }
-}
-
-/// The same for one that has no sign, of up to 19 digits: whatever they are, they fit.
-#[must_use]
-pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
-    match digits {
-        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
-        [b'0'] => return Some(0),
-        _ => return None,
-    }
-    let mut number = 0_u64;
-    for digit in digits {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit & 0x0f))?;
-        number = number.wrapping_mul(10).wrapping_add(digit);
-    }
-    Some(number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_is_what_is_written_as_numbers_are() {
-        for number in [0, 1, -1, 9, 10, 1_795_000_000_000_000, i64::MAX, i64::MIN, i64::MIN + 1] {
-            assert_eq!(integer(number.to_string().as_bytes()), Some(number));
-        }
-        for text in
-            ["", "-", "-0", "00", "01", "+1", " 1", "1 ", "1.0", "1e3", "0x1", "9223372036854775808", "1:"]
-        {
-            assert_eq!(integer(text.as_bytes()), None, "{text}");
-        }
-        for beyond in ["-9223372036854775809", "9999999999999999999", "-9999999999999999999"] {
-            assert_eq!(integer(beyond.as_bytes()), None, "{beyond}");
-        }
-        for (digits, number) in [
-            ("9999999999999999999", Some(9_999_999_999_999_999_999)),
-            ("10000000000000000000", None),
-            ("18446744073709551617", None),
-        ] {
-            assert_eq!(parse_u64(digits.as_bytes()), number, "{digits}");
-        }
-    }
 
     #[test]
     fn an_option_is_given_once() {

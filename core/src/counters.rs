@@ -24,9 +24,9 @@ pub struct Counters {
     /// Tenures that were restored in quarantine.
     pub restored: u64,
     /// How long those waited who were granted a hold.
-    pub waits: Histogram,
+    pub wait_durations: Histogram,
     /// How long tenures lasted that have ended, in whatever way.
-    pub holds: Histogram,
+    pub tenure_durations: Histogram,
 }
 
 impl Counters {
@@ -46,6 +46,6 @@ impl Counters {
     /// A tenure has ended in another way.
     #[inline]
     pub fn end(&mut self, since: Instant, now: Instant) {
-        self.holds.record(now.micros_since(since));
+        self.tenure_durations.record(now.micros_since(since));
     }
 }

@@ -52,7 +52,7 @@ pub struct Decision<'a, H> {
     /// Whether new tenures are withheld.
     pub quarantine: Quarantine,
     /// What this server has seen of the lock's tenures in this quarantine.
-    pub seen: QuarantineMemory,
+    pub quarantine_memory: QuarantineMemory,
     /// What the step leaves to be done.
     pub effects: &'a mut Effects<H>,
     /// Where it is counted what the step comes to, unless it only follows.
@@ -125,7 +125,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
                 let event = event_of(self.lock, &change);
                 self.change(change, event);
                 if told.is_some() {
-                    self.effects.see_counted(token);
+                    self.effects.see_holds_named(token);
                 }
                 if in_doubt {
                     self.effects.see_renewed(token);
@@ -219,14 +219,14 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     fn is_confirmed(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
             || !self.quarantine.remembers(known.since)
-            || self.seen.merge(self.effects.seen()).renewed == Some(known.token)
+            || self.quarantine_memory.merge(self.effects.quarantine_memory()).renewed == Some(known.token)
     }
 
     /// Whether its count of holds is more than remembered: it began in this quarantine, or its owner has named it since.
     fn holds_confirmed(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
             || !self.quarantine.remembers(known.since)
-            || self.seen.merge(self.effects.seen()).counted == Some(known.token)
+            || self.quarantine_memory.merge(self.effects.quarantine_memory()).holds_named == Some(known.token)
     }
 
     fn admits(&self, slots: Slots) -> bool {
@@ -277,7 +277,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             Ok(grant) => {
                 let is_new = grant.counted && grant.holds == 1;
                 self.counters.handed_off = self.counters.handed_off.wrapping_add(is_new.into());
-                self.counters.waits.record(self.now.mono.micros_since(waiter.since));
+                self.counters.wait_durations.record(self.now.mono.micros_since(waiter.since));
                 Outcome::Granted(grant)
             }
             Err(refusal) => Outcome::Refused(refusal),
@@ -305,7 +305,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             self.counters.re_entered = self.counters.re_entered.wrapping_add(grant.counted.into());
             let event = if grant.counted { Event::Acquired } else { Event::Renewed };
             if request.holds.is_some() && !self.holds_confirmed(known) {
-                self.effects.see_counted(grant.token);
+                self.effects.see_holds_named(grant.token);
             }
             if entered.deadline != known.deadline || entered.slots != known.slots {
                 self.change(Change::Put(entered), event);
@@ -357,7 +357,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         let (token, since) = (known.token, known.since);
         let unchanged = left == known.holds;
         if matches!(request.left, HoldsLeft::Exactly(_)) && !self.holds_confirmed(known) {
-            self.effects.see_counted(token);
+            self.effects.see_holds_named(token);
         }
         if unchanged {
             return Ok((left, None));
@@ -377,7 +377,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         if self.tokens.is_far_ahead(token, self.now.wall) {
             return Err(Refusal::TokenFarAhead);
         }
-        let ended = self.seen.merge(self.effects.seen()).ended;
+        let ended = self.quarantine_memory.merge(self.effects.quarantine_memory()).ended;
         let held = self.lock.holders().map(|holder| holder.token).max();
         if ended.max(held) >= Some(token) {
             return Err(Refusal::NotHeld(self.not_held(&request.owner)));

@@ -18,7 +18,7 @@ use std::mem;
 use std::ops::Bound;
 
 /// Where a round through all shadows is: the database and the hash of the key that it has come to.
-pub type RoundPosition = (Db, u64);
+pub type SweepPosition = (Db, u64);
 
 /// One shadow.
 #[derive(Debug)]
@@ -118,24 +118,24 @@ impl DroppedLocks {
 
     /// Whether there is something that replicas and the AOF have not been told of.
     #[must_use]
-    pub fn has_untold(&self) -> bool {
+    pub fn has_unreplicated(&self) -> bool {
         !self.unreplicated.is_empty()
     }
 
     /// Takes the name of one lock whose shadow, or that it has none any more, is to be told.
-    pub fn pop_untold(&mut self) -> Option<LockName> {
+    pub fn pop_unreplicated(&mut self) -> Option<LockName> {
         self.unreplicated.pop_first()
     }
 
     /// What became of a shadow has been told.
-    pub fn told(&mut self, db: Db, key: &[u8]) {
-        if self.has_untold() {
+    pub fn mark_replicated(&mut self, db: Db, key: &[u8]) {
+        if self.has_unreplicated() {
             self.unreplicated.remove(&(db, key.into()));
         }
     }
 
     /// Forgets those that nobody was told of: this server follows another now, which knows nothing of them.
-    pub fn drop_untold(&mut self) {
+    pub fn drop_unreplicated(&mut self) {
         for (db, key) in mem::take(&mut self.unreplicated) {
             self.take(db, &key);
         }
@@ -163,7 +163,7 @@ impl DroppedLocks {
 
     /// The shadows behind `last` in a round through all, each with where the round is then. If two keys share a hash, a round that is
     /// interrupted there sees only the first.
-    pub fn after(&self, last: Option<RoundPosition>) -> impl Iterator<Item = (RoundPosition, &[u8], &Lock)> {
+    pub fn after(&self, last: Option<SweepPosition>) -> impl Iterator<Item = (SweepPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.kept.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {
             let begin = match last {
@@ -227,10 +227,10 @@ mod tests {
     }
 
     fn unreplicated(dropped_locks: &mut DroppedLocks) -> Vec<LockName> {
-        std::iter::from_fn(|| dropped_locks.pop_untold()).collect()
+        std::iter::from_fn(|| dropped_locks.pop_unreplicated()).collect()
     }
 
-    fn names_after(dropped_locks: &DroppedLocks, last: Option<RoundPosition>) -> Vec<LockName> {
+    fn names_after(dropped_locks: &DroppedLocks, last: Option<SweepPosition>) -> Vec<LockName> {
         dropped_locks.after(last).map(|((db, _), key, _)| (db, key.into())).collect()
     }
 
@@ -266,20 +266,20 @@ mod tests {
     #[test]
     fn what_was_kept_or_forgotten_is_to_be_told_and_what_was_put_or_taken_is_not() {
         let mut dropped_locks = DroppedLocks::new();
-        assert!(!dropped_locks.has_untold());
+        assert!(!dropped_locks.has_unreplicated());
         dropped_locks.put(ZERO, b"put", lock(1));
         dropped_locks.take(ZERO, b"put");
         assert_eq!(dropped_locks.forget(ZERO, b"put"), None);
-        assert!(!dropped_locks.has_untold());
+        assert!(!dropped_locks.has_unreplicated());
         dropped_locks.put(ZERO, b"forgotten", lock(2));
         assert_eq!(dropped_locks.forget(ZERO, b"forgotten"), Some(lock(2)));
         dropped_locks.keep(ONE, b"kept", lock(3));
         dropped_locks.keep(ONE, b"told", lock(4));
-        dropped_locks.told(ONE, b"told");
-        assert!(dropped_locks.has_untold());
+        dropped_locks.mark_replicated(ONE, b"told");
+        assert!(dropped_locks.has_unreplicated());
         assert_eq!(unreplicated(&mut dropped_locks), [name(ZERO, "forgotten"), name(ONE, "kept")]);
-        assert!(!dropped_locks.has_untold());
-        dropped_locks.told(ONE, b"kept");
+        assert!(!dropped_locks.has_unreplicated());
+        dropped_locks.mark_replicated(ONE, b"kept");
         assert_eq!(all(&dropped_locks), [name(ONE, "kept"), name(ONE, "told")]);
     }
 
@@ -287,9 +287,9 @@ mod tests {
     fn a_server_that_follows_keeps_what_all_know() {
         let mut dropped_locks = kept(&[(ZERO, "untold")]);
         dropped_locks.put(ZERO, b"told", lock(2));
-        dropped_locks.drop_untold();
+        dropped_locks.drop_unreplicated();
         assert_eq!(all(&dropped_locks), [name(ZERO, "told")]);
-        assert!(dropped_locks.len() == 1 && !dropped_locks.has_untold());
+        assert!(dropped_locks.len() == 1 && !dropped_locks.has_unreplicated());
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(unreplicated(&mut dropped_locks), [name(ZERO, "k"), name(TWO, "k")]);
         let mut dropped_locks = kept(&names);
         dropped_locks.flush(None);
-        assert!(dropped_locks.is_empty() && !dropped_locks.has_untold());
+        assert!(dropped_locks.is_empty() && !dropped_locks.has_unreplicated());
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
     fn a_round_goes_on_where_it_was_though_that_is_gone() {
         let names = [(ZERO, "a"), (ZERO, "c"), (ZERO, "b"), (ONE, "a"), (TWO, "b")];
         let mut dropped_locks = kept(&names);
-        let round: Vec<(RoundPosition, LockName)> =
+        let round: Vec<(SweepPosition, LockName)> =
             dropped_locks.after(None).map(|(at, key, _)| (at, (at.0, key.into()))).collect();
         assert_eq!(round.len(), names.len());
         assert!(round.is_sorted_by(|(earlier, _), (later, _)| earlier < later));

@@ -102,7 +102,7 @@ pub struct Effects<H> {
     changes: usize,
     verbatim: bool,
     replication_skipped: bool,
-    seen: QuarantineMemory,
+    quarantine_memory: QuarantineMemory,
 }
 
 /// The records at the end of a payload that are of one tenure: where they begin, and the last of them if it is a count.
@@ -123,7 +123,7 @@ impl<H> Default for Effects<H> {
             changes: 0,
             verbatim: false,
             replication_skipped: false,
-            seen: QuarantineMemory::default(),
+            quarantine_memory: QuarantineMemory::default(),
         }
     }
 }
@@ -149,7 +149,7 @@ impl<H> Effects<H> {
         self.changes = 0;
         self.verbatim = false;
         self.replication_skipped = false;
-        self.seen = QuarantineMemory::default();
+        self.quarantine_memory = QuarantineMemory::default();
     }
 
     /// Nobody hears what the step changes: what the changes are need not be told, only that there are any.
@@ -159,18 +159,18 @@ impl<H> Effects<H> {
 
     /// What this server has seen of the lock's tenures in the step.
     #[must_use]
-    pub const fn seen(&self) -> QuarantineMemory {
-        self.seen
+    pub const fn quarantine_memory(&self) -> QuarantineMemory {
+        self.quarantine_memory
     }
 
     /// The owner of a tenure has named its count of holds.
-    pub(crate) fn see_counted(&mut self, token: FencingToken) {
-        self.seen.counted = self.seen.counted.max(Some(token));
+    pub(crate) fn see_holds_named(&mut self, token: FencingToken) {
+        self.quarantine_memory.holds_named = self.quarantine_memory.holds_named.max(Some(token));
     }
 
     /// The owner of a tenure has renewed it.
     pub(crate) fn see_renewed(&mut self, token: FencingToken) {
-        self.seen.renewed = self.seen.renewed.max(Some(token));
+        self.quarantine_memory.renewed = self.quarantine_memory.renewed.max(Some(token));
     }
 
     /// Whether the lock has changed.
@@ -249,8 +249,12 @@ impl<H> Effects<H> {
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
         match *change {
-            Change::End(token, End::Released) => self.seen.ended = self.seen.ended.max(Some(token)),
-            Change::End(token, End::LeaseOver) => self.seen.ended = self.seen.ended.max(token.before()),
+            Change::End(token, End::Released) => {
+                self.quarantine_memory.ended = self.quarantine_memory.ended.max(Some(token))
+            }
+            Change::End(token, End::LeaseOver) => {
+                self.quarantine_memory.ended = self.quarantine_memory.ended.max(token.before())
+            }
             Change::Put(_) | Change::Count(..) => {}
         }
     }
@@ -267,7 +271,7 @@ impl<H> Effects<H> {
         self.last = None;
         self.verbatim = false;
         if lock.is_free() {
-            encoding::append_shadow(&mut self.payload, None, now);
+            encoding::append_dropped_lock(&mut self.payload, None, now);
         } else {
             encoding::append_lock(&mut self.payload, lock, now);
         }

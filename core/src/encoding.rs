@@ -58,7 +58,7 @@ pub enum Message {
     /// What has happened to a lock, in order.
     Changes(Vec<Change>),
     /// The shadow that stands for a lock whose key is missing; `None` when there is none any more.
-    Shadow(Option<Lock>),
+    DroppedLock(Option<Lock>),
 }
 
 /// A payload that is not one of ours, or is of a later version.
@@ -92,7 +92,7 @@ pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
 }
 
 /// Writes the shadow of a lock, or that it has none, to `payload`, which is empty.
-pub fn append_shadow(payload: &mut Vec<u8>, dropped_lock: Option<&Lock>, now: Now) {
+pub fn append_dropped_lock(payload: &mut Vec<u8>, dropped_lock: Option<&Lock>, now: Now) {
     payload.extend([VERSION, KEPT]);
     if let Some(lock) = dropped_lock {
         append_lock(payload, lock, now);
@@ -146,9 +146,9 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
 /// [`Malformed`] when it is not exactly one payload of this version.
 pub fn decode_message(payload: &[u8], heard: Origin, now: Now) -> Result<Message, Malformed> {
     match payload {
-        [VERSION, KEPT] => Ok(Message::Shadow(None)),
+        [VERSION, KEPT] => Ok(Message::DroppedLock(None)),
         [VERSION, KEPT, puts @ ..] => {
-            Ok(Message::Shadow(Some(decode_puts(Reader { rest: puts }, heard, now)?)))
+            Ok(Message::DroppedLock(Some(decode_puts(Reader { rest: puts }, heard, now)?)))
         }
         _ => decode(payload, heard, now).map(Message::Changes),
     }
@@ -454,21 +454,22 @@ mod tests {
         let at = now(100, 9_000);
         let told = |dropped_lock: Option<&Lock>| {
             let mut payload = Vec::new();
-            append_shadow(&mut payload, dropped_lock, at);
+            append_dropped_lock(&mut payload, dropped_lock, at);
             payload
         };
         let holders = vec![holder(b"a", 7, 2, 500), holder(b"b", 8, 0, 600)];
         let lock = Lock::held_by(holders.clone(), WallTime::from_millis(9_500)).unwrap();
         let there = now(70_000, 9_300);
         for (heard, left) in [(Origin::Live, 400), (Origin::Loaded, 100)] {
-            let Ok(Message::Shadow(Some(dropped_lock))) = decode_message(&told(Some(&lock)), heard, there)
+            let Ok(Message::DroppedLock(Some(dropped_lock))) =
+                decode_message(&told(Some(&lock)), heard, there)
             else {
                 panic!()
             };
             assert_eq!(dropped_lock.holders().len(), 2);
             assert_eq!(dropped_lock.holders().next().unwrap().lease_left(there.mono).as_millis(), left);
         }
-        assert_eq!(decode_message(&told(None), Origin::Live, at), Ok(Message::Shadow(None)));
+        assert_eq!(decode_message(&told(None), Origin::Live, at), Ok(Message::DroppedLock(None)));
         let whole = told(Some(&lock));
         for cut in (3..whole.len()).filter(|cut| {
             *cut != told(Lock::held_by(vec![holders[0].clone()], WallTime::EPOCH).as_ref()).len()

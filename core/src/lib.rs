@@ -16,6 +16,7 @@
 
 pub mod arguments;
 mod counters;
+mod decimal;
 mod decision;
 mod dropped_locks;
 mod effects;
@@ -34,8 +35,9 @@ mod units;
 mod wait_queues;
 
 pub use counters::Counters;
+pub use decimal::parse_i64;
 pub use decision::{Acquired, Decision};
-pub use dropped_locks::{DroppedLocks, RoundPosition};
+pub use dropped_locks::{DroppedLocks, SweepPosition};
 pub use effects::{Completion, Effects, Event, Grant, NotHeld, Outcome, Propagation, Refusal, event_of};
 pub use histogram::Histogram;
 pub use id_hash::ById;
@@ -46,4 +48,4 @@ pub use quarantine::{Quarantine, QuarantineMemory};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
-pub use wait_queues::{Full, LONGEST_PATROLLED, Limits, QueueId, WaitQueues, WaitRequest, Waiter};
+pub use wait_queues::{Full, LONGEST_SWEPT_KEY, Limits, QueueId, WaitQueues, WaitRequest, Waiter};

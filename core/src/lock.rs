@@ -302,8 +302,8 @@ impl Lock {
     }
 
     /// Reckons the TTL anew: the wall clock may have jumped since it was set.
-    pub fn reckon_expiry(&mut self, now: Now) {
-        self.with_unpacked(|lock| lock.reckon_expiry(now));
+    pub fn recompute_expiry(&mut self, now: Now) {
+        self.with_unpacked(|lock| lock.recompute_expiry(now));
     }
 
     /// The bytes the lock takes on the heap, beside its own size.
@@ -390,7 +390,7 @@ impl Unpacked {
         self.holders().iter().map(|holder| holder.deadline).max()
     }
 
-    fn reckon_expiry(&mut self, now: Now) {
+    fn recompute_expiry(&mut self, now: Now) {
         if let Some(deadline) = self.last_deadline() {
             self.expires_at = now.wall_at(deadline);
         }
@@ -404,7 +404,7 @@ impl Unpacked {
             Change::End(token, _) => self.end(token),
         }
         if self.last_deadline() != before {
-            self.reckon_expiry(now);
+            self.recompute_expiry(now);
         }
     }
 
@@ -433,7 +433,7 @@ impl Unpacked {
         let before = self.last_deadline();
         self.retain(|holder| !tokens.contains(&holder.token));
         if self.last_deadline() != before {
-            self.reckon_expiry(now);
+            self.recompute_expiry(now);
         }
     }
 
@@ -446,7 +446,7 @@ impl Unpacked {
             return holders.into_iter().for_each(|holder| self.apply(Change::Put(holder), now));
         }
         self.holders = holders.into();
-        self.reckon_expiry(now);
+        self.recompute_expiry(now);
     }
 
     fn put(&mut self, holder: Holder) {
@@ -681,14 +681,14 @@ mod tests {
     #[test]
     fn a_ttl_is_reckoned_by_the_wall_clock_as_it_is() {
         let mut lock = Lock::new();
-        lock.reckon_expiry(NOW);
+        lock.recompute_expiry(NOW);
         assert_eq!(lock.expires_at(), WallTime::EPOCH, "nobody holds it");
         lock.apply(Change::Put(holder("A", 1, 1)), NOW);
         assert_eq!(lock.expires_at(), WallTime::from_micros(1_000));
         let jumped = Now { mono: Instant::from_micros(400), wall: WallTime::from_micros(90_000) };
         lock.apply(Change::Count(FencingToken::new(1).unwrap(), 2), jumped);
         assert_eq!(lock.expires_at(), WallTime::from_micros(1_000), "a count leaves it alone");
-        lock.reckon_expiry(jumped);
+        lock.recompute_expiry(jumped);
         assert_eq!(lock.expires_at(), WallTime::from_micros(90_600));
     }
 

@@ -5,7 +5,7 @@
 //! hexadecimal digits, as some write a UUID or 16 random bytes, as one number. Every other owner is kept as it is given;
 //! all come back byte for byte.
 
-use crate::arguments;
+use crate::decimal;
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::num::NonZeroU64;
@@ -124,7 +124,7 @@ impl Owner {
         let uuid = read_uuid(uuid)?;
         let behind = match behind {
             [] => 0,
-            [b':', thread @ ..] => arguments::parse_u64(thread)?.checked_add(1)?,
+            [b':', thread @ ..] => decimal::parse_u64(thread)?.checked_add(1)?,
             _ => return None,
         };
         Self::from_uuid(uuid, behind)

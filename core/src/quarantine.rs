@@ -40,7 +40,7 @@ impl Quarantine {
         then <= self.remembered
     }
 
-    /// Sets how long it lasts, counted from when it began.
+    /// Sets how long it lasts, holds_named from when it began.
     pub const fn set_length(&mut self, length: Span) {
         self.length = length;
     }
@@ -73,13 +73,13 @@ pub struct QuarantineMemory {
     /// The latest tenure that its owner has renewed: it goes on.
     pub renewed: Option<FencingToken>,
     /// The latest tenure whose owner has named its count of holds.
-    pub counted: Option<FencingToken>,
+    pub holds_named: Option<FencingToken>,
 }
 
 impl QuarantineMemory {
     /// Whether nothing has been seen.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
@@ -89,7 +89,7 @@ impl QuarantineMemory {
         Self {
             ended: self.ended.max(other.ended),
             renewed: self.renewed.max(other.renewed),
-            counted: self.counted.max(other.counted),
+            holds_named: self.holds_named.max(other.holds_named),
         }
     }
 
@@ -100,7 +100,7 @@ impl QuarantineMemory {
         Self {
             ended: self.ended.filter(later),
             renewed: self.renewed.filter(later),
-            counted: self.counted.filter(later),
+            holds_named: self.holds_named.filter(later),
         }
     }
 }

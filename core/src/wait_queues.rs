@@ -27,7 +27,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 /// The longest key, in bytes, that the rounds look at. The server hashes a key each time, so a few huge keys would keep it busy.
-pub const LONGEST_PATROLLED: usize = 256;
+pub const LONGEST_SWEPT_KEY: usize = 256;
 
 /// The name of a line within this process. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -390,7 +390,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.due
     }
 
-    /// The lines behind `last` in a round through all with a key of at most [`LONGEST_PATROLLED`] bytes, in the order in which
+    /// The lines behind `last` in a round through all with a key of at most [`LONGEST_SWEPT_KEY`] bytes, in the order in which
     /// they were opened: each with its database and key.
     pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, LockName)> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
@@ -406,7 +406,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (Queue::new(), HashMap::default());
-        if key.len() <= LONGEST_PATROLLED {
+        if key.len() <= LONGEST_SWEPT_KEY {
             self.in_turn.insert(id, (db, Rc::clone(&key)));
         }
         self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due: None, looked_up: None });
