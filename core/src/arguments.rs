@@ -3,7 +3,7 @@
 //! Numbers are what Redis takes for one: digits with at most a minus sign, nothing before, between or after.
 
 use crate::decimal::parse_i64;
-use crate::lock::Slots;
+use crate::holder::Slots;
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;

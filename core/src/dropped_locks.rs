@@ -193,7 +193,7 @@ impl DroppedLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Holder, Slots};
+    use crate::holder::{Holder, Slots};
     use crate::owner::Owner;
     use crate::token::FencingToken;
     use crate::units::{Instant, WallTime};

@@ -25,7 +25,9 @@
 //!
 //! A stored lock is a payload of puts alone. A payload is decoded whole before any of it is applied.
 
-use crate::lock::{Change, End, Holder, Lock, Slots};
+use crate::change::{Change, End};
+use crate::holder::{Holder, Slots};
+use crate::lock::Lock;
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::{Now, Span, WallTime};

@@ -12,13 +12,14 @@
 //! or before: a lease that is renewed or handed over makes a line due later, and to move it there each time would cost more
 //! than to find, once, that its time has not come.
 
-use crate::effects::{Completion, Outcome};
 use crate::id_hash::ById;
 use crate::name::{Db, LockName};
+use crate::outcome::Outcome;
 use crate::owner::Owner;
 use crate::queue::{Position, Queue};
 use crate::request::AcquireRequest;
 use crate::units::Instant;
+use crate::waiter::{Completion, WaitRequest, Waiter};
 use std::cell::Cell;
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -32,26 +33,6 @@ pub const LONGEST_SWEPT_KEY: usize = 256;
 /// The name of a line within this process. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
-
-/// What a client brings when it joins a line.
-#[derive(Clone, Debug)]
-pub struct WaitRequest<H> {
-    /// What it asks for.
-    pub request: AcquireRequest,
-    /// The instant at which it gives up.
-    pub limit: Option<Instant>,
-    /// How the caller finds the blocked client again.
-    pub handle: H,
-}
-
-/// A client in a line.
-#[derive(Clone, Debug)]
-pub struct Waiter<H> {
-    /// What it brought.
-    pub wait_request: WaitRequest<H>,
-    /// The instant from which it, or the request whose place it took over, has waited.
-    pub since: Instant,
-}
 
 /// How many may wait.
 #[derive(Clone, Copy, Debug)]

@@ -891,12 +891,12 @@ fn a_holder_that_names_fewer_slots_than_there_are_holders_is_not_let_in() {
 fn what_was_known_when_data_was_loaded_is_only_remembered_and_the_quarantine_ends_as_before() {
     let at = Instant::from_micros;
     let mut quarantine = Quarantine::new(at(0), Span::from_millis(100).unwrap());
-    assert!(quarantine.remembers(at(0)) && !quarantine.remembers(at(1)));
+    assert!(quarantine.is_unconfirmed(at(0)) && !quarantine.is_unconfirmed(at(1)));
     quarantine.loaded(at(50));
-    assert!(quarantine.remembers(at(50)) && !quarantine.remembers(at(51)));
+    assert!(quarantine.is_unconfirmed(at(50)) && !quarantine.is_unconfirmed(at(51)));
     assert_eq!(quarantine.ends(at(60)), Some(at(100_000)));
     quarantine.restart(at(70));
-    assert!(quarantine.remembers(at(70)) && !quarantine.remembers(at(71)));
+    assert!(quarantine.is_unconfirmed(at(70)) && !quarantine.is_unconfirmed(at(71)));
     assert_eq!(quarantine.ends(at(80)), Some(at(100_070)));
 }
 
