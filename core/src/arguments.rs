@@ -1,6 +1,4 @@
-//! The arguments of a command, read one after the other, as bytes.
-//!
-//! Numbers are what Redis takes for one: digits with at most a minus sign, nothing before, between or after.
+//! Reads the arguments of a command, one after the other.
 
 use crate::decimal::parse_i64;
 use crate::holder::Slots;
@@ -8,55 +6,55 @@ use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
 
-/// What is wrong with the arguments.
+/// Why the arguments are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Too few or too many arguments.
     WrongArity,
     /// An option that is unknown, is given twice, lacks its value, or excludes another.
     Syntax,
-    /// Not a number, or not one of 64 bits.
+    /// Not an integer of 64 bits.
     NotAnInteger,
     /// An owner that is empty or too long.
     Owner,
-    /// A count of holds that is none.
+    /// A count of holds that is out of range.
     Holds,
-    /// A number of slots that is none.
+    /// A number of slots that is out of range.
     Slots,
-    /// A fencing token that is none.
+    /// A fencing token that is out of range.
     Token,
-    /// A count of things to show that is below the least.
+    /// A count of things to show that is out of range.
     Count,
-    /// A lease that is not above zero, or no number of milliseconds.
+    /// A lease that is not above zero, or has too many milliseconds for 64 bits.
     Lease,
     /// A lease that is longer than any setting allows.
     LeaseTooLong,
-    /// A wait limit that is no number.
+    /// A wait limit that is not an integer.
     LimitNotAnInteger,
     /// A wait limit below zero.
     LimitNegative,
-    /// A wait limit too long for any clock.
+    /// A wait limit that is longer than [`Span::MAX`].
     LimitOutOfRange,
 }
 
-/// A cursor over the arguments behind the command's name.
+/// A cursor over the arguments after the command's name.
 #[derive(Debug)]
 pub struct Arguments<I> {
     rest: I,
 }
 
 impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
-    /// The arguments in `rest`.
+    /// A cursor over `rest`.
     pub const fn new(rest: I) -> Self {
         Self { rest }
     }
 
-    /// The next argument as it came, if there is one.
+    /// The next argument; `None` at the end.
     pub fn next_argument(&mut self) -> Option<I::Item> {
         self.rest.next()
     }
 
-    /// The next argument, which must be there.
+    /// The next argument, which is required.
     ///
     /// # Errors
     /// [`ParseError::WrongArity`]
@@ -72,13 +70,13 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         Owner::new(self.required()?).ok_or(ParseError::Owner)
     }
 
-    /// The next option's name; `None` at the end.
+    /// The name of the next option; `None` at the end.
     pub fn option(&mut self) -> Option<OptionName> {
-        self.next_argument().map(|given| OptionName::of(given.into()))
+        self.next_argument().map(|argument| OptionName::of(argument.into()))
     }
 
     fn number(&mut self) -> Result<Option<i64>, ParseError> {
-        self.next_argument().map(|given| parse_i64(given.into())).ok_or(ParseError::Syntax)
+        self.next_argument().map(|argument| parse_i64(argument.into())).ok_or(ParseError::Syntax)
     }
 
     fn integer(&mut self) -> Result<i64, ParseError> {
@@ -128,7 +126,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         Span::from_millis(millis).ok_or(ParseError::LeaseTooLong)
     }
 
-    /// A wait limit in milliseconds; `None` when it is 0, which is no limit.
+    /// A wait limit in milliseconds; `None` for 0, which means no limit.
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when it is missing, [`ParseError::LimitNotAnInteger`], [`ParseError::LimitNegative`],
@@ -141,28 +139,28 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     }
 }
 
-/// The name of an option: up to eight letters in any case, as one number.
+/// The name of an option: up to eight letters in any case, stored as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionName(u64);
 
 impl OptionName {
-    /// What is no name of an option.
+    /// No name of an option.
     const NONE: Self = Self(0);
 
-    /// The option named by these letters; one that equals none in use when they are too many, or no letters.
+    /// The name with these letters. For more than eight bytes, or other bytes than letters, a name that no option has.
     #[must_use]
-    pub const fn of(mut given: &[u8]) -> Self {
-        if given.len() > 8 {
+    pub const fn of(mut text: &[u8]) -> Self {
+        if text.len() > 8 {
             return Self::NONE;
         }
         let mut name = 0;
-        while let [letter, rest @ ..] = given {
-            let small = *letter | 0x20;
-            if !small.is_ascii_lowercase() {
+        while let [letter, rest @ ..] = text {
+            let lower = *letter | 0x20;
+            if !lower.is_ascii_lowercase() {
                 return Self::NONE;
             }
-            name = (name << 8) | small as u64;
-            given = rest;
+            name = (name << 8) | lower as u64;
+            text = rest;
         }
         Self(name)
     }
@@ -184,9 +182,9 @@ pub mod option {
     pub const ALL: OptionName = OptionName::of(b"all");
     /// A fencing token.
     pub const TOKEN: OptionName = OptionName::of(b"token");
-    /// A number of owners.
+    /// A limit of so many owners.
     pub const SLOTS: OptionName = OptionName::of(b"slots");
-    /// Any number of owners.
+    /// No limit of owners.
     pub const SHARED: OptionName = OptionName::of(b"shared");
     /// How many waiters to show.
     pub const WAITERS: OptionName = OptionName::of(b"waiters");
@@ -194,12 +192,12 @@ pub mod option {
     pub const COUNT: OptionName = OptionName::of(b"count");
 }
 
-/// Sets what an option may set once.
+/// Sets the value of an option, which can be given only once.
 ///
 /// # Errors
-/// [`ParseError::Syntax`] when it was set.
-pub fn set_once<T>(slot: &mut Option<T>, value: T) -> Result<(), ParseError> {
-    match slot.replace(value) {
+/// [`ParseError::Syntax`] when it is set already.
+pub fn set_once<T>(option: &mut Option<T>, value: T) -> Result<(), ParseError> {
+    match option.replace(value) {
         None => Ok(()),
         Some(_) => Err(ParseError::Syntax),
     }
@@ -210,13 +208,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_is_given_once() {
-        let mut slot = None;
-        assert_eq!((set_once(&mut slot, 1), set_once(&mut slot, 2)), (Ok(()), Err(ParseError::Syntax)));
+    fn an_option_given_twice_is_a_syntax_error() {
+        let mut option = None;
+        assert_eq!((set_once(&mut option, 1), set_once(&mut option, 2)), (Ok(()), Err(ParseError::Syntax)));
     }
 
     #[test]
-    fn an_option_is_known_in_any_case_and_by_all_of_its_name() {
+    fn an_option_is_known_by_its_whole_name_in_any_case() {
         for known in [b"WaItErS".as_slice(), b"waiters", b"WAITERS"] {
             assert_eq!(OptionName::of(known), option::WAITERS);
         }
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_a_mistake_of_its_own() {
+    fn a_missing_argument_is_an_arity_error_and_a_missing_value_a_syntax_error() {
         let mut none = Arguments::new(std::iter::empty::<&[u8]>());
         assert_eq!(none.owner(), Err(ParseError::WrongArity));
         assert!(none.option().is_none());
@@ -236,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_has_its_range() {
+    fn each_number_is_checked_against_its_range() {
         fn read<T>(text: &str, read: impl FnOnce(&mut Arguments<std::iter::Once<&[u8]>>) -> T) -> T {
             read(&mut Arguments::new(std::iter::once(text.as_bytes())))
         }
