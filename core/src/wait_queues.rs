@@ -17,6 +17,7 @@ use crate::id_hash::ById;
 use crate::owner::Owner;
 use crate::queue::{Position, Queue};
 use crate::request::AcquireRequest;
+use crate::slot::{SlotKey, slot_key};
 use crate::units::Instant;
 use std::cell::Cell;
 use std::collections::hash_map::{Entry, RandomState};
@@ -41,7 +42,8 @@ impl Db {
     }
 }
 
-/// The longest key, in bytes, that the rounds look at. The server hashes a key each time, so a few huge keys would keep it busy.
+/// The longest key, in bytes, that the sweeps open. The server hashes a key each time, so a few huge keys would keep it busy. Of
+/// longer keys they ask only whether this node still serves the slot.
 pub const LONGEST_PATROLLED: usize = 256;
 
 /// The name of a line within this process. Names are not used again.
@@ -142,6 +144,7 @@ struct WaitQueue<H> {
     due: Option<Instant>,
     /// When it stands in the index of due lines.
     looked_up: Option<Instant>,
+    slot_key: Cell<Option<SlotKey>>,
 }
 
 impl<H> WaitQueue<H> {
@@ -405,8 +408,16 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.due
     }
 
-    /// The lines behind `last` in a round through all with a key of at most [`LONGEST_PATROLLED`] bytes, in the order in which
-    /// they were opened: each with its database and key.
+    /// A short key of the same cluster slot as the key of a queue. Found once for each queue.
+    #[must_use]
+    pub fn slot_key(&self, queue: QueueId) -> Option<SlotKey> {
+        let queue = self.queues.get(&queue)?;
+        let key = queue.slot_key.get().unwrap_or_else(|| slot_key(&queue.key));
+        queue.slot_key.set(Some(key));
+        Some(key)
+    }
+
+    /// The queues behind `last` in a round through all, in the order in which they were opened: each with its database and key.
     pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, (Db, Rc<[u8]>))> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.in_turn.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
@@ -421,10 +432,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (Queue::new(), HashMap::default());
-        if key.len() <= LONGEST_PATROLLED {
-            self.in_turn.insert(id, (db, Rc::clone(&key)));
-        }
-        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due: None, looked_up: None });
+        self.in_turn.insert(id, (db, Rc::clone(&key)));
+        let (due, looked_up, slot_key) = (None, None, Cell::new(None));
+        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due, looked_up, slot_key });
         id
     }
 
