@@ -150,7 +150,7 @@ fn write(into: &Path, results: &Results) -> std::io::Result<()> {
     fs::write(into.join("results.json"), serde_json::to_string_pretty(results)? + "\n")?;
     fs::write(into.join("table.md"), format!("{}\n\n{}", results.circumstances(), results.table()))?;
     for plot in &results.plots {
-        fs::write(into.join(format!("{}.svg", plot.name)), plot.draw(&results.circumstances()))?;
+        fs::write(into.join(format!("{}.svg", plot.name)), plot.draw(&results.short_circumstances()))?;
     }
     Ok(())
 }

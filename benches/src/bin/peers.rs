@@ -73,8 +73,8 @@ fn main() -> ExitCode {
     println!("{tables}");
     write(RESULTS, &serde_json::to_string_pretty(&report).expect("numbers and text"));
     write("peers.md", &tables);
-    for plot in report.plots() {
-        write(&format!("{}.svg", plot.name), &plot.draw(&report.circumstances));
+    if let Some(plot) = report.plot() {
+        write("handoffs.svg", &plot);
     }
     let wrong =
         report.results.iter().any(|entry| entry.result.as_ref().is_ok_and(|measured| measured.lost != 0));
