@@ -21,8 +21,8 @@ const BUSY: f64 = 20.0;
 /// The clients of the job that is plotted.
 const PLOTTED: usize = 50;
 
-const WARNING: &str = "**The machine was busy with other programs. That makes times longer and rates lower than they are alone, by \
-    chance more for one lock than for another, and can keep a peer from being done in time. Server CPU and commands suffer less.**";
+const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
+    Server CPU and commands depend less on them.**";
 
 /// What a whole run has measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -176,9 +176,9 @@ impl Report {
     /// A report of a run of this day on this machine, with nothing in it yet.
     pub fn new(seconds: u64, first: bool) -> Self {
         let Machine { processor, cpus, kernel, .. } = machine();
-        let priority = if first { "before their neighbours" } else { "like their neighbours" };
+        let priority = if first { "higher priority than other programs" } else { "normal priority" };
         let circumstances = format!(
-            "{}, {cpus} CPUs ({processor}) for server and clients together, scheduled {priority}, {kernel}; each job for {seconds} s",
+            "{}, {cpus} CPUs ({processor}) for server and clients together, {priority}, {kernel}; {seconds} s a job",
             today()
         );
         Self { circumstances, seconds, results: Vec::new() }
@@ -192,7 +192,7 @@ impl Report {
         let (median, most) = (others.get(others.len() / 2), others.last());
         let _ = writeln!(
             text,
-            "{}. Other programs had {:.0} % of the CPUs meanwhile (median; in one job {:.0} %).\n",
+            "{}. Other programs used {:.0} % of the CPU time (median of the jobs; at most {:.0} %).\n",
             self.circumstances,
             median.unwrap_or(&0.0),
             most.unwrap_or(&0.0),
@@ -217,8 +217,8 @@ impl Report {
         type Value = fn(&Measured) -> f64;
         type Show = fn(f64) -> String;
         let less: [(&str, Value, Show); 4] = [
-            ("median until acquired", |measured| measured.acquire_us.p50, time),
-            ("99 % acquired", |measured| measured.acquire_us.p99, time),
+            ("median wait", |measured| measured.acquire_us.p50, time),
+            ("99th percentile of waits", |measured| measured.acquire_us.p99, time),
             ("server CPU", |measured| measured.server_cpu_us, time),
             ("acquisitions a second", |measured| -measured.a_second, |number| whole(-number)),
         ];
@@ -239,12 +239,12 @@ impl Report {
                     .collect();
                 if !better.is_empty() {
                     let (better, ours) = (better.join(", "), show(value(&ours)));
-                    let _ = writeln!(lines, "- {job}, {clients}: {name}: {better}; Lockward {ours}.");
+                    let _ = writeln!(lines, "- {job}, {clients}, {name}: {better}; Lockward {ours}.");
                 }
             }
         }
         if !lines.is_empty() {
-            let _ = write!(text, "\nAhead of Lockward, by job and number of clients:\n\n{lines}");
+            let _ = write!(text, "\nBetter than Lockward, by job and number of clients:\n\n{lines}");
         }
     }
 
