@@ -6,12 +6,14 @@
 
 use crate::callbacks::next_command;
 use crate::commands::GATE;
-use crate::server::{Content, Context, OpenKey, OwnedName, WriteGate, WrongType, clock, info, mono};
-use crate::state;
+use crate::server::{Content, Context, KeyName, OpenKey, OwnedName, WriteGate, WrongType, clock, info, mono};
+use crate::state::{self, State};
 use crate::statistics::{self, count};
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span};
+use lockward_core::{
+    Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition,
+};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -53,8 +55,9 @@ pub fn tick() {
         next_command::see_no_more();
     }
     statistics::see_reset_now_and_then();
+    state::with(State::forget_sockets);
     if state::with(|state| !state.follows() && state.replication_audience.can_be_known()) {
-        let none = info::skip_replication();
+        let none = info::has_no_replication_audience();
         state::with(|state| state.replication_audience.found(none));
     }
     rearm();
@@ -217,9 +220,9 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Looks for keys that changed without a word: opens waited-for keys in turn, some at a time. Where no key is (in
-/// quarantine, or beside a shadow), a cluster slot that moves takes nothing along that would tell. Returns whether all
-/// have had their turn.
+/// Looks for keys that changed without an event: opens waited-for keys in turn, some at a time. In a cluster it also asks whether
+/// this node still serves them: a slot may leave without an event for its keys. Of a long key it asks only that. Returns whether all
+/// keys have had their turn.
 fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.queues.after(state.swept).take(KEYS_AT_ONCE).collect();
@@ -227,8 +230,7 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
         queues
     });
     let in_cluster = context.flags().cluster();
-    let first = queues.first().map_or(&[][..], |(_, (_, key))| key);
-    if in_cluster && is_down(context, first) {
+    if in_cluster && info::cluster_is_down(context) {
         // Not every server tells those who wait. A lock that may be handed over again soon is no reason to keep them: it
         // may be another node that does it.
         let all: Vec<QueueId> = state::with(|state| state.queues.queues().collect());
@@ -237,18 +239,15 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     }
     let soon = now.after(SOON);
     for (queue, (db, key)) in queues {
-        let name = OwnedName::new(db, &key);
+        let is_long = key.len() > LONGEST_SWEPT_KEY;
+        if is_long && !in_cluster {
+            continue;
+        }
+        let slot_key = if is_long { state::with(|state| state.queues.slot_key(queue)) } else { None };
+        let name = OwnedName::new(db, slot_key.as_ref().map_or(&*key, |key| key));
         context.select(db);
-        // To open it makes the server drop it when its TTL, set by hand, has passed.
-        let mut key = OpenKey::for_write(context, &name.name());
-        let changed = match key.content() {
-            Content::Missing => in_cluster && context.slot_gate(GATE, &name.name()) == WriteGate::NotServed,
-            Content::WrongType => true,
-            Content::Lock(lock) => {
-                let ends = lock.first_deadline();
-                ends <= Some(soon) && state::with(|state| state.queues.due(queue) > ends)
-            }
-        };
+        let left = in_cluster && context.slot_gate(GATE, &name.name()) == WriteGate::NotServed;
+        let changed = left || (!is_long && has_changed(context, &name.name(), queue, soon));
         if changed {
             state::with(|state| state.queues.set_due(queue, Some(now)));
         }
@@ -260,20 +259,30 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.swept.is_none())
 }
 
-/// Whether the cluster is down, in which no node serves this key or any other.
-fn is_down(context: Context, key: &[u8]) -> bool {
-    context.slot_gate(GATE, &OwnedName::new(Db(0), key).name()) == WriteGate::Down
+/// Whether those who wait for a lock have to be looked at before they are due: something else stands in the key, or the lease ends
+/// earlier.
+fn has_changed(context: Context, name: &KeyName<'_>, queue: QueueId, soon: Instant) -> bool {
+    // To open it makes the server drop it when its TTL, set by hand, has passed.
+    match OpenKey::for_write(context, name).content() {
+        Content::Missing => false,
+        Content::WrongType => true,
+        Content::Lock(lock) => {
+            let ends = lock.first_deadline();
+            ends <= Some(soon) && state::with(|state| state.queues.due(queue) > ends)
+        }
+    }
 }
 
-/// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node
-/// serves them now. A shadow with a long key is looked at only when its lease is over. Returns whether all have had their turn.
+/// Looks at dropped locks in turn, some at a time: whether a lease is over, something stands in their place, or another node
+/// serves them now. Before the lease is over, a long key is looked at only in a cluster, by a short key of its slot. Returns whether
+/// all have had their turn.
 fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
-    while let Some((db, key)) = next_shadow(now, slice) {
+    while let Some((db, key)) = next_shadow(context, in_cluster, now, slice) {
         let name = OwnedName::new(db, &key);
         context.select(db);
         let missing = matches!(OpenKey::for_write(context, &name.name()).content(), Content::Missing);
-        let runs = |state: &mut state::State| {
+        let runs = |state: &mut State| {
             let dropped_lock = state.dropped_locks.get(db, &key);
             dropped_lock.is_some_and(|lock| lock.first_deadline() > Some(now))
         };
@@ -297,8 +306,28 @@ fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.patrolled_shadow.is_none())
 }
 
-/// The next shadow of the round whose key is to be looked at. Where the round is over, or the slice, there is none.
-fn next_shadow(now: Instant, slice: Slice) -> Option<LockName> {
+/// The next dropped lock of the round whose key is to be looked at. Where the round is over, or the slice, there is none.
+fn next_shadow(context: Context, in_cluster: bool, now: Instant, slice: Slice) -> Option<LockName> {
+    loop {
+        let (position, name) = next_of_round(in_cluster, now, slice)?;
+        if let Some(name) = name {
+            return Some(name);
+        }
+        // A long key in a cluster.
+        let (db, _) = position;
+        context.select(db);
+        let slot_key = state::with(|state| state.dropped_locks.slot_key_at(position))?;
+        if context.slot_gate(GATE, &OwnedName::new(db, &slot_key).name()) == WriteGate::NotServed {
+            return state::with(|state| Some((db, state.dropped_locks.key_at(position)?.into())));
+        }
+        if slice.is_over() {
+            return None;
+        }
+    }
+}
+
+/// The next position of the round, with the name unless it is a long key of which only the slot is to be looked at.
+fn next_of_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(SweepPosition, Option<LockName>)> {
     const BETWEEN_LOOKS_AT_THE_CLOCK: usize = 64;
     state::with(|state| {
         let last = state.patrolled_shadow;
@@ -306,10 +335,10 @@ fn next_shadow(now: Instant, slice: Slice) -> Option<LockName> {
         for (nth, (position, key, lock)) in state.dropped_locks.after(last).enumerate() {
             let is_due = key.len() <= LONGEST_SWEPT_KEY || lock.first_deadline() <= Some(now);
             let rests = nth % BETWEEN_LOOKS_AT_THE_CLOCK == 0 && nth > 0 && slice.is_over();
-            if is_due || rests {
-                let next = is_due.then(|| (position.0, key.into()));
+            if is_due || in_cluster || rests {
+                let name = is_due.then(|| (position.0, key.into()));
                 state.patrolled_shadow = Some(position);
-                return next;
+                return (is_due || in_cluster).then_some((position, name));
             }
         }
         None

@@ -147,6 +147,10 @@ pub fn new_key(name: &KeyName<'_>) {
         if state.unlinked.is_some() {
             state.note_unlinked_as(name, mono());
         }
+        // In quarantine nothing stands there; the sweeps do not open long keys.
+        if name.bytes().len() > LONGEST_SWEPT_KEY {
+            state.look_at_lock(name, mono());
+        }
         if !state.follows() && state.dropped_locks.get(name.db(), name.bytes()).is_some() {
             let now = mono();
             state.break_shadow(name, now);

@@ -246,6 +246,14 @@ impl State {
         self.flushed = HashMap::new();
     }
 
+    /// Forgets the sockets of clients while nobody waits, if there are many.
+    pub fn forget_sockets(&mut self) {
+        const KEPT: usize = 1_024;
+        if self.sockets.len() > KEPT && self.queues.waiters() == 0 {
+            self.sockets = HashMap::new();
+        }
+    }
+
     /// Sets when the lock of a line must be looked at again for those who wait, if any still do.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
         if !self.queues.is_empty(queue) {

@@ -55,6 +55,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     }
     if is_long {
         events::see_renamed_and_ttls();
+        events::see_new_keys();
     }
     Ok(())
 }

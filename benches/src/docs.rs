@@ -1,4 +1,4 @@
-//! The results in docs/performance.md.
+//! Writes results into docs/performance.md.
 
 use crate::results::{Results, Row};
 use crate::stalls::STAGE;
@@ -6,94 +6,137 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// What is written between two marks: the rows of some stages, if a run has any.
-struct Section {
-    marks: [&'static str; 2],
-    has: fn(&Row) -> bool,
-    columns: &'static [Column],
-    has_plots: bool,
-}
-
-/// A column of a table: its head, and what stands there of a row.
-type Column = (&'static str, fn(&Row) -> String);
-
-const TARGET: Column = ("target", Row::target_shown);
-const MET: Column = ("met?", |row| row.verdict_shown().to_owned());
-
-const SECTIONS: [Section; 2] = [
-    Section {
-        marks: ["<!-- results: written by `make bench-docs` -->", "<!-- end of results -->"],
-        has: |row| !is_stall(row),
-        columns: &[("what", Row::title), TARGET, (SERVER, Row::shown), ("± noise", Row::noise_shown), MET],
-        has_plots: true,
-    },
-    Section {
-        marks: ["<!-- stalls: written by `make bench-docs` -->", "<!-- end of stalls -->"],
-        has: is_stall,
-        columns: &[
-            ("what happens", |row| row.what.clone()),
-            ("beside", |row| row.against.clone().unwrap_or_default()),
-            ("which takes", |row| row.theirs_shown().unwrap_or_default()),
-            TARGET,
-            (SERVER, Row::shown),
-            MET,
-        ],
-        has_plots: false,
-    },
+/// Where the results of a run go, except those of the stage `stalls`, and where these go.
+const MARKS: [[&str; 2]; 2] = [
+    ["<!-- results: written by `make bench-docs` -->", "<!-- end of results -->"],
+    ["<!-- stalls: written by `make bench-docs` -->", "<!-- end of stalls -->"],
 ];
 
-/// Stands for the name of the server in the head of a table.
-const SERVER: &str = "";
+/// A column of a table: its head, and what stands there of a row.
+type Column<'a> = (&'a str, &'a dyn Fn(&Row) -> String);
 
-fn is_stall(row: &Row) -> bool {
-    row.name.split('/').next() == Some(STAGE)
-}
-
-/// Puts results between the marks of `performance.md` in a directory, and the plots of the first into `performance/`. What the first
-/// has no results for stays as it is.
+/// Writes results between the marks of `performance.md` in a directory, and the plots of the first results into `performance/`.
+/// Parts for which the first results have no rows stay as they are.
 pub fn write(docs: &Path, first: &Results, others: &[Results]) {
     let page = docs.join("performance.md");
     let mut text = fs::read_to_string(&page).expect("docs/performance.md");
-    for section in SECTIONS.iter().filter(|section| first.rows.iter().any(section.has)) {
-        let [begin, end] = section.marks;
+    let (stalls, rows): (Vec<&Row>, Vec<&Row>) = first.rows.iter().partition(|row| stage(row) == STAGE);
+    for ([begin, end], rows, tables) in [
+        (MARKS[0], &rows, tables as fn(&[&Row], &Results, &[Results]) -> String),
+        (MARKS[1], &stalls, stalls_table),
+    ] {
+        if rows.is_empty() {
+            continue;
+        }
         let (before, rest) = text.split_once(begin).expect("a mark where results begin");
         let (_, after) = rest.split_once(end).expect("a mark where they end");
-        text = format!("{before}{begin}\n{}\n{end}{after}", section.results(first, others));
+        let runs: Vec<String> =
+            [first].into_iter().chain(others).map(|run| format!("- {}\n", run.circumstances())).collect();
+        text = format!("{before}{begin}\n{}\n{}\n{end}{after}", runs.concat(), tables(rows, first, others));
     }
     fs::write(&page, text).expect("a page that can be written");
     let plots = docs.join("performance");
     fs::create_dir_all(&plots).expect("a directory for the plots");
     for plot in &first.plots {
         let file = plots.join(format!("{}.svg", plot.name));
-        fs::write(file, plot.draw(&first.circumstances())).expect("a plot that can be written");
+        fs::write(file, plot.draw(&first.short_circumstances())).expect("a plot that can be written");
     }
 }
 
-impl Section {
-    fn results(&self, first: &Results, others: &[Results]) -> String {
-        let mut text = String::new();
-        let mut line = |line: &str| writeln!(text, "{line}").expect("text takes more text");
-        line(&first.circumstances());
-        for other in others {
-            line(&format!("Beside it {}", other.circumstances()));
-        }
-        line("");
-        let heads = self.columns.iter().map(|(head, _)| if *head == SERVER { &first.server } else { *head });
-        let heads: Vec<&str> = heads.chain(others.iter().map(|other| other.server.as_str())).collect();
-        line(&format!("| {} |", heads.join(" | ")));
-        line(&format!("|{}", " --- |".repeat(heads.len())));
-        for row in first.rows.iter().filter(|row| (self.has)(row)) {
-            let same =
-                |other: &Results| other.rows.iter().find(|theirs| theirs.name == row.name).map(Row::shown);
-            let cells = self.columns.iter().map(|(_, cell)| cell(row));
-            let cells: Vec<String> =
-                cells.chain(others.iter().map(|other| same(other).unwrap_or_default())).collect();
-            line(&format!("| {} |", cells.join(" | ")));
-        }
-        for plot in first.plots.iter().filter(|_| self.has_plots) {
-            line("");
-            line(&format!("![{}](performance/{}.svg)", plot.title, plot.name));
-        }
-        text
+fn stage(row: &Row) -> &str {
+    row.name.split('/').next().unwrap_or_default()
+}
+
+/// The figures with targets, the others, the series, and the plots.
+fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
+    let (target, met) = (Row::target_shown, |row: &Row| row.verdict_shown().to_owned());
+    let columns: [Column<'_>; 5] = [
+        ("figure", &Row::title),
+        ("target", &target),
+        (&first.server, &Row::shown),
+        ("± noise", &Row::noise_shown),
+        ("met?", &met),
+    ];
+    let judged: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).copied().collect();
+    let rest: Vec<&Row> =
+        rows.iter().filter(|row| row.target.is_none() && row.at.is_none()).copied().collect();
+    let mut text = String::from("### Targets\n\n");
+    table(&mut text, &judged, &columns, others);
+    text += "\n### Other figures\n\n";
+    table(&mut text, &rest, &[columns[0], columns[2], columns[3]], others);
+    let mut series: Vec<&Row> = rows.iter().filter(|row| row.at.is_some()).copied().collect();
+    while let Some(row) = series.first() {
+        let name = stage(row);
+        let (these, later): (Vec<&Row>, Vec<&Row>) = series.iter().partition(|row| stage(row) == name);
+        text.push('\n');
+        series_table(&mut text, &these, first, others);
+        series = later;
     }
+    for plot in &first.plots {
+        let _ = write!(text, "\n![{}](performance/{}.svg)\n", plot.title, plot.name);
+    }
+    text
+}
+
+fn stalls_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
+    let columns: [Column<'_>; 6] = [
+        ("what happens", &|row| row.what.clone()),
+        ("compared with", &|row| row.against.clone().unwrap_or_default()),
+        ("which takes", &|row| row.theirs_shown().unwrap_or_default()),
+        ("target", &Row::target_shown),
+        (&first.server, &Row::shown),
+        ("met?", &|row| row.verdict_shown().to_owned()),
+    ];
+    let mut text = String::new();
+    table(&mut text, rows, &columns, others);
+    text
+}
+
+/// A row each, and a column for each other run.
+fn table(text: &mut String, rows: &[&Row], columns: &[Column<'_>], others: &[Results]) {
+    let heads = columns.iter().map(|(head, _)| *head).chain(others.iter().map(|other| other.server.as_str()));
+    head(text, &heads.collect::<Vec<_>>());
+    for row in rows {
+        let cells = columns.iter().map(|(_, cell)| cell(row));
+        let same = others.iter().map(|other| other.row(&row.name).map(Row::shown).unwrap_or_default());
+        line(text, &cells.chain(same).collect::<Vec<_>>());
+    }
+}
+
+/// The members of a series side by side, in a row for each series and run.
+fn series_table(text: &mut String, rows: &[&Row], first: &Results, others: &[Results]) {
+    let mut places: Vec<&str> = Vec::new();
+    let mut titles: Vec<String> = Vec::new();
+    for row in rows {
+        let (place, title) = (row.at.as_deref().unwrap_or_default(), row.series_title());
+        if !places.contains(&place) {
+            places.push(place);
+        }
+        if !titles.contains(&title) {
+            titles.push(title);
+        }
+    }
+    head(text, &[&["figure", "server"][..], &places].concat());
+    for title in titles {
+        for run in [first].into_iter().chain(others) {
+            let cell = |place: &&str| {
+                let row =
+                    rows.iter().find(|row| row.at.as_deref() == Some(*place) && row.series_title() == title);
+                let row = row.and_then(|row| run.row(&row.name));
+                row.map(|row| format!("{} ± {}", row.shown(), row.noise_shown())).unwrap_or_default()
+            };
+            let cells = places.iter().map(cell).map(|cell| cell.trim_end_matches(" ± ").to_owned());
+            line(text, &[title.clone(), run.server.clone()].into_iter().chain(cells).collect::<Vec<_>>());
+        }
+    }
+}
+
+fn head(text: &mut String, heads: &[&str]) {
+    line(text, heads);
+    let _ = writeln!(text, "|{}", " --- |".repeat(heads.len()));
+}
+
+fn line<Cell: AsRef<str>>(text: &mut String, cells: &[Cell]) {
+    let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
+    let _ = writeln!(text, "| {} |", cells.join(" | "));
 }

@@ -9,10 +9,9 @@ use crate::latency::Latencies;
 use crate::limits::raise_open_files;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
-use crate::plot::{Axis, Line, Plot, Scale};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
-use crate::results::{Row, Target};
+use crate::results::{Row, Target, whole};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use std::collections::VecDeque;
@@ -24,7 +23,7 @@ const HANDOFFS: usize = 400;
 const SIZES: [(usize, usize); 5] = [(2, 32), (10, 16), (100, 16), (1_000, 16), (10_000, 8)];
 
 /// What stands beside Lockward as the least that any module could cost.
-const BARE: &str = "a module that unblocks a client and no more";
+const BARE: &str = "a module that only unblocks a client";
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,51 +266,30 @@ fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
 }
 
 fn tell(report: &mut Report, all: &[Measured], place: Place) {
-    let (mark, where_) = match place {
-        Place::Together => ("", ""),
-        Place::Apart => ("-apart", ", with a CPU each"),
-    };
-    // Who gives back and who waits are elsewhere, as a rule.
+    let mark = if place == Place::Apart { "-apart" } else { "" };
+    // As a rule holder and waiter are on other machines than the server, so targets are for separate CPUs.
     let judged =
         |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
-    for Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
-        let (name, what) =
-            (format!("handoff/{waiters}{mark}"), format!("hand-off, {waiters} waiters{where_}"));
-        let row = Row::ratio(&name, &what, &lock.cpu, "LPUSH waking BLPOP", &list.cpu);
+    let at = |measured: &Measured| format!("{} waiters", whole(measured.lines.waiters as f64));
+    for measured @ Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
+        let (name, what) = (format!("handoff/{waiters}{mark}"), format!("hand-off, {place}"));
+        let row = Row::ratio(&name, &what, &lock.cpu, "LPUSH waking BLPOP", &list.cpu).at(&at(measured));
         report.row(if [2, 1_000, 10_000].contains(waiters) { judged(row, 1.1) } else { row });
     }
-    for Measured { lines: Lines { waiters, .. }, list, bare, .. } in all {
-        let name = format!("handoff/{waiters}-bare{mark}");
-        let what = format!("{BARE}, {waiters} waiters{where_}");
-        report.row(Row::ratio(&name, &what, &bare.cpu, "LPUSH waking BLPOP", &list.cpu));
+    for measured @ Measured { lines: Lines { waiters, .. }, list, bare, .. } in all {
+        let (name, what) = (format!("handoff/{waiters}-bare{mark}"), format!("{BARE}, {place}"));
+        let row = Row::ratio(&name, &what, &bare.cpu, "LPUSH waking BLPOP", &list.cpu);
+        report.row(row.at(&at(measured)));
+    }
+    for measured @ Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
+        let name = format!("handoff/{waiters}-again{mark}");
+        let what = format!("hand-off and waiting again, {place}");
+        let row = Row::ratio(&name, &what, &lock.cpu_with_wait, "LPUSH + BLPOP", &list.cpu_with_wait);
+        report.row(row.at(&at(measured)));
     }
     let (first, last) = (&all[0], &all[all.len() - 1]);
-    let what = format!("hand-off, {} waiters{where_}", last.lines.waiters);
-    let against = format!("hand-off, {} waiters", first.lines.waiters);
     let short = first.lock.cpu.thinned(last.rounds);
-    let row = Row::ratio(&format!("handoff/flat{mark}"), &what, &last.lock.cpu, &against, &short);
+    let what = format!("hand-off, {place}, {}", at(last));
+    let row = Row::ratio(&format!("handoff/flat{mark}"), &what, &last.lock.cpu, &at(first), &short);
     report.row(judged(row, 1.2));
-    for Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
-        let name = format!("handoff/{waiters}-again{mark}");
-        let what = format!("hand-off and waiting again, {waiters} waiters{where_}");
-        report.row(Row::ratio(&name, &what, &lock.cpu_with_wait, "LPUSH + BLPOP", &list.cpu_with_wait));
-    }
-    let line = |name: &str, cost: fn(&Measured) -> &Series| Line {
-        name: name.to_owned(),
-        points: all.iter().map(|one| (one.lines.waiters as f64, cost(one).median() / 1e3)).collect(),
-        marked: true,
-    };
-    report.plot(Plot {
-        name: format!("handoff{mark}"),
-        title: format!("What a hand-off costs, by the length of the line{where_}"),
-        hint: "Lower is better; flat: a long line costs nothing more.".to_owned(),
-        x: Axis { label: "waiters".to_owned(), scale: Scale::Log },
-        y: Axis { label: "server CPU a hand-off, µs".to_owned(), scale: Scale::Linear },
-        lines: vec![
-            line("LOCK.RELEASE to the next grant", |one| &one.lock.cpu),
-            line("LPUSH to the next BLPOP", |one| &one.list.cpu),
-            line("LOCK.RELEASE, and waiting again", |one| &one.lock.cpu_with_wait),
-            line("LPUSH, and waiting again", |one| &one.list.cpu_with_wait),
-        ],
-    });
 }

@@ -5,7 +5,7 @@ use crate::handoff::{Costs, Kind, Lines};
 use crate::pairs::{CONNECTIONS, Pair};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
-use crate::plot::{Axis, Line, Plot, Scale};
+use crate::plot::{Line, Plot};
 use crate::report::Report;
 use crate::results::{Row, Unit};
 use crate::rounds::Series;
@@ -56,19 +56,6 @@ impl Latencies {
     pub fn quantile(&self, part: f64) -> f64 {
         self.histogram.value_at_quantile(part) as f64
     }
-
-    /// Up to which percentile there are enough to tell: ten lie above it.
-    fn last(&self) -> f64 {
-        1.0 - 10.0 / self.count() as f64
-    }
-
-    /// As a line over the percentiles, in units of so many nanoseconds.
-    pub fn line(&self, name: &str, unit: f64) -> Line {
-        let last = -(1.0 - self.last()).log10();
-        let parts = (0..=100).map(|step| 1.0 - 10f64.powf(-last * f64::from(step) / 100.0));
-        let points = parts.map(|part| (part, self.quantile(part) / unit)).collect();
-        Line { name: name.to_owned(), points, marked: false }
-    }
 }
 
 /// Pairs a second, by the depth of the pipeline.
@@ -96,16 +83,22 @@ pub fn throughput(report: &mut Report) {
         }
     }
     for (depth, [lock, set, _]) in DEPTHS.iter().zip(&seconds) {
-        let (name, what) = (format!("throughput/{depth}"), format!("time a pair, pipeline depth {depth}"));
-        report.row(Row::ratio(&name, &what, lock, "SET NX PX + DEL", set));
+        let row = Row::ratio(
+            &format!("throughput/{depth}"),
+            "time of acquire + release",
+            lock,
+            "SET NX PX + DEL",
+            set,
+        );
+        report.row(row.at(&format!("depth {depth}")));
     }
-    let lines = ["LOCK.ACQUIRE + LOCK.RELEASE", "SET NX PX + DEL", "the re-entrant hash lock in Lua"];
+    let lines = ["LOCK.ACQUIRE + LOCK.RELEASE", "SET NX PX + DEL", "the hash lock in Lua"];
     report.plot(Plot {
         name: "throughput".to_owned(),
-        title: format!("Throughput by the depth of the pipeline, {CONNECTIONS} connections"),
-        hint: "Higher is better. One server, one client process, a CPU each.".to_owned(),
-        x: Axis { label: "commands on the way on each connection".to_owned(), scale: Scale::Double },
-        y: Axis { label: "thousand pairs a second".to_owned(), scale: Scale::Linear },
+        title: format!("Throughput by pipeline depth, {CONNECTIONS} connections"),
+        hint: "Higher is better. Server and client process have separate CPUs.".to_owned(),
+        x: "pipeline depth".to_owned(),
+        y: "thousand pairs a second".to_owned(),
         lines: lines
             .iter()
             .enumerate()
@@ -116,7 +109,6 @@ pub fn throughput(report: &mut Report) {
                     .zip(&seconds)
                     .map(|(depth, series)| (*depth as f64, 1e6 / series[which].median()))
                     .collect(),
-                marked: true,
             })
             .collect(),
     });
@@ -150,32 +142,17 @@ pub fn distribution(report: &mut Report) {
     let [lock, set, ping] = &alone;
     let [(_, lock_handed), (_, list_handed)] = &handed;
     let all = [
-        ("uncontended", "LOCK.ACQUIRE or LOCK.RELEASE, uncontended", lock),
-        ("set", "SET NX PX or DEL", set),
-        ("ping", "PING", ping),
-        ("handoff", "hand-off, LOCK.RELEASE to the next grant", &lock_handed.latencies),
-        ("list", "LPUSH to the next BLPOP", &list_handed.latencies),
+        ("uncontended", "latency of LOCK.ACQUIRE or LOCK.RELEASE, uncontended", lock),
+        ("set", "latency of SET NX PX or DEL", set),
+        ("ping", "latency of PING", ping),
+        ("handoff", "latency from LOCK.RELEASE to the next grant", &lock_handed.latencies),
+        ("list", "latency from LPUSH to the next BLPOP", &list_handed.latencies),
     ];
     for (name, what, latencies) in all {
         for (part, short, percent) in [(0.5, "median", "median"), (0.99, "p99", "99th percentile")] {
             let series = Series::once(latencies.quantile(part));
             let name = format!("latency/{name}-{short}");
-            report.row(Row::figure(
-                &name,
-                &format!("latency of {what}, {percent}"),
-                Unit::Nanoseconds,
-                &series,
-            ));
+            report.row(Row::figure(&name, what, Unit::Nanoseconds, &series).at(percent));
         }
     }
-    report.plot(Plot {
-        name: "latency".to_owned(),
-        title: "How long a client waits for its reply".to_owned(),
-        hint: format!(
-            "Lower is better. One command after the other; hand-offs in lines of {WAITERS} waiters."
-        ),
-        x: Axis { label: "percentile".to_owned(), scale: Scale::Percentile },
-        y: Axis { label: "latency, µs".to_owned(), scale: Scale::Log },
-        lines: all.iter().map(|(_, name, latencies)| latencies.line(name, 1e3)).collect(),
-    });
 }

@@ -28,7 +28,7 @@ pub fn measure(report: &mut Report) {
             assert!(there.contains(&format!("keys={KEYS},")), "all keys are loaded: {there}");
         }
     }
-    let what = "loading a million locks from a snapshot, for each";
+    let what = "loading a million locks from a snapshot";
     let row = Row::ratio("load/lock", what, &lock_cpu, "a million strings with a TTL", &string_cpu);
     report.row(row.target(Target::AtMost(1.5)));
 }

@@ -51,14 +51,14 @@ pub fn measure(report: &mut Report) {
     let against = "the hash lock (HSET + PEXPIRE)";
     let row = Row::ratio("memory/lock", what, &lock, against, &hash).of(Unit::Bytes);
     report.row(row.target(Target::AtMost(1.05)));
-    let what = "the same by MEMORY USAGE";
+    let what = "MEMORY USAGE of a held lock";
     report.row(Row::ratio("memory/usage", what, &lock_usage, against, &hash_usage).of(Unit::Bytes));
     let [(_, lock, lock_resident), (_, floor, floor_resident)] = &waiting;
-    let against = "one blocked by an empty module";
+    let against = "a client blocked by an empty module";
     let more = lock.less(floor);
     let row = Row::figure(
         "memory/waiter",
-        "what a waiting client takes more than one blocked by an empty module",
+        "memory of a waiting client, minus that of a client blocked by an empty module",
         Unit::Bytes,
         &more,
     );
@@ -71,7 +71,7 @@ pub fn measure(report: &mut Report) {
     report.row(Row::figure("memory/waiter-later", what, Unit::Bytes, lock));
     let what = "memory of a waiting client";
     report.row(Row::ratio("memory/waiter-used", what, lock, against, floor).of(Unit::Bytes));
-    let what = "the same, resident";
+    let what = "resident memory of a waiting client";
     report.row(
         Row::ratio("memory/waiter-resident", what, lock_resident, against, floor_resident).of(Unit::Bytes),
     );

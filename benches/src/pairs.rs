@@ -22,7 +22,7 @@ const TIMES: usize = 100;
 const WARM_UP: usize = 40;
 
 /// What stands beside Lockward as the least that any module could cost.
-const BARE: &str = "the same calls of the server by a module that decides nothing";
+const BARE: &str = "a module that makes the same server calls and decides nothing";
 
 /// The reentrant hash lock: the owner is a field, its number the holds.
 const HASH_ACQUIRE: &str = "\
@@ -120,24 +120,25 @@ struct Costs {
 
 /// Lock and others, while nobody listens.
 pub fn plain(report: &mut Report) {
-    let what = &uncontended();
     let pairs = [Pair::Lock, Pair::Set, Pair::Hash, Pair::Ping, Pair::Bare];
-    let costs = measure(report, Place::Together, &pairs);
-    let target = Target::AtMost(1.25);
-    report.row(
-        Row::ratio("pairs/set", what, &costs[0], "SET NX PX + DEL", &costs[1]).target(target).stretch(1.15),
-    );
-    let target = Target::AtLeast(3.5);
-    report.row(Row::cheaper("pairs/hash", what, &costs[0], "the hash lock in Lua", &costs[2]).target(target));
-    report.row(Row::ratio("pairs/ping", what, &costs[0], "PING + PING", &costs[3]));
-    report.row(Row::ratio("pairs/bare", BARE, &costs[4], "SET NX PX + DEL", &costs[1]));
-    let costs = measure(report, Place::Apart, &pairs);
-    let what = &format!("{what}, with a CPU each");
-    report.row(Row::ratio("pairs/set-apart", what, &costs[0], "SET NX PX + DEL", &costs[1]));
-    report.row(Row::cheaper("pairs/hash-apart", what, &costs[0], "the hash lock in Lua", &costs[2]));
-    report.row(Row::ratio("pairs/ping-apart", what, &costs[0], "PING + PING", &costs[3]));
-    let what = &format!("{BARE}, with a CPU each");
-    report.row(Row::ratio("pairs/bare-apart", what, &costs[4], "SET NX PX + DEL", &costs[1]));
+    for (place, mark) in [(Place::Together, ""), (Place::Apart, "-apart")] {
+        let what = "acquire + release";
+        let costs = measure(report, place, &pairs);
+        let mut rows = [
+            Row::ratio(&format!("pairs/set{mark}"), what, &costs[0], "SET NX PX + DEL", &costs[1]),
+            Row::cheaper(&format!("pairs/hash{mark}"), what, &costs[0], "the hash lock in Lua", &costs[2]),
+            Row::ratio(&format!("pairs/ping{mark}"), what, &costs[0], "PING + PING", &costs[3]),
+            Row::ratio(&format!("pairs/bare{mark}"), BARE, &costs[4], "SET NX PX + DEL", &costs[1]),
+        ];
+        if place == Place::Together {
+            rows[0].target = Some(Target::AtMost(1.25));
+            rows[0].stretch = Some(1.15);
+            rows[1].target = Some(Target::AtLeast(3.5));
+        }
+        for row in rows {
+            report.row(row.at(&place.to_string()));
+        }
+    }
 }
 
 /// With an AOF that is synced every second.
@@ -145,7 +146,7 @@ pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = started(Place::Together, &["appendonly yes", "appendfsync everysec"]);
     let costs = measure_on(report, &server, None, &[Pair::Lock, Pair::Set]).server;
-    let what = "the same with an AOF";
+    let what = "acquire + release with an AOF";
     let row = Row::ratio("aof/set", what, &costs[0], "SET NX PX + DEL with an AOF", &costs[1]);
     report.row(row.target(Target::AtMost(1.35)));
 }
@@ -156,13 +157,13 @@ pub fn replica(report: &mut Report) {
     let primary = started(Place::Together, &[]);
     let replica = primary.start_replica();
     let costs = measure_on(report, &primary, Some(&replica), &[Pair::Lock, Pair::Set]);
-    let (what, against) = ("the same with a replica", "SET NX PX + DEL with a replica");
+    let (what, against) = ("acquire + release with a replica", "SET NX PX + DEL with a replica");
     let row = Row::ratio("replica/set", what, &costs.server[0], against, &costs.server[1]);
     report.row(row.target(Target::AtMost(1.35)));
     if let Some(applied) = &costs.replica {
         report.row(Row::ratio(
             "replica/applied",
-            "the same on that replica",
+            "acquire + release, applied by that replica",
             &applied[0],
             against,
             &applied[1],
@@ -178,10 +179,6 @@ fn started(place: Place, config: &[&str]) -> Server {
 fn measure(report: &mut Report, place: Place, pairs: &[Pair]) -> Vec<Series> {
     be_client_of(place);
     measure_on(report, &started(place, &[&Loaded::Empty.line_of_config()]), None, pairs).server
-}
-
-fn uncontended() -> String {
-    format!("acquire + release, {CONNECTIONS} clients, pipeline depth {DEPTH}")
 }
 
 /// Measures `pairs` in turn.

@@ -9,6 +9,7 @@
 //! Where it is allowed, both go before their neighbours and neither interrupts the other (`SCHED_RR`): so the numbers repeat from
 //! run to run, also on a busy machine.
 
+use std::fmt::{self, Display};
 use std::sync::OnceLock;
 use std::{fs, io, mem};
 
@@ -38,6 +39,15 @@ pub fn cpus() -> usize {
 pub fn be_client_of(place: Place) {
     let together = Place::Together.confinement();
     Confinement { policy: place.confinement().policy, ..together }.enter().expect("a CPU of our own");
+}
+
+impl Display for Place {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::Together => "one CPU",
+            Self::Apart => "separate CPUs",
+        })
+    }
 }
 
 impl Place {

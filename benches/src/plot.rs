@@ -1,24 +1,49 @@
-//! Plots of lines, as SVG.
+//! Plots, as SVG in the reader's light or dark colours: lines over a doubling scale, and bars.
 
-use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
+use std::fmt::Write;
 
-const SIZE: (u32, u32) = (860, 480);
-const COLOURS: [RGBColor; 9] = [
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0x88, 0x88, 0x88),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0x33, 0x33, 0x33),
-    RGBColor(0xe6, 0xab, 0x02),
-    RGBColor(0x56, 0xb4, 0xe9),
-    RGBColor(0x8c, 0x56, 0x4b),
-];
+const WIDTH: f64 = 760.0;
+/// Where lines and bars are drawn; the names of lines stand to the right of it.
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 530.0;
+const TOP: f64 = 84.0;
+/// The lowest point of lines.
+const BOTTOM: f64 = 330.0;
+/// From one bar to the next.
+const BAR: f64 = 28.0;
+/// Where bars begin and where the longest ends, with the names before and the values behind.
+const BARS: [f64; 2] = [220.0, 660.0];
 
-/// A plot.
+/// The colours of the pictures in docs/concepts.
+const STYLE: &str = "
+  .paper { fill: #ffffff; stroke: #d0d7de }
+  text { font: 13px sans-serif; fill: #1f2328 }
+  .title { font-size: 16px; font-weight: bold }
+  .faint { fill: #59636e }
+  .small { font-size: 11px }
+  .end { text-anchor: end }
+  .middle { text-anchor: middle }
+  .grid { stroke: #d0d7de }
+  .ours { stroke: #0969da; fill: #0969da }
+  .second { stroke: #bc4c00; fill: #bc4c00 }
+  .third { stroke: #8250df; fill: #8250df }
+  .other { fill: #8c959f }
+  .line { fill: none; stroke-width: 2 }
+  @media (prefers-color-scheme: dark) {
+    .paper { fill: #0d1117; stroke: #3d444d }
+    text { fill: #e6edf3 }
+    .faint { fill: #9198a1 }
+    .grid { stroke: #3d444d }
+    .ours { stroke: #58a6ff; fill: #58a6ff }
+    .second { stroke: #f0883e; fill: #f0883e }
+    .third { stroke: #a371f7; fill: #a371f7 }
+    .other { fill: #656c76 }
+    .line { fill: none }
+  }
+";
+
+/// Lines over numbers that double from each mark to the next. The y axis begins at 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plot {
     /// The name of its file, without `.svg`.
@@ -27,35 +52,12 @@ pub struct Plot {
     pub title: String,
     /// How to read it: what is better.
     pub hint: String,
-    /// The axis from left to right.
-    pub x: Axis,
-    /// The axis from below.
-    pub y: Axis,
-    /// The lines.
+    /// The label of the x axis.
+    pub x: String,
+    /// The label of the y axis, with the unit.
+    pub y: String,
+    /// The lines, at most three.
     pub lines: Vec<Line>,
-}
-
-/// An axis.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Axis {
-    /// What it shows, with the unit.
-    pub label: String,
-    /// How.
-    pub scale: Scale,
-}
-
-/// How an axis is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scale {
-    /// Evenly.
-    Linear,
-    /// Each mark is a multiple of the one before.
-    Log,
-    /// By doubling.
-    Double,
-    /// Percentiles: 90 %, 99 %, 99.9 % are equally far apart.
-    Percentile,
 }
 
 /// A line.
@@ -63,181 +65,134 @@ pub enum Scale {
 pub struct Line {
     /// What it shows.
     pub name: String,
-    /// From left to right; of percentiles as parts of 1.
+    /// From left to right, the same numbers in all lines.
     pub points: Vec<(f64, f64)>,
-    /// Whether each point is marked.
-    pub marked: bool,
 }
 
-impl Scale {
-    /// Where a number stands on the axis.
-    fn place(self, number: f64) -> f64 {
-        match self {
-            Self::Linear => number,
-            Self::Log => number.log10(),
-            Self::Double => number.log2(),
-            Self::Percentile => -(1.0 - number).log10(),
-        }
-    }
-
-    fn mark(self, place: f64) -> String {
-        let number = match self {
-            Self::Linear => place,
-            Self::Log => 10f64.powf(place),
-            Self::Double => place.exp2(),
-            Self::Percentile if place < 0.1 => return "0 %".to_owned(),
-            Self::Percentile if (place - 2f64.log10()).abs() < 0.01 => return "50 %".to_owned(),
-            Self::Percentile => {
-                let digits = (place.round() as usize).saturating_sub(2);
-                return format!("{:.digits$} %", 100.0 * (1.0 - 10f64.powf(-place)));
-            }
-        };
-        if number >= 1000.0 && number.fract() < 1e-6 {
-            let text = format!("{number:.0}");
-            let (thousands, rest) = text.split_at(text.len() - 3);
-            format!("{thousands},{rest}")
-        } else {
-            format!("{}", (number * 1000.0).round() / 1000.0)
-        }
-    }
-
-    /// The places of the marks.
-    fn marks(self, range: &Range<f64>) -> Vec<f64> {
-        let whole = |step: f64| {
-            let first = (range.start / step - 1e-9).ceil() as i64;
-            let last = (range.end / step + 1e-9).floor() as i64;
-            (first..=last).map(move |mark| mark as f64 * step).collect::<Vec<_>>()
-        };
-        match self {
-            Self::Linear => {
-                let rough = (range.end - range.start) / 6.0;
-                let unit = 10f64.powf(rough.log10().floor());
-                let step =
-                    [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|step| step * unit >= rough).unwrap_or(10.0);
-                whole(step * unit)
-            }
-            Self::Log if range.end - range.start < 2.5 => {
-                let marks = whole(1.0).into_iter().chain([range.start.floor()]);
-                let marks = marks.flat_map(|decade| [1.0f64, 2.0, 5.0].map(|digit| decade + digit.log10()));
-                let mut marks: Vec<f64> =
-                    marks.filter(|mark| *mark >= range.start - 1e-9 && *mark <= range.end + 1e-9).collect();
-                marks.sort_by(f64::total_cmp);
-                marks.dedup();
-                marks
-            }
-            Self::Log | Self::Double => whole(1.0),
-            Self::Percentile => {
-                [0.0, 2f64.log10()].into_iter().chain(whole(1.0).into_iter().skip(1)).collect()
-            }
-        }
-    }
-
-    /// From the smallest number to the largest, with some room; where it is divided evenly, from 0.
-    fn range(self, numbers: impl Iterator<Item = f64>) -> Range<f64> {
-        let places = numbers.map(|number| self.place(number));
-        let (low, high) =
-            places.fold((f64::MAX, f64::MIN), |(low, high), place| (low.min(place), high.max(place)));
-        match self {
-            Self::Linear => 0.0..high * 1.45, // the legend is above the lines,
-            Self::Log => low - 0.1..high + 0.1,
-            Self::Double => low - 0.2..high + 0.2,
-            Self::Percentile => 0.0..high,
-        }
-    }
-}
-
-/// An axis as plotters wants it: numbers that are placed already.
-struct Placed {
-    scale: Scale,
-    range: Range<f64>,
-}
-
-impl Ranged for Placed {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        let part = (value - self.range.start) / (self.range.end - self.range.start);
-        limit.0 + (f64::from(limit.1 - limit.0) * part).round() as i32
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
-        self.scale.marks(&self.range)
-    }
-
-    fn range(&self) -> Range<f64> {
-        self.range.clone()
-    }
-}
-
-impl ValueFormatter<f64> for Placed {
-    fn format_ext(&self, place: &f64) -> String {
-        self.scale.mark(*place)
-    }
+/// Bars from 0, each with its value.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// What they show.
+    pub title: String,
+    /// How to read them: what is better.
+    pub hint: String,
+    /// From top to bottom: a name, a number, and that number as text. The first is ours.
+    pub bars: Vec<(String, f64, String)>,
 }
 
 impl Plot {
-    /// The SVG.
+    /// The SVG, with a note below.
     pub fn draw(&self, below: &str) -> String {
-        let mut svg = String::new();
-        self.draw_into(&mut svg, below).expect("a plot into memory");
-        svg
-    }
-
-    fn draw_into(&self, svg: &mut String, below: &str) -> Result<(), Box<dyn std::error::Error>> {
-        let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-        root.fill(&WHITE)?;
-        let text = |size: i32, colour: RGBColor| ("sans-serif", size).into_font().color(&colour);
-        root.draw(&Text::new(self.title.clone(), (16, 12), text(19, BLACK)))?;
-        root.draw(&Text::new(self.hint.clone(), (16, 38), text(14, RGBColor(0x55, 0x55, 0x55))))?;
-        root.draw(&Text::new(
-            below.to_owned(),
-            (16, SIZE.1 as i32 - 20),
-            text(11, RGBColor(0x77, 0x77, 0x77)),
-        ))?;
         let points = || self.lines.iter().flat_map(|line| &line.points);
-        let mut x = Placed { scale: self.x.scale, range: self.x.scale.range(points().map(|(x, _)| *x)) };
-        let y = Placed { scale: self.y.scale, range: self.y.scale.range(points().map(|(_, y)| *y)) };
-        // The names of many lines would cover their beginnings.
-        let many = self.lines.len() > 6;
-        if many {
-            x.range.end += 0.4 * (x.range.end - x.range.start);
+        let (first, last) = points()
+            .map(|(x, _)| x.log2())
+            .fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
+        let highest = points().map(|(_, y)| *y).fold(0.0, f64::max);
+        let step = step(highest / 5.0);
+        let top = (highest / step).ceil() * step;
+        let x = |number: f64| LEFT + 20.0 + (RIGHT - LEFT - 40.0) * (number.log2() - first) / (last - first);
+        let y = |number: f64| BOTTOM - (BOTTOM - TOP) * number / top;
+
+        let mut body =
+            format!("<text class=\"faint\" x=\"16\" y=\"{}\">{}</text>\n", TOP - 12.0, escaped(&self.y));
+        for mark in 0..=(top / step).round() as usize {
+            let (number, at) = (mark as f64 * step, y(mark as f64 * step));
+            let _ = writeln!(body, "<path class=\"grid\" d=\"M {LEFT} {at:.1} H {RIGHT}\"/>");
+            let _ = writeln!(
+                body,
+                "<text class=\"end\" x=\"{}\" y=\"{:.1}\">{number}</text>",
+                LEFT - 8.0,
+                at + 4.0
+            );
         }
-        let names = if many { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::UpperLeft };
-        let area = root.margin(62, 26, 8, 24);
-        let mut chart =
-            ChartBuilder::on(&area).x_label_area_size(48).y_label_area_size(72).build_cartesian_2d(x, y)?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(RGBColor(0xdd, 0xdd, 0xdd))
-            .axis_style(RGBColor(0x88, 0x88, 0x88))
-            .x_desc(self.x.label.as_str())
-            .y_desc(self.y.label.as_str())
-            .label_style(text(13, BLACK))
-            .axis_desc_style(text(14, BLACK))
-            .draw()?;
-        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
-            let places: Vec<(f64, f64)> =
-                line.points.iter().map(|(x, y)| (self.x.scale.place(*x), self.y.scale.place(*y))).collect();
-            let colour = *colour;
-            chart
-                .draw_series(LineSeries::new(places.iter().copied(), colour.stroke_width(2)))?
-                .label(line.name.as_str())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)));
-            if line.marked {
-                chart.draw_series(places.iter().map(|place| Circle::new(*place, 4, colour.filled())))?;
+        for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default() {
+            let _ = writeln!(
+                body,
+                "<text class=\"middle\" x=\"{:.1}\" y=\"{}\">{number}</text>",
+                x(*number),
+                BOTTOM + 20.0
+            );
+        }
+        let middle = (LEFT + RIGHT) / 2.0;
+        let _ = writeln!(
+            body,
+            "<text class=\"middle faint\" x=\"{middle}\" y=\"{}\">{}</text>",
+            BOTTOM + 42.0,
+            escaped(&self.x)
+        );
+        for (line, class) in self.lines.iter().zip(["ours", "second", "third"]) {
+            let places: Vec<String> =
+                line.points.iter().map(|(at, number)| format!("{:.1},{:.1}", x(*at), y(*number))).collect();
+            let _ = writeln!(body, "<polyline class=\"{class} line\" points=\"{}\"/>", places.join(" "));
+            for place in &places {
+                let (x, y) = place.split_once(',').unwrap_or_default();
+                let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>");
             }
+            let end = line.points.last().map_or(BOTTOM, |(_, number)| y(*number));
+            let _ = writeln!(
+                body,
+                "<text x=\"{}\" y=\"{:.1}\">{}</text>",
+                RIGHT - 6.0,
+                end + 4.0,
+                escaped(&line.name)
+            );
         }
-        chart
-            .configure_series_labels()
-            .position(names)
-            .background_style(WHITE.mix(0.85))
-            .border_style(RGBColor(0xcc, 0xcc, 0xcc))
-            .label_font(text(13, BLACK))
-            .margin(10)
-            .draw()?;
-        root.present()?;
-        Ok(())
+        framed(&self.title, &self.hint, below, BOTTOM + 62.0, &body)
     }
+}
+
+impl Bars {
+    /// The SVG, with a note below.
+    pub fn draw(&self, below: &str) -> String {
+        let [left, right] = BARS;
+        let longest = self.bars.iter().map(|(_, number, _)| *number).fold(f64::MIN_POSITIVE, f64::max);
+        let mut body = String::new();
+        for (at, (name, number, text)) in self.bars.iter().enumerate() {
+            let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * number / longest);
+            let (class, middle) = (if at == 0 { "ours" } else { "other" }, y + 14.0);
+            let _ = writeln!(
+                body,
+                "<text class=\"end\" x=\"{}\" y=\"{middle}\">{}</text>",
+                left - 8.0,
+                escaped(name)
+            );
+            let _ = writeln!(
+                body,
+                "<rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"18\"/>"
+            );
+            let _ = writeln!(
+                body,
+                "<text x=\"{:.1}\" y=\"{middle}\">{}</text>",
+                left + width + 8.0,
+                escaped(text)
+            );
+        }
+        framed(&self.title, &self.hint, below, TOP + BAR * self.bars.len() as f64 + 10.0, &body)
+    }
+}
+
+/// A picture with its title, and `below` as its last line, at this height.
+fn framed(title: &str, hint: &str, below: &str, last: f64, body: &str) -> String {
+    let (title, hint, below, height) = (escaped(title), escaped(hint), escaped(below), last + 18.0);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n\
+         <rect class=\"paper\" x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n\
+         <text class=\"title\" x=\"16\" y=\"30\">{title}</text>\n\
+         <text class=\"faint\" x=\"16\" y=\"50\">{hint}</text>\n\
+         {body}<text class=\"faint small\" x=\"16\" y=\"{last}\">{below}</text>\n</svg>\n",
+        WIDTH - 1.0,
+        height - 1.0,
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// The smallest of 1, 2, 5, 10, ... that is no less than `rough`.
+fn step(rough: f64) -> f64 {
+    let unit = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|digit| digit * unit).into_iter().find(|step| *step >= rough).unwrap_or(rough)
 }

@@ -11,7 +11,7 @@ use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
 use crate::resp::Reply;
-use crate::results::{Row, Target};
+use crate::results::{Row, Target, whole};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 
@@ -117,8 +117,10 @@ pub fn measure(report: &mut Report) {
             published.push(herd.round(handoffs));
             lines.round(Kind::Lock, &mut lock);
         }
-        let (name, what) =
-            (format!("pubsub/{waiters}"), format!("hand-off and waiting again, {waiters} waiters"));
+        let (name, what) = (
+            format!("pubsub/{waiters}"),
+            format!("hand-off and waiting again, {} waiters", whole(waiters as f64)),
+        );
         let row = Row::cheaper(&name, &what, &lock.cpu_with_wait, "pub/sub wake-up + Lua retry", &published);
         report.row(row.target(Target::AtLeast(target)));
     }

@@ -52,7 +52,10 @@ pub struct Row {
     pub name: String,
     /// What was measured.
     pub what: String,
-    /// What it is held against.
+    /// Where in a series of like figures: the number of waiters, the percentile. Such figures share a row of a table.
+    #[serde(default)]
+    pub at: Option<String>,
+    /// What it is compared with.
     pub against: Option<String>,
     /// What the figure is counted in.
     pub unit: Unit,
@@ -203,6 +206,7 @@ impl Row {
         Self {
             name: name.to_owned(),
             what: what.to_owned(),
+            at: None,
             against: other.map(|(against, _)| against.to_owned()),
             unit,
             each,
@@ -227,6 +231,11 @@ impl Row {
         Self { stretch: Some(stretch), ..self }
     }
 
+    /// The same as one of a series.
+    pub fn at(self, at: &str) -> Self {
+        Self { at: Some(at.to_owned()), ..self }
+    }
+
     /// The same where the sides are counted in something else than CPU time.
     pub fn of(self, each: Unit) -> Self {
         Self { each, ..self }
@@ -239,9 +248,17 @@ impl Row {
 
     /// What was measured, in words.
     pub fn title(&self) -> String {
-        self.against
-            .as_ref()
-            .map_or_else(|| self.what.clone(), |against| format!("{}, against {against}", self.what))
+        let at = self.at.as_ref().map(|at| format!(", {at}")).unwrap_or_default();
+        format!("{}{at}{}", self.what, self.against_shown())
+    }
+
+    /// What was measured, in words, for all of a series.
+    pub fn series_title(&self) -> String {
+        format!("{}{}", self.what, self.against_shown())
+    }
+
+    fn against_shown(&self) -> String {
+        self.against.as_ref().map(|against| format!(", against {against}")).unwrap_or_default()
     }
 
     /// The figure with its unit.
@@ -330,6 +347,11 @@ impl Results {
         missed.map(|row| row.name.as_str()).collect()
     }
 
+    /// The figure of this name.
+    pub fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
     /// A table of one run.
     pub fn table(&self) -> String {
         let mut table = String::from(
@@ -355,18 +377,36 @@ impl Results {
         table
     }
 
+    /// Server, day and machine, for the foot of a plot.
+    pub fn short_circumstances(&self) -> String {
+        self.circumstances().split(';').next().unwrap_or_default().to_owned()
+    }
+
     /// The machine and the run, in a sentence.
     pub fn circumstances(&self) -> String {
         let Machine { processor, cpus, memory, kernel, goes_before_others, load_before } = &self.machine;
-        let priority = if *goes_before_others { "before all neighbours" } else { "like its neighbours" };
+        let priority = if *goes_before_others { "real-time" } else { "normal" };
         format!(
-            "{}, {}, {cpus} CPUs ({processor}), {:.0} GB, {kernel}; scheduled {priority}, load before {load_before:.1}; {:.0} seconds.",
+            "{}, {}, {cpus} CPUs ({processor}), {:.0} GB, {kernel}; {priority} priority, load average before the run {load_before:.1}, {:.0} seconds.",
             self.server,
             self.day,
             *memory as f64 / 1e9,
             self.seconds,
         )
     }
+}
+
+/// A number without a fraction, in groups of three digits.
+pub fn whole(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 #[cfg(test)]

@@ -60,11 +60,11 @@ use Kind::{Cost, Cpu, Memory, Stall, StallOf};
 #[rustfmt::skip] // a figure in a line
 const CASES: &[Case] = &[
     Case("huge-key", 2, |side| cases::standing(side, 1, 100_000_000), &[
-        Figure(Stall, "1 client waits for a lock whose key has 100 MB", "BLPOP of such a key"),
+        Figure(Stall, "1 client waits for a lock whose key is 100 MB long", "BLPOP of such a key"),
         Figure(Cpu(IDLE), "the server's CPU meanwhile", "BLPOP of such a key"),
     ]),
     Case("large-keys", 2, |side| cases::standing(side, 100, 1_000_000), &[
-        Figure(Stall, "100 clients wait for locks whose keys have 1 MB each", "BLPOPs of such keys"),
+        Figure(Stall, "100 clients wait for locks whose keys are 1 MB long each", "BLPOPs of such keys"),
         Figure(Cpu(IDLE), "the server's CPU meanwhile", "BLPOPs of such keys"),
     ]),
     Case("short-keys", 2, |side| cases::standing(side, MANY, 0), &[
@@ -78,10 +78,10 @@ const CASES: &[Case] = &[
         Figure(Stall, "20,000 held locks are deleted by one DEL, with `maxmemory`", "20,000 strings"),
     ]),
     Case("deletes-cpu", 5, |side| cases::cost_of_deletes(side, false), &[
-        Figure(Cost, "the server's CPU for the same, by a DEL each", "locks without `maxmemory`"),
+        Figure(Cost, "server CPU for each deleted lock, by a DEL each, with `maxmemory`", "without `maxmemory`"),
     ]),
     Case("one-delete-cpu", 5, |side| cases::cost_of_deletes(side, true), &[
-        Figure(Cost, "the server's CPU for the same, by one DEL", "locks without `maxmemory`"),
+        Figure(Cost, "server CPU for each deleted lock, by one DEL, with `maxmemory`", "without `maxmemory`"),
     ]),
     Case("wait-limits", 2, cases::wait_limits, &[
         Figure(Stall, "the wait limits of 10,000 waiters of one lock end together", "timeouts of 10,000 BLPOPs"),
@@ -93,7 +93,7 @@ const CASES: &[Case] = &[
         Figure(Stall, "FLUSHALL ends 10,000 locks: the waiter of each is granted it", "a script that serves 10,000 BLPOPs"),
     ]),
     Case("overwritten", 2, cases::overwritten, &[
-        Figure(Stall, "SET overwrites a lock: its 10,000 waiters are sent away", "a stream, and 10,000 XREADGROUPs"),
+        Figure(Stall, "SET overwrites a lock: its 10,000 waiters get an error", "a stream, and 10,000 XREADGROUPs"),
     ]),
     Case("leases", 2, cases::leases, &[
         Figure(Stall, "100,000 leases end together", "the TTLs of 100,000 strings"),
@@ -115,7 +115,7 @@ const CASES: &[Case] = &[
     ]),
     Case("reentries", 2, cases::reentries, &[
         Figure(Stall, "an owner that waits 10,000 times for one lock is granted it", "10,000 BLPOPs, and one LPUSH of 10,000 elements"),
-        Figure(Memory, "memory that is left once all these have gone", "the BLPOPs"),
+        Figure(Memory, "memory still in use after these clients have left", "the BLPOPs"),
     ]),
     Case("replica", 2, cases::replica, &[
         Figure(Stall, "REPLICAOF on a server where 10,000 clients wait for one lock", "10,000 BLPOPs of one list"),

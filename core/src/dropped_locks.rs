@@ -11,6 +11,8 @@
 
 use crate::lock::Lock;
 use crate::name::{Db, LockName};
+use crate::slot::{SlotKey, slot_key};
+use std::cell::Cell;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
@@ -25,6 +27,7 @@ pub type SweepPosition = (Db, u64);
 struct Shadow {
     key: Box<[u8]>,
     lock: Lock,
+    slot_key: Cell<Option<SlotKey>>,
 }
 
 /// The shadows of one database by the hashes of their keys. Nearly always there is one of a hash.
@@ -81,7 +84,7 @@ impl DroppedLocks {
         match of_hash.iter_mut().find(|dropped_lock| *dropped_lock.key == *key) {
             Some(dropped_lock) => dropped_lock.lock = lock,
             None => {
-                of_hash.push(Shadow { key: key.into(), lock });
+                of_hash.push(Shadow { key: key.into(), lock, slot_key: Cell::new(None) });
                 self.len = self.len.saturating_add(1);
             }
         }
@@ -111,7 +114,7 @@ impl DroppedLocks {
     /// Takes the shadow of a lock that has been broken. Replicas and the AOF are to be told.
     #[inline]
     pub fn forget(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
-        let Shadow { key, lock } = self.take_shadow(db, key)?;
+        let Shadow { key, lock, .. } = self.take_shadow(db, key)?;
         self.unreplicated.insert((db, key.into()));
         Some(lock)
     }
@@ -176,6 +179,25 @@ impl DroppedLocks {
                     .map(|dropped_lock| ((*db, *hash), dropped_lock.key.as_ref(), &dropped_lock.lock))
             })
         })
+    }
+
+    /// The key at a position of the round. Of keys that share a hash, the first.
+    #[must_use]
+    pub fn key_at(&self, position: SweepPosition) -> Option<&[u8]> {
+        Some(&self.at(position)?.key)
+    }
+
+    /// A short key of the same cluster slot as [`key_at`](Self::key_at). Found once for each dropped lock.
+    #[must_use]
+    pub fn slot_key_at(&self, position: SweepPosition) -> Option<SlotKey> {
+        let dropped_lock = self.at(position)?;
+        let key = dropped_lock.slot_key.get().unwrap_or_else(|| slot_key(&dropped_lock.key));
+        dropped_lock.slot_key.set(Some(key));
+        Some(key)
+    }
+
+    fn at(&self, (db, hash): SweepPosition) -> Option<&Shadow> {
+        self.kept.get(&db)?.get(&hash)?.first()
     }
 
     /// The databases that have any.
@@ -344,7 +366,7 @@ mod tests {
         let mut dropped_locks = DroppedLocks::new();
         dropped_locks.put(ZERO, b"k", lock(1));
         let hash = dropped_locks.hasher.hash_one(b"k".as_slice());
-        let other = Shadow { key: b"other".as_slice().into(), lock: lock(2) };
+        let other = Shadow { key: b"other".as_slice().into(), lock: lock(2), slot_key: Cell::new(None) };
         dropped_locks.kept.get_mut(&ZERO).unwrap().get_mut(&hash).unwrap().push(other);
         dropped_locks.len += 1;
         assert_eq!(dropped_locks.get(ZERO, b"k"), Some(&lock(1)));

@@ -18,6 +18,7 @@ use crate::outcome::Outcome;
 use crate::owner::Owner;
 use crate::queue::{Position, Queue};
 use crate::request::AcquireRequest;
+use crate::slot::{SlotKey, slot_key};
 use crate::units::Instant;
 use crate::waiter::{Completion, WaitRequest, Waiter};
 use std::cell::Cell;
@@ -27,7 +28,8 @@ use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
 use std::rc::Rc;
 
-/// The longest key, in bytes, that the rounds look at. The server hashes a key each time, so a few huge keys would keep it busy.
+/// The longest key, in bytes, that the sweeps open. The server hashes a key each time, so a few huge keys would keep it busy. Of
+/// longer keys they ask only whether this node still serves the slot.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
 /// The name of a line within this process. Names are not used again.
@@ -108,6 +110,7 @@ struct WaitQueue<H> {
     due: Option<Instant>,
     /// When it stands in the index of due lines.
     looked_up: Option<Instant>,
+    slot_key: Cell<Option<SlotKey>>,
 }
 
 impl<H> WaitQueue<H> {
@@ -371,8 +374,16 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.due
     }
 
-    /// The lines behind `last` in a round through all with a key of at most [`LONGEST_SWEPT_KEY`] bytes, in the order in which
-    /// they were opened: each with its database and key.
+    /// A short key of the same cluster slot as the key of a queue. Found once for each queue.
+    #[must_use]
+    pub fn slot_key(&self, queue: QueueId) -> Option<SlotKey> {
+        let queue = self.queues.get(&queue)?;
+        let key = queue.slot_key.get().unwrap_or_else(|| slot_key(&queue.key));
+        queue.slot_key.set(Some(key));
+        Some(key)
+    }
+
+    /// The queues behind `last` in a round through all, in the order in which they were opened: each with its database and key.
     pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, LockName)> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.in_turn.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
@@ -387,10 +398,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let key: Rc<[u8]> = key.into();
         self.names.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (Queue::new(), HashMap::default());
-        if key.len() <= LONGEST_SWEPT_KEY {
-            self.in_turn.insert(id, (db, Rc::clone(&key)));
-        }
-        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due: None, looked_up: None });
+        self.in_turn.insert(id, (db, Rc::clone(&key)));
+        let (due, looked_up, slot_key) = (None, None, Cell::new(None));
+        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due, looked_up, slot_key });
         id
     }
 

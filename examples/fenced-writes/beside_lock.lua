@@ -1,5 +1,5 @@
--- Where record and lock are on the same server, the lock itself can be asked, in the same step as the write: LOCK.RENEW
--- fails when the tenure is over, and with it the script, before anything is written. No fence need be kept.
+-- For a record on the same server as its lock. LOCK.RENEW fails when the tenure is over, so the script ends and writes nothing.
+-- No fence is kept.
 -- KEYS[1]: the lock. KEYS[2]: the value. ARGV[1]: the owner. ARGV[2]: the token. ARGV[3]: the lease, in milliseconds.
 -- ARGV[4]: the value to write, or none to read only.
 redis.call('LOCK.RENEW', KEYS[1], ARGV[1], 'TOKEN', ARGV[2], 'PX', ARGV[3])

@@ -1,8 +1,7 @@
 """clerk.py NAME PAIRS STORE [stopped]: a clerk who sells pairs of shoes, as a process of its own.
 
-It reads how many there are, reckons, and writes how many are left. A lock sees to it that no two clerks do that at once. With
-`stopped` the process is stopped between reading and writing, as a long garbage collection, a suspended virtual machine
-or an overloaded host would, and stays so until it gets SIGCONT.
+It reads the stock and writes what is left. A lock excludes other clerks meanwhile. With `stopped` the process stops itself between
+reading and writing, until it gets SIGCONT: like a long garbage collection, a suspended virtual machine or an overloaded host.
 """
 
 import os
@@ -20,9 +19,9 @@ def say(text):
 
 
 def sell(pairs, is_stopped):
-    """False when the lock was lost, and nothing was written."""
+    """False when the lock was lost and nothing was written."""
     say("asks for the lock")
-    # HOLDS 1 makes it safe that the client library repeats a command whose reply it lost.
+    # redis-py repeats a command whose reply is lost. HOLDS 1 makes that safe.
     lease = 1_000 if is_stopped else 30_000
     reply = lock.execute_command("LOCK.ACQUIRE", LOCK, name, "PX", lease, "BLOCK", 20_000, "HOLDS", 1)
     if reply is None:
@@ -45,7 +44,7 @@ def sell(pairs, is_stopped):
         lock.execute_command("LOCK.RELEASE", LOCK, name, "TOKEN", token)
         say("releases the lock")
     except redis.ResponseError as error:
-        # Too late to be of use: the write is done.
+        # Too late: the write is done.
         say(f"releases the lock: {error}")
     return True
 

@@ -1,7 +1,7 @@
-"""Ten pairs of shoes, two clerks: Alice is stopped with the lock in her hand, and Bob sells meanwhile.
+"""Two clerks sell from ten pairs of shoes. Alice is stopped while she holds the lock, and Bob sells meanwhile.
 
-Once with stores that believe everybody who writes, and once with stores that check the fencing token. With the argument
-`redis` it does without PostgreSQL.
+It runs once with stores that accept every write, and once with stores that check the fencing token. With the argument `redis`
+it does not use PostgreSQL.
 """
 
 import os
@@ -49,4 +49,4 @@ if __name__ == "__main__":
             play("PostgreSQL, no check", "postgres-unchecked"),
             play("PostgreSQL, the token is checked", "postgres"),
         ]
-    sys.exit(0 if stock in ([9, 6], [9, 6, 9, 6]) else f"it went another way: {stock}")
+    sys.exit(0 if stock in ([9, 6], [9, 6, 9, 6]) else f"unexpected stock: {stock}")

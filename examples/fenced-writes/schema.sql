@@ -3,7 +3,7 @@ CREATE TABLE IF NOT EXISTS stock (
     pairs integer NOT NULL,
     fence bigint NOT NULL DEFAULT 0   -- the largest token that has read or written this row
 );
-CREATE TABLE IF NOT EXISTS fence (    -- for transactions that write many rows: one row a lock
+CREATE TABLE IF NOT EXISTS fence (    -- for transactions that write many rows: a row for each lock
     lock  text PRIMARY KEY,
     token bigint NOT NULL
 );

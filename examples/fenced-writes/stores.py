@@ -1,11 +1,9 @@
 """Stores that keep how many pairs of shoes there are, each with another way to check a fencing token.
 
-All work alike. `read(token)` returns the number of pairs, and from then on the store refuses every smaller token: who reads
-with a new token shuts out those before it, *before* it reckons with what it read. `write(token, pairs)` writes, unless
-a larger token has been seen. Refused raises `Refused`.
+All have the same interface. `read(token)` returns the number of pairs; from then on the store refuses every smaller token.
+`write(token, pairs)` writes unless the store has seen a larger token. A refusal raises `Refused`.
 
-In each, the check and the write are one step of the store. A check by itself, before the write, is worth nothing: the
-pause it is to guard against can strike between the two.
+In each, the check and the write are one step of the store. Between two steps the process could be paused.
 """
 
 import os
@@ -19,7 +17,7 @@ ITEM = "shoes"
 
 
 class Refused(Exception):
-    """The store has seen a larger token: the lock was lost, and somebody else has had it since."""
+    """The store has seen a larger token: the lock was lost, and another owner has held it since."""
 
 
 def script(server, name):
@@ -27,7 +25,7 @@ def script(server, name):
 
 
 class RedisUnchecked:
-    """Believes everybody who writes."""
+    """Accepts every write."""
 
     def __init__(self, server):
         self.server = server
@@ -43,7 +41,7 @@ class RedisUnchecked:
 
 
 class RedisHash:
-    """A hash for each record, with the fence in it. The form to take unless something speaks against it."""
+    """A hash for each record, with the fence in it. The usual form."""
 
     def __init__(self, server):
         self.server = server
@@ -69,7 +67,7 @@ class RedisHash:
 
 
 class RedisFunction(RedisHash):
-    """The same as a function, which the server keeps."""
+    """The same as a function that the server keeps."""
 
     def __init__(self, server):
         self.server = server
@@ -96,7 +94,7 @@ class RedisTwoKeys(RedisHash):
 
 
 class RedisWatch(RedisHash):
-    """Where scripts are not allowed: WATCH makes EXEC fail if the record has changed since it was looked at."""
+    """For servers that allow no scripts: EXEC fails if the record has changed since WATCH."""
 
     def __init__(self, server):
         self.server = server
@@ -116,11 +114,11 @@ class RedisWatch(RedisHash):
                     step.hget("stock:shoes", "pairs")
                     return step.execute()[-1]
             except redis.WatchError:
-                pass  # somebody has written meanwhile: look again
+                pass  # the record has changed: check again
 
 
 class RedisBesideLock:
-    """Where record and lock are on the same server."""
+    """For a record on the same server as its lock."""
 
     LEASE = 30_000  # milliseconds
 
@@ -147,7 +145,7 @@ class RedisBesideLock:
 
 
 class PostgresUnchecked:
-    """Believes everybody who writes."""
+    """Accepts every write."""
 
     def __init__(self, db):
         self.db = db
@@ -175,7 +173,7 @@ class PostgresUnchecked:
 
 
 class PostgresRow(PostgresUnchecked):
-    """The fence is a column of the row. The form to take unless something speaks against it."""
+    """The fence is a column of the row. The usual form."""
 
     READ = """
         UPDATE stock SET fence = %(token)s
@@ -196,7 +194,7 @@ class PostgresRow(PostgresUnchecked):
 
 
 class PostgresUpsert(PostgresRow):
-    """Where the row may not be there yet."""
+    """For a row that may not exist yet."""
 
     READ = """
         INSERT INTO stock (item, pairs, fence) VALUES (%(item)s, 0, %(token)s)
@@ -213,8 +211,8 @@ class PostgresUpsert(PostgresRow):
 
 
 class PostgresTransaction(PostgresUnchecked):
-    """Where one lock stands for many rows: a row for the lock, taken first in every transaction. It stays locked until the
-    transaction is over, so nobody with another token comes between the check and what follows."""
+    """For a lock that protects many rows. Each transaction first takes a row for the lock, which stays locked until the
+    transaction ends, so no other token comes between the check and the writes."""
 
     FENCE = """
         INSERT INTO fence (lock, token) VALUES (%(lock)s, %(token)s)
@@ -231,20 +229,20 @@ class PostgresTransaction(PostgresUnchecked):
     def write(self, token, pairs):
         with self.db.transaction():
             self.one(self.FENCE, {"lock": "lock:shoes", "token": token})
-            super().write(token, pairs)  # and whatever else belongs to it
+            super().write(token, pairs)  # and the other rows
 
     def seen(self):
         return f"the lock's row has seen token {self.db.execute('SELECT max(token) FROM fence').fetchone()[0]}"
 
 
 def connect_redis():
-    """As REDIS_URL says, with a read timeout longer than the clerks' BLOCK."""
+    """Connects to REDIS_URL, with a read timeout longer than the clerks' BLOCK."""
     url = os.environ.get("REDIS_URL", "redis://localhost:6379")
     return redis.Redis.from_url(url, decode_responses=True, socket_timeout=30)
 
 
 def connect_postgres():
-    """As PGHOST, PGUSER and the like say."""
+    """Connects by PGHOST, PGUSER and the like."""
     return psycopg.connect(autocommit=True)
 
 

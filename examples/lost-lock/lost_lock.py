@@ -1,13 +1,13 @@
-"""Tells a holder when it has lost its lock: by the server's word as soon as there is one, by its own clock at the latest.
+"""Tells a holder that it has lost its lock: as soon as the server reports it, or at the latest by the holder's own clock.
 
     with Holder(connect, "order:42", lease=10.0) as holder:
         for part in work:
             if holder.is_lost():
-                break  # holder.why says how it is known
+                break  # holder.why says how the loss was noticed
             do(part)
 
-A thread renews the lock each third of the lease. Another watches it by client-side caching: it reads the lock with LOCK.INFO, and the server
-tells it when what it read is no longer so. Neither is trusted to be heard from: `is_lost` reckons with a deadline of its own.
+One thread renews the lock at each third of the lease. Another watches it by client-side caching: it reads the lock with LOCK.INFO, and
+the server tells it when the lock changes. Either message may be lost, so `is_lost` also checks a deadline of its own.
 """
 
 import threading
@@ -37,7 +37,7 @@ class Holder:
         if reply is None:
             raise TimeoutError(f"{self.key} was held by others for {self.wait} seconds")
         self.token, _holds = reply
-        # When in the wait the lease has begun is not known. That of a renewal has begun after this was asked for.
+        # After a wait it is not known when the lease began. A renewed lease begins after the renewal is sent.
         self.renew()
         self.threads = [threading.Thread(target=work, daemon=True) for work in [self.keep, self.watch]]
         for thread in self.threads:
@@ -51,7 +51,7 @@ class Holder:
         try:
             self.server.execute_command("LOCK.RELEASE", self.key, self.owner, "TOKEN", self.token)
         except redis.RedisError:
-            pass  # lost, or not to be reached: then its lease ends it
+            pass  # lost or unreachable: the lease ends the lock
 
     def is_lost(self):
         if time.monotonic() >= self.deadline:
@@ -72,7 +72,7 @@ class Holder:
         self.deadline = asked + self.lease
 
     def keep(self):
-        """Renews, until the lock is lost for sure or not needed any more."""
+        """Renews until the lock is lost or released."""
         while not self.over.wait(self.lease / 3) and not self.is_lost():
             try:
                 self.renew()
@@ -80,10 +80,10 @@ class Holder:
                 if str(error).startswith("NOTHELD"):
                     self.lose(str(error))
             except redis.RedisError:
-                pass  # not to be reached: try again, until the deadline has come
+                pass  # unreachable: try again until the deadline
 
     def watch(self):
-        """Watches, and begins again when a connection is lost: what happened meanwhile, LOCK.INFO tells."""
+        """Watches, and starts again when a connection is lost. LOCK.INFO then shows what happened meanwhile."""
         while not self.over.is_set() and not self.is_lost():
             try:
                 self.watch_once()
@@ -92,28 +92,28 @@ class Holder:
 
     def watch_once(self):
         with self.connect() as reader, self.connect() as other:
-            told = other.pubsub()
-            # In RESP2 another connection is told. Its number must be asked for before it subscribes.
-            told.execute_command("CLIENT", "ID")
-            number = told.parse_response()
-            told.subscribe("__redis__:invalidate")
-            reading = reader.client()  # one connection, as CLIENT TRACKING is for one
+            messages = other.pubsub()
+            # In RESP2 another connection gets the messages. Get its id before it subscribes.
+            messages.execute_command("CLIENT", "ID")
+            number = messages.parse_response()
+            messages.subscribe("__redis__:invalidate")
+            reading = reader.client()  # one connection, as CLIENT TRACKING belongs to a connection
             reading.execute_command("CLIENT", "TRACKING", "ON", "REDIRECT", number)
-            # Only now: what happens from here on is told.
+            # Look only now: from here on the server reports changes.
             self.look(reading)
             is_silent = False
             while not self.over.is_set() and not self.lost.is_set():
-                message = told.get_message(timeout=WATCH_EVERY)
+                message = messages.get_message(timeout=WATCH_EVERY)
                 if message is not None:
                     is_silent = False
                     if message["type"] == "message":
-                        # Told once for each time it is read: it must be read again, also after our own renewals.
+                        # The server sends one message for each read, so read again, also after our own renewals.
                         self.look(reading)
                 elif is_silent:
                     raise redis.ConnectionError("no answer to PING")
                 else:
-                    # Nothing has happened, or the connection is dead.
-                    told.ping()
+                    # Nothing has changed, or the connection is dead.
+                    messages.ping()
                     reading.ping()
                     is_silent = True
 

@@ -1,8 +1,9 @@
 //! What the server tells of itself in INFO.
 
+use super::Context;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
-use std::ptr;
+use std::{ptr, slice};
 
 /// The newest servers of which it is known how listeners come to be: of later ones somebody must first read that again.
 const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"redis_version", [8, 0])];
@@ -43,11 +44,32 @@ const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
 ];
 
 /// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
-pub fn skip_replication() -> bool {
+pub fn has_no_replication_audience() -> bool {
     NOBODY_LISTENS.iter().all(|(section, fields)| {
         let section = Section::new(section);
         fields.iter().all(|field| section.number(field) == Some(0))
     })
+}
+
+/// Whether the cluster is down, in which no node serves any key. False where the server does not say.
+pub fn cluster_is_down(context: Context) -> bool {
+    // SAFETY: the format names one C string, and this follows; the reply is freed once, after its text has been looked at.
+    unsafe {
+        let reply =
+            api!(RedisModule_Call(context.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"INFO".as_ptr()));
+        if reply.is_null() {
+            return false;
+        }
+        let mut len = 0;
+        let start = api!(RedisModule_CallReplyStringPtr(reply, &raw mut len));
+        let text = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
+        let state = text
+            .split(|byte| *byte == b'\r' || *byte == b'\n')
+            .find_map(|line| line.strip_prefix(b"cluster_state:"));
+        let is_down = state.is_some_and(|state| state != b"ok");
+        api!(RedisModule_FreeCallReply(reply));
+        is_down
+    }
 }
 
 /// Counts of the server that only grow, until CONFIG RESETSTAT sets all of them back. One might have grown beyond where

@@ -135,8 +135,14 @@ impl<'a> OpenKey<'a> {
 
     /// When the server lets the key expire, whoever has set its TTL; none where it has none or does not exist.
     pub fn expires_at(&self) -> Option<WallTime> {
-        // SAFETY: the key is open.
-        let time = unsafe { api!(RedisModule_GetAbsExpire(self.key)) };
+        // SAFETY: the key is open. Redis crashes from 8.2 on when it is asked for the TTL of a key that does not exist
+        // (`RM_GetAbsExpire`).
+        let time = unsafe {
+            if api!(RedisModule_KeyType(self.key)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+                return None;
+            }
+            api!(RedisModule_GetAbsExpire(self.key))
+        };
         (time >= 0).then(|| WallTime::from_millis(time))
     }
 

@@ -1,4 +1,4 @@
-//! What Lockward costs, measured on a real server beside what it is held against: `make bench`.
+//! Measures what Lockward costs on a real server, compared with what it replaces: `make bench`.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, and says why")]
 
@@ -16,37 +16,37 @@ use std::process::ExitCode;
 type Stage = (&'static str, &'static str, fn(&mut Report));
 
 const STAGES: [Stage; 12] = [
-    ("pairs", "acquire + release while nobody listens", pairs::plain),
+    ("pairs", "acquire + release without AOF or replica", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
-    ("handoff", "hand-offs beside LPUSH waking BLPOP", handoff::measure),
-    ("pubsub", "hand-offs beside pub/sub wake-up and Lua", pubsub::measure),
-    ("expiry", "expired leases beside many keys with a TTL", expiry::measure),
-    ("others", "plain keys beside locks that are waited for", others::measure),
-    ("memory", "memory of locks and of clients that wait", memory::measure),
+    ("handoff", "hand-offs, compared with LPUSH waking BLPOP", handoff::measure),
+    ("pubsub", "hand-offs, compared with pub/sub wake-up and Lua", pubsub::measure),
+    ("expiry", "expired leases among many keys with a TTL", expiry::measure),
+    ("others", "plain keys beside locks with waiters", others::measure),
+    ("memory", "memory of locks and of waiting clients", memory::measure),
     ("load", "loading a million locks", load::measure),
-    ("throughput", "pairs a second by the depth of the pipeline", latency::throughput),
+    ("throughput", "pairs a second by pipeline depth", latency::throughput),
     ("latency", "how long clients wait for a reply", latency::distribution),
-    (stalls::STAGE, "how long nobody else is served, at worst", stalls::measure),
+    (stalls::STAGE, "how long other clients wait at worst", stalls::measure),
 ];
 
 fn usage() -> String {
     let stages: Vec<String> = STAGES.iter().map(|(name, about, _)| format!("  {name:<12}{about}")).collect();
     format!(
-        "What Lockward costs the server, beside what it is held against. `make bench` builds what it needs.
+        "Measures what Lockward costs the server, compared with what it replaces. `make bench` builds what it needs.
 
   bench [--into DIR] [--target ROW=LIMIT]... [STAGE | stalls/CASE]...
   bench --docs DOCS RESULTS...
 
-Stages, all of them where none is named:
+Stages (all, if none is named):
 {}
 
-Cases of stalls, each of which may be run alone:
+Cases of stalls, which can run alone:
 {}
 
-Writes results.json, table.md and plots into DIR (target/bench), and ends with 1 if a target is missed by more than noise.
---target judges a row, named as in the results, by another limit. --docs writes what results.json files say into
-DOCS/performance.md, the plots of the first of them beside it.
+Writes results.json, table.md and plots into DIR (target/bench). The exit code is 1 if a target is missed by more than noise.
+--target gives a row, named as in the results, another limit. --docs writes the results of results.json files into
+DOCS/performance.md, and the plots of the first file beside it.
 LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE the module (target/release/liblockward.so).",
         stages.join("\n"),
         stalls::cases().map(|case| format!("  stalls/{case}")).collect::<Vec<_>>().join("\n"),
@@ -150,7 +150,7 @@ fn write(into: &Path, results: &Results) -> std::io::Result<()> {
     fs::write(into.join("results.json"), serde_json::to_string_pretty(results)? + "\n")?;
     fs::write(into.join("table.md"), format!("{}\n\n{}", results.circumstances(), results.table()))?;
     for plot in &results.plots {
-        fs::write(into.join(format!("{}.svg", plot.name)), plot.draw(&results.circumstances()))?;
+        fs::write(into.join(format!("{}.svg", plot.name)), plot.draw(&results.short_circumstances()))?;
     }
     Ok(())
 }

@@ -133,7 +133,9 @@ fn main() {
         counter: if contended { counting.counter.into_inner() } else { operations },
         grants,
         acquire_us: Quantiles::of(times.concat()),
-        notes: "lease 30 s, not renewed; a connection a client; plain commands, no library".to_owned(),
+        notes:
+            "lease 30 s, not renewed; a connection for each client; plain commands, without a client library"
+                .to_owned(),
         handoffs: contended.then(|| counting.handoffs.into_inner()),
         gave_up: 0,
     };

@@ -28,7 +28,7 @@ const JOBS: [(Job, usize); 5] = [
     (Job::Contended, 500),
 ];
 
-/// Does the same two jobs with Lockward and with other locks, each on a server of its own, and says what both sides spent.
+/// Does the same two jobs with Lockward and with other locks, each on its own server, and measures them.
 ///
 /// LOCKWARD_SERVER names the server for Lockward and those that use Redis (redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
@@ -36,13 +36,13 @@ struct Arguments {
     /// The peers; without any, all.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(PEERS.map(|peer| peer.name)))]
     peers: Vec<String>,
-    /// For how long each job is counted.
+    /// How long each job is measured, in seconds.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Only jobs with so many clients.
     #[arg(long, value_delimiter = ',')]
     clients: Vec<usize>,
-    /// Measures nothing, but writes what the last run has measured into peers.md of this directory.
+    /// Measures nothing. Writes the results of the last run into peers.md of this directory.
     #[arg(long)]
     docs: Option<PathBuf>,
 }
@@ -73,8 +73,8 @@ fn main() -> ExitCode {
     println!("{tables}");
     write(RESULTS, &serde_json::to_string_pretty(&report).expect("numbers and text"));
     write("peers.md", &tables);
-    for plot in report.plots() {
-        write(&format!("{}.svg", plot.name), &plot.draw(&report.circumstances));
+    if let Some(plot) = report.plot() {
+        write("handoffs.svg", &plot);
     }
     let wrong =
         report.results.iter().any(|entry| entry.result.as_ref().is_ok_and(|measured| measured.lost != 0));
@@ -157,7 +157,7 @@ fn write_docs(docs: &Path) -> ExitCode {
     match report.and_then(|report| report.write_docs(docs)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{} does not get into {}: {error}", file.display(), docs.display());
+            eprintln!("{} cannot be written into {}: {error}", file.display(), docs.display());
             ExitCode::FAILURE
         }
     }

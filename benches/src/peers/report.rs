@@ -5,8 +5,8 @@ use crate::peers::contest::{Job, Outcome, Quantiles};
 use crate::peers::meter::Spent;
 use crate::peers::monitor::Parts;
 use crate::peers::roster::Peer;
-use crate::plot::{Axis, Line, Plot, Scale};
-use crate::results::Machine;
+use crate::plot::Bars;
+use crate::results::{Machine, whole};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
@@ -18,8 +18,11 @@ const END: &str = "<!-- end of what was measured -->";
 
 /// From which part of the CPUs on, in per cent, others are in the way.
 const BUSY: f64 = 20.0;
-const WARNING: &str = "**The machine was busy with other programs. That makes times longer and rates lower than they are alone, by \
-    chance more for one lock than for another, and can keep a peer from being done in time. Server CPU and commands suffer less.**";
+/// The clients of the job that is plotted.
+const PLOTTED: usize = 50;
+
+const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
+    Server CPU and commands depend less on them.**";
 
 /// What a whole run has measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -173,9 +176,9 @@ impl Report {
     /// A report of a run of this day on this machine, with nothing in it yet.
     pub fn new(seconds: u64, first: bool) -> Self {
         let Machine { processor, cpus, kernel, .. } = machine();
-        let priority = if first { "before their neighbours" } else { "like their neighbours" };
+        let priority = if first { "higher priority than other programs" } else { "normal priority" };
         let circumstances = format!(
-            "{}, {cpus} CPUs ({processor}) for server and clients together, scheduled {priority}, {kernel}; each job for {seconds} s",
+            "{}, {cpus} CPUs ({processor}) for server and clients together, {priority}, {kernel}; {seconds} s a job",
             today()
         );
         Self { circumstances, seconds, results: Vec::new() }
@@ -189,7 +192,7 @@ impl Report {
         let (median, most) = (others.get(others.len() / 2), others.last());
         let _ = writeln!(
             text,
-            "{}. Other programs had {:.0} % of the CPUs meanwhile (median; in one job {:.0} %).\n",
+            "{}. Other programs used {:.0} % of the CPU time (median of the jobs; at most {:.0} %).\n",
             self.circumstances,
             median.unwrap_or(&0.0),
             most.unwrap_or(&0.0),
@@ -214,8 +217,8 @@ impl Report {
         type Value = fn(&Measured) -> f64;
         type Show = fn(f64) -> String;
         let less: [(&str, Value, Show); 4] = [
-            ("median until acquired", |measured| measured.acquire_us.p50, time),
-            ("99 % acquired", |measured| measured.acquire_us.p99, time),
+            ("median wait", |measured| measured.acquire_us.p50, time),
+            ("99th percentile of waits", |measured| measured.acquire_us.p99, time),
             ("server CPU", |measured| measured.server_cpu_us, time),
             ("acquisitions a second", |measured| -measured.a_second, |number| whole(-number)),
         ];
@@ -236,60 +239,30 @@ impl Report {
                     .collect();
                 if !better.is_empty() {
                     let (better, ours) = (better.join(", "), show(value(&ours)));
-                    let _ = writeln!(lines, "- {job}, {clients}: {name}: {better}; Lockward {ours}.");
+                    let _ = writeln!(lines, "- {job}, {clients}, {name}: {better}; Lockward {ours}.");
                 }
             }
         }
         if !lines.is_empty() {
-            let _ = write!(text, "\nAhead of Lockward, by job and number of clients:\n\n{lines}");
+            let _ = write!(text, "\nBetter than Lockward, by job and number of clients:\n\n{lines}");
         }
     }
 
-    /// Plots of the contended jobs.
-    pub fn plots(&self) -> Vec<Plot> {
-        let plot =
-            |name: &str, title: &str, hint: &str, label: &str, value: &dyn Fn(&Measured) -> Option<f64>| {
-                Plot {
-                    name: name.to_owned(),
-                    title: title.to_owned(),
-                    hint: hint.to_owned(),
-                    x: Axis { label: "clients that want the lock".to_owned(), scale: Scale::Log },
-                    y: Axis { label: label.to_owned(), scale: Scale::Log },
-                    lines: self.lines(value),
-                }
-            };
-        vec![
-            plot(
-                "server-cpu",
-                "Server CPU to acquire and release a lock that many want",
-                "Less is better. A point is missing where nothing was granted.",
-                "microseconds",
-                &|measured| (measured.operations > 0).then_some(measured.server_cpu_us),
-            ),
-            plot(
-                "handoffs",
-                "Grants to another client than the one before",
-                "More is better.",
-                "a second",
-                &|measured| measured.handoffs_a_second.filter(|handoffs| *handoffs > 0.0),
-            ),
-        ]
+    /// A plot of a contended job: the grants to another client, if Lockward did it.
+    pub fn plot(&self) -> Option<String> {
+        let handoffs = |entry: &Entry| {
+            let number = entry.result.as_ref().ok()?.handoffs_a_second?;
+            Some((entry.title.clone(), number, whole(number)))
+        };
+        let bars: Vec<_> = self.of(Job::Contended, PLOTTED).filter_map(handoffs).collect();
+        let title = format!("Grants to another client a second, when {PLOTTED} clients want one lock");
+        let hint =
+            "More is better. A grant to the client that had the lock before does not count.".to_owned();
+        let begins_with_ours = bars.first().is_some_and(|(title, ..)| title == "Lockward");
+        begins_with_ours.then(|| Bars { title, hint, bars }.draw(&self.circumstances))
     }
 
-    fn lines(&self, value: &dyn Fn(&Measured) -> Option<f64>) -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
-        for (entry, measured) in self.measured().filter(|(entry, _)| entry.job == Job::Contended) {
-            let Some(value) = value(measured) else { continue };
-            if lines.last().is_none_or(|line| line.name != entry.title) {
-                lines.push(Line { name: entry.title.clone(), points: Vec::new(), marked: true });
-            }
-            let last = lines.len() - 1;
-            lines[last].points.push((entry.clients as f64, value));
-        }
-        lines
-    }
-
-    /// Puts the tables between the two marks of `peers.md` in a directory, and the plots into `peers/`.
+    /// Writes the tables between the two marks of `peers.md` in a directory, and the plot into `peers/`.
     pub fn write_docs(&self, docs: &Path) -> io::Result<()> {
         let page = docs.join("peers.md");
         let text = fs::read_to_string(&page)?;
@@ -298,9 +271,9 @@ impl Report {
         let folder = docs.join("peers");
         fs::create_dir_all(&folder)?;
         let mut tables = self.tables();
-        for plot in self.plots() {
-            fs::write(folder.join(format!("{}.svg", plot.name)), plot.draw(&self.circumstances))?;
-            let _ = write!(tables, "\n![{}](peers/{}.svg)\n", plot.title, plot.name);
+        if let Some(plot) = self.plot() {
+            fs::write(folder.join("handoffs.svg"), plot)?;
+            tables = format!("![Grants to another client a second, by lock](peers/handoffs.svg)\n\n{tables}");
         }
         fs::write(page, format!("{before}{BEGIN}\n{tables}{END}{after}"))
     }
@@ -418,19 +391,6 @@ impl Report {
 fn line<const N: usize>(text: &mut String, cells: [&str; N]) {
     let cells = cells.map(|cell| cell.replace('|', "\\|"));
     let _ = writeln!(text, "| {} |", cells.join(" | "));
-}
-
-/// A number without a fraction, in groups of three digits.
-fn whole(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 /// Microseconds in the unit that suits them, with two or three digits that say something.

@@ -47,7 +47,7 @@ final class Curator implements Peer {
 
     @Override
     public String notes() {
-        return "a CuratorFramework (one session of 60 s) for " + CLIENTS_A_SESSION + " clients, a thread a client; one"
+        return "a CuratorFramework (one session of 60 s) for " + CLIENTS_A_SESSION + " clients, a thread for each client; one"
                 + " ZooKeeper server, which writes each change to disk before it answers";
     }
 }

@@ -4,7 +4,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson's locks: one RedissonClient and a thread a client, since a thread is who owns a lock there. */
+/** Redisson's locks: one RedissonClient and a thread for each client, since a thread is who owns a lock there. */
 final class Redisson implements Peer {
     private final RedissonClient redisson;
     private final boolean fair;
@@ -15,12 +15,12 @@ final class Redisson implements Peer {
         config.useSingleServer().setAddress("redis://" + address);
         redisson = org.redisson.Redisson.create(config);
         this.fair = fair;
-        notes = "one RedissonClient, a thread a client; lease "
+        notes = "one RedissonClient, a thread for each client; lease "
                 + config.getLockWatchdogTimeout() / 1_000 + " s, renewed by the watchdog; pools of "
                 + config.useSingleServer().getConnectionPoolSize() + " connections and "
                 + config.useSingleServer().getSubscriptionConnectionPoolSize() + " for "
                 + config.useSingleServer().getSubscriptionsPerConnection() + " subscriptions each"
-                + (fair ? ", which do not reach for 500 waiters, each with a channel of its own" : "");
+                + (fair ? ", too few for 500 waiters with a channel each" : "");
     }
 
     @Override
