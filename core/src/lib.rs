@@ -12,8 +12,8 @@
 //! - [`arguments`] reads the arguments of commands.
 //! - [`encoding`] writes and reads what RDB files, replicas and the AOF get.
 //!
-//! Imports point one way only. The order, lowest first: units, decimal, histogram, id_hash, name, token, owner, holder,
-//! compact_holder, change, unpacked, lock, encoding, request, outcome, waiter, quarantine, counters, queue, wait_queues,
+//! Imports point one way only. The order, lowest first: units, decimal, histogram, id_hash, cluster_slot, name, token, owner,
+//! holder, compact_holder, change, unpacked, lock, encoding, request, outcome, waiter, quarantine, counters, queue, wait_queues,
 //! dropped_locks, effects, decision, arguments.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@
 
 pub mod arguments;
 mod change;
+mod cluster_slot;
 mod compact_holder;
 mod counters;
 mod decimal;
@@ -38,7 +39,6 @@ mod owner;
 mod quarantine;
 mod queue;
 mod request;
-mod slot;
 mod token;
 mod units;
 mod unpacked;
@@ -46,6 +46,7 @@ mod wait_queues;
 mod waiter;
 
 pub use change::{Change, End};
+pub use cluster_slot::{SlotKey, slot_key};
 pub use counters::Counters;
 pub use decimal::parse_i64;
 pub use decision::{Acquired, Decision};
@@ -60,7 +61,6 @@ pub use outcome::{Grant, NotHeld, Outcome, Refusal};
 pub use owner::Owner;
 pub use quarantine::{Quarantine, QuarantineMemory};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
-pub use slot::{SlotKey, slot_key};
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
 pub use wait_queues::{Full, LONGEST_SWEPT_KEY, Limits, QueueId, WaitQueues};
