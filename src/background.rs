@@ -6,7 +6,8 @@
 
 use crate::callbacks::next_command;
 use crate::commands::GATE;
-use crate::server::{Content, Context, KeyName, OpenKey, OwnedName, WriteGate, WrongType, clock, info, mono};
+use crate::server::info::{self, ClusterState};
+use crate::server::{Content, Context, KeyName, OpenKey, OwnedName, WriteGate, WrongType, clock, mono};
 use crate::state::{self, State};
 use crate::statistics::{self, count};
 use crate::transaction;
@@ -221,16 +222,16 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
 }
 
 /// Looks for keys that changed without an event: opens waited-for keys in turn, some at a time. In a cluster it also asks whether
-/// this node still serves them: a slot may leave without an event for its keys. Of a long key it asks only that. Returns whether all
-/// keys have had their turn.
+/// this node still serves a key that is missing: its slot may have left without an event for it. Returns whether all keys have had
+/// their turn.
 fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.queues.after(state.swept).take(KEYS_AT_ONCE).collect();
         state.swept = queues.last().filter(|_| queues.len() == KEYS_AT_ONCE).map(|(queue, _)| *queue);
         queues
     });
-    let in_cluster = context.flags().cluster();
-    if in_cluster && info::cluster_is_down(context) {
+    let cluster = context.flags().cluster().then(|| info::cluster_state(context));
+    if cluster == Some(ClusterState::Down) {
         // Not every server tells those who wait. A lock that may be handed over again soon is no reason to keep them: it
         // may be another node that does it.
         let all: Vec<QueueId> = state::with(|state| state.queues.queues().collect());
@@ -239,19 +240,16 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     }
     let soon = now.after(SOON);
     for (queue, (db, key)) in queues {
-        let is_long = key.len() > LONGEST_PATROLLED;
-        if is_long && !in_cluster {
-            continue;
-        }
-        let slot_key = if is_long { state::with(|state| state.queues.slot_key(queue)) } else { None };
-        let name = OwnedName::new(db, slot_key.as_ref().map_or(&*key, |key| key));
         context.select(db);
-        let left = in_cluster && context.slot_gate(GATE, &name.name()) == WriteGate::NotServed;
-        let changed = left || (!is_long && has_changed(context, &name.name(), queue, soon));
+        let changed = if key.len() > LONGEST_PATROLLED {
+            cluster.is_some_and(|cluster| has_long_key_left(context, queue, db, &key, cluster))
+        } else {
+            has_changed(context, queue, &OwnedName::new(db, &key).name(), soon, cluster)
+        };
         if changed {
             state::with(|state| state.queues.set_due(queue, Some(now)));
         }
-        if in_cluster && slice.is_over() {
+        if cluster.is_some() && slice.is_over() {
             state::with(|state| state.swept = Some(queue));
             return false;
         }
@@ -259,18 +257,38 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.swept.is_none())
 }
 
-/// Whether those who wait for a lock have to be looked at before they are due: something else stands in the key, or the lease ends
-/// earlier.
-fn has_changed(context: Context, name: &KeyName<'_>, queue: QueueId, soon: Instant) -> bool {
+/// Whether those who wait for a lock have to be looked at before they are due: something else stands in the key, the lease ends
+/// earlier, or this node does not serve the key.
+fn has_changed(
+    context: Context,
+    queue: QueueId,
+    name: &KeyName<'_>,
+    soon: Instant,
+    cluster: Option<ClusterState>,
+) -> bool {
+    let not_served = || context.slot_gate(GATE, name) == WriteGate::NotServed;
     // To open it makes the server drop it when its TTL, set by hand, has passed.
     match OpenKey::for_write(context, name).content() {
-        Content::Missing => false,
+        Content::Missing => cluster.is_some() && not_served(),
         Content::WrongType => true,
         Content::Lock(lock) => {
             let ends = lock.first_deadline();
-            ends <= Some(soon) && state::with(|state| state.queues.due(queue) > ends)
+            (ends <= Some(soon) && state::with(|state| state.queues.due(queue) > ends))
+                || (cluster == Some(ClusterState::SlotsMissing) && not_served())
         }
     }
+}
+
+/// The same for a long key, of which only the slot is asked, by a short key of it. A lock that is here while its slot is on its way
+/// to this node keeps its waiters.
+fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
+    let Some(slot_key) = state::with(|state| state.queues.slot_key(queue)) else { return false };
+    context.slot_gate(GATE, &OwnedName::new(db, &slot_key).name()) == WriteGate::NotServed
+        && (cluster == ClusterState::SlotsMissing
+            || matches!(
+                OpenKey::for_write(context, &OwnedName::new(db, key).name()).content(),
+                Content::Missing
+            ))
 }
 
 /// Looks at dropped locks in turn, some at a time: whether a lease is over, something stands in their place, or another node

@@ -51,24 +51,39 @@ pub fn has_no_replication_audience() -> bool {
     })
 }
 
-/// Whether the cluster is down, in which no node serves any key. False where the server does not say.
-pub fn cluster_is_down(context: Context) -> bool {
-    // SAFETY: the format names one C string, and this follows; the reply is freed once, after its text has been looked at.
+/// The state of a cluster, as one of its nodes sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterState {
+    /// Each slot has a node that serves it.
+    Up,
+    /// It serves, though some slots have no node (`cluster-require-full-coverage no`).
+    SlotsMissing,
+    /// No node serves any key.
+    Down,
+}
+
+/// The state of the cluster, from CLUSTER INFO. Where the server does not say, it counts as up.
+pub fn cluster_state(context: Context) -> ClusterState {
+    // SAFETY: the format names one C string, and this follows; the reply is freed once, after its text has been read.
     unsafe {
         let reply =
             api!(RedisModule_Call(context.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"INFO".as_ptr()));
         if reply.is_null() {
-            return false;
+            return ClusterState::Up;
         }
         let mut len = 0;
         let start = api!(RedisModule_CallReplyStringPtr(reply, &raw mut len));
-        let text = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
-        let state = text
-            .split(|byte| *byte == b'\r' || *byte == b'\n')
-            .find_map(|line| line.strip_prefix(b"cluster_state:"));
-        let is_down = state.is_some_and(|state| state != b"ok");
+        let text: &[u8] = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
+        let has = |line: &[u8]| text.windows(line.len()).any(|part| part == line);
+        let state = if has(b"cluster_state:fail") {
+            ClusterState::Down
+        } else if has(b"cluster_slots_assigned:") && !has(b"cluster_slots_assigned:16384") {
+            ClusterState::SlotsMissing
+        } else {
+            ClusterState::Up
+        };
         api!(RedisModule_FreeCallReply(reply));
-        is_down
+        state
     }
 }
 
