@@ -47,7 +47,7 @@ impl<'a> Arguments<'a> {
 
     /// The key.
     pub fn key(&mut self) -> Result<KeyName<'a>, ParseError> {
-        let Given(string) = self.rest.next_given().ok_or(ParseError::WrongArity)?;
+        let Given(string) = self.rest.next_argument().ok_or(ParseError::WrongArity)?;
         // SAFETY: valid for 'a, as `new` says.
         Ok(unsafe { KeyName::new(self.db, *string) })
     }

@@ -11,9 +11,9 @@ use crate::server::{Content, Context, KeyName, OpenKey, OwnedName, WriteGate, Wr
 use crate::state::{self, State};
 use crate::statistics::{self, count};
 use crate::transaction;
-use crate::waiters::{self, LockName};
+use crate::waiters;
 use lockward_core::{
-    Completion, Db, Instant, LONGEST_PATROLLED, Name, Outcome, QueueId, RoundPosition, Span,
+    Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition,
 };
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
@@ -195,7 +195,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
 /// Tells replicas and the AOF of shadows that were kept or forgotten. That is nothing new: it only says what the server's
 /// own DEL has left out, and waits for nothing but the end of a pause.
 fn tell_of_shadows(context: Context, slice: Slice) {
-    while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_untold()) {
+    while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_unreplicated()) {
         context.select(db);
         transaction::tell_of_shadow(context, &OwnedName::new(db, &key).name());
         if slice.is_over() {
@@ -241,7 +241,7 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     let soon = now.after(SOON);
     for (queue, (db, key)) in queues {
         context.select(db);
-        let changed = if key.len() > LONGEST_PATROLLED {
+        let changed = if key.len() > LONGEST_SWEPT_KEY {
             cluster.is_some_and(|cluster| has_long_key_left(context, queue, db, &key, cluster))
         } else {
             has_changed(context, queue, &OwnedName::new(db, &key).name(), soon, cluster)
@@ -325,7 +325,7 @@ fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
 }
 
 /// The next dropped lock of the round whose key is to be looked at. Where the round is over, or the slice, there is none.
-fn next_shadow(context: Context, in_cluster: bool, now: Instant, slice: Slice) -> Option<Name> {
+fn next_shadow(context: Context, in_cluster: bool, now: Instant, slice: Slice) -> Option<LockName> {
     loop {
         let (position, name) = next_of_round(in_cluster, now, slice)?;
         if let Some(name) = name {
@@ -345,13 +345,13 @@ fn next_shadow(context: Context, in_cluster: bool, now: Instant, slice: Slice) -
 }
 
 /// The next position of the round, with the name unless it is a long key of which only the slot is to be looked at.
-fn next_of_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(RoundPosition, Option<Name>)> {
+fn next_of_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(SweepPosition, Option<LockName>)> {
     const BETWEEN_LOOKS_AT_THE_CLOCK: usize = 64;
     state::with(|state| {
         let last = state.patrolled_shadow;
         state.patrolled_shadow = None;
         for (nth, (position, key, lock)) in state.dropped_locks.after(last).enumerate() {
-            let is_due = key.len() <= LONGEST_PATROLLED || lock.first_deadline() <= Some(now);
+            let is_due = key.len() <= LONGEST_SWEPT_KEY || lock.first_deadline() <= Some(now);
             let rests = nth % BETWEEN_LOOKS_AT_THE_CLOCK == 0 && nth > 0 && slice.is_over();
             if is_due || in_cluster || rests {
                 let name = is_due.then(|| (position.0, key.into()));

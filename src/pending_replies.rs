@@ -18,8 +18,7 @@
 //! client that asked before has left), and RENAME or MOVE (the hold is passed on under the new name). Grants pay nothing for that.
 
 use crate::blocked_client::BlockedClient;
-use crate::waiters::LockName;
-use lockward_core::{ById, Db, FencingToken, Lock, Outcome, Owner};
+use lockward_core::{ById, Db, FencingToken, Lock, LockName, Outcome, Owner};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 

@@ -15,7 +15,7 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Origin
     let now = now();
     match encoding::decode_message(payload, heard, now).map_err(|_| Error::Payload)? {
         Message::Changes(changes) => change(context, name, changes, heard, now)?,
-        Message::Shadow(dropped_lock) => keep(name, dropped_lock),
+        Message::DroppedLock(dropped_lock) => keep(name, dropped_lock),
     }
     context.replicate_verbatim();
     Ok(())

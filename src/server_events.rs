@@ -11,7 +11,7 @@ use crate::state::{self, Loading, State, Unlinked};
 use crate::statistics::count;
 use crate::transaction;
 use lockward_core::{
-    Db, DroppedLocks, FencingToken, LONGEST_PATROLLED, Lock, QuarantineMemory, QueueId, Span,
+    Db, DroppedLocks, FencingToken, LONGEST_SWEPT_KEY, Lock, QuarantineMemory, QueueId, Span,
 };
 
 /// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
@@ -102,7 +102,7 @@ pub fn command_begins(caller: Caller) {
 
 /// A TTL has been set by hand. Waited-for keys with short names are looked at all the time, and need no telling.
 pub fn ttl_set(name: &KeyName<'_>) {
-    if name.bytes().len() > LONGEST_PATROLLED {
+    if name.bytes().len() > LONGEST_SWEPT_KEY {
         let now = mono();
         state::with(|state| {
             state.look_at_lock(name, now);
@@ -148,7 +148,7 @@ pub fn new_key(name: &KeyName<'_>) {
             state.note_unlinked_as(name, mono());
         }
         // In quarantine nothing stands there; the sweeps do not open long keys.
-        if name.bytes().len() > LONGEST_PATROLLED {
+        if name.bytes().len() > LONGEST_SWEPT_KEY {
             state.look_at_lock(name, mono());
         }
         if !state.follows() && state.dropped_locks.get(name.db(), name.bytes()).is_some() {
@@ -191,7 +191,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
             state.dropped_locks.keep(db, key, gone.lock);
             match cause {
                 Cause::Eviction => {
-                    state.dropped_locks.told(db, key);
+                    state.dropped_locks.mark_replicated(db, key);
                     count(&mut state.statistics.kept_from_eviction);
                 }
                 // A clock that runs a little fast is a few milliseconds ahead when a lease ends.
@@ -262,7 +262,7 @@ pub fn became_replica() {
     state::with(|state| {
         state.replication_audience.may_come();
         state.replica = true;
-        state.dropped_locks.drop_untold();
+        state.dropped_locks.drop_unreplicated();
         state.to_put_back.clear();
         state.pending.drop_undelivered();
         state.unlinked = None;

@@ -11,8 +11,8 @@ use crate::statistics::Statistics;
 use crate::transaction::Decided;
 use crate::wakeup_timer::WakeupTimer;
 use lockward_core::{
-    Db, DroppedLocks, FencingToken, Instant, Lock, Name, Quarantine, QuarantineMemory, QueueId,
-    RoundPosition, Span, TokenSource, WaitQueues,
+    Db, DroppedLocks, FencingToken, Instant, Lock, LockName, Quarantine, QuarantineMemory, QueueId, Span,
+    SweepPosition, TokenSource, WaitQueues,
 };
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -28,13 +28,13 @@ pub struct State {
     /// The tenures that the server has dropped from the keyspace early.
     pub dropped_locks: DroppedLocks,
     /// Those of them that go back into the keyspace at once: their memory was not needed.
-    pub to_put_back: VecDeque<Name>,
+    pub to_put_back: VecDeque<LockName>,
     /// What INFO counts.
     pub statistics: Statistics,
     /// The shadows of a data set that is loaded beside the old one.
     pub loaded_beside: Option<DroppedLocks>,
     /// The keys that carry shadows through a snapshot now.
-    pub carriers: Vec<Name>,
+    pub carriers: Vec<LockName>,
     /// Where tokens come from.
     pub tokens: TokenSource,
     /// The time after a start or promotion.
@@ -58,7 +58,7 @@ pub struct State {
     /// The last waited-for lock that the patrol has looked at in this round.
     pub swept: Option<QueueId>,
     /// Where the patrol's round through the shadows is.
-    pub patrolled_shadow: Option<RoundPosition>,
+    pub patrolled_shadow: Option<SweepPosition>,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
     /// Whether anybody may hear what changes.
@@ -143,7 +143,7 @@ impl State {
     /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
     #[inline]
     pub fn note(&mut self, name: &KeyName<'_>, seen: QuarantineMemory, now: Instant) {
-        if self.quarantine.ends(now).is_some() && !seen.is_nothing() {
+        if self.quarantine.ends(now).is_some() && !seen.is_empty() {
             self.note_in_quarantine(name.db(), name.bytes(), seen);
         }
     }
@@ -158,7 +158,7 @@ impl State {
             *floor = ended.max(*floor);
             known = known.after(ended);
         }
-        if !known.is_nothing() {
+        if !known.is_empty() {
             self.seen.insert(lock, known);
         }
     }
@@ -273,7 +273,8 @@ impl State {
         for queue in queues {
             self.queues.set_due(*queue, Some(now));
         }
-        let of_shadows = !self.follows() && (self.dropped_locks.has_untold() || !self.to_put_back.is_empty());
+        let of_shadows =
+            !self.follows() && (self.dropped_locks.has_unreplicated() || !self.to_put_back.is_empty());
         let at_once = of_shadows || self.pending.has_undelivered() || self.unlinked.is_some();
         let later = (!self.seen.is_empty()).then(|| self.quarantine.ends(now)).flatten();
         let has_queues = self.queues.waiters() > 0;

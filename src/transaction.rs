@@ -9,9 +9,9 @@ use crate::blocked_client::BlockedClient;
 use crate::callbacks::blocked;
 use crate::server::{Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now};
 use crate::state::{self, OwnWrite, State};
-use crate::waiters::{self, LockName};
+use crate::waiters;
 use lockward_core::{
-    Decision, Effects, Instant, LONGEST_PATROLLED, Lock, Now, Propagation, QueueId, encoding,
+    Decision, Effects, Instant, LONGEST_SWEPT_KEY, Lock, LockName, Now, Propagation, QueueId, encoding,
 };
 use std::ffi::CStr;
 use std::mem;
@@ -78,9 +78,9 @@ pub fn run<R>(
                 if shadowed && !decided.effects.changed() {
                     state.dropped_locks.put(name.db(), name.bytes(), mem::take(&mut *lock));
                 } else if shadowed {
-                    state.dropped_locks.told(name.db(), name.bytes());
+                    state.dropped_locks.mark_replicated(name.db(), name.bytes());
                     decided.effects.replicate_whole_lock(&lock, now);
-                    lock.reckon_expiry(now);
+                    lock.recompute_expiry(now);
                 }
                 (answer, decided)
             });
@@ -89,7 +89,7 @@ pub fn run<R>(
         }
     };
     if let Some(waits) = &mut decided.waits
-        && name.bytes().len() > LONGEST_PATROLLED
+        && name.bytes().len() > LONGEST_SWEPT_KEY
     {
         // The rounds leave out long keys, so look again when the TTL ends.
         waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
@@ -125,12 +125,12 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     // What stands there instead, the patrol deals with.
     let Content::Missing = key.content() else { return };
     let Some(mut lock) = state::with(|state| {
-        state.dropped_locks.told(name.db(), name.bytes());
+        state.dropped_locks.mark_replicated(name.db(), name.bytes());
         state.dropped_locks.take(name.db(), name.bytes())
     }) else {
         return;
     };
-    lock.reckon_expiry(now);
+    lock.recompute_expiry(now);
     let mut payload = Vec::new();
     encoding::append_lock(&mut payload, &lock, now);
     key.create(Box::new(lock));
@@ -144,7 +144,7 @@ pub fn tell_of_shadow(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();
     state::with(|state| {
-        encoding::append_shadow(&mut payload, state.dropped_locks.get(name.db(), name.bytes()), now);
+        encoding::append_dropped_lock(&mut payload, state.dropped_locks.get(name.db(), name.bytes()), now);
     });
     replicate(context, name, &payload);
 }
@@ -179,7 +179,7 @@ fn decide_on<R>(
     let mut step = Decision {
         lock,
         queue,
-        seen: state.seen(name),
+        quarantine_memory: state.seen(name),
         queues: &mut state.queues,
         tokens: &mut state.tokens,
         quarantine: state.quarantine,
@@ -195,7 +195,7 @@ fn decide_on<R>(
             to_unblock.push(waiters::decided(&mut state.pending, wake, Some(waits.lock.clone())));
         }
     }
-    state.note(name, effects.seen(), now.mono);
+    state.note(name, effects.quarantine_memory(), now.mono);
     (answer, decided)
 }
 

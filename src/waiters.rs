@@ -9,12 +9,9 @@ use crate::settings;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Completion, Db, Grant, Instant, LONGEST_PATROLLED, Outcome, Owner, Span, WaitRequest,
+    AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, Owner, Span,
+    WaitRequest,
 };
-use std::rc::Rc;
-
-/// A lock by its database and key, kept for later.
-pub type LockName = (Db, Rc<[u8]>);
 
 /// A wait that is about to begin.
 pub struct Wait {
@@ -42,7 +39,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
-    let is_long = key.len() > LONGEST_PATROLLED;
+    let is_long = key.len() > LONGEST_SWEPT_KEY;
     // The rounds leave out long keys, so a step reads the TTL now.
     let due = if is_long { Some(now) } else { due };
     let superseded = state::with(|state| {

@@ -1,66 +1,65 @@
-//! The arguments of a command, read one after the other, as bytes.
-//!
-//! Numbers are what Redis takes for one: digits with at most a minus sign, nothing before, between or after.
+//! Reads the arguments of a command, one after the other.
 
-use crate::lock::Slots;
+use crate::decimal::parse_i64;
+use crate::holder::Slots;
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
 
-/// What is wrong with the arguments.
+/// Why the arguments are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Too few or too many arguments.
     WrongArity,
     /// An option that is unknown, is given twice, lacks its value, or excludes another.
     Syntax,
-    /// Not a number, or not one of 64 bits.
+    /// Not an integer of 64 bits.
     NotAnInteger,
     /// An owner that is empty or too long.
     Owner,
-    /// A count of holds that is none.
+    /// A count of holds that is out of range.
     Holds,
-    /// A number of slots that is none.
+    /// A number of slots that is out of range.
     Slots,
-    /// A fencing token that is none.
+    /// A fencing token that is out of range.
     Token,
-    /// A count of things to show that is below the least.
+    /// A count of things to show that is out of range.
     Count,
-    /// A lease that is not above zero, or no number of milliseconds.
+    /// A lease that is not above zero, or has too many milliseconds for 64 bits.
     Lease,
     /// A lease that is longer than any setting allows.
     LeaseTooLong,
-    /// A wait limit that is no number.
+    /// A wait limit that is not an integer.
     LimitNotAnInteger,
     /// A wait limit below zero.
     LimitNegative,
-    /// A wait limit too long for any clock.
+    /// A wait limit that is longer than [`Span::MAX`].
     LimitOutOfRange,
 }
 
-/// A cursor over the arguments behind the command's name.
+/// A cursor over the arguments after the command's name.
 #[derive(Debug)]
 pub struct Arguments<I> {
     rest: I,
 }
 
 impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
-    /// The arguments in `rest`.
+    /// A cursor over `rest`.
     pub const fn new(rest: I) -> Self {
         Self { rest }
     }
 
-    /// The next argument as it came, if there is one.
-    pub fn next_given(&mut self) -> Option<I::Item> {
+    /// The next argument; `None` at the end.
+    pub fn next_argument(&mut self) -> Option<I::Item> {
         self.rest.next()
     }
 
-    /// The next argument, which must be there.
+    /// The next argument, which is required.
     ///
     /// # Errors
     /// [`ParseError::WrongArity`]
-    pub fn text(&mut self) -> Result<&'a [u8], ParseError> {
-        self.next_given().map(Into::into).ok_or(ParseError::WrongArity)
+    pub fn required(&mut self) -> Result<&'a [u8], ParseError> {
+        self.next_argument().map(Into::into).ok_or(ParseError::WrongArity)
     }
 
     /// An owner.
@@ -68,16 +67,16 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// # Errors
     /// [`ParseError::WrongArity`] or [`ParseError::Owner`].
     pub fn owner(&mut self) -> Result<Owner, ParseError> {
-        Owner::new(self.text()?).ok_or(ParseError::Owner)
+        Owner::new(self.required()?).ok_or(ParseError::Owner)
     }
 
-    /// The next option's name; `None` at the end.
+    /// The name of the next option; `None` at the end.
     pub fn option(&mut self) -> Option<OptionName> {
-        self.next_given().map(|given| OptionName::of(given.into()))
+        self.next_argument().map(|argument| OptionName::of(argument.into()))
     }
 
     fn number(&mut self) -> Result<Option<i64>, ParseError> {
-        self.next_given().map(|given| integer(given.into())).ok_or(ParseError::Syntax)
+        self.next_argument().map(|argument| parse_i64(argument.into())).ok_or(ParseError::Syntax)
     }
 
     fn integer(&mut self) -> Result<i64, ParseError> {
@@ -127,7 +126,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         Span::from_millis(millis).ok_or(ParseError::LeaseTooLong)
     }
 
-    /// A wait limit in milliseconds; `None` when it is 0, which is no limit.
+    /// A wait limit in milliseconds; `None` for 0, which means no limit.
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when it is missing, [`ParseError::LimitNotAnInteger`], [`ParseError::LimitNegative`],
@@ -140,28 +139,28 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     }
 }
 
-/// The name of an option: up to eight letters in any case, as one number.
+/// The name of an option: up to eight letters in any case, stored as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionName(u64);
 
 impl OptionName {
-    /// What is no name of an option.
+    /// No name of an option.
     const NONE: Self = Self(0);
 
-    /// The option named by these letters; one that equals none in use when they are too many, or no letters.
+    /// The name with these letters. For more than eight bytes, or other bytes than letters, a name that no option has.
     #[must_use]
-    pub const fn of(mut given: &[u8]) -> Self {
-        if given.len() > 8 {
+    pub const fn of(mut text: &[u8]) -> Self {
+        if text.len() > 8 {
             return Self::NONE;
         }
         let mut name = 0;
-        while let [letter, rest @ ..] = given {
-            let small = *letter | 0x20;
-            if !small.is_ascii_lowercase() {
+        while let [letter, rest @ ..] = text {
+            let lower = *letter | 0x20;
+            if !lower.is_ascii_lowercase() {
                 return Self::NONE;
             }
-            name = (name << 8) | small as u64;
-            given = rest;
+            name = (name << 8) | lower as u64;
+            text = rest;
         }
         Self(name)
     }
@@ -183,9 +182,9 @@ pub mod option {
     pub const ALL: OptionName = OptionName::of(b"all");
     /// A fencing token.
     pub const TOKEN: OptionName = OptionName::of(b"token");
-    /// A number of owners.
+    /// A limit of so many owners.
     pub const SLOTS: OptionName = OptionName::of(b"slots");
-    /// Any number of owners.
+    /// No limit of owners.
     pub const SHARED: OptionName = OptionName::of(b"shared");
     /// How many waiters to show.
     pub const WAITERS: OptionName = OptionName::of(b"waiters");
@@ -193,42 +192,15 @@ pub mod option {
     pub const COUNT: OptionName = OptionName::of(b"count");
 }
 
-/// Sets what an option may set once.
+/// Sets the value of an option, which can be given only once.
 ///
 /// # Errors
-/// [`ParseError::Syntax`] when it was set.
-pub fn set_once<T>(slot: &mut Option<T>, value: T) -> Result<(), ParseError> {
-    match slot.replace(value) {
+/// [`ParseError::Syntax`] when it is set already.
+pub fn set_once<T>(option: &mut Option<T>, value: T) -> Result<(), ParseError> {
+    match option.replace(value) {
         None => Ok(()),
         Some(_) => Err(ParseError::Syntax),
     }
-}
-
-/// A number as Redis reads one: no sign but minus, no leading zeros, no spaces.
-#[must_use]
-pub fn integer(text: &[u8]) -> Option<i64> {
-    match text {
-        [b'-', digits @ ..] => parse_u64(digits)
-            .filter(|number| *number > 0)
-            .and_then(|number| 0_i64.checked_sub_unsigned(number)),
-        digits => parse_u64(digits)?.try_into().ok(),
-    }
-}
-
-/// The same for one that has no sign, of up to 19 digits: whatever they are, they fit.
-#[must_use]
-pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
-    match digits {
-        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
-        [b'0'] => return Some(0),
-        _ => return None,
-    }
-    let mut number = 0_u64;
-    for digit in digits {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit & 0x0f))?;
-        number = number.wrapping_mul(10).wrapping_add(digit);
-    }
-    Some(number)
 }
 
 #[cfg(test)]
@@ -236,35 +208,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_what_is_written_as_numbers_are() {
-        for number in [0, 1, -1, 9, 10, 1_795_000_000_000_000, i64::MAX, i64::MIN, i64::MIN + 1] {
-            assert_eq!(integer(number.to_string().as_bytes()), Some(number));
-        }
-        for text in
-            ["", "-", "-0", "00", "01", "+1", " 1", "1 ", "1.0", "1e3", "0x1", "9223372036854775808", "1:"]
-        {
-            assert_eq!(integer(text.as_bytes()), None, "{text}");
-        }
-        for beyond in ["-9223372036854775809", "9999999999999999999", "-9999999999999999999"] {
-            assert_eq!(integer(beyond.as_bytes()), None, "{beyond}");
-        }
-        for (digits, number) in [
-            ("9999999999999999999", Some(9_999_999_999_999_999_999)),
-            ("10000000000000000000", None),
-            ("18446744073709551617", None),
-        ] {
-            assert_eq!(parse_u64(digits.as_bytes()), number, "{digits}");
-        }
+    fn an_option_given_twice_is_a_syntax_error() {
+        let mut option = None;
+        assert_eq!((set_once(&mut option, 1), set_once(&mut option, 2)), (Ok(()), Err(ParseError::Syntax)));
     }
 
     #[test]
-    fn an_option_is_given_once() {
-        let mut slot = None;
-        assert_eq!((set_once(&mut slot, 1), set_once(&mut slot, 2)), (Ok(()), Err(ParseError::Syntax)));
-    }
-
-    #[test]
-    fn an_option_is_known_in_any_case_and_by_all_of_its_name() {
+    fn an_option_is_known_by_its_whole_name_in_any_case() {
         for known in [b"WaItErS".as_slice(), b"waiters", b"WAITERS"] {
             assert_eq!(OptionName::of(known), option::WAITERS);
         }
@@ -275,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_a_mistake_of_its_own() {
+    fn a_missing_argument_is_an_arity_error_and_a_missing_value_a_syntax_error() {
         let mut none = Arguments::new(std::iter::empty::<&[u8]>());
         assert_eq!(none.owner(), Err(ParseError::WrongArity));
         assert!(none.option().is_none());
@@ -284,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_has_its_range() {
+    fn each_number_is_checked_against_its_range() {
         fn read<T>(text: &str, read: impl FnOnce(&mut Arguments<std::iter::Once<&[u8]>>) -> T) -> T {
             read(&mut Arguments::new(std::iter::once(text.as_bytes())))
         }

@@ -1,63 +1,68 @@
-//! One step on one lock: where every grant is decided.
+//! One decision on one lock. Every grant is decided here.
 //!
-//! Whoever asks (a command, the timer, a key that vanished, a client that left), the step begins the same way: holders
-//! whose lease is over go, and the line is served. Only then is the request itself looked at. So a request never passes
-//! a waiter, and a lock never stands free while somebody who may have it waits.
+//! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that disconnected. It
+//! always begins the same way: tenures whose lease is over end, and the wait queue is served. Only then is the request decided.
+//! So no request passes a waiter, and a lock is never free while a waiter could have it.
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
-//! | holds it | | one hold more, lease not shortened | one hold less; the last: over, next in line | new lease |
-//! | does not | admits it, nobody waits | new tenure | not held | not held |
-//! | does not | held, or somebody waits | busy | not held | not held |
-//! | does not | in quarantine | busy | not held | restored by its token |
-//! | is said to | in quarantine | one hold more; busy if it asks for its first | as ever | new lease, and its waits re-enter |
+//! | holds it | | one more hold, the lease is never shortened | one hold less; after the last one the next waiter is served | new lease |
+//! | does not hold it | admits it, and nobody waits | new tenure | not held | not held |
+//! | does not hold it | is held, or clients wait | busy | not held | not held |
+//! | does not hold it | in quarantine | busy | not held | restored by its token |
+//! | holds it by unconfirmed data | in quarantine | one more hold; busy if it asks for its first | as above | new lease, and its waits re-enter |
 //!
-//! A step changes the lock in memory and records the changes in [`Effects`]; the caller carries the effects out before
-//! anything else can look at the lock.
+//! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out before
+//! anything else reads the lock.
 //!
-//! What most steps come to is in line, and what is rare (a lease that is over, a line) is kept out of the way: docs/performance.md.
+//! For speed, the usual path is inlined, and what is rare (a lease that is over, a wait queue) is kept out of it: see
+//! docs/performance.md.
 
+use crate::change::{Change, End};
 use crate::counters::Counters;
-use crate::effects::{Completion, Effects, Event, Grant, NotHeld, Outcome, Refusal, event_of};
-use crate::lock::{Change, End, Holder, Lock, Slots};
+use crate::effects::{Effects, Event, event_of};
+use crate::holder::{Holder, Slots};
+use crate::lock::Lock;
+use crate::outcome::{Grant, NotHeld, Outcome, Refusal};
 use crate::owner::Owner;
 use crate::quarantine::{Quarantine, QuarantineMemory};
 use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
 use crate::token::{FencingToken, TokenSource};
 use crate::units::{Instant, Now};
-use crate::wait_queues::{QueueId, WaitQueues, Waiter};
+use crate::wait_queues::{QueueId, WaitQueues};
+use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 use std::iter;
 
-/// How an acquisition that is not refused has ended for now.
+/// The answer to an acquisition that is not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// The owner holds the lock.
     Granted(Grant),
-    /// It does not; it may wait.
+    /// The owner does not hold it. It may wait.
     Busy,
 }
 
-/// One step on one lock.
+/// A decision on one lock, and all that it depends on.
 #[derive(Debug)]
 pub struct Decision<'a, H> {
-    /// The lock as it is stored, or as its shadow has it, or free.
+    /// The lock: as it is stored, or the dropped lock, or a free one.
     pub lock: &'a mut Lock,
-    /// Its line, when it has one.
+    /// Its wait queue, if it has one.
     pub queue: Option<QueueId>,
-    /// All lines.
+    /// All wait queues.
     pub queues: &'a mut WaitQueues<H>,
     /// Where new tenures get their token.
     pub tokens: &'a mut TokenSource,
     /// Whether new tenures are withheld.
     pub quarantine: Quarantine,
-    /// What this server has seen of the lock's tenures in this quarantine.
-    pub seen: QuarantineMemory,
-    /// What the step leaves to be done.
+    /// What this server has observed of the lock in this quarantine.
+    pub quarantine_memory: QuarantineMemory,
+    /// Where the effects are recorded.
     pub effects: &'a mut Effects<H>,
-    /// Where it is counted what the step comes to, unless it only follows.
+    /// Where results are counted.
     pub counters: &'a mut Counters,
-    /// The time of the step.
+    /// The time of the decision.
     pub now: Now,
 }
 
@@ -68,7 +73,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// [`Refusal::Holds`] when the named count cannot follow, [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
     pub fn acquire(&mut self, request: &AcquireRequest) -> Result<Acquired, Refusal> {
         self.expire_and_serve();
-        if self.re_enters(request) || (!self.somebody_waits() && self.admits(request.slots)) {
+        if self.re_enters(request) || (!self.has_waiters() && self.admits(request.slots)) {
             return self.admit(request).map(Acquired::Granted);
         }
         match request.holds {
@@ -80,14 +85,14 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Gives back one hold or all, and hands the lock to the next in line when it was the last. Returns the holds left.
+    /// Releases one hold or all, and serves the wait queue. Returns the holds left.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow.
     pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
         self.expire_and_serve();
         let before = self.effects.changed();
-        let (left, ended) = self.give_back(request)?;
+        let (left, ended) = self.release_holds(request)?;
         if !before {
             self.effects.replicate_verbatim();
         }
@@ -96,18 +101,17 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(left)
     }
 
-    /// Gives back as the primary did that sent the command: the lease is not judged, nobody is served.
+    /// Releases as the primary did that sent the command. Ends no lease and serves nobody: the primary decides that.
     ///
     /// # Errors
     /// As [`Decision::release`].
     pub fn apply_release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
-        let (left, _) = self.give_back(request)?;
+        let (left, _) = self.release_holds(request)?;
         self.effects.replicate_verbatim();
         Ok(left)
     }
 
-    /// Sets a new lease; during quarantine, restores the tenure with the named token, or the holds of it that were
-    /// forgotten.
+    /// Sets a new lease. In quarantine it also restores the tenure with the named token, or its count of holds.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::TokenFarAhead`].
@@ -117,17 +121,18 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         match (self.lock.holder(&request.owner), request.token) {
             (Some(known), named) if named.is_none_or(|named| named == known.token) => {
                 let token = known.token;
-                let in_doubt = !self.is_confirmed(known);
-                // A replica that missed a re-entry or a release knows the tenure with another count.
-                let told = request.holds.filter(|_| named.is_some() && !self.holds_confirmed(known));
-                let renewed = Holder { deadline, holds: told.unwrap_or(known.holds), ..known.cloned() };
+                let was_confirmed = self.is_confirmed(known);
+                // A promoted replica that missed a re-entry or a release knows another count.
+                let named_holds = request.holds.filter(|_| named.is_some() && !self.holds_confirmed(known));
+                let renewed =
+                    Holder { deadline, holds: named_holds.unwrap_or(known.holds), ..known.cloned() };
                 let change = Change::Put(renewed);
                 let event = event_of(self.lock, &change);
                 self.change(change, event);
-                if told.is_some() {
-                    self.effects.see_counted(token);
+                if named_holds.is_some() {
+                    self.effects.see_holds_named(token);
                 }
-                if in_doubt {
+                if !was_confirmed {
                     self.effects.see_renewed(token);
                     self.serve_other_waits_of(&request.owner);
                 }
@@ -142,7 +147,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Ends the tenures whose lease is over, and serves the line.
+    /// Ends the tenures whose lease is over, and serves the wait queue.
     #[inline(always)]
     pub fn expire_and_serve(&mut self) {
         let now = self.now.mono;
@@ -152,20 +157,21 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.serve();
     }
 
-    /// Passes on a grant whose client left before it could be told: takes back the hold, unless that tenure is over.
+    /// Takes back a grant whose client disconnected before the reply was sent, and serves the wait queue. Does nothing if that
+    /// tenure is over.
     pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) {
         let undelivered =
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
         self.expire_and_serve();
-        // Refused when the tenure has ended in between: then there is nothing to pass on.
-        if let Ok((_, ended)) = self.give_back(&undelivered) {
+        // An error means that the tenure has ended meanwhile.
+        if let Ok((_, ended)) = self.release_holds(&undelivered) {
             self.count_release(ended);
             self.serve();
         }
     }
 
-    /// Looks at a lock that may have changed behind our back: settles it, and lets its holders re-enter with the waits
-    /// of their own that stand in line.
+    /// Decides on a lock that may have changed without a decision, as by RENAME: like [`Decision::expire_and_serve`], and its
+    /// holders re-enter with their own waits.
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
@@ -176,7 +182,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// When somebody must look at the lock again for those who wait: when its first lease ends, or the quarantine.
+    /// The instant of the next decision that the waiters need: the end of the first lease, or of the quarantine.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.lock.first_deadline().into_iter().chain(self.quarantine.ends(self.now.mono)).min()
@@ -201,13 +207,13 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.change_all(self.lock, changes, self.now);
     }
 
-    fn somebody_waits(&self) -> bool {
+    fn has_waiters(&self) -> bool {
         self.queue.is_some_and(|queue| !self.queues.is_empty(queue))
     }
 
-    /// Whether the owner is let in as a holder: not while there are more holders than it names now. A tenure that is only
-    /// remembered may have ended, and another's have begun, in calls that were forgotten: an owner that asks for its
-    /// first hold then is none that holds the lock.
+    /// Whether the request is decided as a re-entry. Not while there are more holders than the request allows. And not if the
+    /// owner asks for its first hold of an unconfirmed tenure: that tenure may have ended, and another one may have begun,
+    /// without a trace on this server.
     #[inline(always)]
     fn re_enters(&self, request: &AcquireRequest) -> bool {
         let Some(known) = self.lock.holder(&request.owner) else { return false };
@@ -215,49 +221,49 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             && (request.holds != Some(1) || self.is_confirmed(known))
     }
 
-    /// Whether a tenure is more than remembered from before this quarantine: it began in it, or was renewed in it.
+    /// Whether a tenure is known to go on: it began in this quarantine or was renewed in it, or there is no quarantine.
     fn is_confirmed(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
-            || !self.quarantine.remembers(known.since)
-            || self.seen.merge(self.effects.seen()).renewed == Some(known.token)
+            || !self.quarantine.is_unconfirmed(known.since)
+            || self.quarantine_memory.merge(self.effects.quarantine_memory()).renewed == Some(known.token)
     }
 
-    /// Whether its count of holds is more than remembered: it began in this quarantine, or its owner has named it since.
+    /// Whether the count of holds is known to be right: the tenure began in this quarantine, or its owner has named the count in
+    /// it, or there is no quarantine.
     fn holds_confirmed(&self, known: Holder<&Owner>) -> bool {
         !self.quarantine.in_force(self.now)
-            || !self.quarantine.remembers(known.since)
-            || self.seen.merge(self.effects.seen()).counted == Some(known.token)
+            || !self.quarantine.is_unconfirmed(known.since)
+            || self.quarantine_memory.merge(self.effects.quarantine_memory()).holds_named == Some(known.token)
     }
 
     fn admits(&self, slots: Slots) -> bool {
         self.lock.admits(slots) && !self.quarantine.in_force(self.now)
     }
 
-    /// Grants to the first in line for as long as it fits.
+    /// Grants the lock to the first waiter for as long as it fits.
     #[inline]
     fn serve(&mut self) {
         if let Some(queue) = self.queue {
-            self.serve_line(queue);
+            self.serve_queue(queue);
         }
     }
 
     #[inline(never)]
-    fn serve_line(&mut self, queue: QueueId) {
+    fn serve_queue(&mut self, queue: QueueId) {
         while let Some(first) = self.queues.front(queue) {
             let request = &first.wait_request.request;
             if !self.re_enters(request) && !self.admits(request.slots) {
                 return;
             }
-            if let Some((waiter, waits_again)) = self.queues.pop_front(queue) {
-                let owner = waits_again.then(|| waiter.wait_request.request.owner.clone());
-                self.answer(waiter);
+            if let Some((waiter, has_other_waits)) = self.queues.pop_front(queue) {
+                let owner = has_other_waits.then(|| waiter.wait_request.request.owner.clone());
+                self.complete(waiter);
                 owner.iter().for_each(|owner| self.serve_other_waits_of(owner));
             }
         }
     }
 
-    /// An owner that has been granted the lock re-enters with every other wait of its own, up to one that asks for fewer
-    /// owners than there are.
+    /// The owner of a new tenure re-enters with its other waits, up to one that allows fewer owners than there are holders.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {
@@ -267,17 +273,17 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         let fits = |first: &Waiter<H>| first.wait_request.request.slots.allows(holders);
         while self.queues.first_of(queue, owner).is_some_and(fits) {
             if let Some(waiter) = self.queues.pop_owner(queue, owner) {
-                self.answer(waiter);
+                self.complete(waiter);
             }
         }
     }
 
-    fn answer(&mut self, waiter: Waiter<H>) {
+    fn complete(&mut self, waiter: Waiter<H>) {
         let outcome = match self.admit(&waiter.wait_request.request) {
             Ok(grant) => {
                 let is_new = grant.counted && grant.holds == 1;
                 self.counters.handed_off = self.counters.handed_off.wrapping_add(is_new.into());
-                self.counters.waits.record(self.now.mono.micros_since(waiter.since));
+                self.counters.wait_durations.record(self.now.mono.micros_since(waiter.since));
                 Outcome::Granted(grant)
             }
             Err(refusal) => Outcome::Refused(refusal),
@@ -285,7 +291,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.completions.push(Completion { waiter, outcome });
     }
 
-    /// Grants a request that fits: a re-entry, or a new tenure.
+    /// Grants a request that fits: a re-entry or a new tenure.
     #[inline(always)]
     fn admit(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
         let deadline = self.now.mono.after(request.lease);
@@ -295,20 +301,20 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
                 Some(named) if named == known.holds || named.checked_sub(1) == Some(known.holds) => named,
                 Some(_) => return Err(Refusal::Holds { has: known.holds }),
             };
-            let entered = Holder {
+            let re_entered = Holder {
                 holds,
                 deadline: known.deadline.max(deadline),
                 slots: known.slots.min(request.slots),
                 ..known.cloned()
             };
-            let grant = Grant { token: entered.token, holds, counted: holds > known.holds };
+            let grant = Grant { token: re_entered.token, holds, counted: holds > known.holds };
             self.counters.re_entered = self.counters.re_entered.wrapping_add(grant.counted.into());
             let event = if grant.counted { Event::Acquired } else { Event::Renewed };
             if request.holds.is_some() && !self.holds_confirmed(known) {
-                self.effects.see_counted(grant.token);
+                self.effects.see_holds_named(grant.token);
             }
-            if entered.deadline != known.deadline || entered.slots != known.slots {
-                self.change(Change::Put(entered), event);
+            if re_entered.deadline != known.deadline || re_entered.slots != known.slots {
+                self.change(Change::Put(re_entered), event);
             } else if grant.counted {
                 self.change(Change::Count(grant.token, holds), event);
             }
@@ -332,11 +338,11 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The holds left and, when the tenure has ended with this, since when it had lasted.
+    /// Returns the holds left and, if this ended the tenure, the instant at which it began.
     #[inline(always)]
-    fn give_back(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
+    fn release_holds(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
         let Some(known) = self.lock.holder(&request.owner) else {
-            // A repeat of the release that ended the tenure: none are left, as it named.
+            // The release that ended the tenure is repeated: no holds are left, as it asked for.
             return match request.left {
                 HoldsLeft::Exactly(0) => Ok((0, None)),
                 HoldsLeft::Exactly(_) | HoldsLeft::OneLess | HoldsLeft::None => {
@@ -357,7 +363,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         let (token, since) = (known.token, known.since);
         let unchanged = left == known.holds;
         if matches!(request.left, HoldsLeft::Exactly(_)) && !self.holds_confirmed(known) {
-            self.effects.see_counted(token);
+            self.effects.see_holds_named(token);
         }
         if unchanged {
             return Ok((left, None));
@@ -367,7 +373,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok((left, (left == 0).then_some(since)))
     }
 
-    /// Restores a tenure that this server has forgotten. Of two claims the larger token wins: it was given later.
+    /// Restores a tenure that this server has lost. Of two claims the larger token wins, as it was granted later.
     fn restore(
         &mut self,
         request: &RenewRequest,
@@ -377,7 +383,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         if self.tokens.is_far_ahead(token, self.now.wall) {
             return Err(Refusal::TokenFarAhead);
         }
-        let ended = self.seen.merge(self.effects.seen()).ended;
+        let ended = self.quarantine_memory.merge(self.effects.quarantine_memory()).ended;
         let held = self.lock.holders().map(|holder| holder.token).max();
         if ended.max(held) >= Some(token) {
             return Err(Refusal::NotHeld(self.not_held(&request.owner)));

@@ -1,115 +1,49 @@
-//! What a step leaves to be done: the effects that somebody else carries out, in one fixed order: store, replicate,
-//! notify, wake.
+//! The effects of a decision. The caller carries them out in one fixed order: store, replicate, notify, wake.
 
+use crate::change::{Change, End};
 use crate::encoding;
-use crate::lock::{Change, End, Lock};
+use crate::lock::Lock;
 use crate::quarantine::QuarantineMemory;
 use crate::token::FencingToken;
 use crate::units::Now;
-use crate::wait_queues::Waiter;
+use crate::waiter::Completion;
 
-/// An acquisition that has been granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// The number of the tenure.
-    pub token: FencingToken,
-    /// How often the owner now holds the lock.
-    pub holds: u32,
-    /// Whether a hold was counted: not for a repeat.
-    pub counted: bool,
-}
-
-/// Why a holder's request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotHeld {
-    /// Nobody holds the lock.
-    Free,
-    /// Others hold it, the latest of them with this token.
-    ByAnother(FencingToken),
-    /// The owner holds it, but with this token and not the one it named.
-    OtherToken(FencingToken),
-}
-
-/// A request that is answered with an error and has changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The owner does not hold the lock.
-    NotHeld(NotHeld),
-    /// The count that the request should lead to cannot follow from the count the owner has.
-    Holds {
-        /// The count it has.
-        has: u32,
-    },
-    /// The owner holds the lock as often as can be counted.
-    TooManyHolds,
-    /// There is no larger fencing token.
-    TokensUsedUp,
-    /// The named token lies more than a day ahead of the server's clock.
-    TokenFarAhead,
-}
-
-/// How a wait ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The owner holds the lock.
-    Granted(Grant),
-    /// The wait limit was reached, or the client was unblocked by hand.
-    NotAcquired,
-    /// It was its turn, but the request cannot be granted.
-    Refused(Refusal),
-    /// A later request of the same owner has taken the place.
-    Superseded,
-    /// The key now holds something else.
-    WrongType,
-    /// This server may not serve the key any more.
-    NotServed,
-    /// This server has become a replica.
-    BecameReplica,
-}
-
-/// Something that happened to a lock, for those who listen.
+/// Something that happened to a lock. Clients can subscribe to it as a keyspace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A hold was added.
+    /// An owner acquired the lock, or added a hold.
     Acquired,
-    /// A hold was given back.
+    /// An owner released a hold.
     Released,
-    /// The lease was changed.
+    /// An owner set a new lease.
     Renewed,
-    /// The lease was over.
+    /// A lease was over.
     LeaseOver,
 }
 
-/// A waiter that has left the queue and is to be told how its wait ended.
-#[derive(Debug)]
-pub struct Completion<H> {
-    /// The waiter.
-    pub waiter: Waiter<H>,
-    /// How its wait ended.
-    pub outcome: Outcome,
-}
-
-/// What a step leaves to be done. Reused from step to step, so that a step need not allocate.
+/// The effects of one decision. A value is used again for the next decision, so that most decisions do not allocate.
 #[derive(Debug)]
 pub struct Effects<H> {
     /// What happened, in order.
     pub events: Vec<Event>,
-    /// Whom to wake, in order.
+    /// The waits that ended, in order.
     pub completions: Vec<Completion<H>>,
     payload: Vec<u8>,
-    /// The records at the end of the payload by which one tenure is acquired.
+    /// The records at the end of the payload that a further acquisition of the same tenure replaces.
     last: Option<LastRecords>,
     changes: usize,
     verbatim: bool,
     replication_skipped: bool,
-    seen: QuarantineMemory,
+    quarantine_memory: QuarantineMemory,
 }
 
-/// The records at the end of a payload that are of one tenure: where they begin, and the last of them if it is a count.
+/// The records of one tenure at the end of a payload.
 #[derive(Debug)]
 struct LastRecords {
     token: FencingToken,
+    /// Where the first of them begins.
     begin: usize,
+    /// Where the last of them begins, if it is a count.
     count: Option<usize>,
 }
 
@@ -123,24 +57,24 @@ impl<H> Default for Effects<H> {
             changes: 0,
             verbatim: false,
             replication_skipped: false,
-            seen: QuarantineMemory::default(),
+            quarantine_memory: QuarantineMemory::default(),
         }
     }
 }
 
-/// What replicas and the AOF are sent for a step.
+/// What replicas and the AOF are sent for a decision.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Propagation<'a> {
-    /// Nothing: nothing has changed.
+    /// Nothing, as nothing has changed.
     Nothing,
-    /// The command as it was given: where it is applied it can only lead to the same.
+    /// The command as the client sent it. It has the same result there.
     Verbatim,
-    /// The changes.
+    /// The changes, encoded.
     Changes(&'a [u8]),
 }
 
 impl<H> Effects<H> {
-    /// Forgets everything. Keeps the memory that most steps need, and gives back the rest.
+    /// Empties all. Keeps the memory that most decisions need, and releases the rest.
     pub fn clear(&mut self) {
         clear(&mut self.events, 256);
         clear(&mut self.completions, 64);
@@ -149,28 +83,28 @@ impl<H> Effects<H> {
         self.changes = 0;
         self.verbatim = false;
         self.replication_skipped = false;
-        self.seen = QuarantineMemory::default();
+        self.quarantine_memory = QuarantineMemory::default();
     }
 
-    /// Nobody hears what the step changes: what the changes are need not be told, only that there are any.
+    /// Says that there is no replica, AOF or backlog. Changes are then counted and not encoded.
     pub const fn skip_replication(&mut self) {
         self.replication_skipped = true;
     }
 
-    /// What this server has seen of the lock's tenures in the step.
+    /// What the decision has found out about the lock's tenures.
     #[must_use]
-    pub const fn seen(&self) -> QuarantineMemory {
-        self.seen
+    pub const fn quarantine_memory(&self) -> QuarantineMemory {
+        self.quarantine_memory
     }
 
-    /// The owner of a tenure has named its count of holds.
-    pub(crate) fn see_counted(&mut self, token: FencingToken) {
-        self.seen.counted = self.seen.counted.max(Some(token));
+    /// Records that the owner of a tenure has named its count of holds.
+    pub(crate) fn see_holds_named(&mut self, token: FencingToken) {
+        self.quarantine_memory.holds_named = self.quarantine_memory.holds_named.max(Some(token));
     }
 
-    /// The owner of a tenure has renewed it.
+    /// Records that the owner of a tenure has renewed it.
     pub(crate) fn see_renewed(&mut self, token: FencingToken) {
-        self.seen.renewed = self.seen.renewed.max(Some(token));
+        self.quarantine_memory.renewed = self.quarantine_memory.renewed.max(Some(token));
     }
 
     /// Whether the lock has changed.
@@ -193,14 +127,14 @@ impl<H> Effects<H> {
         }
     }
 
-    /// Records one change of `lock`, carries it out, and notes its event.
+    /// Carries out one change of `lock`, and records it with its event.
     ///
-    /// Consecutive acquisitions of one tenure, as when its owner re-enters with many waits, are sent to replicas and the AOF as one
-    /// change, with the final state.
+    /// Consecutive acquisitions of one tenure, as when its owner re-enters with many waits, become one record with the final
+    /// state.
     #[inline(always)]
     pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, event: Event, now: Now) {
         if event == Event::Acquired && self.events.last() == Some(&Event::Acquired) {
-            self.take_back(&change);
+            self.remove_superseded_records(&change);
         } else {
             self.last = None;
         }
@@ -209,9 +143,9 @@ impl<H> Effects<H> {
         lock.apply(change, now);
     }
 
-    /// Takes back what `change` says anew of the same tenure: a put says all, a count the count.
+    /// Removes the last records that `change` makes needless: a put replaces all records of its tenure, a count replaces a count.
     #[inline(never)]
-    fn take_back(&mut self, change: &Change) {
+    fn remove_superseded_records(&mut self, change: &Change) {
         let Some(last) = &self.last else { return };
         let superseded = match change {
             Change::Put(holder) if holder.token == last.token => Some(last.begin),
@@ -223,7 +157,7 @@ impl<H> Effects<H> {
         }
     }
 
-    /// Records changes of `lock` and carries them out together.
+    /// Carries out changes of `lock` together, and records them without events.
     pub(crate) fn change_all(&mut self, lock: &mut Lock, changes: Vec<Change>, now: Now) {
         changes.iter().for_each(|change| self.record(change, now));
         lock.apply_all(changes, now);
@@ -248,39 +182,41 @@ impl<H> Effects<H> {
         }
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
-        match *change {
-            Change::End(token, End::Released) => self.seen.ended = self.seen.ended.max(Some(token)),
-            Change::End(token, End::LeaseOver) => self.seen.ended = self.seen.ended.max(token.before()),
-            Change::Put(_) | Change::Count(..) => {}
-        }
+        let ended = match *change {
+            Change::End(token, End::Released) => Some(token),
+            Change::End(token, End::LeaseOver) => token.before(),
+            Change::Put(_) | Change::Count(..) => return,
+        };
+        self.quarantine_memory.ended = self.quarantine_memory.ended.max(ended);
     }
 
-    /// Marks the only change so far as one that the command, given again where the same changes were heard, leads to.
+    /// Replicates the command itself if the decision made one change. The command has the same result where the same changes
+    /// were applied.
     pub(crate) fn replicate_verbatim(&mut self) {
         self.verbatim = self.changes == 1;
     }
 
-    /// For a lock that had a shadow, and whose key is missing elsewhere too: the changes become the whole lock, which
-    /// goes back into the keyspace, or that there is no shadow any more.
+    /// Replaces the recorded changes by the whole lock. For a dropped lock: its key is missing on replicas too. A lock that is
+    /// free now is replicated as the end of the dropped lock.
     pub fn replicate_whole_lock(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
         self.last = None;
         self.verbatim = false;
         if lock.is_free() {
-            encoding::append_shadow(&mut self.payload, None, now);
+            encoding::append_dropped_lock(&mut self.payload, None, now);
         } else {
             encoding::append_lock(&mut self.payload, lock, now);
         }
     }
 }
 
-/// Empties a list that is used again, and gives back what it has room for beyond `kept`.
+/// Empties a list, and releases its memory beyond `kept` elements.
 fn clear<T>(list: &mut Vec<T>, kept: usize) {
     list.clear();
     list.shrink_to(kept);
 }
 
-/// The event that a change heard from a primary stands for.
+/// The event of a change that was received from a primary. `lock` does not have the change yet.
 #[must_use]
 pub fn event_of(lock: &Lock, change: &Change) -> Event {
     match change {
@@ -302,17 +238,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_a_large_step_is_given_back() {
+    fn clear_releases_the_memory_of_a_large_decision() {
         let mut effects: Effects<u32> = Effects::default();
-        let most = |effects: &Effects<u32>| {
+        let capacities = |effects: &Effects<u32>| {
             [effects.events.capacity(), effects.completions.capacity(), effects.payload.capacity()]
         };
         effects.events.reserve(10_000);
         effects.completions.reserve(10_000);
         effects.payload.reserve(1_000_000);
         effects.clear();
-        assert_eq!(most(&effects), [256, 64, 4_096]);
+        assert_eq!(capacities(&effects), [256, 64, 4_096]);
         effects.clear();
-        assert_eq!(most(&effects), [256, 64, 4_096], "the rest is kept");
+        assert_eq!(capacities(&effects), [256, 64, 4_096], "the usual memory is kept");
     }
 }

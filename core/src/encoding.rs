@@ -1,71 +1,73 @@
-//! How changes travel and rest: one versioned encoding for RDB files, DUMP, replicas and the AOF.
+//! The encoding of changes and of stored locks, for RDB files, DUMP, replicas and the AOF.
 //!
 //! A payload is the version byte and then records. Numbers are unsigned LEB128 varints, times are milliseconds.
 //!
 //! ```text
-//! payload  = version (record+ | kept put*)
+//! payload  = version (record+ | dropped put*)
 //! record   = put | released | over | count
 //! put      = 0x01 token holds slots lease-left wall-deadline held-for owner
-//! owner    = length bytes | 0x00 uuid behind
+//! owner    = length bytes | 0x00 uuid suffix
 //! released = 0x02 token
 //! over     = 0x03 token
 //! count    = 0x04 token holds
-//! kept     = 0x05
+//! dropped  = 0x05
 //! ```
 //!
-//! What begins with *kept* is no change: it tells the whole of the shadow that stands for a lock whose key is missing, or
-//! with nothing behind it, that there is none any more.
+//! A payload that begins with *dropped* has no changes. It has the whole of a dropped lock, whose key is missing; without
+//! puts it says that the dropped lock is gone.
 //!
-//! An owner that is a UUID, or a UUID, a colon and a number, is told as its 16 bytes and what is behind it: 0 for nothing,
-//! else one more than the number.
+//! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix: 0 for no
+//! number, else one more than the number.
 //!
-//! A deadline is told twice: as what is left of the lease, which a replica counts from when it hears it, and as a wall
-//! time, by which a load knows how much of that has gone by meanwhile. A load never gives more than was left. So no
-//! monotonic instant ever leaves the process it belongs to.
+//! A deadline is written twice: as what is left of the lease, and as a wall time. A replica counts what is left from when it
+//! receives the payload. A load subtracts the time that has passed by the wall clock, and never adds any. So an instant of a
+//! monotonic clock never leaves its process.
 //!
 //! A stored lock is a payload of puts alone. A payload is decoded whole before any of it is applied.
 
-use crate::lock::{Change, End, Holder, Lock, Slots};
+use crate::change::{Change, End};
+use crate::holder::{Holder, Slots};
+use crate::lock::Lock;
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::{Now, Span, WallTime};
 use std::collections::HashSet;
 
-/// The version that is written, and the only one that is read so far.
+/// The version that is written, and the only one that is read.
 pub const VERSION: u8 = 1;
 
 const PUT: u8 = 1;
 const RELEASED: u8 = 2;
 const OVER: u8 = 3;
 const COUNT: u8 = 4;
-const KEPT: u8 = 5;
+const DROPPED: u8 = 5;
 
-/// Where the length of an owner is expected: it is told as a UUID and what is behind it.
+/// A length of an owner that says that a UUID and a suffix follow.
 const UUID: u8 = 0;
 
-/// How a payload has come to us: decides from when its leases count.
+/// Where a payload comes from. This decides from when its leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From our primary, as it happens or in a full resync: the whole of what is left counts from now.
+    /// The primary, as it happens or in a full resync: what is left of a lease counts from now.
     Live,
-    /// From our own file or a RESTORE: the time since it was written has gone by on the wall clock.
+    /// A file of this server, or RESTORE: the time since it was written has passed, by the wall clock.
     Loaded,
 }
 
-/// What a payload tells.
+/// What a payload says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What has happened to a lock, in order.
+    /// The changes of a lock, in order.
     Changes(Vec<Change>),
-    /// The shadow that stands for a lock whose key is missing; `None` when there is none any more.
-    Shadow(Option<Lock>),
+    /// The dropped lock of a missing key; `None` when it is gone.
+    DroppedLock(Option<Lock>),
 }
 
-/// A payload that is not one of ours, or is of a later version.
+/// The payload is not one of ours, or is of a later version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Writes `change` to the end of `payload`, which is empty or has changes in it.
+/// Appends `change` to `payload`, which is empty or has changes in it.
 pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
     if payload.is_empty() {
         payload.push(VERSION);
@@ -81,7 +83,7 @@ pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
     }
 }
 
-/// Writes the whole of `lock` as the changes that make it from nothing.
+/// Appends the whole of `lock`, as the changes that make it from a free lock.
 pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     if payload.is_empty() {
         payload.push(VERSION);
@@ -91,10 +93,10 @@ pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     }
 }
 
-/// Writes the shadow of a lock, or that it has none, to `payload`, which is empty.
-pub fn append_shadow(payload: &mut Vec<u8>, dropped_lock: Option<&Lock>, now: Now) {
-    payload.extend([VERSION, KEPT]);
-    if let Some(lock) = dropped_lock {
+/// Writes a dropped lock, or that it is gone, to `payload`, which is empty.
+pub fn append_dropped_lock(payload: &mut Vec<u8>, lock: Option<&Lock>, now: Now) {
+    payload.extend([VERSION, DROPPED]);
+    if let Some(lock) = lock {
         append_lock(payload, lock, now);
     }
 }
@@ -112,10 +114,10 @@ fn append_put(payload: &mut Vec<u8>, holder: Holder<&Owner>, now: Now) {
 }
 
 fn append_owner(payload: &mut Vec<u8>, owner: &Owner) {
-    if let Some((uuid, behind)) = owner.as_uuid() {
+    if let Some((uuid, suffix)) = owner.as_uuid() {
         payload.push(UUID);
         payload.extend_from_slice(&uuid);
-        append_number(payload, behind);
+        append_number(payload, suffix);
     } else {
         let bytes = owner.to_bytes();
         append_number(payload, u64::try_from(bytes.len()).unwrap_or(0));
@@ -140,30 +142,30 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Reads what a primary or the AOF tells, all or nothing.
+/// Decodes a payload from a primary or the AOF, all or nothing.
 ///
 /// # Errors
 /// [`Malformed`] when it is not exactly one payload of this version.
-pub fn decode_message(payload: &[u8], heard: Origin, now: Now) -> Result<Message, Malformed> {
+pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Message, Malformed> {
     match payload {
-        [VERSION, KEPT] => Ok(Message::Shadow(None)),
-        [VERSION, KEPT, puts @ ..] => {
-            Ok(Message::Shadow(Some(decode_puts(Reader { rest: puts }, heard, now)?)))
+        [VERSION, DROPPED] => Ok(Message::DroppedLock(None)),
+        [VERSION, DROPPED, puts @ ..] => {
+            Ok(Message::DroppedLock(Some(decode_puts(Reader { rest: puts }, origin, now)?)))
         }
-        _ => decode(payload, heard, now).map(Message::Changes),
+        _ => decode(payload, origin, now).map(Message::Changes),
     }
 }
 
-/// Reads a payload of changes, all or nothing.
+/// Decodes a payload of changes, all or nothing.
 ///
 /// # Errors
 /// [`Malformed`] when it is not exactly one payload of this version.
-pub fn decode(payload: &[u8], heard: Origin, now: Now) -> Result<Vec<Change>, Malformed> {
+pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, Malformed> {
     let mut reader = Reader::new(payload)?;
     let mut changes = Vec::new();
     while !reader.rest.is_empty() {
         changes.push(match reader.byte()? {
-            PUT => Change::Put(reader.put()?.holder(heard, now)?),
+            PUT => Change::Put(reader.put()?.holder(origin, now)?),
             RELEASED => Change::End(reader.token()?, End::Released),
             COUNT => Change::Count(reader.token()?, reader.holds()?),
             OVER => Change::End(reader.token()?, End::LeaseOver),
@@ -173,29 +175,29 @@ pub fn decode(payload: &[u8], heard: Origin, now: Now) -> Result<Vec<Change>, Ma
     if changes.is_empty() { Err(Malformed) } else { Ok(changes) }
 }
 
-/// Reads a stored lock. Its TTL is the one that was stored beside it, by the wall clock of the writer.
+/// Decodes a stored lock. Its TTL is the last wall deadline in it, by the wall clock of the writer.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a payload of this version, or not one that a lock in the keyspace can have: holders
-/// that do not fit beside each other, an owner or a token twice.
-pub fn decode_lock(payload: &[u8], heard: Origin, now: Now) -> Result<Lock, Malformed> {
-    decode_puts(Reader::new(payload)?, heard, now)
+/// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit beside each
+/// other, or have an owner or a token twice.
+pub fn decode_lock(payload: &[u8], origin: Origin, now: Now) -> Result<Lock, Malformed> {
+    decode_puts(Reader::new(payload)?, origin, now)
 }
 
-fn decode_puts(mut reader: Reader<'_>, heard: Origin, now: Now) -> Result<Lock, Malformed> {
+fn decode_puts(mut reader: Reader<'_>, origin: Origin, now: Now) -> Result<Lock, Malformed> {
     let put = reader.tagged_put()?;
-    let (first, mut expires_at) = (put.holder(heard, now)?, put.wall_deadline);
+    let (first, mut expires_at) = (put.holder(origin, now)?, put.wall_deadline);
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // Counted first: a list that grows takes much more memory than a hostile payload is long.
+    // Counted first, as a list that grows takes much more memory than a hostile payload is long.
     let count = reader.count_puts()?.saturating_add(1);
     let mut holders = Vec::with_capacity(count);
     holders.push(first);
     while !reader.rest.is_empty() {
         let put = reader.tagged_put()?;
         expires_at = expires_at.max(put.wall_deadline);
-        holders.push(put.holder(heard, now)?);
+        holders.push(put.holder(origin, now)?);
     }
     let is_distinct = |distinct: usize| if distinct == count { Ok(()) } else { Err(Malformed) };
     is_distinct(holders.iter().map(|holder| &holder.owner).collect::<HashSet<_>>().len())?;
@@ -231,7 +233,7 @@ impl<'a> Reader<'a> {
             number |= low.wrapping_shl(shift);
             if byte & 0x80 == 0 {
                 self.rest = rest.as_slice();
-                // Bits shifted out, or a number written longer than it needs to be.
+                // A number of more than 64 bits, or with needless bytes.
                 let wrong = (shift == 63 && low > 1) || (shift > 0 && low == 0);
                 return if wrong { Err(Malformed) } else { Ok(number) };
             }
@@ -240,10 +242,10 @@ impl<'a> Reader<'a> {
     }
 
     fn holds(&mut self) -> Result<u32, Malformed> {
-        self.small().and_then(|holds| if holds == 0 { Err(Malformed) } else { Ok(holds) })
+        self.number_u32().and_then(|holds| if holds == 0 { Err(Malformed) } else { Ok(holds) })
     }
 
-    fn small(&mut self) -> Result<u32, Malformed> {
+    fn number_u32(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.number()?).map_err(|_| Malformed)
     }
 
@@ -255,7 +257,7 @@ impl<'a> Reader<'a> {
         FencingToken::new(self.number()?).ok_or(Malformed)
     }
 
-    /// Any number: what is left of a lease, added to any clock, can be told and read again.
+    /// Any number of milliseconds that fits: the writer's wall clock may show any time.
     fn wall_time(&mut self) -> Result<WallTime, Malformed> {
         let since_epoch = i64::try_from(self.number()?).map_err(|_| Malformed)?;
         Ok(WallTime::from_millis(since_epoch))
@@ -264,7 +266,7 @@ impl<'a> Reader<'a> {
     fn put(&mut self) -> Result<Put<'a>, Malformed> {
         let token = self.token()?;
         let holds = self.holds()?;
-        let slots = Slots::new(self.small()?).ok_or(Malformed)?;
+        let slots = Slots::new(self.number_u32()?).ok_or(Malformed)?;
         let left = self.span()?;
         let wall_deadline = self.wall_time()?;
         let held_for = self.span()?;
@@ -288,7 +290,7 @@ impl<'a> Reader<'a> {
         if self.byte()? == PUT { self.put() } else { Err(Malformed) }
     }
 
-    /// How many puts there are, which is all there may be.
+    /// How many puts follow. Nothing else may follow.
     fn count_puts(&self) -> Result<usize, Malformed> {
         let mut ahead = Self { rest: self.rest };
         let mut count = 0_usize;
@@ -300,7 +302,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A put as it was written.
+/// A put as it is written.
 struct Put<'a> {
     token: FencingToken,
     holds: u32,
@@ -312,30 +314,30 @@ struct Put<'a> {
     owner: EncodedOwner<'a>,
 }
 
-/// An owner as it was written.
+/// An owner as it is written: its bytes, or a UUID and a suffix.
 enum EncodedOwner<'a> {
     Bytes(&'a [u8]),
     Uuid(&'a [u8; 16], u64),
 }
 
 impl Put<'_> {
-    /// The holder that it puts.
-    fn holder(&self, heard: Origin, now: Now) -> Result<Holder, Malformed> {
+    /// The holder of this put.
+    fn holder(&self, origin: Origin, now: Now) -> Result<Holder, Malformed> {
         let &Self { token, holds, slots, left, .. } = self;
         let owner = match self.owner {
             EncodedOwner::Bytes(bytes) => Owner::new(bytes),
-            EncodedOwner::Uuid(uuid, behind) => Owner::from_uuid(*uuid, behind),
+            EncodedOwner::Uuid(uuid, suffix) => Owner::from_uuid(*uuid, suffix),
         };
         let owner = owner.ok_or(Malformed)?;
-        let left_now = match heard {
+        let left_now = match origin {
             Origin::Live => left,
             Origin::Loaded => left.min(now.wall.until(self.wall_deadline)),
         };
-        // The part of the lease that went by on the way belongs to the time it has been held.
-        let gone =
+        // The part of the lease that has passed since the payload was written is added to the time that the lock was held.
+        let passed =
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
         let deadline = now.mono.after(left_now);
-        let since = now.mono.before(self.held_for).before(gone);
+        let since = now.mono.before(self.held_for).before(passed);
         Ok(Holder { owner, holds, slots, token, deadline, since })
     }
 }
@@ -367,56 +369,58 @@ mod tests {
     }
 
     #[test]
-    fn a_put_of_the_usual_owner_stays_small() {
+    fn a_put_of_the_usual_owner_takes_at_most_46_bytes() {
         let owner = b"0f8fad5b-d9cb-469f-a165-70867728950e:42";
         let put = Change::Put(holder(owner, 1_795_000_000_000_000, 1, 30_000));
         assert!(payload(&[put], now(0, 1_795_000_000_000)).len() <= 46);
     }
 
     #[test]
-    fn an_owner_is_told_as_a_uuid_or_as_its_bytes() {
+    fn an_owner_is_written_as_a_uuid_or_as_its_bytes() {
         let at = now(0, 0);
         let put = |owner: &[u8]| [&[VERSION, PUT, 1, 1, 1, 1, 1, 1][..], owner].concat();
         let uuid: [u8; 16] = std::array::from_fn(|i| i as u8 * 0x11);
         let text = b"00112233-4455-6677-8899-aabbccddeeff";
-        for (told, owner) in [
+        for (written, owner) in [
             ([&[UUID][..], &uuid, &[0]].concat(), text.to_vec()),
             ([&[UUID][..], &uuid, &[18]].concat(), [&text[..], b":17"].concat()),
             ([&[36][..], text].concat(), text.to_vec()),
             ([&[16][..], &uuid].concat(), uuid.to_vec()),
         ] {
-            let Ok(heard) = decode(&put(&told), Origin::Live, at) else { panic!("{told:x?}") };
-            let [Change::Put(heard)] = &heard[..] else { panic!("{heard:?}") };
-            assert_eq!(*heard.owner.to_bytes(), *owner);
+            let Ok(changes) = decode(&put(&written), Origin::Live, at) else { panic!("{written:x?}") };
+            let [Change::Put(holder)] = &changes[..] else { panic!("{changes:?}") };
+            assert_eq!(*holder.owner.to_bytes(), *owner);
         }
         for wrong in [
             vec![],
             vec![UUID],
             [&[UUID][..], &uuid].concat(),
             [&[UUID][..], &uuid[1..], &[0]].concat(),
-            // One more than the largest number that an owner is told with: 2^56.
+            // One more than the largest suffix: 2^56.
             [&[UUID][..], &uuid, &[0x80; 8], &[1]].concat(),
             [&[UUID][..], &uuid, &[0, 0]].concat(),
         ] {
             assert_eq!(decode(&put(&wrong), Origin::Live, at), Err(Malformed), "{wrong:x?}");
         }
         let longest = [&[UUID][..], &uuid, &[0xff; 7], &[0x7f]].concat();
-        let Ok(heard) = decode(&put(&longest), Origin::Live, at) else { panic!() };
-        assert_eq!(payload(&heard, at)[8..], longest, "what was heard is told on as it came");
+        let Ok(changes) = decode(&put(&longest), Origin::Live, at) else { panic!() };
+        assert_eq!(payload(&changes, at)[8..], longest);
     }
 
     #[test]
-    fn a_replica_counts_the_lease_from_when_it_hears_of_it() {
+    fn a_replica_counts_the_lease_from_when_it_receives_it() {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
-        // Heard on another machine: another monotonic clock, and a wall clock that is an hour off.
+        // On another machine: another monotonic clock, and a wall clock that is an hour off.
         let there = now(70_000, 9_000 + 3_600_000);
-        let Change::Put(heard) = decode(&payload, Origin::Live, there).unwrap().remove(0) else { panic!() };
-        assert_eq!(heard.lease_left(there.mono).as_millis(), 400);
-        assert_eq!(there.mono.since(heard.since).as_millis(), 100);
+        let Change::Put(received) = decode(&payload, Origin::Live, there).unwrap().remove(0) else {
+            panic!()
+        };
+        assert_eq!(received.lease_left(there.mono).as_millis(), 400);
+        assert_eq!(there.mono.since(received.since).as_millis(), 100);
     }
 
     #[test]
-    fn a_load_counts_the_time_since_and_never_gives_more_than_was_left() {
+    fn a_load_subtracts_the_time_that_passed_and_never_lengthens_a_lease() {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
         for (wall, left) in [(9_000, 400), (9_250, 150), (9_400, 0), (99_000, 0), (8_000, 400)] {
             let there = now(70_000, wall);
@@ -431,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_longer_payload_is_refused() {
+    fn a_payload_cut_anywhere_or_with_a_byte_more_is_refused() {
         let at = now(0, 0);
         let changes = [
             Change::Put(holder(b"owner \0\xff", u64::MAX >> 11, Slots::MAX, 1)),
@@ -450,28 +454,29 @@ mod tests {
     }
 
     #[test]
-    fn a_shadow_is_told_whole_or_that_there_is_none() {
+    fn a_dropped_lock_is_written_whole_or_as_gone() {
         let at = now(100, 9_000);
-        let told = |dropped_lock: Option<&Lock>| {
+        let written = |lock: Option<&Lock>| {
             let mut payload = Vec::new();
-            append_shadow(&mut payload, dropped_lock, at);
+            append_dropped_lock(&mut payload, lock, at);
             payload
         };
         let holders = vec![holder(b"a", 7, 2, 500), holder(b"b", 8, 0, 600)];
         let lock = Lock::held_by(holders.clone(), WallTime::from_millis(9_500)).unwrap();
         let there = now(70_000, 9_300);
-        for (heard, left) in [(Origin::Live, 400), (Origin::Loaded, 100)] {
-            let Ok(Message::Shadow(Some(dropped_lock))) = decode_message(&told(Some(&lock)), heard, there)
+        for (origin, left) in [(Origin::Live, 400), (Origin::Loaded, 100)] {
+            let Ok(Message::DroppedLock(Some(dropped_lock))) =
+                decode_message(&written(Some(&lock)), origin, there)
             else {
                 panic!()
             };
             assert_eq!(dropped_lock.holders().len(), 2);
             assert_eq!(dropped_lock.holders().next().unwrap().lease_left(there.mono).as_millis(), left);
         }
-        assert_eq!(decode_message(&told(None), Origin::Live, at), Ok(Message::Shadow(None)));
-        let whole = told(Some(&lock));
+        assert_eq!(decode_message(&written(None), Origin::Live, at), Ok(Message::DroppedLock(None)));
+        let whole = written(Some(&lock));
         for cut in (3..whole.len()).filter(|cut| {
-            *cut != told(Lock::held_by(vec![holders[0].clone()], WallTime::EPOCH).as_ref()).len()
+            *cut != written(Lock::held_by(vec![holders[0].clone()], WallTime::EPOCH).as_ref()).len()
         }) {
             assert_eq!(decode_message(&whole[..cut], Origin::Live, at), Err(Malformed), "cut at {cut}");
         }
@@ -480,14 +485,14 @@ mod tests {
             decode_message(&payload(std::slice::from_ref(&put), at), Origin::Live, at),
             Ok(Message::Changes(vec![put.clone()]))
         );
-        let behind_a_change = [&payload(&[put], at)[..], &[KEPT]].concat();
-        assert_eq!(decode_message(&behind_a_change, Origin::Live, at), Err(Malformed));
-        assert_eq!(decode(&told(None), Origin::Live, at), Err(Malformed));
-        assert!(decode_lock(&whole, Origin::Live, at).is_err(), "no file has it in a key");
+        let after_a_change = [&payload(&[put], at)[..], &[DROPPED]].concat();
+        assert_eq!(decode_message(&after_a_change, Origin::Live, at), Err(Malformed));
+        assert_eq!(decode(&written(None), Origin::Live, at), Err(Malformed));
+        assert!(decode_lock(&whole, Origin::Live, at).is_err(), "a key never holds it");
     }
 
     #[test]
-    fn what_no_lock_can_be_is_refused() {
+    fn holders_that_no_lock_can_have_are_refused() {
         let at = now(0, 0);
         let put = |owner: &[u8], token, slots| Change::Put(holder(owner, token, slots, 1));
         let end = Change::End(FencingToken::new(1).unwrap(), End::Released);
@@ -507,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_lease_can_be_stored_again_by_any_clock() {
+    fn the_longest_lease_can_be_stored_again_at_any_wall_time() {
         let left = Span::MAX.as_millis();
         for wall in [0, 1_795_000_000_000, 9_000_000_000_000_000] {
             let at = now(0, wall);
@@ -530,11 +535,11 @@ mod tests {
             payload[field] = bad;
             assert_eq!(decode(&payload, Origin::Live, at), Err(Malformed), "field {field}");
         }
-        // Each would be 1, if it were read without care.
+        // A careless decoder would read each of these as 1.
         assert!(decode(&[VERSION, RELEASED, 1], Origin::Live, at).is_ok());
         for number in [
-            &[0x81, 0x00][..],                                             // longer than it needs to be
-            &[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02], // 65 bits
+            &[0x81, 0x00][..],                                                   // a needless byte
+            &[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02],       // 65 bits
             &[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01], // 71 bits
         ] {
             let payload = [&[VERSION, RELEASED], number].concat();

@@ -1,20 +1,19 @@
-//! How long things took, in a fixed 2 KB.
+//! A histogram of durations, in a fixed 2 KB.
 //!
-//! The buckets are those of HdrHistogram (Gil Tene), which Redis keeps its latencies in too: each power of two is divided
-//! into equal parts, here eight, so that a bucket is as wide as an eighth of its least value at most. To record is a
-//! shift and an increment.
+//! The buckets are those of HdrHistogram (Gil Tene), which Redis uses for its latencies too: each power of two is divided into
+//! eight equal parts. So a bucket is at most as wide as an eighth of its least value. To record is a shift and an increment.
 
 /// The parts of a power of two, as a power of two.
 const PARTS: u32 = 3;
 const BUCKETS: usize = 256;
 
-/// The least duration that is not told from longer ones, in microseconds: 4 h 46 min.
+/// Durations from here on share the last bucket, in microseconds: 4 h 46 min.
 const END: u64 = least_in(BUCKETS);
 
 /// Durations in microseconds.
 ///
-/// One that is told is at most an eighth longer than the one that was recorded, and never shorter. Below 16 µs it is
-/// exact. What took 4 h 46 min or longer is told as the longest of all, and that is exact.
+/// A percentile is at most an eighth longer than the duration that was recorded, and never shorter. Below 16 µs it is exact. If it
+/// is 4 h 46 min or longer, the longest duration is returned, which is exact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -28,7 +27,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// With nothing recorded.
+    /// An empty histogram.
     #[must_use]
     pub const fn new() -> Self {
         Self { counts: [0; BUCKETS], max: 0 }
@@ -43,32 +42,32 @@ impl Histogram {
         self.max = self.max.max(micros);
     }
 
-    /// How many have been recorded.
+    /// How many durations were recorded.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
     }
 
-    /// Whether nothing has been recorded.
+    /// Whether no duration was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The longest; 0 when there is none.
+    /// The longest duration; 0 when there is none.
     #[must_use]
     pub const fn max(&self) -> u64 {
         self.max
     }
 
-    /// What so many of a thousand did not exceed; 0 when nothing has been recorded.
+    /// The duration that `part` of a thousand did not exceed; 0 when none was recorded.
     #[must_use]
     pub fn per_mille(&self, part: u32) -> u64 {
         let rank = u128::from(self.len()).saturating_mul(part.into()).div_ceil(1_000);
-        let mut seen: u128 = 0;
+        let mut below: u128 = 0;
         for (index, count) in self.counts.iter().enumerate() {
-            seen = seen.saturating_add((*count).into());
-            if seen >= rank.max(1) {
+            below = below.saturating_add((*count).into());
+            if below >= rank.max(1) {
                 let most = least_in(index.saturating_add(1)).saturating_sub(1);
                 return if index.saturating_add(1) == BUCKETS { self.max } else { most.min(self.max) };
             }
@@ -81,7 +80,7 @@ impl Histogram {
 #[inline]
 fn bucket(micros: u64) -> usize {
     let micros = micros.min(END.saturating_sub(1));
-    // Of those below two powers of parts, each has a bucket of its own.
+    // Each duration below 16 µs has a bucket of its own.
     let shift = (micros | 1).ilog2().saturating_sub(PARTS);
     (micros.wrapping_shr(shift) as usize).wrapping_add(shift.wrapping_shl(PARTS) as usize)
 }
@@ -108,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_two_kilobytes() {
+    fn a_histogram_takes_two_kilobytes() {
         assert_eq!(size_of::<Histogram>(), 2_048 + 8);
         assert_eq!(END, (4 * 60 + 46) * 60_000_000 + 19_869_184, "17,179.869184 s");
     }
 
     #[test]
-    fn buckets_follow_each_other_without_a_gap() {
+    fn buckets_adjoin_without_a_gap() {
         for index in 0..BUCKETS {
             let (least, next) = (least_in(index), least_in(index + 1));
             assert!(least < next, "{index}");
@@ -124,37 +123,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_at_most_an_eighth_too_long_and_never_too_short() {
+    fn a_percentile_is_at_most_an_eighth_too_long_and_never_too_short() {
         let mut micros = 0;
         while micros < END - END / 8 {
-            let told = of([micros, END * 2]).per_mille(500);
-            assert!(told >= micros && told - micros <= micros / 8, "{micros} is told as {told}");
-            assert!(micros >= 16 || told == micros);
+            let percentile = of([micros, END * 2]).per_mille(500);
+            assert!(
+                percentile >= micros && percentile - micros <= micros / 8,
+                "{micros} is returned as {percentile}"
+            );
+            assert!(micros >= 16 || percentile == micros);
             micros += 1 + micros / 97;
         }
     }
 
     #[test]
-    fn nothing_recorded_is_told_as_zeros() {
+    fn an_empty_histogram_returns_zeros() {
         let none = Histogram::new();
         assert!(none.is_empty());
         assert_eq!((none.len(), none.max(), none.per_mille(500), none.per_mille(1_000)), (0, 0, 0, 0));
     }
 
     #[test]
-    fn percentiles_are_what_so_many_did_not_exceed() {
-        let hundred = of(1..=1_000);
+    fn a_percentile_is_the_duration_that_so_many_did_not_exceed() {
+        let thousand = of(1..=1_000);
         for (part, exact) in [(0, 1), (1, 1), (500, 500), (990, 990), (999, 999), (1_000, 1_000)] {
-            let told = hundred.per_mille(part);
-            assert!(told >= exact && told - exact <= exact / 8, "{part}: {told}");
+            let percentile = thousand.per_mille(part);
+            assert!(percentile >= exact && percentile - exact <= exact / 8, "{part}: {percentile}");
         }
-        assert_eq!((hundred.len(), hundred.max()), (1_000, 1_000));
+        assert_eq!((thousand.len(), thousand.max()), (1_000, 1_000));
         assert_eq!(of([7]).per_mille(1), 7);
-        assert_eq!(of([1, 1, 900]).per_mille(999), 900, "not above the longest there was");
+        assert_eq!(of([1, 1, 900]).per_mille(999), 900, "not above the longest that was recorded");
     }
 
     #[test]
-    fn what_is_too_long_to_be_told_apart_is_told_as_the_longest() {
+    fn durations_beyond_the_last_bucket_are_returned_as_the_longest() {
         let long = of([1, END - 1, END, u64::MAX]);
         assert_eq!((long.per_mille(250), long.per_mille(500), long.max()), (1, u64::MAX, u64::MAX));
     }

@@ -1,9 +1,10 @@
-//! A hash for what this process itself has numbered: line ids, and the caller's handles. Nobody outside chooses them, so
-//! they need no hash that keeps collisions secret, as keys and owners do.
+//! A fast hash for numbers that this process has chosen: queue ids, and the caller's handles.
+//!
+//! Clients choose keys and owners, and could choose ones that collide, so those need a keyed hash. These numbers do not.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// For a map whose keys are such numbers.
+/// The hasher of a map whose keys are such numbers.
 pub type ById = BuildHasherDefault<IdHasher>;
 
 /// Multiplies by 2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4).
@@ -24,7 +25,7 @@ impl Hasher for IdHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The high bits are the well mixed ones, and a table looks at the low ones too.
+        // The high bits are mixed best, and a table uses the low ones too.
         self.0 ^ self.0.rotate_left(32)
     }
 }
@@ -40,19 +41,19 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_a_row_spread_over_the_bits_that_a_table_looks_at() {
+    fn consecutive_numbers_spread_over_the_bits_that_a_table_uses() {
         let (ids, addresses) = (0..1_024_u64, (0..1_024_usize).map(|number| 0x7f00_1234_5000 + number * 64));
         for hashes in [ids.map(hash).collect::<Vec<_>>(), addresses.map(hash).collect()] {
-            // The lowest choose the place, the highest tell apart what stands there.
+            // A table picks a slot by the low bits, and compares entries by the high bits.
             for bits in [|hash: &u64| hash & 0x3ff, |hash: &u64| hash >> 54] {
-                let taken: HashSet<u64> = hashes.iter().map(bits).collect();
-                assert!(taken.len() > 512, "{} of 1,024 places are taken", taken.len());
+                let used: HashSet<u64> = hashes.iter().map(bits).collect();
+                assert!(used.len() > 512, "{} of 1,024 values are used", used.len());
             }
         }
     }
 
     #[test]
-    fn every_part_counts() {
+    fn every_part_of_a_key_changes_the_hash() {
         let pairs: HashSet<u64> = (0..32_u64).flat_map(|a| (0..32_u64).map(move |b| hash((a, b)))).collect();
         assert_eq!(pairs.len(), 1_024);
         let bytes: HashSet<u64> = (0..1_024_u16).map(hash).collect();

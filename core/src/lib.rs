@@ -1,49 +1,67 @@
 //! The lock of Lockward as pure data and functions.
 //!
-//! Nothing here knows Redis, reads a clock or does I/O: time is an argument ([`Now`]), and a decision returns its
-//! effects ([`Effects`]) for somebody else to carry out. The module, its replicas, a reloaded AOF and the tests all
-//! run the same functions.
+//! This crate knows no server, reads no clock and does no I/O. Time is an argument ([`Now`]). A decision returns its effects
+//! ([`Effects`]), and the caller carries them out. The module uses the same functions on a primary, on a replica and when it
+//! loads the AOF, and so do the tests and the model check.
 //!
-//! - [`Lock`] is the stored value: its holders, changed only by [`Lock::apply`].
-//! - [`WaitQueues`] keeps the wait queues, one line a lock.
-//! - [`Decision`] is one step on one lock: acquire, release, renew, settle. The only place where a grant is decided.
-//! - [`Counters`] counts what steps have come to.
-//! - [`arguments`] reads what a client asks for.
-//! - [`encoding`] is what RDB files, replicas and the AOF are sent.
+//! - [`Lock`] is the stored value: its holders. [`Lock::apply`] is the one way to change it.
+//! - [`WaitQueues`] keeps the wait queues, one for each lock that clients wait for.
+//! - [`Decision`] is one decision on one lock. Every grant is decided there.
+//! - [`Counters`] counts what decisions have led to.
+//! - [`DroppedLocks`] keeps the locks that the server evicted or expired early.
+//! - [`arguments`] reads the arguments of commands.
+//! - [`encoding`] writes and reads what RDB files, replicas and the AOF get.
+//!
+//! Imports point one way only. The order, lowest first: units, decimal, histogram, id_hash, cluster_slot, name, token, owner,
+//! holder, compact_holder, change, unpacked, lock, encoding, request, outcome, waiter, quarantine, counters, queue, wait_queues,
+//! dropped_locks, effects, decision, arguments.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 pub mod arguments;
+mod change;
+mod cluster_slot;
+mod compact_holder;
 mod counters;
+mod decimal;
 mod decision;
 mod dropped_locks;
 mod effects;
 pub mod encoding;
 mod histogram;
+mod holder;
 mod id_hash;
 mod lock;
+mod name;
+mod outcome;
 mod owner;
-mod packed;
 mod quarantine;
 mod queue;
 mod request;
-mod slot;
 mod token;
 mod units;
+mod unpacked;
 mod wait_queues;
+mod waiter;
 
+pub use change::{Change, End};
+pub use cluster_slot::{SlotKey, slot_key};
 pub use counters::Counters;
+pub use decimal::parse_i64;
 pub use decision::{Acquired, Decision};
-pub use dropped_locks::{DroppedLocks, Name, RoundPosition};
-pub use effects::{Completion, Effects, Event, Grant, NotHeld, Outcome, Propagation, Refusal, event_of};
+pub use dropped_locks::{DroppedLocks, SweepPosition};
+pub use effects::{Effects, Event, Propagation, event_of};
 pub use histogram::Histogram;
+pub use holder::{Holder, Slots};
 pub use id_hash::ById;
-pub use lock::{Change, End, Holder, Holders, Lock, Slots};
+pub use lock::{Holders, Lock};
+pub use name::{Db, LockName};
+pub use outcome::{Grant, NotHeld, Outcome, Refusal};
 pub use owner::Owner;
 pub use quarantine::{Quarantine, QuarantineMemory};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
-pub use slot::{SlotKey, slot_key};
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
-pub use wait_queues::{Db, Full, LONGEST_PATROLLED, Limits, QueueId, WaitQueues, WaitRequest, Waiter};
+pub use wait_queues::{Full, LONGEST_SWEPT_KEY, Limits, QueueId, WaitQueues};
+pub use waiter::{Completion, WaitRequest, Waiter};

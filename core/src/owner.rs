@@ -1,23 +1,27 @@
-//! Who holds or wants a lock: any 1 to 1,024 bytes.
+//! An owner: any 1 to 1,024 bytes.
 //!
-//! By convention an owner is `UUID:thread`, and there may be millions. So one that is written as UUIDs are (36 characters,
-//! lower case), with nothing behind it or a colon and a number, is kept and compared as these two numbers; and one of 32
-//! hexadecimal digits, as some write a UUID or 16 random bytes, as one number. Every other owner is kept as it is given;
-//! all come back byte for byte.
+//! By convention an owner is `UUID:thread`, and there may be millions of owners. So an owner takes 24 bytes and no heap memory if
+//! it is one of these:
+//!
+//! - a UUID of 36 characters in lower case, alone or with a colon and a number behind it;
+//! - 32 hexadecimal digits in lower case;
+//! - a name of at most 23 bytes.
+//!
+//! All others are stored on the heap. Every owner is read back byte for byte.
 
-use crate::arguments;
+use crate::decimal;
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::num::NonZeroU64;
 
-/// The bytes of a UUID, and of what may be behind it.
+/// The bytes of a UUID, and of the suffix behind it.
 const UUID: usize = 16;
-const BEHIND: usize = 7;
+const SUFFIX: usize = 7;
 
-/// With it, a lock of one holder is a single small allocation.
-const INLINE: usize = UUID + BEHIND;
+/// The longest name that is not stored on the heap. It makes a lock of one holder a single small allocation.
+const INLINE: usize = UUID + SUFFIX;
 
-/// How many digits a UUID is written with, how many characters, and at most the number behind it.
+/// The digits and the characters of a written UUID, and the digits of the longest number behind it.
 const DIGITS: usize = 2 * UUID;
 const UUID_TEXT: usize = DIGITS + 4;
 const THREAD_DIGITS: usize = 17;
@@ -26,59 +30,61 @@ const THREAD_DIGITS: usize = 17;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Owner(Name);
 
-/// One name has one form, so that names are equal when their forms are.
+/// An owner is always stored in the same form, so that equal owners compare as equal.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Name {
     Short(Short),
     Heap(Box<[u8]>),
 }
 
-/// A UUID and what is behind it, or digits, or a name that is short, and then followed by zeros. In whole words, as it is
-/// moved more often than looked at, and a processor waits where it reads in other pieces than it wrote.
+/// An owner without heap memory: a UUID and its suffix, or digits, or a short name that is filled up with zeros.
+///
+/// Its fields are whole words: an owner is copied more often than compared, and a processor waits if it reads memory in other
+/// pieces than it wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
-    /// Lowest the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]; above it what is behind the first bytes: of the name
-    /// the rest, of the UUID 0 for nothing, else one more than the thread.
-    rest: NonZeroU64,
+    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The others are the suffix: the rest of the
+    /// name, or of a UUID 0 for no number, else one more than the number.
+    kind_and_suffix: NonZeroU64,
 }
 
-/// No name that is kept here is so long.
+/// These are no lengths of a short name.
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 
 impl Short {
-    fn new(first: [u8; UUID], behind: [u8; BEHIND], kind: u8) -> Option<Self> {
-        let [a, b, c, d, e, f, g] = behind;
-        let rest = NonZeroU64::new(u64::from_le_bytes([kind, a, b, c, d, e, f, g]))?;
-        Some(Self { first, rest })
+    fn new(first: [u8; UUID], suffix: [u8; SUFFIX], kind: u8) -> Option<Self> {
+        let [a, b, c, d, e, f, g] = suffix;
+        let kind_and_suffix = NonZeroU64::new(u64::from_le_bytes([kind, a, b, c, d, e, f, g]))?;
+        Some(Self { first, kind_and_suffix })
     }
 
-    /// A name that is no longer than [`INLINE`], or made of so many digits as a UUID is.
+    /// A name of at most [`INLINE`] bytes, or one of as many hexadecimal digits as a UUID.
     fn of_name(name: &[u8]) -> Option<Self> {
         if let Ok(digits) = name.try_into() {
-            return Self::new(read_digits(digits)?, [0; BEHIND], IS_DIGITS);
+            return Self::new(read_digits(digits)?, [0; SUFFIX], IS_DIGITS);
         }
         let len = u8::try_from(name.len()).ok().filter(|_| name.len() <= INLINE)?;
-        let (mut first, mut behind) = ([0; UUID], [0; BEHIND]);
+        let (mut first, mut suffix) = ([0; UUID], [0; SUFFIX]);
         let (begin, end) = name.split_at(name.len().min(UUID));
         first.get_mut(..begin.len())?.copy_from_slice(begin);
-        behind.get_mut(..end.len())?.copy_from_slice(end);
-        Self::new(first, behind, len)
+        suffix.get_mut(..end.len())?.copy_from_slice(end);
+        Self::new(first, suffix, len)
     }
 
-    const fn kind_and_behind(self) -> (u8, [u8; BEHIND]) {
-        let [kind, behind @ ..] = self.rest.get().to_le_bytes();
-        (kind, behind)
+    const fn kind_and_suffix(self) -> (u8, [u8; SUFFIX]) {
+        let [kind, suffix @ ..] = self.kind_and_suffix.get().to_le_bytes();
+        (kind, suffix)
     }
 
     fn name(self) -> Vec<u8> {
-        let (len, behind) = self.kind_and_behind();
+        let (len, suffix) = self.kind_and_suffix();
         if len == IS_DIGITS {
             return self.first.into_iter().flat_map(digits_of).collect();
         }
-        let mut name = [&self.first[..], &behind].concat();
+        let mut name = [&self.first[..], &suffix].concat();
         name.truncate(len.into());
         name
     }
@@ -88,7 +94,7 @@ impl Owner {
     /// The longest owner, in bytes.
     pub const MAX_LEN: usize = 1_024;
 
-    /// The owner named by `bytes`; `None` when they are none or too many.
+    /// The owner with these bytes; `None` when they are none or too many.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         if let Some(owner) = Self::read_uuid(bytes) {
@@ -105,29 +111,29 @@ impl Owner {
         Some(Self(Short::of_name(bytes).map_or_else(|| Name::Heap(bytes.into()), Name::Short)))
     }
 
-    /// The owner with this UUID and, if `behind` is not 0, a colon and the number one below that; `None` for a number
-    /// that is not kept so.
-    pub(crate) fn from_uuid(uuid: [u8; UUID], behind: u64) -> Option<Self> {
-        let [behind @ .., 0] = behind.to_le_bytes() else { return None };
-        Short::new(uuid, behind, IS_UUID).map(|short| Self(Name::Short(short)))
+    /// The owner with this UUID and, if `suffix` is not 0, a colon and the number `suffix` - 1. `None` for a suffix of more than 7
+    /// bytes.
+    pub(crate) fn from_uuid(uuid: [u8; UUID], suffix: u64) -> Option<Self> {
+        let [suffix @ .., 0] = suffix.to_le_bytes() else { return None };
+        Short::new(uuid, suffix, IS_UUID).map(|short| Self(Name::Short(short)))
     }
 
-    /// What [`Owner::from_uuid`] makes this owner of.
+    /// The UUID and the suffix from which [`Owner::from_uuid`] makes this owner.
     pub(crate) fn as_uuid(&self) -> Option<([u8; UUID], u64)> {
         let Name::Short(short) = self.0 else { return None };
-        let (IS_UUID, [a, b, c, d, e, f, g]) = short.kind_and_behind() else { return None };
+        let (IS_UUID, [a, b, c, d, e, f, g]) = short.kind_and_suffix() else { return None };
         Some((short.first, u64::from_le_bytes([a, b, c, d, e, f, g, 0])))
     }
 
     fn read_uuid(text: &[u8]) -> Option<Self> {
-        let (uuid, behind) = text.split_first_chunk()?;
+        let (uuid, rest) = text.split_first_chunk()?;
         let uuid = read_uuid(uuid)?;
-        let behind = match behind {
+        let suffix = match rest {
             [] => 0,
-            [b':', thread @ ..] => arguments::parse_u64(thread)?.checked_add(1)?,
+            [b':', thread @ ..] => decimal::parse_u64(thread)?.checked_add(1)?,
             _ => return None,
         };
-        Self::from_uuid(uuid, behind)
+        Self::from_uuid(uuid, suffix)
     }
 
     /// The owner's bytes.
@@ -135,13 +141,13 @@ impl Owner {
     pub fn to_bytes(&self) -> Cow<'_, [u8]> {
         match &self.0 {
             Name::Short(short) => Cow::Owned(
-                self.as_uuid().map_or_else(|| short.name(), |(uuid, behind)| uuid_text(uuid, behind)),
+                self.as_uuid().map_or_else(|| short.name(), |(uuid, suffix)| uuid_text(uuid, suffix)),
             ),
             Name::Heap(bytes) => Cow::Borrowed(bytes),
         }
     }
 
-    /// The bytes it takes on the heap, beside its own size.
+    /// The bytes that the owner takes on the heap, beside its own size.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         match &self.0 {
@@ -150,7 +156,7 @@ impl Owner {
         }
     }
 
-    /// The part that lies on the heap, for a defragmenter to move.
+    /// The heap memory of the owner. A defragmenter moves it.
     pub fn heap_part(&mut self) -> Option<&mut Box<[u8]>> {
         match &mut self.0 {
             Name::Short(_) => None,
@@ -159,7 +165,7 @@ impl Owner {
     }
 }
 
-fn uuid_text(uuid: [u8; UUID], behind: u64) -> Vec<u8> {
+fn uuid_text(uuid: [u8; UUID], suffix: u64) -> Vec<u8> {
     let mut text = String::with_capacity(UUID_TEXT + 1 + THREAD_DIGITS);
     for (at, byte) in uuid.into_iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
@@ -167,21 +173,21 @@ fn uuid_text(uuid: [u8; UUID], behind: u64) -> Vec<u8> {
         }
         text.extend(digits_of(byte).map(char::from));
     }
-    if let Some(thread) = behind.checked_sub(1) {
-        // Cannot fail: a string grows.
+    if let Some(thread) = suffix.checked_sub(1) {
+        // Writing to a string does not fail.
         let _ = write!(text, ":{thread}");
     }
     text.into_bytes()
 }
 
-/// The two digits of a byte.
+/// The two hexadecimal digits of a byte.
 fn digits_of(byte: u8) -> [u8; 2] {
     [byte >> 4, byte & 0x0f].map(|digit| digit.wrapping_add(if digit < 10 { b'0' } else { b'a' - 10 }))
 }
 
-/// Reads a UUID that is written as [`Owner::to_bytes`] writes it.
+/// Reads a UUID in the form that [`Owner::to_bytes`] writes.
 fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
-    /// Where each four digits in a row begin.
+    /// Where each group of four digits begins.
     const FOURS: [usize; 8] = [0, 4, 9, 14, 19, 24, 28, 32];
     const HYPHENS: [usize; 4] = [8, 13, 18, 23];
     let mut digits = [0; DIGITS];
@@ -196,8 +202,7 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
 /// Reads lower-case hexadecimal digits.
 #[inline(always)]
 fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
-    // All without a branch, as it is done for each command: a digit that is none becomes more than one can be, which is
-    // found in the end.
+    // Without branches, as this runs for each command. A byte that is no digit becomes a value above 15, which is found at the end.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,
         _ => digit.wrapping_sub(b'a').saturating_add(10),
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_comes_back_as_it_was() {
+    fn an_owner_of_every_length_is_read_back_unchanged() {
         assert!(Owner::new(&[]).is_none());
         assert!(Owner::new(&[7; Owner::MAX_LEN + 1]).is_none());
         for len in 1..=Owner::MAX_LEN {
@@ -239,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_and_a_thread_are_kept_as_two_numbers_and_come_back_as_they_were() {
+    fn a_uuid_with_a_number_is_stored_without_heap_memory_and_read_back_unchanged() {
         let bytes =
             [0x0f, 0x8f, 0xad, 0x5b, 0xd9, 0xcb, 0x46, 0x9f, 0xa1, 0x65, 0x70, 0x86, 0x77, 0x28, 0x95, 0x0e];
-        for (behind, kept_as) in [
+        for (rest, suffix) in [
             ("", 0),
             (":0", 1),
             (":1", 2),
@@ -250,9 +255,9 @@ mod tests {
             (":140234567891234", 140_234_567_891_235),
             (":72057594037927934", (1 << 56) - 1),
         ] {
-            let name = format!("{UUID}{behind}");
-            assert_eq!(owner(&name).as_uuid(), Some((bytes, kept_as)), "{name}");
-            assert_eq!(Owner::from_uuid(bytes, kept_as), Some(owner(&name)));
+            let name = format!("{UUID}{rest}");
+            assert_eq!(owner(&name).as_uuid(), Some((bytes, suffix)), "{name}");
+            assert_eq!(Owner::from_uuid(bytes, suffix), Some(owner(&name)));
             assert_eq!(owner(&name).to_bytes(), name.as_bytes());
             assert_eq!(owner(&name).heap_size(), 0);
         }
@@ -260,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_almost_a_uuid_and_a_thread_comes_back_as_it_was_too() {
+    fn a_name_that_is_almost_a_uuid_is_read_back_unchanged() {
         let with = |at: usize, byte: u8| {
             let mut name = format!("{UUID}:17").into_bytes();
             name[at] = byte;
             name
         };
-        // Every byte that is not the one there, at every place; digits, as they make another UUID or thread.
+        // Every byte at every index. A digit makes another UUID or number.
         for at in 0..UUID.len() + 3 {
             for byte in 0..=u8::MAX {
                 let name = with(at, byte);
@@ -292,7 +297,7 @@ mod tests {
             format!("{UUID}: 1"),
             format!("{UUID}17"),
             format!("{UUID}:1:1"),
-            // The first thread that has no room, and those that are no number of 64 bits.
+            // The first number that is too large for a suffix, and numbers around 64 bits.
             format!("{UUID}:72057594037927935"),
             format!("{UUID}:9223372036854775807"),
             format!("{UUID}:9223372036854775808"),
@@ -307,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_without_hyphens_are_kept_as_one_number_and_come_back_as_they_were() {
+    fn hexadecimal_digits_are_stored_without_heap_memory_and_read_back_unchanged() {
         let digits = UUID.replace('-', "");
         assert_eq!(owner(&digits).heap_size(), 0);
         for at in 0..DIGITS {
@@ -321,11 +326,11 @@ mod tests {
             }
         }
         assert_ne!(owner(&digits), owner(UUID));
-        assert_eq!(owner(&digits).as_uuid(), None, "an older version reads what is stored");
+        assert_eq!(owner(&digits).as_uuid(), None, "the encoding writes it as its bytes");
     }
 
     #[test]
-    fn the_numbers_of_a_uuid_are_another_owner_than_the_uuid() {
+    fn the_sixteen_bytes_of_a_uuid_are_another_owner_than_its_text() {
         let (bytes, _) = owner(UUID).as_uuid().unwrap();
         assert_ne!(owner(bytes), owner(UUID));
         assert_ne!(owner(bytes), owner(UUID.replace('-', "")));
@@ -341,27 +346,23 @@ mod tests {
     }
 
     #[test]
-    fn only_what_does_not_fit_inside_lies_on_the_heap() {
+    fn only_a_long_owner_takes_heap_memory() {
         let (mut short, mut long) = (owner([7; INLINE]), owner([8; INLINE + 1]));
         assert!(short.heap_part().is_none());
         assert!(owner(UUID).heap_part().is_none());
         assert_eq!(long.heap_size(), INLINE + 1);
         *long.heap_part().unwrap() = Box::new([9; INLINE + 1]);
-        assert_eq!(
-            *long.to_bytes(),
-            [9; INLINE + 1],
-            "what a defragmenter has moved is read from its new place"
-        );
+        assert_eq!(*long.to_bytes(), [9; INLINE + 1], "what a defragmenter has moved is read there");
     }
 
     #[test]
-    fn an_owner_is_printed_with_what_is_no_text_escaped() {
+    fn an_owner_is_printed_with_other_bytes_than_text_escaped() {
         assert_eq!(format!("{:?}", owner(b"A \"b\" \x00")), r#""A \"b\" \x00""#);
         assert_eq!(format!("{:?}", owner(UUID)), format!("\"{UUID}\""));
     }
 
     #[test]
-    fn owners_differ_in_their_hash_and_equal_ones_do_not() {
+    fn equal_owners_have_one_hash_and_others_another() {
         use std::hash::{BuildHasher, RandomState};
         let state = RandomState::new();
         assert_eq!(state.hash_one(owner(b"A")), state.hash_one(owner(b"A")));

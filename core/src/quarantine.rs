@@ -1,51 +1,51 @@
-//! The time after a start or a promotion in which nothing new is granted.
+//! The quarantine: a time after a start or a promotion in which the server grants no new tenure.
 //!
-//! A server that has just started, or a replica that has just been promoted, may have forgotten grants. For as long as
-//! the longest lease can last it grants no new tenure; holders re-enter, renew and release, and restore by their token
-//! what was forgotten. Afterwards every forgotten lease has ended by itself.
+//! A server that has just started, and a replica that has just been promoted, may lack grants that were made before. The
+//! quarantine is set to at least the longest lease. Meanwhile holders can re-enter, renew and release, and can restore a lost
+//! tenure by its token. When the quarantine is over, the leases of all lost tenures are over too.
 
 use crate::token::FencingToken;
 use crate::units::{Instant, Now, Span};
 
-/// When the quarantine began, and how long it is set to last.
+/// When the quarantine began, and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quarantine {
     began: Instant,
     length: Span,
-    /// All that was known by then is only remembered.
-    remembered: Instant,
+    /// Tenures that began at this instant or before it are unconfirmed.
+    unconfirmed_until: Instant,
 }
 
 impl Quarantine {
-    /// A quarantine of `length` from `began`; zero is none.
+    /// A quarantine of `length` from `began`. A length of zero is no quarantine.
     #[must_use]
     pub const fn new(began: Instant, length: Span) -> Self {
-        Self { began, length, remembered: began }
+        Self { began, length, unconfirmed_until: began }
     }
 
-    /// Begins again: the server has been promoted.
+    /// Begins again, since the server was promoted.
     pub const fn restart(&mut self, now: Instant) {
         self.began = now;
-        self.remembered = now;
+        self.unconfirmed_until = now;
     }
 
-    /// Data has been loaded: what it says is only remembered. How long the quarantine lasts does not change.
+    /// Data was loaded: the tenures in it are unconfirmed. The end of the quarantine does not change.
     pub const fn loaded(&mut self, now: Instant) {
-        self.remembered = now;
+        self.unconfirmed_until = now;
     }
 
-    /// Whether what has happened at an instant is only remembered.
+    /// Whether a tenure that began at `since` is from before the quarantine.
     #[must_use]
-    pub fn remembers(&self, then: Instant) -> bool {
-        then <= self.remembered
+    pub fn is_unconfirmed(&self, since: Instant) -> bool {
+        since <= self.unconfirmed_until
     }
 
-    /// Sets how long it lasts, counted from when it began.
+    /// Sets the length, counted from the instant at which the quarantine began.
     pub const fn set_length(&mut self, length: Span) {
         self.length = length;
     }
 
-    /// The instant it ends, when that is still to come.
+    /// The instant at which it ends; `None` when it is over.
     #[must_use]
     pub fn ends(&self, now: Instant) -> Option<Instant> {
         if self.length == Span::default() {
@@ -55,52 +55,52 @@ impl Quarantine {
         (now < end).then_some(end)
     }
 
-    /// Whether new tenures are withheld now.
+    /// Whether the server grants no new tenure now.
     #[must_use]
     pub fn in_force(&self, now: Now) -> bool {
         self.ends(now.mono).is_some()
     }
 }
 
-/// What a server has itself seen of a lock's tenures since its quarantine began. All else it only remembers, and it may
-/// remember too little.
+/// What a server has observed of a lock's tenures in this quarantine. Its stored data are from before, and may be out of date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
-    /// The largest token that is not to be restored any more, nor any older one: a tenure given back or broken is over.
-    /// One whose lease was over here may still come back, as it may have been renewed where this server has not heard of
-    /// it; but nothing older may.
+    /// No tenure with this token or a smaller one can be restored.
+    ///
+    /// A tenure that was released or broken is over. A tenure whose lease was over here may be restored, as its owner may have
+    /// renewed it where this server did not see it; the tenures before it may not.
     pub ended: Option<FencingToken>,
-    /// The latest tenure that its owner has renewed: it goes on.
+    /// The latest tenure that its owner has renewed: it is confirmed.
     pub renewed: Option<FencingToken>,
-    /// The latest tenure whose owner has named its count of holds.
-    pub counted: Option<FencingToken>,
+    /// The latest tenure whose owner has named its count of holds: its count is confirmed.
+    pub holds_named: Option<FencingToken>,
 }
 
 impl QuarantineMemory {
-    /// Whether nothing has been seen.
+    /// Whether nothing was observed.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What has been seen in all.
+    /// The observations of both.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
             ended: self.ended.max(other.ended),
             renewed: self.renewed.max(other.renewed),
-            counted: self.counted.max(other.counted),
+            holds_named: self.holds_named.max(other.holds_named),
         }
     }
 
-    /// What it says of tenures after the one with this token.
+    /// The observations of tenures after the one with this token.
     #[must_use]
     pub fn after(self, token: FencingToken) -> Self {
-        let later = |seen: &FencingToken| *seen > token;
+        let is_later = |other: &FencingToken| *other > token;
         Self {
-            ended: self.ended.filter(later),
-            renewed: self.renewed.filter(later),
-            counted: self.counted.filter(later),
+            ended: self.ended.filter(is_later),
+            renewed: self.renewed.filter(is_later),
+            holds_named: self.holds_named.filter(is_later),
         }
     }
 }

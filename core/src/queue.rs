@@ -1,96 +1,96 @@
-//! Who stands in one line, in the order of their places.
+//! A queue whose elements have fixed positions.
 //!
-//! Most leave from the front. Who leaves from behind it leaves its place empty until the front gets there, or until more
-//! are empty than taken. The first place is never empty.
+//! Most elements leave from the front. An element that leaves from behind the front leaves its position vacant. Vacant positions
+//! are removed when they reach the front, or when there are more of them than elements. The first position is never vacant.
 
 use std::collections::VecDeque;
 
-/// A place in a line: the earlier, the smaller.
+/// A position in a queue. Smaller positions come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
-/// A line of `T`s, each in its place.
+/// A queue of `T`s, each at its position.
 #[derive(Debug)]
 pub struct Queue<T> {
-    places: VecDeque<(Position, Option<T>)>,
-    taken: usize,
+    positions: VecDeque<(Position, Option<T>)>,
+    len: usize,
 }
 
 impl<T> Queue<T> {
-    /// An empty line, with room for one: there are many lines of one waiter.
+    /// An empty queue, with memory for one element: most queues have one waiter.
     pub fn new() -> Self {
-        Self { places: VecDeque::with_capacity(1), taken: 0 }
+        Self { positions: VecDeque::with_capacity(1), len: 0 }
     }
 
-    fn find(&self, place: Position) -> Result<usize, usize> {
-        match self.places.back() {
-            Some((last, _)) if *last >= place => {
-                self.places.binary_search_by_key(&place, |(place, _)| *place)
+    fn find(&self, position: Position) -> Result<usize, usize> {
+        match self.positions.back() {
+            Some((last, _)) if *last >= position => {
+                self.positions.binary_search_by_key(&position, |(position, _)| *position)
             }
-            _ => Err(self.places.len()),
+            _ => Err(self.positions.len()),
         }
     }
 
-    /// How many stand in it.
+    /// How many elements there are.
     pub const fn len(&self) -> usize {
-        self.taken
+        self.len
     }
 
-    /// Who stands in a place.
-    pub fn get(&self, place: Position) -> Option<&T> {
-        self.places.get(self.find(place).ok()?)?.1.as_ref()
+    /// The element at a position.
+    pub fn get(&self, position: Position) -> Option<&T> {
+        self.positions.get(self.find(position).ok()?)?.1.as_ref()
     }
 
-    /// Who is next.
+    /// The first element.
     pub fn first(&self) -> Option<&T> {
-        self.places.front()?.1.as_ref()
+        self.positions.front()?.1.as_ref()
     }
 
-    /// All of them, next first.
+    /// All elements, the first one first.
     pub fn in_order(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().filter_map(|(_, one)| one.as_ref())
+        self.positions.iter().filter_map(|(_, element)| element.as_ref())
     }
 
-    /// Puts one into its place, wherever that is.
-    pub fn insert(&mut self, place: Position, one: T) {
-        match self.find(place) {
-            Err(index) => self.places.insert(index, (place, Some(one))),
+    /// Inserts an element at a position, which is vacant or not in the queue.
+    pub fn insert(&mut self, position: Position, element: T) {
+        match self.find(position) {
+            Err(index) => self.positions.insert(index, (position, Some(element))),
             Ok(index) => {
-                if let Some(empty) = self.places.get_mut(index) {
-                    empty.1 = Some(one);
+                if let Some(vacant) = self.positions.get_mut(index) {
+                    vacant.1 = Some(element);
                 }
             }
         }
-        self.taken = self.taken.saturating_add(1);
+        self.len = self.len.saturating_add(1);
     }
 
-    /// Takes out who is next.
+    /// Removes the first element.
     pub fn pop_first(&mut self) -> Option<(Position, T)> {
-        let (place, one) = self.places.pop_front()?;
-        self.close_up();
-        Some((place, one?))
+        let (position, element) = self.positions.pop_front()?;
+        self.clean_up();
+        Some((position, element?))
     }
 
-    /// Takes out who stands in a place.
-    pub fn remove(&mut self, place: Position) -> Option<T> {
-        let index = self.find(place).ok()?;
-        let one = self.places.get_mut(index)?.1.take()?;
-        self.close_up();
-        Some(one)
+    /// Removes the element at a position.
+    pub fn remove(&mut self, position: Position) -> Option<T> {
+        let index = self.find(position).ok()?;
+        let element = self.positions.get_mut(index)?.1.take()?;
+        self.clean_up();
+        Some(element)
     }
 
-    /// After one has left.
-    fn close_up(&mut self) {
+    /// Counts a removed element, and removes vacant positions and unused memory.
+    fn clean_up(&mut self) {
         const SPARE: usize = 64;
-        self.taken = self.taken.saturating_sub(1);
-        while let Some((_, None)) = self.places.front() {
-            self.places.pop_front();
+        self.len = self.len.saturating_sub(1);
+        while let Some((_, None)) = self.positions.front() {
+            self.positions.pop_front();
         }
-        if self.places.len() / 2 > self.taken.saturating_add(SPARE) {
-            self.places.retain(|(_, one)| one.is_some());
+        if self.positions.len() / 2 > self.len.saturating_add(SPARE) {
+            self.positions.retain(|(_, element)| element.is_some());
         }
-        if self.places.capacity() / 8 > self.places.len().saturating_add(SPARE) {
-            self.places.shrink_to(self.places.len().saturating_mul(2));
+        if self.positions.capacity() / 8 > self.positions.len().saturating_add(SPARE) {
+            self.positions.shrink_to(self.positions.len().saturating_mul(2));
         }
     }
 }
@@ -99,25 +99,25 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
-    fn line(of: u64) -> Queue<u64> {
+    fn queue_of(count: u64) -> Queue<u64> {
         let mut queue = Queue::new();
-        (0..of).for_each(|place| queue.insert(Position(place), place));
+        (0..count).for_each(|number| queue.insert(Position(number), number));
         queue
     }
 
     #[test]
-    fn who_leaves_from_the_midst_leaves_a_few_places_empty_and_no_more() {
-        let mut queue = line(1_000);
+    fn removals_from_the_middle_leave_few_positions_vacant() {
+        let mut queue = queue_of(1_000);
         let mut left: Vec<u64> = (0..1_000).collect();
-        // From both ends of the midst, so that none of them is near the front for long.
-        for place in (1..500).flat_map(|at| [at, 1_000 - at]) {
-            left.retain(|one| *one != place);
-            assert_eq!(queue.remove(Position(place)), Some(place));
-            assert_eq!(queue.remove(Position(place)), None, "it has left");
+        // From both ends of the middle, so that vacant positions do not reach the front early.
+        for number in (1..500).flat_map(|at| [at, 1_000 - at]) {
+            left.retain(|other| *other != number);
+            assert_eq!(queue.remove(Position(number)), Some(number));
+            assert_eq!(queue.remove(Position(number)), None, "it has left");
             assert_eq!(queue.len(), left.len());
-            assert!(queue.places.len() <= 2 * (left.len() + 64) + 1);
+            assert!(queue.positions.len() <= 2 * (left.len() + 64) + 1);
             if left.len() >= 500 {
-                assert_eq!(queue.places.len(), 1_000, "nothing is moved for a few");
+                assert_eq!(queue.positions.len(), 1_000, "a few vacant positions move nothing");
             }
         }
         assert!(queue.in_order().eq(&left));
@@ -126,15 +126,15 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_gives_its_memory_back_and_a_short_one_keeps_it() {
-        let mut long = line(10_000);
+    fn a_long_queue_releases_its_memory_and_a_short_one_keeps_it() {
+        let mut long = queue_of(10_000);
         while long.len() > 1 {
             long.pop_first();
-            assert!(long.places.capacity() / 8 <= long.len() + 64);
+            assert!(long.positions.capacity() / 8 <= long.len() + 64);
         }
-        let mut short = line(100);
-        let capacity = short.places.capacity();
+        let mut short = queue_of(100);
+        let capacity = short.positions.capacity();
         while short.pop_first().is_some() {}
-        assert_eq!(short.places.capacity(), capacity);
+        assert_eq!(short.positions.capacity(), capacity);
     }
 }

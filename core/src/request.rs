@@ -1,6 +1,6 @@
-//! What is asked of a lock.
+//! The requests of clients.
 
-use crate::lock::Slots;
+use crate::holder::Slots;
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
@@ -8,33 +8,33 @@ use crate::units::Span;
 /// LOCK.ACQUIRE.
 #[derive(Clone, Debug)]
 pub struct AcquireRequest {
-    /// Who wants the lock.
+    /// The owner that asks.
     pub owner: Owner,
-    /// The lease from the grant on.
+    /// The lease, which begins at the grant.
     pub lease: Span,
-    /// The count of holds it should lead to, from 1 on; one more when not named.
+    /// The count of holds that this acquisition leads to, from 1 on. `None` asks for one more.
     pub holds: Option<u32>,
-    /// The number of owners it allows.
+    /// The limit: how many owners may hold the lock at once.
     pub slots: Slots,
 }
 
 /// LOCK.RELEASE.
 #[derive(Clone, Debug)]
 pub struct ReleaseRequest {
-    /// Who gives the lock back.
+    /// The owner that releases.
     pub owner: Owner,
-    /// How many holds are to be left.
+    /// How many holds it keeps.
     pub left: HoldsLeft,
-    /// The tenure it must be.
+    /// The tenure that it means; `None` for the present one.
     pub token: Option<FencingToken>,
 }
 
-/// How many holds a release is to leave.
+/// How many holds a release leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldsLeft {
-    /// One less than there are.
+    /// One less than before.
     OneLess,
-    /// This many: one less than there are, or as many when the request is a repeat.
+    /// This count. It is one less than before, or the same count when the request is repeated.
     Exactly(u32),
     /// None.
     None,
@@ -43,12 +43,12 @@ pub enum HoldsLeft {
 /// LOCK.RENEW.
 #[derive(Clone, Debug)]
 pub struct RenewRequest {
-    /// Who holds the lock.
+    /// The owner that renews.
     pub owner: Owner,
     /// The lease from now on.
     pub lease: Span,
-    /// The tenure it must be; during quarantine, the tenure to restore.
+    /// The tenure that it means; `None` for the present one. In quarantine, the tenure to restore.
     pub token: Option<FencingToken>,
-    /// During quarantine, with a token: how many holds the tenure has. One when it is restored and none are named.
+    /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without it has one hold.
     pub holds: Option<u32>,
 }

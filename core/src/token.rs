@@ -1,15 +1,18 @@
 //! Fencing tokens without a stored counter.
 //!
-//! A new token is the wall clock in microseconds, or one more than the largest token this server has given or heard
-//! of, whichever is larger. So tokens grow across a release, a deletion or FLUSHALL (the floor stays in memory), a
-//! clock step (the floor again), a restart without data (time has passed since the last grant), and a failover or slot
-//! move to a server whose clock is not further behind than the time since the last grant. It is the hybrid clock of
-//! Kulkarni et al., "Logical Physical Clocks" (2014), with the counter folded into the microseconds.
+//! A new token is the larger of two numbers: the wall clock in microseconds, and one more than the largest token that this server
+//! has given or received (the floor). So tokens grow
+//!
+//! - across a release, a deletion, FLUSHALL and a clock step, as the floor stays in memory;
+//! - across a restart without data, as time has passed since the last grant;
+//! - across a failover or a slot move, if the clock of the new server is behind by less than the time since the last grant.
+//!
+//! This is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014), with the counter inside the microseconds.
 
 use crate::units::{Span, WallTime};
 use std::num::NonZeroU64;
 
-/// The number of a tenure: from 1 to 2^53 - 1, so that every language can hold it exactly.
+/// The fencing token of a tenure: a number from 1 to 2^53 - 1, which every language can represent exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(NonZeroU64);
 
@@ -35,27 +38,27 @@ impl FencingToken {
         self.0.get()
     }
 
-    /// The largest token that is smaller; the first has none.
+    /// The next smaller token; `None` for 1.
     #[must_use]
     pub const fn before(self) -> Option<Self> {
         Self::new(self.get().saturating_sub(1))
     }
 }
 
-/// Gives tokens, each larger than all before.
+/// Gives tokens, each larger than all earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TokenSource {
     floor: u64,
 }
 
 impl TokenSource {
-    /// A source that has heard of no token yet.
+    /// A source that has given and received no token.
     #[must_use]
     pub const fn new() -> Self {
         Self { floor: 0 }
     }
 
-    /// A token larger than every one given or observed; `None` when the numbers are used up.
+    /// A token larger than every token given or observed; `None` after the largest.
     pub fn next(&mut self, wall: WallTime) -> Option<FencingToken> {
         let by_clock = u64::try_from(wall.as_micros()).unwrap_or(0);
         let token = FencingToken::new(self.floor.saturating_add(1).max(by_clock))?;
@@ -69,8 +72,8 @@ impl TokenSource {
         FencingToken::new(self.floor)
     }
 
-    /// Whether a token lies more than a day ahead of the wall clock, and of every token given or observed: no honest
-    /// server gave it, and taking it for the floor would use the numbers up.
+    /// Whether a token lies more than a day ahead of the wall clock, and is larger than every token given or observed. Such a token
+    /// comes from no server that works right. If it became the floor, the numbers could run out.
     #[must_use]
     pub fn is_far_ahead(&self, token: FencingToken, wall: WallTime) -> bool {
         const DAY: Span = match Span::from_millis(24 * 3_600 * 1_000) {
@@ -81,7 +84,7 @@ impl TokenSource {
         token.get() > latest.max(self.floor)
     }
 
-    /// Takes note of a token that another server, or this one in an earlier life, has given.
+    /// Observes a token that another server gave, or this one before a restart.
     pub fn observe(&mut self, token: FencingToken) {
         self.floor = self.floor.max(token.get());
     }
@@ -96,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn tokens_follow_the_clock_and_never_fall() {
+    fn tokens_follow_the_clock_and_always_grow() {
         let mut source = TokenSource::new();
         let given: Vec<u64> = [100, 100, 50, -7, 200].map(|wall| source.next(at(wall)).unwrap().get()).into();
         assert_eq!(given, [100, 101, 102, 103, 200]);
     }
 
     #[test]
-    fn an_observed_token_is_passed() {
+    fn the_next_token_is_larger_than_an_observed_one() {
         let mut source = TokenSource::new();
         assert_eq!(source.last(), None);
         source.observe(FencingToken::new(500).unwrap());
@@ -113,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_is_given_once() {
+    fn the_largest_token_is_given_once() {
         let mut source = TokenSource::new();
         source.observe(FencingToken::new(FencingToken::MAX.get() - 1).unwrap());
         assert_eq!(source.next(at(0)), Some(FencingToken::MAX));
@@ -121,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn far_ahead_is_more_than_a_day() {
+    fn a_token_is_far_ahead_if_it_is_more_than_a_day_ahead() {
         let (source, day) = (TokenSource::new(), 24 * 3_600 * 1_000_000);
         assert!(!source.is_far_ahead(FencingToken::new(day + 5).unwrap(), at(5)));
         assert!(source.is_far_ahead(FencingToken::new(day + 6).unwrap(), at(5)));
     }
 
     #[test]
-    fn what_was_given_is_not_far_ahead_when_the_clock_is_set_back() {
+    fn a_token_that_was_given_is_never_far_ahead() {
         let (mut source, day) = (TokenSource::new(), 24 * 3_600 * 1_000_000);
         let given = source.next(at(10 * day)).unwrap();
         assert!(!source.is_far_ahead(given, at(0)));

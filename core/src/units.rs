@@ -1,5 +1,7 @@
-//! Time with a unit. Leases and wait limits are spans; they run on the monotonic clock. The wall clock is for what
-//! outlives the process: Redis's TTL, fencing tokens, and what is written to disk.
+//! Times with a unit.
+//!
+//! Leases and wait limits are spans on the monotonic clock. The wall clock is for what outlives the process: the TTL of a key,
+//! fencing tokens, and files.
 
 const MICROS_PER_MILLI: i64 = 1_000;
 
@@ -8,7 +10,7 @@ const MICROS_PER_MILLI: i64 = 1_000;
 pub struct Span(u64);
 
 impl Span {
-    /// The longest span there is: a thousand years. Sums of it and an instant do not overflow.
+    /// The longest span: a thousand years. An instant plus this does not overflow.
     pub const MAX: Self = Self(1_000 * 365 * 24 * 3_600 * 1_000);
 
     /// `millis` milliseconds; `None` above [`Span::MAX`].
@@ -17,7 +19,7 @@ impl Span {
         if millis <= Self::MAX.0 { Some(Self(millis)) } else { None }
     }
 
-    /// The same in milliseconds.
+    /// The milliseconds.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0
@@ -39,7 +41,7 @@ impl Span {
     }
 }
 
-/// An instant on the server's monotonic clock, in microseconds. It may lie before the clock's zero.
+/// An instant on the server's monotonic clock, in microseconds. It can lie before the clock's zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(i64);
 
@@ -50,7 +52,7 @@ impl Instant {
         Self(micros)
     }
 
-    /// The same in microseconds after the clock's zero.
+    /// The microseconds after the clock's zero.
     #[must_use]
     pub const fn as_micros(self) -> i64 {
         self.0
@@ -68,19 +70,19 @@ impl Instant {
         Self(self.0.saturating_sub(span.micros()))
     }
 
-    /// How long until `later`, rounded up; zero when it has come.
+    /// How long until `later`, rounded up; zero when that is past.
     #[must_use]
     pub fn until(self, later: Self) -> Span {
         Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
     }
 
-    /// The microseconds since `earlier`; zero when it has not come.
+    /// The microseconds since `earlier`; zero when that is still to come.
     #[must_use]
     pub fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0).max(0).unsigned_abs()
     }
 
-    /// How long since `earlier`, rounded down; zero when it has not come.
+    /// How long since `earlier`, rounded down; zero when that is still to come.
     #[must_use]
     pub fn since(self, earlier: Self) -> Span {
         Span::from_micros_rounded_down(self.0.saturating_sub(earlier.0))
@@ -101,25 +103,25 @@ impl WallTime {
         Self(micros)
     }
 
-    /// The time `millis` milliseconds after the epoch, as far as it can be told.
+    /// The time `millis` milliseconds after the epoch, or the farthest that can be represented.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(MICROS_PER_MILLI))
     }
 
-    /// The time so many seconds and, of the next, nanoseconds after the epoch.
+    /// The time `seconds` and `nanos` after the epoch.
     #[must_use]
     pub const fn from_seconds(seconds: i64, nanos: i64) -> Self {
         Self(seconds.saturating_mul(1_000_000).saturating_add(nanos.wrapping_div(1_000)))
     }
 
-    /// The same in microseconds since the epoch.
+    /// The microseconds since the epoch.
     #[must_use]
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// The same in whole milliseconds since the epoch, rounded down as Redis does.
+    /// The milliseconds since the epoch, rounded down as Redis does.
     #[must_use]
     pub const fn as_millis(self) -> i64 {
         self.0.div_euclid(MICROS_PER_MILLI)
@@ -131,30 +133,30 @@ impl WallTime {
         Self(self.0.saturating_add(span.micros()))
     }
 
-    /// How long until `later`, rounded up; zero when it has come.
+    /// How long until `later`, rounded up; zero when that is past.
     #[must_use]
     pub fn until(self, later: Self) -> Span {
         Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
     }
 }
 
-/// Both clocks, read once at the start of a step.
+/// Both clocks, read once for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// The monotonic clock: decides leases and wait limits.
+    /// The monotonic clock, for leases and wait limits.
     pub mono: Instant,
-    /// The wall clock: for tokens, Redis's TTL and files.
+    /// The wall clock, for tokens, the TTL of a key, and files.
     pub wall: WallTime,
 }
 
 impl Now {
-    /// What the wall clock should show at `deadline`.
+    /// The wall time at `deadline`, if the wall clock is not set meanwhile.
     #[must_use]
     pub fn wall_at(&self, deadline: Instant) -> WallTime {
         WallTime(self.wall.0.saturating_add(deadline.0.saturating_sub(self.mono.0)))
     }
 
-    /// The instant on the monotonic clock when the wall clock reaches `time`.
+    /// The instant at which the wall clock shows `time`, if it is not set meanwhile.
     #[must_use]
     pub fn mono_at(&self, time: WallTime) -> Instant {
         Instant(self.mono.0.saturating_add(time.0.saturating_sub(self.wall.0)))
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_span_is_a_thousand_years_and_reaches_from_any_instant_of_ours() {
+    fn an_instant_plus_the_longest_span_does_not_overflow() {
         let days = 365_000;
         assert_eq!(Span::MAX.as_millis(), days * 86_400_000);
         assert_eq!(Span::from_millis(Span::MAX.as_millis()), Some(Span::MAX));
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_rounded_up_and_what_went_by_is_rounded_down() {
+    fn time_left_is_rounded_up_and_time_passed_is_rounded_down() {
         let at = Instant::from_micros;
         for (micros, up, down) in
             [(-1, 0, 0), (0, 0, 0), (1, 1, 0), (999, 1, 0), (1_000, 1, 1), (1_001, 2, 1)]
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_time_is_told_in_whole_milliseconds_rounded_down_before_the_epoch_too() {
+    fn wall_milliseconds_are_rounded_down_before_the_epoch_too() {
         for (micros, millis) in [(-1_001, -2), (-1_000, -1), (-1, -1), (0, 0), (999, 0), (1_000, 1)] {
             assert_eq!(WallTime::from_micros(micros).as_millis(), millis, "{micros}");
         }

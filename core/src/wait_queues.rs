@@ -1,24 +1,28 @@
-//! The wait queues: first come, first served, one line a lock.
+//! The wait queues: one for each lock that clients wait for, first come, first served.
 //!
-//! A line exists while somebody waits for a lock. Lines live in memory on the primary alone; they are not stored and not
-//! sent to replicas.
+//! A queue exists while clients wait for its lock. Queues exist in memory on the primary alone. They are not stored and not
+//! replicated.
 //!
-//! Every operation costs O(log n) in the waiters of the line, or in all waiters where a wait limit or a due time is
-//! indexed; none looks at all waiters. A waiter is found by its place (to serve it), by its handle (when its client
-//! leaves), by its owner (to grant it together with the owner's first wait) and by its limit.
+//! Every operation costs O(log n), with n the waiters of the queue, or all waiters where a wait limit or a due time is indexed. A
+//! waiter is found by its position (to serve it), by its handle (when its client leaves), by its owner (to grant it together
+//! with the owner's first wait) and by its limit.
 //!
-//! Invariants: a waiter stands in exactly one line, under its place, under its owner and under its handle, and in
-//! `limits` when it has a limit; a line without waiters does not exist. A line that is due stands in `due`, at that time
-//! or before: a lease that is renewed or handed over makes a line due later, and to move it there each time would cost more
-//! than to find, once, that its time has not come.
+//! Invariants:
+//!
+//! - A waiter is in one queue. It is indexed by its position, by its owner and by its handle, and in `limits` if it has a limit.
+//! - A queue without waiters does not exist.
+//! - A queue that is due is in `due`, at its due time or earlier. A renewal or a hand-off makes a queue due later. To move the entry
+//!   each time would cost more than to find, once, that the queue is not due yet.
 
-use crate::effects::{Completion, Outcome};
+use crate::cluster_slot::{SlotKey, slot_key};
 use crate::id_hash::ById;
+use crate::name::{Db, LockName};
+use crate::outcome::Outcome;
 use crate::owner::Owner;
 use crate::queue::{Position, Queue};
 use crate::request::AcquireRequest;
-use crate::slot::{SlotKey, slot_key};
 use crate::units::Instant;
+use crate::waiter::{Completion, WaitRequest, Waiter};
 use std::cell::Cell;
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,51 +30,15 @@ use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
 use std::rc::Rc;
 
-/// The number of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Db(pub i32);
+/// The longest key, in bytes, that a sweep opens. The server hashes a key each time, so a few huge keys would keep it busy. Of a
+/// longer key a sweep asks only whether this node still serves its cluster slot.
+pub const LONGEST_SWEPT_KEY: usize = 256;
 
-impl Db {
-    /// Where the contents of this database are when those of `one` and `other` have been exchanged.
-    #[must_use]
-    pub const fn swapped(self, one: Self, other: Self) -> Self {
-        match self.0 {
-            number if number == one.0 => other,
-            number if number == other.0 => one,
-            _ => self,
-        }
-    }
-}
-
-/// The longest key, in bytes, that the sweeps open. The server hashes a key each time, so a few huge keys would keep it busy. Of
-/// longer keys they ask only whether this node still serves the slot.
-pub const LONGEST_PATROLLED: usize = 256;
-
-/// The name of a line within this process. Names are not used again.
+/// Identifies a wait queue within this process. Ids are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// What a client brings when it joins a line.
-#[derive(Clone, Debug)]
-pub struct WaitRequest<H> {
-    /// What it asks for.
-    pub request: AcquireRequest,
-    /// The instant at which it gives up.
-    pub limit: Option<Instant>,
-    /// How the caller finds the blocked client again.
-    pub handle: H,
-}
-
-/// A client in a line.
-#[derive(Clone, Debug)]
-pub struct Waiter<H> {
-    /// What it brought.
-    pub wait_request: WaitRequest<H>,
-    /// The instant from which it, or the request whose place it took over, has waited.
-    pub since: Instant,
-}
-
-/// How many may wait.
+/// How many clients may wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one lock.
@@ -79,58 +47,58 @@ pub struct Limits {
     pub total: usize,
 }
 
-/// A line that nobody more may join.
+/// Why no further client may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// The line of this lock.
+    /// The queue of this lock is full.
     Lock,
-    /// The lines of all locks together.
+    /// All queues together are full.
     Total,
 }
 
-/// The hash of an owner, told apart from all others by nobody outside. Owners of one hash stand under it together.
+/// The keyed hash of an owner. Owners with the same hash are indexed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct OwnerHash(u64);
 
-/// Where the waits of an owner stand: nearly always there is one, which takes no memory of its own.
+/// The positions of an owner's waits. Nearly always there is one, which takes no memory of its own.
 #[derive(Debug)]
-enum Places {
+enum Positions {
     One(Position),
     More(BTreeSet<Position>),
 }
 
-impl Places {
+impl Positions {
     fn iter(&self) -> impl Iterator<Item = &Position> {
         let (one, more) = match self {
-            Self::One(place) => (Some(place), None),
-            Self::More(places) => (None, Some(places)),
+            Self::One(position) => (Some(position), None),
+            Self::More(positions) => (None, Some(positions)),
         };
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    fn add(&mut self, place: Position) {
+    fn insert(&mut self, position: Position) {
         match self {
-            Self::One(first) => *self = Self::More(BTreeSet::from([*first, place])),
-            Self::More(places) => {
-                places.insert(place);
+            Self::One(first) => *self = Self::More(BTreeSet::from([*first, position])),
+            Self::More(positions) => {
+                positions.insert(position);
             }
         }
     }
 
-    /// Takes a place out. Whether there are others.
-    fn take(&mut self, place: Position) -> bool {
+    /// Removes a position. Returns whether others are left.
+    fn remove(&mut self, position: Position) -> bool {
         match self {
             Self::One(_) => false,
-            Self::More(places) => {
-                places.remove(&place);
-                !places.is_empty()
+            Self::More(positions) => {
+                positions.remove(&position);
+                !positions.is_empty()
             }
         }
     }
 }
 
 #[derive(Debug)]
-struct Standing<H> {
+struct QueuedWaiter<H> {
     waiter: Waiter<H>,
     owner: OwnerHash,
 }
@@ -139,41 +107,41 @@ struct Standing<H> {
 struct WaitQueue<H> {
     db: Db,
     key: Rc<[u8]>,
-    waiters: Queue<Standing<H>>,
-    by_owner: HashMap<OwnerHash, Places, ById>,
+    waiters: Queue<QueuedWaiter<H>>,
+    by_owner: HashMap<OwnerHash, Positions, ById>,
     due: Option<Instant>,
-    /// When it stands in the index of due lines.
-    looked_up: Option<Instant>,
+    /// The time under which the queue is in the index of due queues: `due` or earlier.
+    indexed_due: Option<Instant>,
     slot_key: Cell<Option<SlotKey>>,
 }
 
 impl<H> WaitQueue<H> {
-    /// The place of the earliest wait of an owner.
+    /// The position of the earliest wait of an owner.
     fn first_of(&self, owner: &Owner, hash: OwnerHash) -> Option<Position> {
-        let its_own = |place: &&Position| {
+        let is_of_owner = |position: &&Position| {
             self.waiters
-                .get(**place)
-                .is_some_and(|standing| standing.waiter.wait_request.request.owner == *owner)
+                .get(**position)
+                .is_some_and(|queued| queued.waiter.wait_request.request.owner == *owner)
         };
-        self.by_owner.get(&hash)?.iter().find(its_own).copied()
+        self.by_owner.get(&hash)?.iter().find(is_of_owner).copied()
     }
 }
 
-/// All lines.
+/// All wait queues.
 #[derive(Debug)]
 pub struct WaitQueues<H> {
-    names: BTreeMap<Db, HashMap<Rc<[u8]>, QueueId>>,
+    by_name: BTreeMap<Db, HashMap<Rc<[u8]>, QueueId>>,
     queues: HashMap<QueueId, WaitQueue<H>, ById>,
     by_handle: HashMap<H, (QueueId, Position), ById>,
     limits: BTreeSet<(Instant, QueueId, Position)>,
     due: BTreeSet<(Instant, QueueId)>,
-    /// With their names, so that a round need not look for each line.
-    in_turn: BTreeMap<QueueId, (Db, Rc<[u8]>)>,
-    owners: RandomState,
-    /// The line that was last asked for by its name: one command asks several times.
-    asked_last: Cell<QueueId>,
-    next_line: u64,
-    next_place: u64,
+    /// All queues in the order of a sweep. With their names, so that a sweep need not find each queue.
+    sweep_order: BTreeMap<QueueId, LockName>,
+    hasher: RandomState,
+    /// The queue that was last found by its name. One command looks for it several times.
+    last_found: Cell<QueueId>,
+    last_id: u64,
+    last_position: u64,
 }
 
 impl<H: Copy + Eq + Hash> Default for WaitQueues<H> {
@@ -183,112 +151,113 @@ impl<H: Copy + Eq + Hash> Default for WaitQueues<H> {
 }
 
 impl<H: Copy + Eq + Hash> WaitQueues<H> {
-    /// A room in which nobody waits.
+    /// No queues.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            names: BTreeMap::new(),
+            by_name: BTreeMap::new(),
             queues: HashMap::default(),
             by_handle: HashMap::default(),
             limits: BTreeSet::new(),
             due: BTreeSet::new(),
-            in_turn: BTreeMap::new(),
-            owners: RandomState::new(),
-            asked_last: Cell::new(QueueId(0)),
-            next_line: 0,
-            next_place: 0,
+            sweep_order: BTreeMap::new(),
+            hasher: RandomState::new(),
+            last_found: Cell::new(QueueId(0)),
+            last_id: 0,
+            last_position: 0,
         }
     }
 
-    /// How many wait in all lines.
+    /// How many clients wait in all queues.
     #[must_use]
     pub fn waiters(&self) -> usize {
         self.by_handle.len()
     }
 
-    /// Whether there is any line.
+    /// Whether there is any queue.
     #[must_use]
     #[inline]
     pub fn has_queues(&self) -> bool {
         !self.queues.is_empty()
     }
 
-    /// The line of a lock.
+    /// The queue of a lock.
     #[must_use]
     pub fn queue(&self, db: Db, key: &[u8]) -> Option<QueueId> {
-        let asked_last = self.asked_last.get();
+        let last_found = self.last_found.get();
         let is_this = |queue: &WaitQueue<H>| queue.db == db && *queue.key == *key;
-        if self.queues.get(&asked_last).is_some_and(is_this) {
-            return Some(asked_last);
+        if self.queues.get(&last_found).is_some_and(is_this) {
+            return Some(last_found);
         }
-        let queue = self.names.get(&db)?.get(key).copied()?;
-        self.asked_last.set(queue);
+        let queue = self.by_name.get(&db)?.get(key).copied()?;
+        self.last_found.set(queue);
         Some(queue)
     }
 
-    /// The database and key of a line.
+    /// The name of the lock of a queue.
     #[must_use]
-    pub fn name(&self, queue: QueueId) -> Option<(Db, Rc<[u8]>)> {
+    pub fn name(&self, queue: QueueId) -> Option<LockName> {
         self.queues.get(&queue).map(|queue| (queue.db, Rc::clone(&queue.key)))
     }
 
-    /// All lines.
+    /// All queues.
     pub fn queues(&self) -> impl Iterator<Item = QueueId> {
         self.queues.keys().copied()
     }
 
-    /// The lines of one database.
+    /// The queues of one database.
     pub fn queues_of(&self, db: Db) -> impl Iterator<Item = QueueId> {
-        self.names.get(&db).into_iter().flat_map(HashMap::values).copied()
+        self.by_name.get(&db).into_iter().flat_map(HashMap::values).copied()
     }
 
-    /// The locks of one database that are waited for: the key, how many wait, and since when the first of them does.
+    /// The locks of one database that clients wait for: the key, the number of waiters, and since when the first of them has
+    /// waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
-        self.names.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
+        self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
             let waiters = &self.queues.get(queue)?.waiters;
             Some((key, waiters.len(), waiters.first()?.waiter.since))
         })
     }
 
-    /// Who waits in a line, next to be served first.
+    /// The waiters in a queue, the next to be served first.
     pub fn waiters_in(&self, queue: QueueId) -> impl Iterator<Item = &Waiter<H>> {
         self.queues
             .get(&queue)
             .into_iter()
             .flat_map(|queue| queue.waiters.in_order())
-            .map(|standing| &standing.waiter)
+            .map(|queued| &queued.waiter)
     }
 
-    /// How many wait in a line.
+    /// How many clients wait in a queue.
     #[must_use]
     pub fn len(&self, queue: QueueId) -> usize {
         self.queues.get(&queue).map_or(0, |queue| queue.waiters.len())
     }
 
-    /// Whether nobody waits in a line.
+    /// Whether nobody waits in a queue.
     #[must_use]
     pub fn is_empty(&self, queue: QueueId) -> bool {
         self.len(queue) == 0
     }
 
-    /// Whether `request` may join the line of a lock. Taking over a place is always allowed.
+    /// Whether `request` may join the queue of a lock. A request that takes over a position always may.
     ///
     /// # Errors
-    /// [`Full`] when no more may wait.
-    pub fn may_join(&self, db: Db, key: &[u8], request: &AcquireRequest, caps: Limits) -> Result<(), Full> {
+    /// [`Full`] when no further client may wait.
+    pub fn may_join(&self, db: Db, key: &[u8], request: &AcquireRequest, limits: Limits) -> Result<(), Full> {
         if self.earlier_wait(db, key, request).is_some() {
             Ok(())
-        } else if self.waiters() >= caps.total {
+        } else if self.waiters() >= limits.total {
             Err(Full::Total)
-        } else if self.queue(db, key).map_or(0, |queue| self.len(queue)) >= caps.per_lock {
+        } else if self.queue(db, key).map_or(0, |queue| self.len(queue)) >= limits.per_lock {
             Err(Full::Lock)
         } else {
             Ok(())
         }
     }
 
-    /// Joins the line of a lock at its end; or, for a request that names the count it should lead to, takes over the
-    /// place of the owner's earlier wait, which is then told so.
+    /// Adds a waiter at the end of the queue of a lock. A request that names its count of holds takes over the position of the
+    /// owner's earlier wait instead, and that wait is returned as superseded.
     pub fn join(
         &mut self,
         db: Db,
@@ -298,95 +267,95 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     ) -> Option<Completion<H>> {
         let earlier = self.earlier_wait(db, key, &wait_request.request);
         let superseded =
-            earlier.and_then(|(queue, place)| self.remove(queue, place)).map(|(waiter, _)| waiter);
-        let place = earlier.map_or_else(|| self.new_place(), |(_, place)| place);
+            earlier.and_then(|(queue, position)| self.remove(queue, position)).map(|(waiter, _)| waiter);
+        let position = earlier.map_or_else(|| self.new_position(), |(_, position)| position);
         let since = superseded.as_ref().map_or(now, |waiter| waiter.since);
         let queue = self.open(db, key);
-        self.insert(queue, place, Waiter { wait_request, since });
+        self.insert(queue, position, Waiter { wait_request, since });
         superseded.map(|waiter| Completion { waiter, outcome: Outcome::Superseded })
     }
 
     fn earlier_wait(&self, db: Db, key: &[u8], request: &AcquireRequest) -> Option<(QueueId, Position)> {
         request.holds?;
         let queue = self.queue(db, key)?;
-        let place = self.queues.get(&queue)?.first_of(&request.owner, self.hash(&request.owner))?;
-        Some((queue, place))
+        let position = self.queues.get(&queue)?.first_of(&request.owner, self.hash(&request.owner))?;
+        Some((queue, position))
     }
 
     fn hash(&self, owner: &Owner) -> OwnerHash {
-        OwnerHash(self.owners.hash_one(owner))
+        OwnerHash(self.hasher.hash_one(owner))
     }
 
-    fn new_place(&mut self) -> Position {
-        self.next_place = self.next_place.saturating_add(1);
-        Position(self.next_place)
+    fn new_position(&mut self) -> Position {
+        self.last_position = self.last_position.saturating_add(1);
+        Position(self.last_position)
     }
 
-    /// The next to be served.
+    /// The first waiter of a queue: the next to be served.
     #[must_use]
     pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
-        self.queues.get(&queue)?.waiters.first().map(|standing| &standing.waiter)
+        self.queues.get(&queue)?.waiters.first().map(|queued| &queued.waiter)
     }
 
-    /// Takes the next to be served out of its line. False beside it when its owner has no other wait there.
+    /// Removes the first waiter of a queue. Returns with it whether its owner may have other waits in the queue; false is certain.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
-        let (place, standing) = self.queues.get_mut(&queue)?.waiters.pop_first()?;
-        Some(self.removed(queue, place, standing))
+        let (position, queued) = self.queues.get_mut(&queue)?.waiters.pop_first()?;
+        Some(self.unindex(queue, position, queued))
     }
 
-    /// The earliest wait of `owner` in a line.
+    /// The earliest wait of `owner` in a queue.
     #[must_use]
     pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {
         let hash = self.hash(owner);
         let queue = self.queues.get(&queue)?;
-        queue.waiters.get(queue.first_of(owner, hash)?).map(|standing| &standing.waiter)
+        queue.waiters.get(queue.first_of(owner, hash)?).map(|queued| &queued.waiter)
     }
 
-    /// Takes the earliest wait of `owner` out of a line.
+    /// Removes the earliest wait of `owner` from a queue.
     pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
-        let place = self.queues.get(&queue)?.first_of(owner, self.hash(owner))?;
-        self.remove(queue, place).map(|(waiter, _)| waiter)
+        let position = self.queues.get(&queue)?.first_of(owner, self.hash(owner))?;
+        self.remove(queue, position).map(|(waiter, _)| waiter)
     }
 
-    /// Takes out the waiter with this handle: its client has left.
+    /// Removes the waiter with this handle, as its client has left.
     pub fn leave(&mut self, handle: H) -> Option<Waiter<H>> {
-        let (queue, place) = *self.by_handle.get(&handle)?;
-        self.remove(queue, place).map(|(waiter, _)| waiter)
+        let (queue, position) = *self.by_handle.get(&handle)?;
+        self.remove(queue, position).map(|(waiter, _)| waiter)
     }
 
-    /// Takes out one waiter whose limit has been reached.
+    /// Removes one waiter that has reached its wait limit.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<Waiter<H>> {
-        let (_, queue, place) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
-        self.remove(queue, place).map(|(waiter, _)| waiter)
+        let (_, queue, position) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
+        self.remove(queue, position).map(|(waiter, _)| waiter)
     }
 
-    /// Sets when the lock of a line must be looked at again: when its first lease ends.
+    /// Sets when the lock of a queue needs its next decision: when its first lease ends.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
         let Some(entry) = self.queues.get_mut(&queue) else { return };
         if entry.due == due {
             return;
         }
         entry.due = due;
-        if due.is_some() && entry.looked_up.is_some() && entry.looked_up <= due {
+        if due.is_some() && entry.indexed_due.is_some() && entry.indexed_due <= due {
             return;
         }
-        if let Some(before) = entry.looked_up.take() {
+        if let Some(before) = entry.indexed_due.take() {
             self.due.remove(&(before, queue));
         }
-        entry.looked_up = due;
+        entry.indexed_due = due;
         if let Some(due) = due {
             self.due.insert((due, queue));
         }
     }
 
-    /// Takes one line whose time has come; it is not due any more.
+    /// Returns one queue that is due now. It is not due any more then.
     pub fn pop_due(&mut self, now: Instant) -> Option<QueueId> {
         loop {
             let (_, queue) = *self.due.first().filter(|(due, _)| *due <= now)?;
             self.due.pop_first();
             let Some(entry) = self.queues.get_mut(&queue) else { continue };
-            entry.looked_up = entry.due.filter(|due| *due > now);
-            let Some(due) = entry.looked_up else {
+            entry.indexed_due = entry.due.filter(|due| *due > now);
+            let Some(due) = entry.indexed_due else {
                 entry.due = None;
                 return Some(queue);
             };
@@ -394,7 +363,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// The first instant at which a line may be due or a limit is reached.
+    /// The first instant at which a queue may be due or a wait limit is reached.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let due = self.due.first().map(|(due, _)| *due);
@@ -402,13 +371,13 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         due.into_iter().chain(limit).min()
     }
 
-    /// When the lock of a line is to be looked at again.
+    /// When the lock of a queue needs its next decision.
     #[must_use]
     pub fn due(&self, queue: QueueId) -> Option<Instant> {
         self.queues.get(&queue)?.due
     }
 
-    /// A short key of the same cluster slot as the key of a queue. Found once for each queue.
+    /// A short key in the same cluster slot as the key of a queue. It is computed once for each queue.
     #[must_use]
     pub fn slot_key(&self, queue: QueueId) -> Option<SlotKey> {
         let queue = self.queues.get(&queue)?;
@@ -417,87 +386,93 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         Some(key)
     }
 
-    /// The queues behind `last` in a round through all, in the order in which they were opened: each with its database and key.
-    pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, (Db, Rc<[u8]>))> {
+    /// The queues that a sweep visits after `last`, with the names of their locks. A sweep goes in the order in which the queues
+    /// were opened.
+    pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, LockName)> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.in_turn.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
+        self.sweep_order.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
     }
 
     fn open(&mut self, db: Db, key: &[u8]) -> QueueId {
         if let Some(id) = self.queue(db, key) {
             return id;
         }
-        self.next_line = self.next_line.saturating_add(1);
-        let id = QueueId(self.next_line);
+        self.last_id = self.last_id.saturating_add(1);
+        let id = QueueId(self.last_id);
         let key: Rc<[u8]> = key.into();
-        self.names.entry(db).or_default().insert(Rc::clone(&key), id);
+        self.by_name.entry(db).or_default().insert(Rc::clone(&key), id);
         let (waiters, by_owner) = (Queue::new(), HashMap::default());
-        self.in_turn.insert(id, (db, Rc::clone(&key)));
-        let (due, looked_up, slot_key) = (None, None, Cell::new(None));
-        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due, looked_up, slot_key });
+        self.sweep_order.insert(id, (db, Rc::clone(&key)));
+        let (due, indexed_due, slot_key) = (None, None, Cell::new(None));
+        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due, indexed_due, slot_key });
         id
     }
 
-    fn insert(&mut self, id: QueueId, place: Position, waiter: Waiter<H>) {
+    fn insert(&mut self, id: QueueId, position: Position, waiter: Waiter<H>) {
         let owner = self.hash(&waiter.wait_request.request.owner);
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        self.by_handle.insert(waiter.wait_request.handle, (id, place));
+        self.by_handle.insert(waiter.wait_request.handle, (id, position));
         if let Some(limit) = waiter.wait_request.limit {
-            self.limits.insert((limit, id, place));
+            self.limits.insert((limit, id, position));
         }
-        queue.by_owner.entry(owner).and_modify(|places| places.add(place)).or_insert(Places::One(place));
-        queue.waiters.insert(place, Standing { waiter, owner });
+        queue
+            .by_owner
+            .entry(owner)
+            .and_modify(|positions| positions.insert(position))
+            .or_insert(Positions::One(position));
+        queue.waiters.insert(position, QueuedWaiter { waiter, owner });
     }
 
-    fn remove(&mut self, id: QueueId, place: Position) -> Option<(Waiter<H>, bool)> {
-        let standing = self.queues.get_mut(&id)?.waiters.remove(place)?;
-        Some(self.removed(id, place, standing))
+    fn remove(&mut self, id: QueueId, position: Position) -> Option<(Waiter<H>, bool)> {
+        let queued = self.queues.get_mut(&id)?.waiters.remove(position)?;
+        Some(self.unindex(id, position, queued))
     }
 
-    /// Takes out of all indexes who has been taken out of the line. Whether others of that owner may wait there.
-    fn removed(&mut self, id: QueueId, place: Position, standing: Standing<H>) -> (Waiter<H>, bool) {
-        let Standing { waiter, owner } = standing;
+    /// Removes a waiter from all indexes, after it was removed from its queue. Returns with it whether its owner may have other
+    /// waits in the queue.
+    fn unindex(&mut self, id: QueueId, position: Position, queued: QueuedWaiter<H>) -> (Waiter<H>, bool) {
+        let QueuedWaiter { waiter, owner } = queued;
         self.by_handle.remove(&waiter.wait_request.handle);
-        give_room_back(&mut self.by_handle);
+        shrink_if_sparse(&mut self.by_handle);
         if let Some(limit) = waiter.wait_request.limit {
-            self.limits.remove(&(limit, id, place));
+            self.limits.remove(&(limit, id, position));
         }
-        let mut waits_again = false;
+        let mut has_other_waits = false;
         if let Some(queue) = self.queues.get_mut(&id) {
-            if let Entry::Occupied(mut places) = queue.by_owner.entry(owner) {
-                waits_again = places.get_mut().take(place);
-                if !waits_again {
-                    places.remove();
+            if let Entry::Occupied(mut positions) = queue.by_owner.entry(owner) {
+                has_other_waits = positions.get_mut().remove(position);
+                if !has_other_waits {
+                    positions.remove();
                 }
             }
-            give_room_back(&mut queue.by_owner);
+            shrink_if_sparse(&mut queue.by_owner);
             if queue.waiters.len() == 0 {
                 self.close(id);
             }
         }
-        (waiter, waits_again)
+        (waiter, has_other_waits)
     }
 
     fn close(&mut self, id: QueueId) {
         let Some(queue) = self.queues.remove(&id) else { return };
-        give_room_back(&mut self.queues);
-        if let Some(at) = queue.looked_up {
+        shrink_if_sparse(&mut self.queues);
+        if let Some(at) = queue.indexed_due {
             self.due.remove(&(at, id));
         }
-        if let Some(names) = self.names.get_mut(&queue.db) {
+        if let Some(names) = self.by_name.get_mut(&queue.db) {
             names.remove(&queue.key);
-            give_room_back(names);
+            shrink_if_sparse(names);
             if names.is_empty() {
-                self.names.remove(&queue.db);
+                self.by_name.remove(&queue.db);
             }
         }
-        self.in_turn.remove(&id);
+        self.sweep_order.remove(&id);
     }
 }
 
-/// Makes a table smaller that is nearly empty, in steps of a factor, so that it costs a removal next to nothing. By itself it
-/// would keep the room for the most there ever were.
-fn give_room_back<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
+/// Shrinks a table that is nearly empty. It shrinks by a factor, so that the mean cost of a removal stays constant. A table would
+/// otherwise keep the memory for the most entries it ever had.
+fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     const KEPT: usize = 256;
     if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {
         table.shrink_to(KEPT.max(table.len().saturating_mul(2)));

@@ -832,7 +832,7 @@ struct World {
     queues: WaitQueues<u32>,
     tokens: TokenSource,
     quarantine: Quarantine,
-    seen: [QuarantineMemory; KEYS],
+    quarantine_memory: [QuarantineMemory; KEYS],
     effects: Effects<u32>,
     counters: Counters,
     caps: Limits,
@@ -860,7 +860,7 @@ impl World {
             queues: WaitQueues::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
-            seen: [QuarantineMemory::default(); KEYS],
+            quarantine_memory: [QuarantineMemory::default(); KEYS],
             effects: Effects::default(),
             counters: Counters::default(),
             caps: Limits { per_lock: setting.caps.0, total: setting.caps.1 },
@@ -922,7 +922,7 @@ impl World {
             queues: &mut self.queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            seen: self.seen[key],
+            quarantine_memory: self.quarantine_memory[key],
             effects: &mut self.effects,
             counters: &mut self.counters,
             now,
@@ -930,15 +930,15 @@ impl World {
         let done = act(&mut step);
         let due = step.due();
         self.see_counted(&tenures, &tokens(&lock), &counted)?;
-        self.seen[key] = self.seen[key].merge(self.effects.seen());
+        self.quarantine_memory[key] = self.quarantine_memory[key].merge(self.effects.quarantine_memory());
         if shadowed && !self.effects.changed() {
             self.dropped_locks.put(db, bytes, lock);
         } else {
             if shadowed {
                 self.effects.replicate_whole_lock(&lock, now);
-                self.dropped_locks.told(db, bytes);
+                self.dropped_locks.mark_replicated(db, bytes);
                 self.unreplicated.remove(&key);
-                lock.reckon_expiry(now);
+                lock.recompute_expiry(now);
             }
             self.stored[key] = Some(lock).filter(|lock| !lock.is_free());
         }
@@ -961,14 +961,14 @@ impl World {
     ) -> Result<(), TestCaseError> {
         let counters = &self.counters;
         let begun = counters.acquired + counters.restored - counted.acquired - counted.restored;
-        let ended = counters.holds.len() - counted.holds.len();
+        let ended = counters.tenure_durations.len() - counted.tenure_durations.len();
         // A tenure may begin and end within one step: its token is in neither.
         let gone = before.difference(after).count() as u64;
         let come = after.difference(before).count() as u64;
         prop_assert!(begun >= come && ended >= gone && begun + gone == ended + come, "{:?}", counters);
         let granted = |wake: &&Completion<u32>| matches!(wake.outcome, Outcome::Granted(_));
         let told = self.effects.completions.iter().filter(granted).count() as u64;
-        prop_assert_eq!(counters.waits.len() - counted.waits.len(), told);
+        prop_assert_eq!(counters.wait_durations.len() - counted.wait_durations.len(), told);
         Ok(())
     }
 
@@ -994,7 +994,7 @@ impl World {
                     queues: &mut WaitQueues::new(),
                     tokens: &mut TokenSource::new(),
                     quarantine: Quarantine::new(now.mono, Span::default()),
-                    seen: QuarantineMemory::default(),
+                    quarantine_memory: QuarantineMemory::default(),
                     effects: &mut effects,
                     counters: &mut self.counters,
                     now,
@@ -1019,7 +1019,7 @@ impl World {
                         replica.apply(change, now);
                     }
                 }
-                Ok(Message::Shadow(dropped_lock)) => {
+                Ok(Message::DroppedLock(dropped_lock)) => {
                     prop_assert!(replica.is_free() || self.heard_of_shadow[key], "a key and a shadow");
                     self.heard_of_shadow[key] = dropped_lock.is_some();
                     *replica = dropped_lock.unwrap_or_default();
@@ -1209,12 +1209,13 @@ impl World {
     /// The replica is told of every shadow that was kept or forgotten since.
     fn tell(&mut self) -> Result<(), TestCaseError> {
         let now = self.now();
-        while let Some((db, bytes)) = self.dropped_locks.pop_untold() {
+        while let Some((db, bytes)) = self.dropped_locks.pop_unreplicated() {
             let key = usize::try_from(db.0).unwrap();
             prop_assert!(self.unreplicated.remove(&key));
             let mut payload = Vec::new();
-            encoding::append_shadow(&mut payload, self.dropped_locks.get(db, &bytes), now);
-            let Ok(Message::Shadow(dropped_lock)) = encoding::decode_message(&payload, Origin::Live, now)
+            encoding::append_dropped_lock(&mut payload, self.dropped_locks.get(db, &bytes), now);
+            let Ok(Message::DroppedLock(dropped_lock)) =
+                encoding::decode_message(&payload, Origin::Live, now)
             else {
                 return Err(TestCaseError::fail(format!("no shadow is told by {payload:?}")));
             };

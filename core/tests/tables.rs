@@ -19,7 +19,7 @@
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
     AcquireRequest, Acquired, Change, Completion, Counters, Db, Decision, Effects, End, Event, FencingToken,
-    Full, Holder, HoldsLeft, Instant, LONGEST_PATROLLED, Limits, Lock, NotHeld, Now, Outcome, Owner,
+    Full, Holder, HoldsLeft, Instant, LONGEST_SWEPT_KEY, Limits, Lock, NotHeld, Now, Outcome, Owner,
     Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Slots, Span,
     TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, event_of, slot_key,
 };
@@ -858,7 +858,7 @@ fn what_waited_before_the_quarantine_was_set_is_granted_the_lease_it_asked_for()
 fn a_tenure_that_ended_in_this_quarantine_or_before_it_is_not_restored() {
     let mut world = World::new();
     world.line("at(0) quarantine lasts 100");
-    world.seen.ended = FencingToken::new(7);
+    world.quarantine_memory.ended = FencingToken::new(7);
     world.line("at(1) A renews token 6 -> not held: free");
     world.line("at(1) A renews token 7 -> not held: free");
     world.line("at(1) A renews token 8 -> token 8");
@@ -891,12 +891,12 @@ fn a_holder_that_names_fewer_slots_than_there_are_holders_is_not_let_in() {
 fn what_was_known_when_data_was_loaded_is_only_remembered_and_the_quarantine_ends_as_before() {
     let at = Instant::from_micros;
     let mut quarantine = Quarantine::new(at(0), Span::from_millis(100).unwrap());
-    assert!(quarantine.remembers(at(0)) && !quarantine.remembers(at(1)));
+    assert!(quarantine.is_unconfirmed(at(0)) && !quarantine.is_unconfirmed(at(1)));
     quarantine.loaded(at(50));
-    assert!(quarantine.remembers(at(50)) && !quarantine.remembers(at(51)));
+    assert!(quarantine.is_unconfirmed(at(50)) && !quarantine.is_unconfirmed(at(51)));
     assert_eq!(quarantine.ends(at(60)), Some(at(100_000)));
     quarantine.restart(at(70));
-    assert!(quarantine.remembers(at(70)) && !quarantine.remembers(at(71)));
+    assert!(quarantine.is_unconfirmed(at(70)) && !quarantine.is_unconfirmed(at(71)));
     assert_eq!(quarantine.ends(at(80)), Some(at(100_070)));
 }
 
@@ -904,16 +904,16 @@ fn what_was_known_when_data_was_loaded_is_only_remembered_and_the_quarantine_end
 fn what_has_been_seen_adds_up() {
     let [five, six, seven] = [5, 6, 7].map(FencingToken::new);
     let nothing = QuarantineMemory::default();
-    assert!(nothing.is_nothing());
+    assert!(nothing.is_empty());
     let one = QuarantineMemory { ended: seven, ..nothing };
-    let other = QuarantineMemory { ended: six, renewed: six, counted: seven };
-    assert!(!one.is_nothing());
+    let other = QuarantineMemory { ended: six, renewed: six, holds_named: seven };
+    assert!(!one.is_empty());
     assert_eq!(one.merge(other), QuarantineMemory { ended: seven, ..other });
     assert_eq!(other.merge(one), QuarantineMemory { ended: seven, ..other });
     assert_eq!(nothing.merge(other), other);
     let after = |token: Option<FencingToken>| other.after(token.unwrap());
     assert_eq!(after(five), other);
-    assert_eq!(after(six), QuarantineMemory { counted: seven, ..nothing });
+    assert_eq!(after(six), QuarantineMemory { holds_named: seven, ..nothing });
     assert_eq!(after(seven), nothing);
 }
 
@@ -1199,7 +1199,7 @@ fn of_a_lock_whose_key_was_dropped_and_that_is_free_it_is_told_that_no_shadow_is
     world.line("at(50) A releases -> 0 left | verbatim | released");
     world.effects.replicate_whole_lock(&world.lock, world.now());
     let Propagation::Changes(payload) = world.effects.propagation() else { panic!("nothing is sent") };
-    assert_eq!(encoding::decode_message(payload, Origin::Live, world.now()), Ok(Message::Shadow(None)));
+    assert_eq!(encoding::decode_message(payload, Origin::Live, world.now()), Ok(Message::DroppedLock(None)));
 }
 
 #[test]
@@ -1421,7 +1421,7 @@ fn a_round_goes_through_the_lines_and_on_from_where_it_was() {
 #[test]
 fn a_long_key_is_swept_by_a_short_key_of_its_slot() {
     let mut queues = WaitQueues::new();
-    let long = [b'k'; LONGEST_PATROLLED + 1];
+    let long = [b'k'; LONGEST_SWEPT_KEY + 1];
     queues.join(Db(0), &long, wait_request("A", 1, None, None), instant(0));
     let queue = queues.queue(Db(0), &long).unwrap();
     assert_eq!(queues.slot_key(queue), Some(slot_key(&long)));
@@ -1483,7 +1483,7 @@ struct World {
     counters: Counters,
     mono: Instant,
     wall: WallTime,
-    seen: QuarantineMemory,
+    quarantine_memory: QuarantineMemory,
 }
 
 impl World {
@@ -1497,7 +1497,7 @@ impl World {
             counters: Counters::default(),
             mono: instant(0),
             wall: WallTime::EPOCH,
-            seen: QuarantineMemory::default(),
+            quarantine_memory: QuarantineMemory::default(),
         }
     }
 
@@ -1654,14 +1654,14 @@ impl World {
             queues: &mut self.queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            seen: self.seen,
+            quarantine_memory: self.quarantine_memory,
             effects: &mut self.effects,
             counters: &mut self.counters,
             now,
         };
         let done = act(&mut step);
         let due = step.due();
-        self.seen = self.seen.merge(self.effects.seen());
+        self.quarantine_memory = self.quarantine_memory.merge(self.effects.quarantine_memory());
         if let Some(line) = self.queues.queue(DB, KEY) {
             self.queues.set_due(line, due);
         }
@@ -1825,7 +1825,7 @@ fn counted(counters: &Counters) -> String {
         ("restored", counters.restored),
     ];
     let counts = counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
-    let durations = [("waited", &counters.waits), ("held for", &counters.holds)];
+    let durations = [("waited", &counters.wait_durations), ("held for", &counters.tenure_durations)];
     let durations = durations.iter().filter(|(_, known)| !known.is_empty());
     counts
         .chain(durations.map(|(name, known)| format!("{name} {} ms", known.max() / 1_000)))

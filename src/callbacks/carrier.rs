@@ -109,7 +109,8 @@ unsafe extern "C" fn aof_rewrite(
     catch_panic(Callback::AofRewrite, (), || {
         // SAFETY: the server's io of this very call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
-        let told = |payload: &mut Vec<u8>, lock: &_, now| encoding::append_shadow(payload, Some(lock), now);
+        let told =
+            |payload: &mut Vec<u8>, lock: &_, now| encoding::append_dropped_lock(payload, Some(lock), now);
         for Carried { key, payload } in snapshot::carried(db, told) {
             // SAFETY: the format names two buffers with their lengths, and these follow.
             unsafe {

@@ -5,7 +5,7 @@ use crate::server::{Context, Level, api, log, string_bytes};
 use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
 use crate::state;
-use lockward_core::arguments::integer;
+use lockward_core::parse_i64;
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
@@ -82,7 +82,7 @@ fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
             return wrong(&format!("unknown module argument '{}'", name.escape_ascii()));
         };
         let range = setting.least..=setting.most;
-        let Some(given) = integer(value).filter(|given| range.contains(given)) else {
+        let Some(given) = parse_i64(value).filter(|given| range.contains(given)) else {
             let name = setting.name.to_string_lossy();
             return wrong(&format!("{name} must be a number from {} to {}", setting.least, setting.most));
         };

@@ -80,7 +80,7 @@ struct Asked<'a> {
 impl<'a> Asked<'a> {
     fn parse(mut arguments: Arguments<'a>) -> Result<Self, Error> {
         let key = arguments.key()?;
-        let named = arguments.text()?;
+        let named = arguments.required()?;
         let minted = named == b"*";
         let owner = if minted { mint() } else { Owner::new(named) }.ok_or(ParseError::Owner)?;
         let (mut lease, mut block, mut holds, mut slots) = (None, None, None, None);

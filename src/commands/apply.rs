@@ -25,7 +25,7 @@ impl Command for Apply {
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let key = arguments.key()?;
-        let payload = arguments.text()?;
+        let payload = arguments.required()?;
         let heard = match word(context) {
             Ok(CommandSource::Primary) => Origin::Live,
             Ok(CommandSource::File) => Origin::Loaded,

@@ -23,7 +23,7 @@ impl Command for Panic {
     const COMPLEXITY: &'static CStr = c"O(1)";
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
-        let edge = arguments.text()?;
+        let edge = arguments.required()?;
         if !probe::arm(edge) {
             return Err(ParseError::Syntax.into());
         }

@@ -55,7 +55,7 @@ pub struct Node {
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
     /// What it has seen of the lock in this quarantine.
-    pub seen: QuarantineMemory,
+    pub quarantine_memory: QuarantineMemory,
     /// By how many ticks the wall clock is ahead.
     pub wall_ahead: i64,
     /// The zero of its monotonic clock, in ticks: another on each server.
@@ -105,7 +105,7 @@ impl Node {
             queue: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(began, span(rules.quarantine)),
-            seen: QuarantineMemory::default(),
+            quarantine_memory: QuarantineMemory::default(),
             wall_ahead,
             mono_ahead,
         }
@@ -148,7 +148,7 @@ impl Node {
             queues.join(DB, KEY, wait_request, now.mono);
         }
         if !self.quarantine.in_force(now) {
-            self.seen = QuarantineMemory::default();
+            self.quarantine_memory = QuarantineMemory::default();
         }
         let mut effects = Effects::default();
         let queue = queues.queue(DB, KEY);
@@ -158,7 +158,7 @@ impl Node {
             queues: &mut queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            seen: self.seen,
+            quarantine_memory: self.quarantine_memory,
             effects: &mut effects,
             counters: &mut Counters::default(),
             now,
@@ -170,7 +170,7 @@ impl Node {
             .map(|waiter| waiter.wait_request.handle)
             .collect();
         if self.quarantine.in_force(now) {
-            self.seen = self.seen.merge(effects.seen());
+            self.quarantine_memory = self.quarantine_memory.merge(effects.quarantine_memory());
         }
         if effects.changed() && self.shadowed {
             effects.replicate_whole_lock(&self.lock, now);
@@ -267,7 +267,7 @@ impl Node {
                             self.lock.apply(change, now);
                         }
                     }
-                    Message::Shadow(dropped_lock) => {
+                    Message::DroppedLock(dropped_lock) => {
                         self.shadowed = dropped_lock.is_some();
                         self.lock = dropped_lock.unwrap_or_default();
                     }
@@ -286,14 +286,14 @@ impl Node {
     pub(crate) fn tell_of_shadow(&mut self, tick: u64) -> Option<Replicated> {
         mem::take(&mut self.unreplicated).then(|| {
             let mut payload = Vec::new();
-            encoding::append_shadow(&mut payload, Some(&self.lock), self.now(tick));
+            encoding::append_dropped_lock(&mut payload, Some(&self.lock), self.now(tick));
             Replicated::Apply(payload)
         })
     }
 
     /// The replica is promoted.
     pub(crate) fn promote(&mut self, tick: u64) {
-        self.seen = QuarantineMemory::default();
+        self.quarantine_memory = QuarantineMemory::default();
         self.quarantine.restart(self.now(tick).mono);
     }
 

@@ -1,6 +1,7 @@
-//! The slots of a Redis cluster: CRC16 (XMODEM) of the key or of its hash tag, modulo 16,384, as the cluster specification says.
+//! The slot of a key in a Redis cluster: CRC16 (XMODEM) of the key or of its hash tag, modulo 16,384, as in the cluster
+//! specification.
 
-/// A key of two bytes. The server can be asked about the slot of a long key by it, at a cost that does not grow with the key.
+/// A key of two bytes. The module asks the server about the slot of a long key with it, at a cost that does not grow with the key.
 pub type SlotKey = [u8; 2];
 
 const SLOTS: u16 = 16_384;
@@ -32,7 +33,7 @@ fn slot_of(hashed: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// The part of a key that decides its slot: what stands between the first `{` and the next `}`, if anything does.
+/// The part of a key that decides its slot: the bytes between the first `{` and the next `}` if there are any, else the whole key.
 fn hash_tag(key: &[u8]) -> &[u8] {
     let tag = || {
         let (_, rest) = key.split_at_checked(key.iter().position(|byte| *byte == b'{')?.checked_add(1)?)?;
@@ -41,11 +42,11 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     tag().filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// A short key of the same slot. Costs the length of `key`, and some 20 microseconds.
+/// A short key in the same slot. The cost is the length of `key`, and some 20 microseconds.
 #[must_use]
 pub fn slot_key(key: &[u8]) -> SlotKey {
     let slot = slot_of(hash_tag(key));
-    // Two bytes have every CRC once, so there are four for each slot.
+    // Each CRC belongs to one key of two bytes, so there are four such keys for each slot.
     (0..=u16::MAX).map(u16::to_be_bytes).find(|key| slot_of(key) == slot).unwrap_or_default()
 }
 

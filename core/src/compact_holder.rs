@@ -1,29 +1,35 @@
-//! How the one holder of a lock rests: in 48 bytes, its numbers each in the room that they take in practice.
+//! The holder of a lock that has only one, in 48 bytes.
+//!
+//! Most locks have one holder, and there may be millions of them. So its numbers are stored in pairs, each number in as many
+//! bits as it needs in practice. A holder with a larger number is stored in a list instead: see [`crate::lock`].
 
-use crate::lock::{Holder, Slots};
+use crate::holder::{Holder, Slots};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::{Instant, WallTime};
 use std::num::NonZeroI64;
 
-/// One holder, and when Redis is told to drop the key, in 48 bytes.
+/// One holder and the TTL of the key.
 ///
-/// Times are told by each other: where no clock has jumped, the TTL is as much later than the token, which is the wall
-/// clock at the grant, as the deadline is later than the grant. What remains of the one without the other is the drift.
+/// The TTL is stored as a difference. The token is the wall clock at the grant. If no clock was set, the TTL is as much later
+/// than the token as the deadline is later than the grant. What is left is the drift, which is small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompactHolder {
-    /// Who holds the lock.
+    /// The owner.
     pub owner: Owner,
     /// Up to 511 holds, and the token.
     holds_and_token: Pair<54>,
-    /// The deadline in microseconds, up to the longest lease there is, and up to 127 slots.
+    /// The deadline in microseconds, for leases of any length, and up to 127 slots.
     deadline_and_slots: Pair<8>,
     /// The microseconds from the grant to the deadline, up to 12 days, and the drift, up to 4 seconds.
     length_and_drift: Pair<23>,
 }
 
 impl CompactHolder {
-    /// Packs a holder; gives it back when a number does not fit.
+    /// Packs a holder.
+    ///
+    /// # Errors
+    /// The holder, when a number does not fit.
     #[inline(always)]
     pub fn new(holder: Holder, expires_at: WallTime) -> Result<Self, Holder> {
         let Some((holds_and_token, deadline_and_slots, length_and_drift)) = Self::pairs(&holder, expires_at)
@@ -45,7 +51,7 @@ impl CompactHolder {
         ))
     }
 
-    /// The holder. What was packed fits.
+    /// The holder, with a borrowed owner.
     pub fn holder(&self) -> Holder<&Owner> {
         let deadline = self.deadline_and_slots.high();
         Holder {
@@ -58,30 +64,32 @@ impl CompactHolder {
         }
     }
 
-    /// The token; always one that there is.
+    /// The token. Never `None`: `new` stored a valid one.
     pub fn token(&self) -> Option<FencingToken> {
         FencingToken::new(self.holds_and_token.low() as u64)
     }
 
-    /// The same, by itself.
+    /// The holder.
     pub fn unpack(self) -> Holder {
-        self.holder().with(|_| ()).with(|()| self.owner)
+        self.holder().map_owner(|_| ()).map_owner(|()| self.owner)
     }
 
-    /// When Redis is told to drop the key.
+    /// The TTL of the key.
     pub fn expires_at(&self) -> WallTime {
         let (length, drift) = (self.length_and_drift.high(), self.length_and_drift.low());
         WallTime::from_micros(self.holds_and_token.low().saturating_add(length).saturating_add(drift))
     }
 }
 
-/// Two numbers in one: one in the lower `BITS`, with its sign, and one in the others. Kept is the complement, which is 0 only
-/// where both are -1: that does not fit, which leaves room to tell a packed lock from another.
+/// Two signed numbers in 64 bits: `low` in the lower `BITS`, `high` in the others.
+///
+/// Stored is the complement. It is 0 only if both numbers are -1, which `new` refuses. So an enum that has a `Pair` needs no
+/// further bytes for its discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pair<const BITS: u32>(NonZeroI64);
 
 impl<const BITS: u32> Pair<BITS> {
-    /// `None` when one does not fit.
+    /// `None` when a number does not fit.
     fn new(high: i64, low: i64) -> Option<Self> {
         let both = high.wrapping_shl(BITS) | (low & (1_i64.wrapping_shl(BITS).wrapping_sub(1)));
         let pair = Self(NonZeroI64::new(!both)?);

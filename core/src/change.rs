@@ -1,0 +1,24 @@
+//! A change to one holder of a lock. Everything that happens to a lock is a series of changes.
+
+use crate::holder::Holder;
+use crate::token::FencingToken;
+
+/// A change to one holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This owner now holds the lock with these values: a grant, a renewal, or a re-entry that extends the lease.
+    Put(Holder),
+    /// The tenure with this token now has so many holds. Its lease stays as it is.
+    Count(FencingToken, u32),
+    /// The tenure with this token is over.
+    End(FencingToken, End),
+}
+
+/// Why a tenure ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The owner released it, or a tenure with a larger token was restored in its place.
+    Released,
+    /// Its lease was over.
+    LeaseOver,
+}

@@ -1,0 +1,62 @@
+//! How a request or a wait ends.
+
+use crate::token::FencingToken;
+
+/// A granted acquisition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The fencing token of the tenure.
+    pub token: FencingToken,
+    /// The number of holds that the owner now has.
+    pub holds: u32,
+    /// Whether this grant added a hold. A repeated request adds none.
+    pub counted: bool,
+}
+
+/// Why an owner has no tenure to release or renew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotHeld {
+    /// Nobody holds the lock.
+    Free,
+    /// Other owners hold it. This is the largest of their tokens.
+    ByAnother(FencingToken),
+    /// The owner holds it with this token and named another.
+    OtherToken(FencingToken),
+}
+
+/// A request is answered with an error and changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The owner does not hold the lock.
+    NotHeld(NotHeld),
+    /// The request named a count of holds that does not follow from the count that the owner has.
+    Holds {
+        /// The count that the owner has.
+        has: u32,
+    },
+    /// The owner has the largest count of holds.
+    TooManyHolds,
+    /// There is no larger fencing token.
+    TokensUsedUp,
+    /// The named token lies more than a day ahead of the server's clock.
+    TokenFarAhead,
+}
+
+/// How a wait ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The owner holds the lock.
+    Granted(Grant),
+    /// The wait limit was reached, or CLIENT UNBLOCK ended the wait.
+    NotAcquired,
+    /// The waiter was next, but its request is refused.
+    Refused(Refusal),
+    /// A later request of the same owner took over the position.
+    Superseded,
+    /// The key now holds a value of another type.
+    WrongType,
+    /// This server does not serve the key any more.
+    NotServed,
+    /// This server has become a replica.
+    BecameReplica,
+}
