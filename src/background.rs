@@ -4,14 +4,15 @@
 //! Done when the alarm goes off. What a waiter is granted here is a write, and obeys what would refuse a client's
 //! write; until it may be done, it is tried again. Ending a wait is not a write, and is never refused.
 
-use crate::callbacks::next_command;
-use crate::commands::GATE;
-use crate::server::{Content, Context, OpenKey, OwnedName, WriteGate, WrongType, clock, info, mono};
+use crate::info_section;
+use crate::server::{
+    Content, Context, KeyName, OpenKey, WriteGate, WrongType, clock, info, mono, stop_watching_commands,
+};
 use crate::state;
-use crate::statistics::{self, count};
+use crate::statistics::count;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span};
+use lockward_core::{Completion, Db, Instant, LONGEST_PATROLLED, LockName, Outcome, QueueId, Span};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -41,8 +42,8 @@ const HELD_BACK: Span = match Span::from_millis(20) {
 };
 
 /// The alarm has gone off.
-pub fn gone_off() {
-    state::with(|state| state.wakeup_timer.gone_off());
+pub fn timer_fired() {
+    state::with(|state| state.wakeup_timer.fired());
 }
 
 /// The server's cron: reads the wall clock for the steps to come, finds out whether nobody listens, and sets the alarm:
@@ -50,9 +51,9 @@ pub fn gone_off() {
 pub fn tick() {
     clock::read();
     if state::with(|state| state.unlinked.is_none()) {
-        next_command::see_no_more();
+        stop_watching_commands();
     }
-    statistics::see_reset_now_and_then();
+    info_section::notice_reset_now_and_then();
     if state::with(|state| !state.follows() && state.replication_audience.can_be_known()) {
         let none = info::skip_replication();
         state::with(|state| state.replication_audience.found(none));
@@ -88,7 +89,7 @@ pub fn work(context: Context) {
     let slice = Slice::of_micros(AT_ONCE);
     end_waits(now, slice);
     // What was unlinked in an earlier turn of the event loop has been told by now.
-    next_command::see_no_more();
+    stop_watching_commands();
     let (follows, lines_are_due, shadows_are_due) = state::with(|state| {
         state.note_unlinked(now);
         if state.quarantine.ends(now).is_none() {
@@ -128,10 +129,10 @@ fn hold_back(now: Instant) {
 }
 
 /// The name of a lock whose database is selected, and whether the server would let a client write to it now.
-fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (OwnedName, WriteGate) {
-    let name = OwnedName::new(db, key);
+fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, WriteGate) {
+    let name = KeyName::copied(db, key);
     context.select(db);
-    let gate = context.write_gate(GATE, &name.name());
+    let gate = context.write_gate(&name);
     (name, gate)
 }
 
@@ -152,7 +153,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
         match gate {
             WriteGate::Open => {
                 // If the key holds something else now, the tenure is over.
-                let passed_on = transaction::run(context, &name.name(), |step| {
+                let passed_on = transaction::run(context, &name, |step| {
                     step.pass_on(&undelivered.owner, undelivered.token);
                 });
                 let (Ok(()) | Err(WrongType)) = passed_on;
@@ -174,12 +175,12 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.to_put_back.pop_front()) {
         let (name, gate) = name_and_gate(context, db, &key);
         match gate {
-            WriteGate::Open => transaction::put_back(context, &name.name()),
+            WriteGate::Open => transaction::put_back(context, &name),
             WriteGate::Refused | WriteGate::Down => {
                 state::with(|state| state.to_put_back.push_back((db, key)));
                 return hold_back(now);
             }
-            WriteGate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
+            WriteGate::NotServed => state::with(|state| state.break_shadow(&name, now)),
         }
         if slice.is_over() {
             return;
@@ -193,7 +194,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
 fn tell_of_shadows(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_unreplicated()) {
         context.select(db);
-        transaction::tell_of_shadow(context, &OwnedName::new(db, &key).name());
+        transaction::tell_of_shadow(context, &KeyName::copied(db, &key).name());
         if slice.is_over() {
             return;
         }
@@ -237,12 +238,12 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     }
     let soon = now.after(SOON);
     for (queue, (db, key)) in queues {
-        let name = OwnedName::new(db, &key);
+        let name = KeyName::copied(db, &key);
         context.select(db);
         // To open it makes the server drop it when its TTL, set by hand, has passed.
-        let mut key = OpenKey::for_write(context, &name.name());
+        let mut key = OpenKey::for_write(context, &name);
         let changed = match key.content() {
-            Content::Missing => in_cluster && context.slot_gate(GATE, &name.name()) == WriteGate::NotServed,
+            Content::Missing => in_cluster && context.slot_gate(&name) == WriteGate::NotServed,
             Content::WrongType => true,
             Content::Lock(lock) => {
                 let ends = lock.first_deadline();
@@ -262,7 +263,7 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
 
 /// Whether the cluster is down, in which no node serves this key or any other.
 fn is_down(context: Context, key: &[u8]) -> bool {
-    context.slot_gate(GATE, &OwnedName::new(Db(0), key).name()) == WriteGate::Down
+    context.slot_gate(&KeyName::copied(Db(0), key)) == WriteGate::Down
 }
 
 /// Looks at shadows in turn, some at a time: whether a lease is over, something stands in their place, or another node
@@ -270,24 +271,24 @@ fn is_down(context: Context, key: &[u8]) -> bool {
 fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
     while let Some((db, key)) = next_shadow(now, slice) {
-        let name = OwnedName::new(db, &key);
+        let name = KeyName::copied(db, &key);
         context.select(db);
-        let missing = matches!(OpenKey::for_write(context, &name.name()).content(), Content::Missing);
+        let missing = matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
         let runs = |state: &mut state::State| {
             let dropped_lock = state.dropped_locks.get(db, &key);
             dropped_lock.is_some_and(|lock| lock.first_deadline() > Some(now))
         };
         let stands = missing && state::with(runs);
         if !stands || in_cluster {
-            match context.write_gate(GATE, &name.name()) {
+            match context.write_gate(&name) {
                 WriteGate::Open if stands => {}
                 // What stands in its place breaks it, a lock or not.
                 WriteGate::Open => {
                     let (Ok(()) | Err(WrongType)) =
-                        transaction::run(context, &name.name(), |step| step.expire_and_serve());
+                        transaction::run(context, &name, |step| step.expire_and_serve());
                 }
                 WriteGate::Refused | WriteGate::Down => {}
-                WriteGate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
+                WriteGate::NotServed => state::with(|state| state.break_shadow(&name, now)),
             }
         }
         if slice.is_over() {
@@ -322,7 +323,7 @@ fn expire_and_serve(context: Context, queue: QueueId, now: Instant, slice: Slice
     let (name, gate) = name_and_gate(context, db, &key);
     match gate {
         WriteGate::Open => {
-            if let Err(WrongType) = transaction::run(context, &name.name(), |step| step.recheck()) {
+            if let Err(WrongType) = transaction::run(context, &name, |step| step.recheck()) {
                 send_away(queue, Outcome::WrongType, now, slice);
             }
             true
@@ -332,7 +333,7 @@ fn expire_and_serve(context: Context, queue: QueueId, now: Instant, slice: Slice
             false
         }
         WriteGate::NotServed => {
-            state::with(|state| state.break_shadow(&name.name(), now));
+            state::with(|state| state.break_shadow(&name, now));
             send_away(queue, Outcome::NotServed, now, slice);
             true
         }
