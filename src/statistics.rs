@@ -1,22 +1,18 @@
-//! What INFO lock counts: what this server has decided since it was started, or since CONFIG RESETSTAT.
+//! What INFO lock counts: what this server has done since it was started, or since CONFIG RESETSTAT.
 //!
-//! A replica counts nothing of what its primary decides. What steps come to is counted where that is decided, in
-//! [`Counters`]; here is what never gets so far, or is no step.
+//! A replica counts nothing of what its primary decides. What decisions have come to is counted in core's `Counters`; here is
+//! the rest.
 //!
-//! The server tells no module of CONFIG RESETSTAT. It sets counts of its own back, and that is looked for when INFO
-//! is asked for, and ten times a second: what is counted until it is seen goes with the rest.
+//! The server does not report CONFIG RESETSTAT to modules. It resets counts of its own, so the module compares these when
+//! INFO is asked for, and ten times a second. What is counted in between is lost.
 
 use crate::server::info::MonotonicStats;
-use crate::server::mono;
-use crate::state;
-use lockward_core::{Counters, Instant, Lock, Span};
+use lockward_core::{Instant, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All counts but the errors.
 #[derive(Default)]
 pub struct Statistics {
-    /// What steps have come to.
-    pub counters: Counters,
     /// Acquisitions that were answered with null at once.
     pub busy: u64,
     /// Waits that ended with null: at their limit, or by CLIENT UNBLOCK.
@@ -46,53 +42,36 @@ pub fn errors() -> u64 {
     ERRORS.load(Ordering::Relaxed)
 }
 
-/// How long the cron leaves it alone, as to ask the server what it has counted takes some 20 µs: a little less than a
-/// tenth of a second, which is how often it comes by default.
-const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
-    Some(span) => span,
-    None => Span::MAX,
-};
-
-/// As [`see_reset`], unless it has just been looked.
-pub fn see_reset_now_and_then() {
-    let now = mono();
-    let is_due = state::with(|state| {
-        let is_due = state.statistics.next_look <= Some(now);
-        if is_due {
-            state.statistics.next_look = Some(now.after(BETWEEN_LOOKS));
-        }
-        is_due
-    });
-    if is_due {
-        see_reset();
-    }
-}
-
-/// Begins anew if CONFIG RESETSTAT has been given.
-pub fn see_reset() {
-    let server = MonotonicStats::read();
-    state::with(|state| {
-        if server.is_set_back_from(&state.statistics.server) {
-            state.statistics = Statistics::default();
-            ERRORS.store(0, Ordering::Relaxed);
-        }
-        state.statistics.server = server;
-    });
-}
-
 /// One more.
 pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
+/// How long the cron waits between two looks: to read the server's counts takes some 20 µs. A little less than a tenth of a
+/// second, which is how often the cron runs by default.
+const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
+    Some(span) => span,
+    None => Span::MAX,
+};
+
 impl Statistics {
-    /// A lock has been broken: its tenures have ended.
-    pub fn broken(&mut self, lock: &Lock, now: Instant) {
-        lock.holders().for_each(|holder| self.counters.end(holder.since, now));
+    /// Whether the cron should look again for a CONFIG RESETSTAT. If so, the next look is due later.
+    pub fn look_is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.next_look <= Some(now);
+        if is_due {
+            self.next_look = Some(now.after(BETWEEN_LOOKS));
+        }
+        is_due
     }
 
-    /// The server has dropped a lock whose leases were over.
-    pub fn leases_ended(&mut self, lock: &Lock) {
-        lock.holders().for_each(|holder| self.counters.lease_ended(holder.since, holder.deadline));
+    /// Begins anew if the server's own counts have been set back. Whether it does.
+    pub fn reset_with_server(&mut self, server: MonotonicStats) -> bool {
+        let is_reset = server.is_set_back_from(&self.server);
+        if is_reset {
+            *self = Self::default();
+            ERRORS.store(0, Ordering::Relaxed);
+        }
+        self.server = server;
+        is_reset
     }
 }

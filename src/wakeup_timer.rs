@@ -7,7 +7,7 @@
 //! The server keeps its timers by the wall clock: when that is set back, they stand still. So every step on a lock that
 //! somebody waits for, and the server's cron, sees whether the timer is overdue by the monotonic clock, and sets it anew.
 
-use crate::callbacks::timer::{self, TimerId};
+use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
 
 /// How often a new round through the keys begins.
@@ -29,6 +29,7 @@ const OVERDUE: Span = match Span::from_millis(10) {
 };
 
 /// The timer, when it is set.
+#[derive(Default)]
 pub struct WakeupTimer {
     set: Option<(TimerId, Instant)>,
     /// The rounds through waited-for keys.
@@ -39,11 +40,6 @@ pub struct WakeupTimer {
 }
 
 impl WakeupTimer {
-    /// A timer that is not set.
-    pub const fn new() -> Self {
-        Self { set: None, queues: Rounds::new(), dropped_locks: Rounds::new(), held_back_until: None }
-    }
-
     /// Sets the timer for the next work to do, or for the next slice of a round where there is something to look at. Left as it
     /// is when it goes off early enough, and is not overdue.
     pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_shadows: bool, now: Instant) {
@@ -64,7 +60,7 @@ impl WakeupTimer {
     }
 
     /// The timer has gone off: it is not set any more.
-    pub const fn gone_off(&mut self) {
+    pub const fn fired(&mut self) {
         self.set = None;
         self.held_back_until = None;
     }
@@ -81,11 +77,13 @@ pub struct Rounds {
     began: Instant,
 }
 
-impl Rounds {
-    const fn new() -> Self {
+impl Default for Rounds {
+    fn default() -> Self {
         Self { next: Instant::from_micros(0), began: Instant::from_micros(0) }
     }
+}
 
+impl Rounds {
     /// Whether it is time for the next slice.
     pub fn are_due(&self, now: Instant) -> bool {
         now >= self.next

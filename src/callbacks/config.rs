@@ -1,6 +1,6 @@
 //! The settings as the server asks for them.
 
-use super::{Callback, catch_panic};
+use crate::panics::{Callback, catch_panic};
 use crate::server::{Context, Level, api, log, string_bytes};
 use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
@@ -117,7 +117,7 @@ unsafe extern "C" fn set(
             let before = quarantine();
             setting.set(number);
             if quarantine() != before {
-                state::with(|state| state.quarantine.set_length(quarantine().unwrap_or_default()));
+                state::with(|state| state.store.quarantine.set_length(quarantine().unwrap_or_default()));
                 server_events::quarantine_changed();
             }
         }

@@ -1,27 +1,29 @@
 //! LOCK.INFO key [WAITERS n]
 
+use super::command::Command;
 use crate::arguments::Arguments;
-use crate::blocked_client::BlockedClient;
-use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey, mono};
+use crate::server::{
+    Argument, BlockedClient, CommandInfo, Content, Context, KeyName, KeyUse, OWN_CATEGORY, OpenKey, mono,
+};
 use crate::{state, transaction};
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Holder, Instant, Lock, Slots, Waiter};
-use std::ffi::{CStr, c_int};
 
 pub struct Info;
 
 impl Command for Info {
-    const NAME: &'static CStr = c"lock.info";
-    const FLAGS: &'static CStr = c"readonly";
-    const ARITY: c_int = -2;
-    const KEY: Option<KeyUse> = Some(KeyUse::Read);
-    const ARGUMENTS: &'static [Argument] = &[Argument::KEY, Argument::number(c"n", c"WAITERS")];
-    const CATEGORIES: &'static [&'static str] = &["read", "slow", OWN_CATEGORY];
-    const TIPS: &'static CStr = c"nondeterministic_output";
-    const SUMMARY: &'static CStr = c"Tells who holds a lock and who waits for it.";
-    const COMPLEXITY: &'static CStr = c"O(N) in the waiters that are shown";
+    const INFO: CommandInfo = CommandInfo {
+        name: c"lock.info",
+        flags: c"readonly",
+        arity: -2,
+        key: Some(KeyUse::Read),
+        arguments: &[Argument::KEY, Argument::number(c"n", c"WAITERS")],
+        categories: &["read", "slow", OWN_CATEGORY],
+        tips: c"nondeterministic_output",
+        summary: c"Tells who holds a lock and who waits for it.",
+        complexity: c"O(N) in the waiters that are shown",
+    };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, shown) = parse(arguments)?;
@@ -32,9 +34,9 @@ impl Command for Info {
             return Ok(());
         };
         let (waiting, queue) = state::with(|state| {
-            let Some(id) = state.queues.queue(key.db(), key.bytes()) else { return (0, Vec::new()) };
-            let queue = state.queues.waiters_in(id).take(shown.unwrap_or(0)).cloned().collect();
-            (state.queues.len(id), queue)
+            let Some(id) = state.store.queues.queue(key.db(), key.bytes()) else { return (0, Vec::new()) };
+            let queue = state.store.queues.waiters_in(id).take(shown.unwrap_or(0)).cloned().collect();
+            (state.store.queues.len(id), queue)
         });
         context.reply_map(if shown.is_some() { 4 } else { 3 });
         context.reply_bytes(b"slots");
@@ -73,7 +75,7 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
     let mut open = OpenKey::for_read(context, key);
     match open.content() {
         Content::WrongType => {
-            transaction::break_shadow(key, now);
+            transaction::break_dropped(key, now);
             Err(Error::WrongType)
         }
         Content::Lock(lock) => {
@@ -86,8 +88,8 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
             Ok(holders)
         }
         Content::Missing => Ok(state::with(|state| {
-            let dropped_lock = state.dropped_locks.get(key.db(), key.bytes());
-            dropped_lock.map(holding).unwrap_or_default()
+            let dropped = state.store.dropped_locks.get(key.db(), key.bytes());
+            dropped.map(holding).unwrap_or_default()
         })),
     }
 }

@@ -1,9 +1,10 @@
 //! What the server tells of itself in INFO.
 
 use super::Context;
+use super::call_reply::CallReply;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
-use std::{ptr, slice};
+use std::ptr;
 
 /// The newest servers of which it is known how listeners come to be: of later ones somebody must first read that again.
 const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"redis_version", [8, 0])];
@@ -28,7 +29,7 @@ pub fn events_move_clients() -> bool {
 }
 
 /// What must be so for nobody to hear what changes. A server on which one of these is missing may have listeners.
-const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
+const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
     (
         c"persistence",
@@ -44,32 +45,11 @@ const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
 ];
 
 /// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
-pub fn has_no_replication_audience() -> bool {
-    NOBODY_LISTENS.iter().all(|(section, fields)| {
+pub fn no_audience() -> bool {
+    NO_AUDIENCE.iter().all(|(section, fields)| {
         let section = Section::new(section);
         fields.iter().all(|field| section.number(field) == Some(0))
     })
-}
-
-/// Whether the cluster is down, in which no node serves any key. False where the server does not say.
-pub fn cluster_is_down(context: Context) -> bool {
-    // SAFETY: the format names one C string, and this follows; the reply is freed once, after its text has been looked at.
-    unsafe {
-        let reply =
-            api!(RedisModule_Call(context.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"INFO".as_ptr()));
-        if reply.is_null() {
-            return false;
-        }
-        let mut len = 0;
-        let start = api!(RedisModule_CallReplyStringPtr(reply, &raw mut len));
-        let text = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
-        let state = text
-            .split(|byte| *byte == b'\r' || *byte == b'\n')
-            .find_map(|line| line.strip_prefix(b"cluster_state:"));
-        let is_down = state.is_some_and(|state| state != b"ok");
-        api!(RedisModule_FreeCallReply(reply));
-        is_down
-    }
 }
 
 /// Counts of the server that only grow, until CONFIG RESETSTAT sets all of them back. One might have grown beyond where
@@ -90,6 +70,35 @@ impl MonotonicStats {
     /// Whether one is smaller than it was.
     pub fn is_set_back_from(&self, before: &Self) -> bool {
         self.0.iter().zip(&before.0).any(|(now, before)| now < before)
+    }
+}
+
+/// The state of a cluster, as one of its nodes sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterState {
+    /// Each slot has a node that serves it.
+    Up,
+    /// It serves, though some slots have no node (`cluster-require-full-coverage no`).
+    SlotsMissing,
+    /// No node serves any key.
+    Down,
+}
+
+/// The state of the cluster, from CLUSTER INFO. Where the server does not say, it counts as up.
+pub fn cluster_state(context: Context) -> ClusterState {
+    let (cluster, info) = (c"CLUSTER".as_ptr(), c"INFO".as_ptr());
+    // SAFETY: the format names one C string, and this follows; the reply is ours.
+    let reply =
+        unsafe { CallReply::new(api!(RedisModule_Call(context.as_ptr(), cluster, c"c".as_ptr(), info))) };
+    let Some(reply) = reply else { return ClusterState::Up };
+    let text = reply.text();
+    let has = |line: &[u8]| text.windows(line.len()).any(|part| part == line);
+    if has(b"cluster_state:fail") {
+        ClusterState::Down
+    } else if has(b"cluster_slots_assigned:") && !has(b"cluster_slots_assigned:16384") {
+        ClusterState::SlotsMissing
+    } else {
+        ClusterState::Up
     }
 }
 

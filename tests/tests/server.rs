@@ -52,7 +52,7 @@ mod persistence {
     mod crashes;
     mod damaged_files;
     mod rdb_and_aof;
-    mod restore_payloads;
+    pub(crate) mod restore_payloads;
 }
 mod cluster {
     mod slot_migration;
