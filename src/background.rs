@@ -5,7 +5,8 @@
 //! tried again. The end of a wait is not a write, and is never refused.
 
 use crate::info_section;
-use crate::server::info::{self, ClusterState};
+use crate::server::cluster::{ClusterState, cluster_state};
+use crate::server::info;
 use crate::server::{
     Content, Context, KeyName, OpenKey, WriteGate, WrongType, clock, lock_allocation, mono,
     stop_watching_commands,
@@ -229,7 +230,7 @@ fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
         state.sweeps.queue = queues.last().filter(|_| queues.len() == KEYS_IN_SLICE).map(|(queue, _)| *queue);
         queues
     });
-    let cluster = context.flags().cluster().then(|| info::cluster_state(context));
+    let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
         // Not every server ends the waits itself. They end though the lock may be free again soon: another node may serve it
         // then.

@@ -7,6 +7,7 @@ mod functions;
 mod blocked_client;
 mod call_reply;
 pub mod clock;
+pub mod cluster;
 mod command;
 mod command_filter;
 mod context;
