@@ -1,55 +1,30 @@
-//! The arguments of a command as the server gives them, and what the settings allow.
+//! The arguments of a command, within the limits of the settings.
 //!
-//! Everything is parsed and checked here before anything is looked at, changed or replied.
+//! A command parses and checks all its arguments before it reads or changes anything.
 
 use crate::errors::Error;
-use crate::server::{KeyName, string_bytes};
+use crate::server::{ArgumentStrings, KeyName};
 use crate::settings;
 use lockward_core::arguments::{self, ParseError};
 use lockward_core::{Db, Span};
-use redis_module::raw;
 use std::ops::{Deref, DerefMut};
-use std::slice;
 
 /// A cursor over the arguments behind the command's name.
 pub struct Arguments<'a> {
     db: Db,
-    rest: arguments::Arguments<Strings<'a>>,
-}
-
-/// The server's strings, valid for `'a`.
-pub struct Strings<'a>(slice::Iter<'a, *mut raw::RedisModuleString>);
-
-/// One of them.
-pub struct Given<'a>(&'a *mut raw::RedisModuleString);
-
-impl<'a> Iterator for Strings<'a> {
-    type Item = Given<'a>;
-
-    fn next(&mut self) -> Option<Given<'a>> {
-        self.0.next().map(Given)
-    }
-}
-
-impl<'a> From<Given<'a>> for &'a [u8] {
-    fn from(given: Given<'a>) -> Self {
-        // SAFETY: valid for 'a, as `Arguments::new` says; the server does not change a command's arguments.
-        unsafe { string_bytes(*given.0) }
-    }
+    rest: arguments::Arguments<ArgumentStrings<'a>>,
 }
 
 impl<'a> Arguments<'a> {
-    /// The arguments of a command given in `db`. Every string in `argv` is valid for `'a`.
-    pub fn new(db: Db, argv: &'a [*mut raw::RedisModuleString]) -> Self {
-        let rest = Strings(argv.get(1..).unwrap_or_default().iter());
-        Self { db, rest: arguments::Arguments::new(rest) }
+    /// The arguments of a command given in `db`.
+    pub fn new(db: Db, strings: ArgumentStrings<'a>) -> Self {
+        Self { db, rest: arguments::Arguments::new(strings) }
     }
 
     /// The key.
     pub fn key(&mut self) -> Result<KeyName<'a>, ParseError> {
-        let Given(string) = self.rest.next_argument().ok_or(ParseError::WrongArity)?;
-        // SAFETY: valid for 'a, as `new` says.
-        Ok(unsafe { KeyName::new(self.db, *string) })
+        let string = self.rest.next_given().ok_or(ParseError::WrongArity)?;
+        Ok(string.key_name(self.db))
     }
 
     /// A lease for `command`, in units of `unit` milliseconds.
@@ -58,7 +33,7 @@ impl<'a> Arguments<'a> {
             Ok(lease) if lease <= settings::max_lease() => lease,
             Ok(_) | Err(ParseError::LeaseTooLong) => return Err(Error::LongerThanMaxLease(command)),
             Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
-            Err(mistake) => return Err(mistake.into()),
+            Err(error) => return Err(error.into()),
         };
         if settings::quarantine().is_some_and(|quarantine| lease > quarantine) {
             return Err(Error::LongerThanQuarantine(command));
@@ -68,7 +43,7 @@ impl<'a> Arguments<'a> {
 }
 
 impl<'a> Deref for Arguments<'a> {
-    type Target = arguments::Arguments<Strings<'a>>;
+    type Target = arguments::Arguments<ArgumentStrings<'a>>;
 
     fn deref(&self) -> &Self::Target {
         &self.rest

@@ -4,17 +4,15 @@
 //! Done when the alarm goes off. What a waiter is granted here is a write, and obeys what would refuse a client's
 //! write; until it may be done, it is tried again. Ending a wait is not a write, and is never refused.
 
-use crate::callbacks::next_command;
-use crate::commands::GATE;
-use crate::server::info::{self, ClusterState};
-use crate::server::{Content, Context, KeyName, OpenKey, OwnedName, WriteGate, WrongType, clock, mono};
-use crate::state::{self, State};
-use crate::statistics::{self, count};
+use crate::info_section;
+use crate::server::{
+    Content, Context, KeyName, OpenKey, WriteGate, WrongType, clock, info, mono, stop_watching_commands,
+};
+use crate::state;
+use crate::statistics::count;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{
-    Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition,
-};
+use lockward_core::{Completion, Db, Instant, LONGEST_PATROLLED, LockName, Outcome, QueueId, Span};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -44,8 +42,8 @@ const HELD_BACK: Span = match Span::from_millis(20) {
 };
 
 /// The alarm has gone off.
-pub fn gone_off() {
-    state::with(|state| state.wakeup_timer.gone_off());
+pub fn timer_fired() {
+    state::with(|state| state.wakeup_timer.fired());
 }
 
 /// The server's cron: reads the wall clock for the steps to come, finds out whether nobody listens, and sets the alarm:
@@ -53,10 +51,9 @@ pub fn gone_off() {
 pub fn tick() {
     clock::read();
     if state::with(|state| state.unlinked.is_none()) {
-        next_command::see_no_more();
+        stop_watching_commands();
     }
-    statistics::see_reset_now_and_then();
-    state::with(State::forget_sockets);
+    info_section::notice_reset_now_and_then();
     if state::with(|state| !state.follows() && state.replication_audience.can_be_known()) {
         let none = info::has_no_replication_audience();
         state::with(|state| state.replication_audience.found(none));
@@ -92,7 +89,7 @@ pub fn work(context: Context) {
     let slice = Slice::of_micros(AT_ONCE);
     end_waits(now, slice);
     // What was unlinked in an earlier turn of the event loop has been told by now.
-    next_command::see_no_more();
+    stop_watching_commands();
     let (follows, lines_are_due, shadows_are_due) = state::with(|state| {
         state.note_unlinked(now);
         if state.quarantine.ends(now).is_none() {
@@ -132,10 +129,10 @@ fn hold_back(now: Instant) {
 }
 
 /// The name of a lock whose database is selected, and whether the server would let a client write to it now.
-fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (OwnedName, WriteGate) {
-    let name = OwnedName::new(db, key);
+fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, WriteGate) {
+    let name = KeyName::copied(db, key);
     context.select(db);
-    let gate = context.write_gate(GATE, &name.name());
+    let gate = context.write_gate(&name);
     (name, gate)
 }
 
@@ -156,7 +153,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
         match gate {
             WriteGate::Open => {
                 // If the key holds something else now, the tenure is over.
-                let passed_on = transaction::run(context, &name.name(), |step| {
+                let passed_on = transaction::run(context, &name, |step| {
                     step.pass_on(&undelivered.owner, undelivered.token);
                 });
                 let (Ok(()) | Err(WrongType)) = passed_on;
@@ -178,12 +175,12 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.to_put_back.pop_front()) {
         let (name, gate) = name_and_gate(context, db, &key);
         match gate {
-            WriteGate::Open => transaction::put_back(context, &name.name()),
+            WriteGate::Open => transaction::put_back(context, &name),
             WriteGate::Refused | WriteGate::Down => {
                 state::with(|state| state.to_put_back.push_back((db, key)));
                 return hold_back(now);
             }
-            WriteGate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
+            WriteGate::NotServed => state::with(|state| state.break_shadow(&name, now)),
         }
         if slice.is_over() {
             return;
@@ -197,7 +194,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
 fn tell_of_shadows(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_unreplicated()) {
         context.select(db);
-        transaction::tell_of_shadow(context, &OwnedName::new(db, &key).name());
+        transaction::tell_of_shadow(context, &KeyName::copied(db, &key).name());
         if slice.is_over() {
             return;
         }
@@ -240,11 +237,17 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     }
     let soon = now.after(SOON);
     for (queue, (db, key)) in queues {
+        let name = KeyName::copied(db, &key);
         context.select(db);
-        let changed = if key.len() > LONGEST_SWEPT_KEY {
-            cluster.is_some_and(|cluster| has_long_key_left(context, queue, db, &key, cluster))
-        } else {
-            has_changed(context, queue, &OwnedName::new(db, &key).name(), soon, cluster)
+        // To open it makes the server drop it when its TTL, set by hand, has passed.
+        let mut key = OpenKey::for_write(context, &name);
+        let changed = match key.content() {
+            Content::Missing => in_cluster && context.slot_gate(&name) == WriteGate::NotServed,
+            Content::WrongType => true,
+            Content::Lock(lock) => {
+                let ends = lock.first_deadline();
+                ends <= Some(soon) && state::with(|state| state.queues.due(queue) > ends)
+            }
         };
         if changed {
             state::with(|state| state.queues.set_due(queue, Some(now)));
@@ -257,26 +260,9 @@ fn sweep(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.swept.is_none())
 }
 
-/// Whether those who wait for a lock have to be looked at before they are due: something else stands in the key, the lease ends
-/// earlier, or this node does not serve the key.
-fn has_changed(
-    context: Context,
-    queue: QueueId,
-    name: &KeyName<'_>,
-    soon: Instant,
-    cluster: Option<ClusterState>,
-) -> bool {
-    let not_served = || context.slot_gate(GATE, name) == WriteGate::NotServed;
-    // To open it makes the server drop it when its TTL, set by hand, has passed.
-    match OpenKey::for_write(context, name).content() {
-        Content::Missing => cluster.is_some() && not_served(),
-        Content::WrongType => true,
-        Content::Lock(lock) => {
-            let ends = lock.first_deadline();
-            (ends <= Some(soon) && state::with(|state| state.queues.due(queue) > ends))
-                || (cluster == Some(ClusterState::SlotsMissing) && not_served())
-        }
-    }
+/// Whether the cluster is down, in which no node serves this key or any other.
+fn is_down(context: Context, key: &[u8]) -> bool {
+    context.slot_gate(&KeyName::copied(Db(0), key)) == WriteGate::Down
 }
 
 /// The same for a long key, of which only the slot is asked, by a short key of it. A lock that is here while its slot is on its way
@@ -296,25 +282,25 @@ fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], clust
 /// all have had their turn.
 fn patrol_shadows(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
-    while let Some((db, key)) = next_shadow(context, in_cluster, now, slice) {
-        let name = OwnedName::new(db, &key);
+    while let Some((db, key)) = next_shadow(now, slice) {
+        let name = KeyName::copied(db, &key);
         context.select(db);
-        let missing = matches!(OpenKey::for_write(context, &name.name()).content(), Content::Missing);
-        let runs = |state: &mut State| {
+        let missing = matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
+        let runs = |state: &mut state::State| {
             let dropped_lock = state.dropped_locks.get(db, &key);
             dropped_lock.is_some_and(|lock| lock.first_deadline() > Some(now))
         };
         let stands = missing && state::with(runs);
         if !stands || in_cluster {
-            match context.write_gate(GATE, &name.name()) {
+            match context.write_gate(&name) {
                 WriteGate::Open if stands => {}
                 // What stands in its place breaks it, a lock or not.
                 WriteGate::Open => {
                     let (Ok(()) | Err(WrongType)) =
-                        transaction::run(context, &name.name(), |step| step.expire_and_serve());
+                        transaction::run(context, &name, |step| step.expire_and_serve());
                 }
                 WriteGate::Refused | WriteGate::Down => {}
-                WriteGate::NotServed => state::with(|state| state.break_shadow(&name.name(), now)),
+                WriteGate::NotServed => state::with(|state| state.break_shadow(&name, now)),
             }
         }
         if slice.is_over() {
@@ -369,7 +355,7 @@ fn expire_and_serve(context: Context, queue: QueueId, now: Instant, slice: Slice
     let (name, gate) = name_and_gate(context, db, &key);
     match gate {
         WriteGate::Open => {
-            if let Err(WrongType) = transaction::run(context, &name.name(), |step| step.recheck()) {
+            if let Err(WrongType) = transaction::run(context, &name, |step| step.recheck()) {
                 send_away(queue, Outcome::WrongType, now, slice);
             }
             true
@@ -379,7 +365,7 @@ fn expire_and_serve(context: Context, queue: QueueId, now: Instant, slice: Slice
             false
         }
         WriteGate::NotServed => {
-            state::with(|state| state.break_shadow(&name.name(), now));
+            state::with(|state| state.break_shadow(&name, now));
             send_away(queue, Outcome::NotServed, now, slice);
             true
         }

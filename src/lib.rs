@@ -5,11 +5,13 @@
 
 mod arguments;
 mod background;
-mod blocked_client;
 mod callbacks;
 mod commands;
+mod effects_buffer;
 mod errors;
 mod eviction;
+mod info_section;
+mod panics;
 mod pending_replies;
 mod replicated;
 mod replication_audience;
@@ -24,8 +26,9 @@ mod transaction;
 mod waiters;
 mod wakeup_timer;
 
-use callbacks::{Callback, carrier, catch_panic, config, data_type, events, timer};
+use callbacks::{carrier, config, data_type, events};
 use lockward_core::Quarantine;
+use panics::{Callback, catch_panic};
 use redis_module::alloc::RedisAlloc;
 use redis_module::raw;
 use replication_audience::ReplicationAudience;
@@ -65,17 +68,18 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             return raw::REDISMODULE_ERR as c_int;
         }
         context.set_options();
+        server::set_entry_points(callbacks::ENTRY_POINTS);
         let registered = data_type::register(context)
             && carrier::register(context)
             && callbacks::statistics::register(context)
-            && commands::register_all(context)
+            && callbacks::commands::register_all(context)
             // SAFETY: the server's arguments of this very call.
             && unsafe { config::register(context, argv, argc) };
         if !registered {
             return raw::REDISMODULE_ERR as c_int;
         }
-        // Not before all that can fail has not: Redis 7.0 forgets a module that fails to load, but not its subscriptions.
-        timer::prepare(context);
+        // Subscribe last: Redis 7.0 keeps the subscriptions of a module whose load fails.
+        server::create_module_context(context);
         if !events::subscribe(context) {
             return raw::REDISMODULE_ERR as c_int;
         }
@@ -83,7 +87,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         let replication_audience = ReplicationAudience::new(server::info::is_known());
         state::with(|state| state.start(global_flags(), quarantine, replication_audience));
         if global_flags().replica() {
-            events::see_loads_beside();
+            server::subscriptions::subscribe_async_loading();
         }
         eviction::warn();
         log(Level::Notice, concat!("Lockward ", env!("CARGO_PKG_VERSION")));

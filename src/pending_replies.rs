@@ -17,8 +17,8 @@
 //! Two events are recorded by fencing token until no reply is pending: the owner repeats its request (the hold stays, though the
 //! client that asked before has left), and RENAME or MOVE (the hold is passed on under the new name). Grants pay nothing for that.
 
-use crate::blocked_client::BlockedClient;
-use lockward_core::{ById, Db, FencingToken, Lock, LockName, Outcome, Owner};
+use crate::server::BlockedClient;
+use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 
@@ -78,11 +78,19 @@ pub struct PendingReplies {
 }
 
 impl PendingReplies {
-    /// A wait has ended.
-    pub fn add(&mut self, client: BlockedClient, owner: Owner, outcome: Outcome, lock: Option<LockName>) {
+    /// A client that has left its wait queue gets a reply. The client must be unblocked afterwards, once. `lock` is the lock that
+    /// it may have been granted.
+    pub fn add(
+        &mut self,
+        completion: Completion<BlockedClient>,
+        lock: Option<LockName>,
+    ) -> BlockedClient {
         self.decisions = self.decisions.wrapping_add(1);
+        let Completion { waiter, outcome } = completion;
+        let (client, owner) = (waiter.wait_request.handle, waiter.wait_request.request.owner);
         let reply = PendingReply { client, owner, outcome, lock, number: self.decisions };
         self.replies.insert(client, reply);
+        client
     }
 
     /// The reply for a client, which is pending no more.

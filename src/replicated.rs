@@ -1,8 +1,7 @@
 //! How a replica, or a server that loads its AOF, carries out what a primary has decided.
 
-use crate::callbacks::events;
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey, lock_allocation, now};
+use crate::server::{Content, Context, KeyName, OpenKey, lock_allocation, now, subscriptions};
 use crate::state::{self, OwnWrite};
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{Change, Event, Lock, Now, event_of};
@@ -24,7 +23,7 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], heard: Origin
 /// The key is left alone: it is missing here too, or is deleted by what the primary sends next (an eviction is told of
 /// before its DEL), or something else stands in its place.
 fn keep(name: &KeyName<'_>, dropped_lock: Option<Lock>) {
-    events::see_new_keys();
+    subscriptions::subscribe_new_keys();
     state::with(|state| match dropped_lock {
         Some(lock) => {
             lock.holders().for_each(|holder| state.tokens.observe(holder.token));

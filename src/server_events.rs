@@ -3,9 +3,9 @@
 //! Within these calls no key may be written: the server is in the middle of something. They note what is to be looked
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
-use crate::callbacks::{events, next_command, timer};
 use crate::server::{
-    Content, Context, KeyName, OpenKey, OwnedName, global_flags, latest_wall, lock_allocation, mono,
+    Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context, mono,
+    subscriptions, watch_commands,
 };
 use crate::state::{self, Loading, State, Unlinked};
 use crate::statistics::count;
@@ -47,26 +47,15 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         }
         // In time: the server sends these events after the key is gone.
         if may_be_evicted || (held && ttl_has_passed(lock)) {
-            events::subscribe_expired_evicted();
+            subscriptions::subscribe_expired_evicted();
         }
         if may_be_evicted {
-            next_command::see();
+            watch_commands();
         }
         if !state.pending.is_empty() {
-            events::see_renamed_and_ttls();
+            subscriptions::subscribe_generic();
         }
     });
-}
-
-/// Who gives a command that begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caller {
-    /// A client.
-    TopLevel,
-    /// A script or another module, within something else.
-    Inner,
-    /// One of these: Redis 7.0 does not tell.
-    Unknown,
 }
 
 /// A command begins. What is evicted from now on is not the last lock that was unlinked, unless another module has called this
@@ -82,12 +71,12 @@ pub fn command_begins(caller: Caller) {
         Caller::TopLevel => state::with(|state| state.note_unlinked(now)),
         Caller::Unknown => {
             let Some(gone) = state::with(|state| state.unlinked.take()) else { return };
-            let context = timer::lasting();
+            let context = module_context();
             let name = gone.name.name();
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
             // This command may store a new value there, which the server's timer may evict before the next command begins.
-            events::see_new_keys();
+            subscriptions::subscribe_new_keys();
             state::with(|state| {
                 // To look at the key may have made another lock go.
                 let newer = state.unlinked.replace(gone);
@@ -207,7 +196,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
         false
     });
     if kept {
-        events::see_new_keys();
+        subscriptions::subscribe_new_keys();
     }
     kept
 }
@@ -257,7 +246,7 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
 /// now, one by one, and each has left its line. Valkey 9 leaves some: in cluster mode all, during FAILOVER all until it
 /// has succeeded, and else those clients that can be redirected. They are sent away in the next turn.
 pub fn became_replica() {
-    events::see_loads_beside();
+    subscriptions::subscribe_async_loading();
     let now = mono();
     state::with(|state| {
         state.replication_audience.may_come();

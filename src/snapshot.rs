@@ -9,8 +9,7 @@
 //! The locks are not written as keys of their own: a replica, or an AOF, that has a key more than the primary had would
 //! come to something else with the next SETNX.
 
-use crate::callbacks::events;
-use crate::server::{Context, OpenKey, OwnedName, clock, global_flags};
+use crate::server::{Context, KeyName, OpenKey, clock, global_flags, subscriptions};
 use crate::{state, stored};
 use lockward_core::{Db, Lock, Now};
 use uuid::Uuid;
@@ -28,20 +27,20 @@ pub fn begins(context: Context) {
     let databases: Vec<Db> = state::with(|state| state.dropped_locks.databases().collect());
     for db in databases {
         // A name that nobody has: what has this name already, though its TTL has passed, might not be seen.
-        let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes();
-        let name = OwnedName::new(db, &key);
+        let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes().into_boxed_slice();
+        let name = KeyName::copied(db, &key);
         context.select(db);
-        OpenKey::for_write(context, &name.name()).create_carrier();
-        state::with(|state| state.carriers.push((db, key.into())));
+        OpenKey::for_write(context, &name).create_carrier();
+        state::with(|state| state.carriers.push((db, key)));
     }
 }
 
 /// A snapshot has been written, or a data set has been loaded: carriers are not needed any more.
 pub fn ends(context: Context) {
     for (db, key) in state::with(|state| std::mem::take(&mut state.carriers)) {
-        let name = OwnedName::new(db, &key);
+        let name = KeyName::copied(db, &key);
         context.select(db);
-        OpenKey::for_write(context, &name.name()).delete_carrier();
+        OpenKey::for_write(context, &name).delete_carrier();
     }
 }
 
@@ -62,7 +61,7 @@ pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
     if !global_flags().loading_somehow() {
         return false;
     }
-    events::see_new_keys();
+    subscriptions::subscribe_new_keys();
     let locks = all.iter().map(|carried| stored::load(&carried.payload));
     let Some(locks) = locks.collect::<Option<Vec<Lock>>>() else { return false };
     state::with(|state| {

@@ -3,16 +3,15 @@
 //! The state is borrowed only while no function of the server runs that could call back into the module: decide under
 //! the borrow, give it back, then act.
 
-use crate::blocked_client::BlockedClient;
+use crate::effects_buffer::EffectsBuffer;
 use crate::pending_replies::PendingReplies;
 use crate::replication_audience::ReplicationAudience;
-use crate::server::{Flags, KeyName, OwnedName, Shared, Socket, lock_allocation};
+use crate::server::{BlockedClient, Flags, KeyName, Shared, Socket, lock_allocation};
 use crate::statistics::Statistics;
-use crate::transaction::Decided;
 use crate::wakeup_timer::WakeupTimer;
 use lockward_core::{
-    Db, DroppedLocks, FencingToken, Instant, Lock, LockName, Quarantine, QuarantineMemory, QueueId, Span,
-    SweepPosition, TokenSource, WaitQueues,
+    Db, DroppedLocks, FencingToken, Instant, Lock, LockName, Quarantine, QuarantineMemory, QueueId,
+    RoundPosition, Span, TokenSource, WaitQueues,
 };
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -40,7 +39,7 @@ pub struct State {
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
     /// What turns leave to be carried out, one after the other.
-    pub decided: Option<Box<Decided>>,
+    pub decided: Option<Box<EffectsBuffer>>,
     /// The one timer of the module.
     pub wakeup_timer: WakeupTimer,
     /// Replies to clients whose wait has ended, and grants to those that have left meanwhile.
@@ -83,7 +82,7 @@ pub enum Loading {
 /// A lock that the server took out of the keyspace. Why, it says only afterwards, if at all.
 pub struct Unlinked {
     /// The name of the lock.
-    pub name: OwnedName,
+    pub name: KeyName<'static>,
     /// The lock as it was.
     pub lock: Lock,
     /// How many locks the server had freed by then.

@@ -7,8 +7,6 @@
 //! is asked for, and ten times a second: what is counted until it is seen goes with the rest.
 
 use crate::server::info::MonotonicStats;
-use crate::server::mono;
-use crate::state;
 use lockward_core::{Counters, Instant, Lock, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,46 +44,37 @@ pub fn errors() -> u64 {
     ERRORS.load(Ordering::Relaxed)
 }
 
-/// How long the cron leaves it alone, as to ask the server what it has counted takes some 20 µs: a little less than a
-/// tenth of a second, which is how often it comes by default.
-const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
-    Some(span) => span,
-    None => Span::MAX,
-};
-
-/// As [`see_reset`], unless it has just been looked.
-pub fn see_reset_now_and_then() {
-    let now = mono();
-    let is_due = state::with(|state| {
-        let is_due = state.statistics.next_look <= Some(now);
-        if is_due {
-            state.statistics.next_look = Some(now.after(BETWEEN_LOOKS));
-        }
-        is_due
-    });
-    if is_due {
-        see_reset();
-    }
-}
-
-/// Begins anew if CONFIG RESETSTAT has been given.
-pub fn see_reset() {
-    let server = MonotonicStats::read();
-    state::with(|state| {
-        if server.is_set_back_from(&state.statistics.server) {
-            state.statistics = Statistics::default();
-            ERRORS.store(0, Ordering::Relaxed);
-        }
-        state.statistics.server = server;
-    });
-}
-
 /// One more.
 pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
+/// How long the cron waits between two looks: to read the server's counts takes some 20 µs. A little less than a tenth of a
+/// second, which is how often the cron runs by default.
+const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
+    Some(span) => span,
+    None => Span::MAX,
+};
+
 impl Statistics {
+    /// Whether the cron should look again for a CONFIG RESETSTAT. If so, the next look is due later.
+    pub fn look_is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.next_look <= Some(now);
+        if is_due {
+            self.next_look = Some(now.after(BETWEEN_LOOKS));
+        }
+        is_due
+    }
+
+    /// Begins anew if the server's own counts have been set back.
+    pub fn compare(&mut self, server: MonotonicStats) {
+        if server.is_set_back_from(&self.server) {
+            *self = Self::default();
+            ERRORS.store(0, Ordering::Relaxed);
+        }
+        self.server = server;
+    }
+
     /// A lock has been broken: its tenures have ended.
     pub fn broken(&mut self, lock: &Lock, now: Instant) {
         lock.holders().for_each(|holder| self.counters.end(holder.since, now));

@@ -5,36 +5,16 @@
 //! core. Its effects are then carried out in one order: store, replicate, set the alarm for whoever still waits, notify, and
 //! unblock. Other modules may do anything as they hear of an event: that is news, and not our doing.
 
-use crate::blocked_client::BlockedClient;
-use crate::callbacks::blocked;
-use crate::server::{Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now};
+use crate::effects_buffer::{EffectsBuffer, Waits};
+use crate::server::internal_commands::APPLY;
+use crate::server::{
+    BlockedClient, Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now,
+};
 use crate::state::{self, OwnWrite, State};
-use crate::waiters;
 use lockward_core::{
     Decision, Effects, Instant, LONGEST_SWEPT_KEY, Lock, LockName, Now, Propagation, QueueId, encoding,
 };
-use std::ffi::CStr;
 use std::mem;
-
-/// The internal command that carries changes to replicas and the AOF.
-pub const APPLY: &CStr = c"LOCK._APPLY";
-
-/// What a step leaves to be carried out. Reused from turn to turn.
-#[derive(Default)]
-pub struct Decided {
-    effects: Effects<BlockedClient>,
-    waits: Option<Waits>,
-    /// The clients whose wait has ended. Their replies are pending.
-    to_unblock: Vec<BlockedClient>,
-}
-
-/// That there is a line for the lock.
-struct Waits {
-    queue: QueueId,
-    lock: LockName,
-    /// When the lock must be looked at again for those who still wait.
-    due: Option<Instant>,
-}
 
 /// Runs `decide` as one step on the lock in `name`.
 ///
@@ -164,10 +144,10 @@ fn decide_on<R>(
     lock: &mut Lock,
     now: Now,
     decide: impl FnOnce(&mut Decision<'_, BlockedClient>) -> R,
-) -> (R, Box<Decided>) {
+) -> (R, Box<EffectsBuffer>) {
     state.note_unlinked_as(name, now.mono);
     let mut decided = state.decided.take().unwrap_or_default();
-    let Decided { effects, waits, to_unblock } = &mut *decided;
+    let EffectsBuffer { effects, waits, to_unblock } = &mut *decided;
     // What is sent instead is the command as it was given, so there must be one.
     if context.is_of_command() && state.replication_audience.none() {
         effects.skip_replication();
@@ -191,16 +171,16 @@ fn decide_on<R>(
     if let Some(waits) = waits {
         waits.due = step.due();
         // Before other modules hear of anything: they may make a client leave that has just been granted the lock.
-        for wake in effects.completions.drain(..) {
-            to_unblock.push(waiters::decided(&mut state.pending, wake, Some(waits.lock.clone())));
+        for completion in effects.completions.drain(..) {
+            to_unblock.push(state.pending.add(completion, Some(waits.lock.clone())));
         }
     }
     state.note(name, effects.quarantine_memory(), now.mono);
     (answer, decided)
 }
 
-fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, now: Now) {
-    let Decided { effects, waits, to_unblock } = &mut *decided;
+fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<EffectsBuffer>, now: Now) {
+    let EffectsBuffer { effects, waits, to_unblock } = &mut *decided;
     match effects.propagation() {
         Propagation::Nothing => {}
         Propagation::Verbatim => context.replicate_verbatim(),
@@ -215,7 +195,7 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<Decided>, no
             context.notify(*event, name);
         }
     }
-    to_unblock.drain(..).for_each(blocked::unblock);
+    to_unblock.drain(..).for_each(BlockedClient::unblock);
     to_unblock.shrink_to(64);
     effects.clear();
     state::with(|state| state.decided = Some(decided));

@@ -1,16 +1,13 @@
 //! Clients that wait: how they are blocked, woken and answered.
 
-use crate::blocked_client::BlockedClient;
-use crate::callbacks::{blocked, events};
 use crate::errors::Error;
-use crate::pending_replies::{PendingReplies, PendingReply};
-use crate::server::{Context, KeyName, Socket, mono};
+use crate::pending_replies::PendingReply;
+use crate::server::{BlockedClient, Context, KeyName, Socket, mono, subscriptions};
 use crate::settings;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, Owner, Span,
-    WaitRequest,
+    AcquireRequest, Completion, Grant, Instant, LONGEST_PATROLLED, Outcome, Owner, Span, WaitRequest,
 };
 
 /// A wait that is about to begin.
@@ -33,8 +30,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     state::with(|state| state.queues.may_join(db, key, &request, settings::caps())).map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
-    let handle = blocked::block(context).ok_or(Error::MayNotWait)?;
-    let client = BlockedClient::new(handle, id, minted, socket);
+    let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
     // A reply that is still there was for an earlier client of this handle: the callback that ends with it has panicked.
     drop_reply(client);
     let now = mono();
@@ -54,8 +50,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         end_wait(superseded);
     }
     if is_long {
-        events::see_renamed_and_ttls();
-        events::see_new_keys();
+        subscriptions::subscribe_generic();
     }
     Ok(())
 }
@@ -76,28 +71,15 @@ fn socket_of(context: Context, id: u64) -> Option<Socket> {
     Some(socket)
 }
 
-/// Ends a wait with the answer that `wake` brings, which is no grant.
-pub fn end_wait(wake: Completion<BlockedClient>) {
-    let client = state::with(|state| decided(&mut state.pending, wake, None));
-    blocked::unblock(client);
-}
-
-/// The wait of a client that has left its line has ended: its reply is pending from now on. The client has to be unblocked
-/// afterwards, once. `lock` is the lock that it may have been granted.
-pub fn decided(
-    pending: &mut PendingReplies,
-    wake: Completion<BlockedClient>,
-    lock: Option<LockName>,
-) -> BlockedClient {
-    let Completion { waiter, outcome } = wake;
-    let WaitRequest { request, handle: client, .. } = waiter.wait_request;
-    pending.add(client, request.owner, outcome, lock);
-    client
+/// Ends a wait with a reply that is no grant.
+pub fn end_wait(completion: Completion<BlockedClient>) {
+    let client = state::with(|state| state.pending.add(completion, None));
+    client.unblock();
 }
 
 /// Answers a client whose wait has ended. One that has left, though the server has yet to hear of that, is not told of a hold:
 /// that is passed on. False when no reply is pending for it.
-pub fn tell(context: Context, client: BlockedClient) -> bool {
+pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
         context.reply_null_array();

@@ -7,7 +7,7 @@
 //! The server keeps its timers by the wall clock: when that is set back, they stand still. So every step on a lock that
 //! somebody waits for, and the server's cron, sees whether the timer is overdue by the monotonic clock, and sets it anew.
 
-use crate::callbacks::timer::{self, TimerId};
+use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
 
 /// How often a new round through the keys begins.
@@ -64,7 +64,7 @@ impl WakeupTimer {
     }
 
     /// The timer has gone off: it is not set any more.
-    pub const fn gone_off(&mut self) {
+    pub const fn fired(&mut self) {
         self.set = None;
         self.held_back_until = None;
     }

@@ -2,10 +2,9 @@
 //! [`crate::snapshot`]. The value itself is nothing.
 
 use super::data_type::{NO_METHODS, create_type};
-use super::{Callback, catch_panic};
-use crate::server::{Context, api, set_carrier_type, string_bytes};
+use crate::panics::{Callback, catch_panic};
+use crate::server::{Context, api, internal_commands, set_carrier_type, string_bytes};
 use crate::snapshot::{self, Carried};
-use crate::transaction;
 use lockward_core::{Db, encoding};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -116,7 +115,7 @@ unsafe extern "C" fn aof_rewrite(
             unsafe {
                 api!(RedisModule_EmitAOF(
                     io,
-                    transaction::APPLY.as_ptr(),
+                    internal_commands::APPLY.as_ptr(),
                     c"bb".as_ptr(),
                     key.as_ptr().cast::<c_char>(),
                     key.len(),

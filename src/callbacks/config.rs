@@ -1,6 +1,6 @@
 //! The settings as the server asks for them.
 
-use super::{Callback, catch_panic};
+use crate::panics::{Callback, catch_panic};
 use crate::server::{Context, Level, api, log, string_bytes};
 use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};

@@ -1,8 +1,8 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
-use super::{Callback, catch_panic};
-use crate::server::{Context, KeyName, api, clock, lock_allocation, set_lock_type};
-use crate::{server_events, state, stored, transaction};
+use crate::panics::{Callback, catch_panic};
+use crate::server::{Context, KeyName, api, clock, internal_commands, lock_allocation, set_lock_type};
+use crate::{server_events, state, stored};
 use lockward_core::{Db, Lock, encoding};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -121,7 +121,7 @@ unsafe extern "C" fn aof_rewrite(
         unsafe {
             api!(RedisModule_EmitAOF(
                 io,
-                transaction::APPLY.as_ptr(),
+                internal_commands::APPLY.as_ptr(),
                 c"sb".as_ptr(),
                 key,
                 payload.as_ptr().cast::<c_char>(),

@@ -1,19 +1,18 @@
-//! What the server tells the module unasked.
+//! Callbacks of the server's events and of keyspace events.
 
-use super::{Callback, catch_panic, timer};
-use crate::server::{Context, KeyName, OpenKey, api, info, version};
+use crate::panics::{Callback, catch_panic};
+use crate::server::subscriptions::subscribe_server_event;
+use crate::server::{Context, KeyName, OpenKey, version};
 use crate::state::Loading;
 use crate::{background, eviction, server_events, snapshot};
 use lockward_core::Db;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Subscribes to what the module must always know. False when the server refuses.
+/// Subscribes to the events that the module always needs. False when the server refuses.
 ///
-/// Twice in each turn of its event loop the server walks through the list of what modules have subscribed to: what is
-/// needed only now and then is subscribed to then.
+/// Rare events are subscribed to when they are needed first, see [`crate::server::subscriptions`].
 pub fn subscribe(context: Context) -> bool {
     let server_events: [(u64, raw::RedisModuleEventCallback); 8] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
@@ -25,58 +24,10 @@ pub fn subscribe(context: Context) -> bool {
         (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_snapshot)),
         (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
     ];
-    server_events.into_iter().all(|(id, callback)| see_event(context.as_ptr(), id, callback))
+    server_events.into_iter().all(|(id, callback)| subscribe_server_event(context, id, callback))
 }
 
-fn see_event(context: *mut raw::RedisModuleCtx, id: u64, callback: raw::RedisModuleEventCallback) -> bool {
-    let event = raw::RedisModuleEvent { id, dataver: 1 };
-    // SAFETY: the context is that of the module's load, or the lasting one.
-    let status = unsafe { api!(RedisModule_SubscribeToServerEvent(context, event, callback)) };
-    status == raw::REDISMODULE_OK as c_int
-}
-
-/// A replica may load a data set beside the one it has. To subscribe again changes nothing.
-pub fn see_loads_beside() {
-    let event = raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD;
-    see_event(timer::lasting_context(), event, Some(on_loading_beside));
-}
-
-/// From now on the server tells why it drops keys: expired or evicted. Before a lock is gone of which that must be
-/// known, it would cost every write of the server, and every key that expires, for nothing; and not every server lets a
-/// module unsubscribe.
-pub fn subscribe_expired_evicted() {
-    static SEEN: AtomicBool = AtomicBool::new(false);
-    see_keys(&SEEN, raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, Some(on_key_gone));
-}
-
-/// From the first shadow on, the server tells of every key that comes to be where none was: it may take a shadow's place.
-/// Before, that would cost every such command for nothing.
-pub fn see_new_keys() {
-    static SEEN: AtomicBool = AtomicBool::new(false);
-    see_keys(&SEEN, raw::REDISMODULE_NOTIFY_NEW, Some(on_new_key));
-}
-
-/// Subscribes to the events of EXPIRE, RENAME and MOVE. That costs each DEL and EXPIRE of the server, so it begins with the first
-/// waiter on a long key, or when a lock goes of which a hold may have to be passed on. Servers on which it would do harm are left
-/// alone.
-pub fn see_renamed_and_ttls() {
-    static SEEN: AtomicBool = AtomicBool::new(false);
-    if !SEEN.load(Ordering::Relaxed) && info::events_move_clients() {
-        SEEN.store(true, Ordering::Relaxed);
-    }
-    see_keys(&SEEN, raw::REDISMODULE_NOTIFY_GENERIC, Some(on_generic));
-}
-
-fn see_keys(seen: &AtomicBool, classes: c_int, callback: raw::RedisModuleNotificationFunc) {
-    if !seen.swap(true, Ordering::Relaxed) {
-        // SAFETY: the lasting context is valid.
-        unsafe {
-            api!(RedisModule_SubscribeToKeyspaceEvents(timer::lasting_context(), classes, callback));
-        }
-    }
-}
-
-unsafe extern "C" fn on_new_key(
+pub unsafe extern "C" fn on_new_key(
     context: *mut raw::RedisModuleCtx,
     _class: c_int,
     event: *const c_char,
@@ -84,17 +35,17 @@ unsafe extern "C" fn on_new_key(
 ) -> c_int {
     catch_panic(Callback::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
-        let (_, _, name) = unsafe { heard(context, event, key) };
+        let (_, _, name) = unsafe { event_args(context, event, key) };
         server_events::new_key(&name);
     });
     raw::REDISMODULE_OK as c_int
 }
 
-/// What a keyspace event tells.
+/// The arguments of a keyspace event.
 ///
 /// # Safety
 /// All three are the server's, valid for `'a`.
-unsafe fn heard<'a>(
+unsafe fn event_args<'a>(
     context: *mut raw::RedisModuleCtx,
     event: *const c_char,
     key: *mut raw::RedisModuleString,
@@ -116,7 +67,7 @@ unsafe fn heard<'a>(
 /// The first version, as the server numbers itself, whose notifications have the context of the client: Valkey 9.
 const DB_OF_CLIENT_SINCE: c_int = 0x0009_0000;
 
-unsafe extern "C" fn on_generic(
+pub unsafe extern "C" fn on_generic(
     context: *mut raw::RedisModuleCtx,
     _class: c_int,
     event: *const c_char,
@@ -124,7 +75,7 @@ unsafe extern "C" fn on_generic(
 ) -> c_int {
     catch_panic(Callback::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
-        let (context, event, name) = unsafe { heard(context, event, key) };
+        let (context, event, name) = unsafe { event_args(context, event, key) };
         if event == c"expire" {
             server_events::ttl_set(&name);
         } else if event == c"rename_to" || event == c"move_to" {
@@ -166,7 +117,7 @@ unsafe extern "C" fn on_loading(
     });
 }
 
-unsafe extern "C" fn on_loading_beside(
+pub unsafe extern "C" fn on_async_loading(
     _context: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     stage: u64,
@@ -268,7 +219,7 @@ unsafe extern "C" fn on_fork(
     catch_panic(Callback::Fork, (), server_events::listeners_may_come);
 }
 
-unsafe extern "C" fn on_key_gone(
+pub unsafe extern "C" fn on_expired_evicted(
     context: *mut raw::RedisModuleCtx,
     _class: c_int,
     event: *const c_char,
@@ -276,7 +227,7 @@ unsafe extern "C" fn on_key_gone(
 ) -> c_int {
     catch_panic(Callback::Notify, (), || {
         // SAFETY: context, event and key are the server's, valid through the call.
-        let (context, event, name) = unsafe { heard(context, event, key) };
+        let (context, event, name) = unsafe { event_args(context, event, key) };
         if event == c"evicted" {
             server_events::evicted(context, &name);
         } else if event == c"expired" {

@@ -1,16 +1,14 @@
 //! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [HOLDS n] [SHARED | SLOTS n]
 
-use super::{LEASE, only_clients};
+use super::command::{Command, LEASE, only_clients};
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
-use crate::server::{Context, KeyName};
+use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::statistics::count;
 use crate::waiters::{self, Wait};
 use crate::{settings, state, transaction};
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
-use std::ffi::{CStr, c_int};
 use uuid::Uuid;
 
 const NAME: &str = "lock.acquire";
@@ -18,24 +16,24 @@ const NAME: &str = "lock.acquire";
 pub struct Acquire;
 
 impl Command for Acquire {
-    const NAME: &'static CStr = c"lock.acquire";
-    const FLAGS: &'static CStr = c"write deny-oom blocking";
-    const ARITY: c_int = -3;
-    const KEY: Option<KeyUse> = Some(KeyUse::Write);
-    const ARGUMENTS: &'static [Argument] = &[
+    const INFO: CommandInfo = CommandInfo {
+        name: c"lock.acquire",
+        flags: c"write deny-oom blocking",
+        arity: -3,
+        key: Some(KeyUse::Write),
+        arguments: &[
         Argument::KEY,
         Argument::text(c"owner"),
         LEASE,
         Argument::number(c"milliseconds", c"BLOCK"),
         Argument::number(c"n", c"HOLDS"),
-        Argument::one_of(c"slots", &[Argument::word(c"shared", c"SHARED"), Argument::number(c"n", c"SLOTS")]),
-    ];
-    const CATEGORIES: &'static [&'static str] = &["write", "slow", "blocking", OWN_CATEGORY];
-    const TIPS: &'static CStr = c"nondeterministic_output";
-    const SUMMARY: &'static CStr =
-        c"Acquires a lock, or one hold more of a lock the owner holds. Waits for it when asked to.";
-    const COMPLEXITY: &'static CStr =
-        c"O(1) when the lock is free, held by the owner, or nobody waits; O(log(N)) to join a queue of N waiters";
+        Argument::one_of(c"slots", &[Argument::flag(c"shared", c"SHARED"), Argument::number(c"n", c"SLOTS")]),
+    ],
+        categories: &["write", "slow", "blocking", OWN_CATEGORY],
+        tips: c"nondeterministic_output",
+        summary: c"Acquires a lock, or one hold more of a lock the owner holds. Waits for it when asked to.",
+        complexity: c"O(1) when the lock is free, held by the owner, or nobody waits; O(log(N)) to join a queue of N waiters",
+    };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let asked = Asked::parse(arguments)?;

@@ -3,23 +3,25 @@
 //! Internal: a write that does nothing. The module calls it to learn whether the server would let a client write to
 //! the key now, see [`crate::server::Context::write_gate`].
 
+use super::command::Command;
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse};
 use crate::errors::Error;
-use crate::server::Context;
-use std::ffi::{CStr, c_int};
+use crate::server::{internal_commands, Argument, CommandInfo, Context, KeyUse};
 
-pub struct WriteGate;
+pub struct Gate;
 
-impl Command for WriteGate {
-    const NAME: &'static CStr = c"lock._gate";
-    const FLAGS: &'static CStr = c"write fast no-monitor no-slowlog";
-    const ARITY: c_int = 2;
-    const KEY: Option<KeyUse> = Some(KeyUse::WriteUnseen);
-    const ARGUMENTS: &'static [Argument] = &[Argument::KEY];
-    const CATEGORIES: &'static [&'static str] = &["write", "dangerous"];
-    const SUMMARY: &'static CStr = c"Internal: a write that does nothing.";
-    const COMPLEXITY: &'static CStr = c"O(1)";
+impl Command for Gate {
+    const INFO: CommandInfo = CommandInfo {
+        name: internal_commands::GATE,
+        flags: c"write fast no-monitor no-slowlog",
+        arity: 2,
+        key: Some(KeyUse::WriteUnseen),
+        arguments: &[Argument::KEY],
+        categories: &["write", "dangerous"],
+        tips: c"",
+        summary: c"Internal: a write that does nothing.",
+        complexity: c"O(1)",
+    };
 
     fn run(context: Context, _arguments: Arguments<'_>) -> Result<(), Error> {
         context.reply_simple(c"OK");

@@ -1,27 +1,28 @@
 //! LOCK.INFO key [WAITERS n]
 
+use super::command::Command;
 use crate::arguments::Arguments;
 use crate::blocked_client::BlockedClient;
-use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey, mono};
+use crate::server::{Argument, CommandInfo, Content, Context, KeyName, KeyUse, OWN_CATEGORY, OpenKey, mono};
 use crate::{state, transaction};
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Holder, Instant, Lock, Slots, Waiter};
-use std::ffi::{CStr, c_int};
 
 pub struct Info;
 
 impl Command for Info {
-    const NAME: &'static CStr = c"lock.info";
-    const FLAGS: &'static CStr = c"readonly";
-    const ARITY: c_int = -2;
-    const KEY: Option<KeyUse> = Some(KeyUse::Read);
-    const ARGUMENTS: &'static [Argument] = &[Argument::KEY, Argument::number(c"n", c"WAITERS")];
-    const CATEGORIES: &'static [&'static str] = &["read", "slow", OWN_CATEGORY];
-    const TIPS: &'static CStr = c"nondeterministic_output";
-    const SUMMARY: &'static CStr = c"Tells who holds a lock and who waits for it.";
-    const COMPLEXITY: &'static CStr = c"O(N) in the waiters that are shown";
+    const INFO: CommandInfo = CommandInfo {
+        name: c"lock.info",
+        flags: c"readonly",
+        arity: -2,
+        key: Some(KeyUse::Read),
+        arguments: &[Argument::KEY, Argument::number(c"n", c"WAITERS")],
+        categories: &["read", "slow", OWN_CATEGORY],
+        tips: c"nondeterministic_output",
+        summary: c"Tells who holds a lock and who waits for it.",
+        complexity: c"O(N) in the waiters that are shown",
+    };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, shown) = parse(arguments)?;

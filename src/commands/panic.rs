@@ -2,29 +2,31 @@
 //!
 //! For the test suite alone: makes the next callback of the named kind panic.
 
+use super::command::Command;
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse};
-use crate::callbacks::probe;
+use crate::panics::probe;
 use crate::errors::Error;
-use crate::server::Context;
+use crate::server::{Argument, CommandInfo, Context, KeyUse};
 use lockward_core::arguments::ParseError;
-use std::ffi::{CStr, c_int};
 
 pub struct Panic;
 
 impl Command for Panic {
-    const NAME: &'static CStr = c"lock._panic";
-    const FLAGS: &'static CStr = c"admin";
-    const ARITY: c_int = 2;
-    const KEY: Option<KeyUse> = None;
-    const ARGUMENTS: &'static [Argument] = &[Argument::text(c"callback")];
-    const CATEGORIES: &'static [&'static str] = &["admin", "dangerous"];
-    const SUMMARY: &'static CStr = c"For the test suite alone: makes the next callback of a kind panic.";
-    const COMPLEXITY: &'static CStr = c"O(1)";
+    const INFO: CommandInfo = CommandInfo {
+        name: c"lock._panic",
+        flags: c"admin",
+        arity: 2,
+        key: None,
+        arguments: &[Argument::text(c"callback")],
+        categories: &["admin", "dangerous"],
+        tips: c"",
+        summary: c"For the test suite alone: makes the next callback of a kind panic.",
+        complexity: c"O(1)",
+    };
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
-        let edge = arguments.required()?;
-        if !probe::arm(edge) {
+        let callback = arguments.text()?;
+        if !probe::arm(callback) {
             return Err(ParseError::Syntax.into());
         }
         context.reply_simple(c"OK");

@@ -1,39 +1,38 @@
 //! LOCK.RELEASE key owner [HOLDS n | ALL] [TOKEN token]
 
-use super::{CommandSource, word};
+use super::command::{Command, CommandSource, command_source};
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
-use crate::server::{Context, KeyName};
+use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::{state, transaction};
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{HoldsLeft, ReleaseRequest};
-use std::ffi::{CStr, c_int};
 
 pub struct Release;
 
 impl Command for Release {
-    const NAME: &'static CStr = c"lock.release";
-    const FLAGS: &'static CStr = c"write fast";
-    const ARITY: c_int = -3;
-    const KEY: Option<KeyUse> = Some(KeyUse::Write);
-    const ARGUMENTS: &'static [Argument] = &[
+    const INFO: CommandInfo = CommandInfo {
+        name: c"lock.release",
+        flags: c"write fast",
+        arity: -3,
+        key: Some(KeyUse::Write),
+        arguments: &[
         Argument::KEY,
         Argument::text(c"owner"),
-        Argument::one_of(c"left", &[Argument::number(c"n", c"HOLDS"), Argument::word(c"all", c"ALL")]),
+        Argument::one_of(c"left", &[Argument::number(c"n", c"HOLDS"), Argument::flag(c"all", c"ALL")]),
         Argument::number(c"token", c"TOKEN"),
-    ];
-    const CATEGORIES: &'static [&'static str] = &["write", "fast", OWN_CATEGORY];
-    const SUMMARY: &'static CStr =
-        c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.";
-    const COMPLEXITY: &'static CStr =
-        c"O(1) when nobody waits; O(log(N)) to hand over to the first of N waiters";
+    ],
+        categories: &["write", "fast", OWN_CATEGORY],
+        tips: c"",
+        summary: c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.",
+        complexity: c"O(1) when nobody waits; O(log(N)) to hand over to the first of N waiters",
+    };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;
         let mut claimed = None;
-        let released = match word(context)? {
-            CommandSource::BlockedClient => transaction::run(context, &key, |step| {
+        let released = match command_source(context)? {
+            CommandSource::Client => transaction::run(context, &key, |step| {
                 let left = step.release(&request)?;
                 if left > 0
                     && request.left == HoldsLeft::Exactly(left)

@@ -1,35 +1,35 @@
 //! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n]
 
-use super::{LEASE, only_clients};
+use super::command::{Command, LEASE, only_clients};
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
-use crate::server::{Context, KeyName};
+use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::{settings, state, transaction};
 use lockward_core::RenewRequest;
 use lockward_core::arguments::{ParseError, option, set_once};
-use std::ffi::{CStr, c_int};
 
 const NAME: &str = "lock.renew";
 
 pub struct Renew;
 
 impl Command for Renew {
-    const NAME: &'static CStr = c"lock.renew";
-    const FLAGS: &'static CStr = c"write fast";
-    const ARITY: c_int = -3;
-    const KEY: Option<KeyUse> = Some(KeyUse::Write);
-    const ARGUMENTS: &'static [Argument] = &[
+    const INFO: CommandInfo = CommandInfo {
+        name: c"lock.renew",
+        flags: c"write fast",
+        arity: -3,
+        key: Some(KeyUse::Write),
+        arguments: &[
         Argument::KEY,
         Argument::text(c"owner"),
         LEASE,
         Argument::number(c"token", c"TOKEN"),
         Argument::number(c"n", c"HOLDS"),
-    ];
-    const CATEGORIES: &'static [&'static str] = &["write", "fast", OWN_CATEGORY];
-    const SUMMARY: &'static CStr =
-        c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.";
-    const COMPLEXITY: &'static CStr = c"O(1)";
+    ],
+        categories: &["write", "fast", OWN_CATEGORY],
+        tips: c"",
+        summary: c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.",
+        complexity: c"O(1)",
+    };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;

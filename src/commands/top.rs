@@ -1,15 +1,14 @@
 //! LOCK.TOP [COUNT n]
 
 use super::info::holders_of;
+use super::command::Command;
 use crate::arguments::Arguments;
-use crate::callbacks::command::{Argument, Command, KeyUse, OWN_CATEGORY};
 use crate::errors::Error;
-use crate::server::{Context, OwnedName, mono};
+use crate::server::{Argument, CommandInfo, Context, KeyUse, OWN_CATEGORY, KeyName, mono};
 use crate::state;
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Db, Instant};
 use std::cmp::Reverse;
-use std::ffi::{CStr, c_int};
 use std::rc::Rc;
 
 const DEFAULT_COUNT: usize = 10;
@@ -17,16 +16,17 @@ const DEFAULT_COUNT: usize = 10;
 pub struct Top;
 
 impl Command for Top {
-    const NAME: &'static CStr = c"lock.top";
-    const FLAGS: &'static CStr = c"readonly admin";
-    const ARITY: c_int = -1;
-    const KEY: Option<KeyUse> = None;
-    const ARGUMENTS: &'static [Argument] = &[Argument::number(c"n", c"COUNT")];
-    const CATEGORIES: &'static [&'static str] = &["read", "slow", "admin", "dangerous", OWN_CATEGORY];
-    const TIPS: &'static CStr = c"nondeterministic_output request_policy:all_shards";
-    const SUMMARY: &'static CStr = c"Tells which locks of the selected database most clients wait for.";
-    const COMPLEXITY: &'static CStr =
-        c"O(N) in the locks that are waited for, O(M*log(M)) in those that are shown";
+    const INFO: CommandInfo = CommandInfo {
+        name: c"lock.top",
+        flags: c"readonly admin",
+        arity: -1,
+        key: None,
+        arguments: &[Argument::number(c"n", c"COUNT")],
+        categories: &["read", "slow", "admin", "dangerous", OWN_CATEGORY],
+        tips: c"nondeterministic_output request_policy:all_shards",
+        summary: c"Tells which locks of the selected database most clients wait for.",
+        complexity: c"O(N) in the locks that are waited for, O(M*log(M)) in those that are shown",
+    };
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let mut count = None;
@@ -46,9 +46,9 @@ impl Command for Top {
         let top = most_contended(context.db(), count.unwrap_or(DEFAULT_COUNT));
         context.reply_array(top.len());
         for contended in top {
-            let name = OwnedName::new(context.db(), &contended.key);
+            let name = KeyName::copied(context.db(), &contended.key);
             // A key that holds something else by now has no holder; its waiters are about to be told.
-            let holders = holders_of(context, &name.name(), now).unwrap_or_default();
+            let holders = holders_of(context, &name, now).unwrap_or_default();
             context.reply_map(5);
             context.reply_bytes(b"key");
             context.reply_bytes(&contended.key);

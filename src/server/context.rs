@@ -1,10 +1,11 @@
 //! The context that the server hands to every callback: replies, replication, notification.
 
-use super::{KeyName, info};
+use super::info;
+use super::key_name::KeyName;
 use lockward_core::{Db, Event};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong};
-use std::{ptr, slice};
+use std::ptr;
 
 /// The context of one callback. Not to be kept beyond it.
 #[derive(Clone, Copy)]
@@ -62,35 +63,9 @@ impl Flags {
     }
 }
 
-/// Whether a write that no client asked for may be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteGate {
-    /// It may.
-    Open,
-    /// Not now: a client's write would be refused too.
-    Refused,
-    /// This node does not serve the key.
-    NotServed,
-    /// No node serves anything now: the cluster is down.
-    Down,
-}
-
 /// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has not
 /// given this bit a meaning.
 const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
-
-/// The bytes of a server's string.
-///
-/// # Safety
-/// `string` is valid for `'a`, and is not changed meanwhile.
-pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
-    let mut len = 0;
-    // SAFETY: the string is valid; the pointer that comes back is never null, and good for `len` bytes as long as the string is.
-    unsafe {
-        let start = api!(RedisModule_StringPtrLen(string, &raw mut len));
-        slice::from_raw_parts(start.cast(), len)
-    }
-}
 
 fn length(len: usize) -> c_long {
     c_long::try_from(len).unwrap_or(c_long::MAX)
@@ -267,62 +242,6 @@ impl Context {
     pub fn paused() -> bool {
         // SAFETY: takes nothing.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
-    }
-
-    /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
-    ///
-    /// Asked by a command of our own, `gate`, which counts as a write and does nothing, in the mode for scripts, in
-    /// which the server checks what it checks for clients: the slot last, so where something else shuts the gate, the
-    /// slot is asked for by itself.
-    pub fn write_gate(self, gate: &CStr, name: &KeyName<'_>) -> WriteGate {
-        match self.ask(gate, c"SEs", name) {
-            WriteGate::Refused => match self.slot_gate(gate, name) {
-                WriteGate::Open | WriteGate::Refused => WriteGate::Refused,
-                not_here @ (WriteGate::NotServed | WriteGate::Down) => not_here,
-            },
-            answer @ (WriteGate::Open | WriteGate::NotServed | WriteGate::Down) => answer,
-        }
-    }
-
-    /// Whether this node of a cluster serves `name` now, be it allowed to write or not.
-    pub fn slot_gate(self, gate: &CStr, name: &KeyName<'_>) -> WriteGate {
-        self.ask(gate, c"Es", name)
-    }
-
-    fn ask(self, gate: &CStr, mode: &CStr, name: &KeyName<'_>) -> WriteGate {
-        // SAFETY:
-        // - the modes name a string of the server's, and this follows;
-        // - the reply is freed once, after its text has been looked at.
-        unsafe {
-            let reply = api!(RedisModule_Call(self.raw, gate.as_ptr(), mode.as_ptr(), name.as_ptr()));
-            if reply.is_null() {
-                return WriteGate::Refused;
-            }
-            let gate = if api!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as c_int {
-                let mut len = 0;
-                let start = api!(RedisModule_CallReplyStringPtr(reply, &raw mut len));
-                let text = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
-                refusal(text)
-            } else {
-                WriteGate::Open
-            };
-            api!(RedisModule_FreeCallReply(reply));
-            gate
-        }
-    }
-}
-
-/// Why the server refuses the write. The text is that of `RM_Call`.
-fn refusal(text: &[u8]) -> WriteGate {
-    const ELSEWHERE: &[u8] = b"non local key";
-    const DOWN: &[u8] = b"the cluster is down";
-    let says = |what: &[u8]| text.windows(what.len()).any(|part| part == what);
-    if says(ELSEWHERE) {
-        WriteGate::NotServed
-    } else if says(DOWN) {
-        WriteGate::Down
-    } else {
-        WriteGate::Refused
     }
 }
 

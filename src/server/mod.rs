@@ -1,24 +1,43 @@
-//! The server as the module sees it: the module API behind safe types. All `unsafe` of the module is in this folder
-//! and in `callbacks/`.
+//! The server as the module sees it: the module API behind safe types, in both directions.
+//!
+//! All `unsafe` of the module is in this folder, in `callbacks/` and in `lib.rs`.
 
 #[macro_use]
 mod functions;
+mod blocked_client;
+mod call_reply;
 pub mod clock;
+mod command;
+mod command_filter;
 mod context;
+mod entry_points;
 pub mod info;
+pub mod internal_commands;
 mod key;
+mod key_name;
 pub mod lock_allocation;
 mod log;
-mod name;
+mod module_context;
 mod shared;
 mod socket;
+mod strings;
+pub mod subscriptions;
+pub mod timer;
+mod write_gate;
 
+pub use blocked_client::BlockedClient;
 pub use clock::{latest_wall, mono, now};
-pub use context::{Context, Flags, WriteGate, global_flags, string_bytes};
+pub use command::{Argument, CommandInfo, KeyUse, OWN_CATEGORY, add_category, register_command};
+pub use command_filter::{Caller, caller, stop_watching_commands, watch_commands};
+pub use context::{Context, Flags, global_flags};
+pub use entry_points::{EntryPoints, set_entry_points};
 pub(crate) use functions::api;
 pub use functions::{is_recent_enough, known, version};
 pub use key::{Content, OpenKey, WrongType, set_carrier_type, set_lock_type};
+pub use key_name::KeyName;
 pub use log::{Level, log};
-pub use name::{KeyName, OwnedName};
+pub use module_context::{create as create_module_context, module_context};
 pub use shared::Shared;
 pub use socket::Socket;
+pub use strings::{ArgumentStrings, string_bytes};
+pub use write_gate::WriteGate;

@@ -1,28 +1,29 @@
-//! What callbacks remember from one to the next.
+//! Values that the module keeps from one call of the server to the next.
 
-use std::cell::{OnceCell, RefCell};
+use redis_module::{RedisGILGuard, RedisLockIndicator};
+use std::cell::RefCell;
 
-/// A value that the server's calls into the module share. It makes them one at a time, under a lock of its own, though
-/// not all on one thread: another module may give our commands on a thread that it has started.
-pub struct Shared<T> {
-    value: OnceCell<RefCell<T>>,
-    make: fn() -> T,
-}
+/// A value that the server's calls into the module share. The server makes these calls one at a time, under a lock of its own,
+/// though not all on one thread: another module may give our commands on a thread that it has started.
+///
+/// It is used only in calls that the server makes under its lock. The call that frees a value may be made outside of it, and
+/// uses shared values only where it has checked that it is inside.
+pub struct Shared<T>(RedisGILGuard<RefCell<T>>);
 
-// SAFETY: only callbacks use it, as `new` demands, and the server's lock lets one in after the other.
-unsafe impl<T> Sync for Shared<T> {}
+/// The server's lock, which is held during a call of the server.
+struct ServerLock;
+
+// SAFETY: only `Shared::with` makes one, and shared values are used under the server's lock alone.
+unsafe impl RedisLockIndicator for ServerLock {}
 
 impl<T> Shared<T> {
-    /// A value that is made when it is used for the first time.
-    ///
-    /// # Safety
-    /// It is used only within callbacks that the server makes under its lock. One that frees a value may be made outside it.
-    pub const unsafe fn new(make: fn() -> T) -> Self {
-        Self { value: OnceCell::new(), make }
+    /// Shares a value.
+    pub fn new(value: T) -> Self {
+        Self(RedisGILGuard::new(RefCell::new(value)))
     }
 
-    /// Uses the value. Not to be called within itself.
-    pub fn with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> R {
-        use_it(&mut self.value.get_or_init(|| RefCell::new((self.make)())).borrow_mut())
+    /// Uses the value. Must not be called within itself.
+    pub fn with<R>(&self, use_value: impl FnOnce(&mut T) -> R) -> R {
+        use_value(&mut self.0.lock(&ServerLock).borrow_mut())
     }
 }

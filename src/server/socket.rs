@@ -3,11 +3,11 @@
 //! The server hears of a client that has left when it reads from its connection, once in each turn of its event loop.
 //! What is granted in that turn is answered at its end; the socket itself knows more by then.
 
-use crate::server::Context;
+use super::call_reply::CallReply;
+use super::context::Context;
 use std::ffi::{c_int, c_longlong, c_short, c_ulong, c_void};
 use std::io::{Error, ErrorKind};
 use std::os::fd::RawFd;
-use std::slice;
 
 /// The socket of one of the server's clients, for as long as that is connected.
 #[derive(Clone, Copy, Debug)]
@@ -55,23 +55,19 @@ impl Context {
     /// The socket of a client, which the module API does not tell, but CLIENT LIST does.
     pub fn socket(self, client: u64) -> Option<Socket> {
         let id = c_longlong::try_from(client).ok()?;
-        // SAFETY:
-        // - the format names two C strings and a number, and these follow;
-        // - the reply is freed once, after its text has been looked at.
-        unsafe {
-            let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());
-            let reply =
-                api!(RedisModule_Call(self.as_ptr(), c"CLIENT".as_ptr(), c"ccl".as_ptr(), list, by_id, id));
-            if reply.is_null() {
-                return None;
-            }
-            let mut len = 0;
-            let start = api!(RedisModule_CallReplyStringPtr(reply, &raw mut len));
-            let text = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
-            let socket = descriptor(text).map(Socket);
-            api!(RedisModule_FreeCallReply(reply));
-            socket
-        }
+        let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());
+        // SAFETY: the format names two C strings and a number, and these follow; the reply is ours.
+        let reply = unsafe {
+            CallReply::new(api!(RedisModule_Call(
+                self.as_ptr(),
+                c"CLIENT".as_ptr(),
+                c"ccl".as_ptr(),
+                list,
+                by_id,
+                id
+            )))
+        };
+        descriptor(reply?.text()).map(Socket)
     }
 }
 

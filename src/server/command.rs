@@ -1,42 +1,34 @@
-//! Commands: how they are registered, and how the server calls them.
+//! Commands as the server registers them: name, flags, key, arguments and documentation.
 
-use super::{Callback, catch_panic};
-use crate::arguments::Arguments;
-use crate::errors::Error;
-use crate::server::{Context, Level, api, log};
+use super::context::Context;
+use super::log::{Level, log};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
-use std::{mem, ptr, slice};
+use std::{mem, ptr};
 
-/// One command: what the server is told of it, and what it does.
-pub trait Command {
+/// What the server is told of a command.
+pub struct CommandInfo {
     /// Its name, in lower case.
-    const NAME: &'static CStr;
+    pub name: &'static CStr,
     /// Its flags, as `RM_CreateCommand` names them.
-    const FLAGS: &'static CStr;
+    pub flags: &'static CStr,
     /// How many arguments it takes, its name included; negative: at least so many.
-    const ARITY: c_int;
+    pub arity: c_int,
     /// How it uses its key, the first argument; `None` when it has none.
-    const KEY: Option<KeyUse>;
+    pub key: Option<KeyUse>,
     /// Its arguments, as COMMAND DOCS and the hints of redis-cli show them.
-    const ARGUMENTS: &'static [Argument];
-    /// Its ACL categories, on servers that let a module say so. [`OWN_CATEGORY`] is left out where there is none.
-    const CATEGORIES: &'static [&'static str];
-    /// What clients and proxies should know of it, as COMMAND INFO names it; words between spaces.
-    const TIPS: &'static CStr = c"";
+    pub arguments: &'static [Argument],
+    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out where it could not be added.
+    pub categories: &'static [&'static str],
+    /// Its tips for clients and proxies, as COMMAND INFO names them; words between spaces.
+    pub tips: &'static CStr,
     /// What it does, in one sentence.
-    const SUMMARY: &'static CStr;
+    pub summary: &'static CStr,
     /// What it costs.
-    const COMPLEXITY: &'static CStr;
-
-    /// Parses the whole request, does it, and replies. Replies nothing when it fails.
-    ///
-    /// # Errors
-    /// What the client is told.
-    fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error>;
+    pub complexity: &'static CStr,
 }
 
-/// The ACL category of all that clients are meant to call.
+/// The ACL category of the commands for clients.
 pub const OWN_CATEGORY: &str = "lock";
 
 /// One argument of a command, as it is documented.
@@ -53,7 +45,7 @@ enum Kind {
     Key,
     Text,
     Number,
-    CommandSource,
+    Flag,
     OneOf(&'static [Argument]),
 }
 
@@ -72,8 +64,8 @@ impl Argument {
     }
 
     /// An option without a value.
-    pub const fn word(name: &'static CStr, option: &'static CStr) -> Self {
-        Self { name, kind: Kind::CommandSource, option: Some(option), optional: true }
+    pub const fn flag(name: &'static CStr, option: &'static CStr) -> Self {
+        Self { name, kind: Kind::Flag, option: Some(option), optional: true }
     }
 
     /// One of several that may be given.
@@ -100,7 +92,7 @@ impl Argument {
                 Kind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
                 Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
                 Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-                Kind::CommandSource => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+                Kind::Flag => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
                 Kind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
             },
             key_spec_index: if matches!(self.kind, Kind::Key) { 0 } else { -1 },
@@ -165,24 +157,29 @@ pub fn add_category(context: Context) -> bool {
     added
 }
 
-/// Registers a command. False when the server refuses it.
-pub fn register<C: Command>(context: Context, own_category: bool) -> bool {
-    let key = c_int::from(C::KEY.is_some());
-    let (context, name) = (context.as_ptr(), C::NAME.as_ptr());
+/// Registers a command whose calls go to `entry_point`. False when the server refuses it.
+pub fn register_command(
+    context: Context,
+    info: &CommandInfo,
+    own_category: bool,
+    entry_point: raw::RedisModuleCmdFunc,
+) -> bool {
+    let key = c_int::from(info.key.is_some());
+    let (context, name) = (context.as_ptr(), info.name.as_ptr());
     // SAFETY: the context is that of the module's load; all texts are constant and end in NUL.
     let created = unsafe {
-        api!(RedisModule_CreateCommand(context, name, Some(dispatch::<C>), C::FLAGS.as_ptr(), key, key, key))
+        api!(RedisModule_CreateCommand(context, name, entry_point, info.flags.as_ptr(), key, key, key))
     };
     if created != raw::REDISMODULE_OK as c_int {
-        log(Level::Warning, &format!("there is a command {} already", C::NAME.to_string_lossy()));
+        log(Level::Warning, &format!("there is a command {} already", info.name.to_string_lossy()));
         return false;
     }
     // SAFETY: the command has just been made under this name.
     let command = unsafe { api!(RedisModule_GetCommand(context, name)) };
-    !command.is_null() && describe::<C>(command) && categorise::<C>(command, own_category)
+    !command.is_null() && describe(command, info) && categorise(command, info, own_category)
 }
 
-fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
+fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
         sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
@@ -191,7 +188,7 @@ fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
     };
     // SAFETY: these C structs are valid when zeroed: null pointers, zero numbers, "unknown" and "omitted" kinds.
     let mut specs: [raw::RedisModuleCommandKeySpec; 2] = unsafe { mem::zeroed() };
-    if let (Some(key), [first, _end]) = (C::KEY, &mut specs) {
+    if let (Some(key), [first, _end]) = (info.key, &mut specs) {
         first.flags = key.flags().into();
         first.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         first.bs.index.pos = 1;
@@ -201,51 +198,32 @@ fn describe<C: Command>(command: *mut raw::RedisModuleCommand) -> bool {
         first.fk.range.limit = 0;
     }
     let mut held = Vec::new();
-    let mut arguments = raw_list(C::ARGUMENTS, false, &mut held);
-    let info = raw::RedisModuleCommandInfo {
+    let mut arguments = raw_list(info.arguments, false, &mut held);
+    let described = raw::RedisModuleCommandInfo {
         version: &raw const version,
-        summary: C::SUMMARY.as_ptr(),
-        complexity: C::COMPLEXITY.as_ptr(),
+        summary: info.summary.as_ptr(),
+        complexity: info.complexity.as_ptr(),
         since: c"0.1.0".as_ptr(),
         history: ptr::null_mut(),
-        tips: if C::TIPS.is_empty() { ptr::null() } else { C::TIPS.as_ptr() },
-        arity: C::ARITY,
-        key_specs: if C::KEY.is_some() { specs.as_mut_ptr() } else { ptr::null_mut() },
-        args: if C::ARGUMENTS.is_empty() { ptr::null_mut() } else { arguments.as_mut_ptr() },
+        tips: if info.tips.is_empty() { ptr::null() } else { info.tips.as_ptr() },
+        arity: info.arity,
+        key_specs: if info.key.is_some() { specs.as_mut_ptr() } else { ptr::null_mut() },
+        args: if info.arguments.is_empty() { ptr::null_mut() } else { arguments.as_mut_ptr() },
     };
-    // SAFETY: the command exists; everything `info` points to lives through the call, which copies it.
-    let status = unsafe { api!(RedisModule_SetCommandInfo(command, &raw const info)) };
+    // SAFETY: the command exists; everything `described` points to lives through the call, which copies it.
+    let status = unsafe { api!(RedisModule_SetCommandInfo(command, &raw const described)) };
     status == raw::REDISMODULE_OK as c_int
 }
 
-fn categorise<C: Command>(command: *mut raw::RedisModuleCommand, own_category: bool) -> bool {
+fn categorise(command: *mut raw::RedisModuleCommand, info: &CommandInfo, own_category: bool) -> bool {
     // SAFETY: reads a function pointer that the server set when the module was loaded.
     let Some(categorise) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else {
         return true; // Redis before 7.2
     };
     let known = |name: &&&str| own_category || **name != OWN_CATEGORY;
-    let names: Vec<&str> = C::CATEGORIES.iter().filter(known).copied().collect();
+    let names: Vec<&str> = info.categories.iter().filter(known).copied().collect();
     let Ok(names) = CString::new(names.join(" ")) else { return false };
     // SAFETY: the command exists; the text is read within the call.
     let status = unsafe { categorise(command, names.as_ptr()) };
     status == raw::REDISMODULE_OK as c_int
-}
-
-unsafe extern "C" fn dispatch<C: Command>(
-    context: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    // SAFETY: the server's context of this very call.
-    let context = unsafe { Context::of_command(context) };
-    let done = catch_panic(Callback::Command, Err(Error::Internal), || {
-        let count = usize::try_from(argc).unwrap_or_default();
-        // SAFETY: the server gives `argc` strings, valid until this call returns.
-        let arguments = unsafe { slice::from_raw_parts(argv, count) };
-        C::run(context, Arguments::new(context.db(), arguments))
-    });
-    if let Err(error) = done {
-        error.reply(context);
-    }
-    raw::REDISMODULE_OK as c_int
 }

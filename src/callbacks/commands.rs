@@ -1,0 +1,48 @@
+//! The callback of every command.
+
+use crate::arguments::Arguments;
+use crate::commands::{self, Command};
+use crate::errors::Error;
+use crate::panics::{Callback, catch_panic};
+use crate::server::{ArgumentStrings, Context, add_category, register_command};
+use redis_module::raw;
+use std::ffi::c_int;
+use std::slice;
+
+/// Registers all commands. False when the server refuses one.
+pub fn register_all(context: Context) -> bool {
+    let own_category = add_category(context);
+    let registered = register::<commands::Acquire>(context, own_category)
+        && register::<commands::Release>(context, own_category)
+        && register::<commands::Renew>(context, own_category)
+        && register::<commands::Info>(context, own_category)
+        && register::<commands::Top>(context, own_category)
+        && register::<commands::Apply>(context, own_category)
+        && register::<commands::Gate>(context, own_category);
+    #[cfg(feature = "panic-probe")]
+    let registered = registered && register::<commands::Panic>(context, own_category);
+    registered
+}
+
+fn register<C: Command>(context: Context, own_category: bool) -> bool {
+    register_command(context, &C::INFO, own_category, Some(on_command::<C>))
+}
+
+unsafe extern "C" fn on_command<C: Command>(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server's context of this very call.
+    let context = unsafe { Context::of_command(context) };
+    let done = catch_panic(Callback::Command, Err(Error::Internal), || {
+        let count = usize::try_from(argc).unwrap_or_default();
+        // SAFETY: the server gives `argc` strings, valid until this call returns.
+        let strings = unsafe { ArgumentStrings::new(slice::from_raw_parts(argv, count)) };
+        C::run(context, Arguments::new(context.db(), strings))
+    });
+    if let Err(error) = done {
+        error.reply(context);
+    }
+    raw::REDISMODULE_OK as c_int
+}

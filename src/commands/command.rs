@@ -1,0 +1,73 @@
+//! What the commands have in common.
+
+use crate::arguments::Arguments;
+use crate::errors::Error;
+use crate::server::{Argument, CommandInfo, Context};
+use crate::state;
+
+/// One command: what the server is told of it, and what it does.
+pub trait Command {
+    /// What the server is told.
+    const INFO: CommandInfo;
+
+    /// Parses the whole request, carries it out and replies. Replies nothing when it fails.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error>;
+}
+
+/// The lease, as every command that takes one documents it.
+pub const LEASE: Argument = Argument::one_of(
+    c"lease",
+    &[Argument::number(c"milliseconds", c"PX"), Argument::number(c"seconds", c"EX")],
+);
+
+/// Where a command that changes locks comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandSource {
+    /// A client of this primary.
+    Client,
+    /// The primary of this replica.
+    Primary,
+    /// The AOF, while the data is loaded.
+    File,
+}
+
+/// Where the running command comes from.
+///
+/// # Errors
+/// [`Error::Paused`] when a transaction that has paused all writes goes on with one.
+/// [`Error::ReadOnly`] when a client asks a replica to change a lock: the server lets that pass where replicas are not
+/// read-only, but no replica grants or frees a lock by itself.
+#[inline]
+pub fn command_source(context: Context) -> Result<CommandSource, Error> {
+    if Context::paused() {
+        let flags = context.flags();
+        if !flags.sent_by_primary() && !flags.loading() {
+            return Err(Error::Paused);
+        }
+    }
+    if !state::with(|state| state.follows()) {
+        return Ok(CommandSource::Client);
+    }
+    let flags = context.flags();
+    if flags.sent_by_primary() {
+        Ok(CommandSource::Primary)
+    } else if flags.loading() {
+        Ok(CommandSource::File)
+    } else if flags.replica() {
+        Err(Error::ReadOnly)
+    } else {
+        Ok(CommandSource::Client)
+    }
+}
+
+/// As [`command_source`], for commands that neither a primary nor a file ever sends.
+#[inline]
+pub fn only_clients(context: Context) -> Result<(), Error> {
+    match command_source(context)? {
+        CommandSource::Client => Ok(()),
+        CommandSource::Primary | CommandSource::File => Err(Error::ReadOnly),
+    }
+}

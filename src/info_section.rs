@@ -1,0 +1,73 @@
+//! The section of the module in INFO.
+
+use crate::server::info::MonotonicStats;
+use crate::server::{lock_allocation, mono};
+use crate::{state, statistics};
+use lockward_core::Histogram;
+use std::ffi::CStr;
+
+/// A field of the section, in this order. docs/metrics.md says what each field means.
+#[derive(Clone, Copy)]
+pub enum Field {
+    /// A number.
+    Number(&'static CStr, u64),
+    /// Percentiles, in microseconds.
+    Durations(&'static CStr, [(&'static CStr, u64); 4]),
+}
+
+/// The fields, after a look for CONFIG RESETSTAT.
+pub fn fields() -> [Field; 19] {
+    notice_reset();
+    state::with(|state| {
+        let (statistics, kept) = (&state.statistics, number(state.dropped_locks.len()));
+        let counters = &statistics.counters;
+        [
+            Field::Number(c"held", lock_allocation::alive().saturating_add(kept)),
+            Field::Number(c"waiting", number(state.queues.waiters())),
+            Field::Number(c"tenures_kept", kept),
+            Field::Number(c"acquired", counters.acquired),
+            Field::Number(c"re_entered", counters.re_entered),
+            Field::Number(c"handed_off", counters.handed_off),
+            Field::Number(c"busy", statistics.busy),
+            Field::Number(c"wait_limits_reached", statistics.wait_limits_reached),
+            Field::Number(c"disconnected_while_waiting", statistics.disconnected),
+            Field::Number(c"superseded", statistics.superseded),
+            Field::Number(c"released", counters.released),
+            Field::Number(c"renewed", counters.renewed),
+            Field::Number(c"leases_ended", counters.leases_ended),
+            Field::Number(c"tenures_kept_from_eviction", statistics.kept_from_eviction),
+            Field::Number(c"tenures_kept_from_clock_steps", statistics.kept_from_clock_steps),
+            Field::Number(c"restored_in_quarantine", counters.restored),
+            Field::Number(c"errors", statistics::errors()),
+            Field::Durations(c"wait_usec", percentiles(&counters.waits)),
+            Field::Durations(c"hold_usec", percentiles(&counters.holds)),
+        ]
+    })
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn percentiles(durations: &Histogram) -> [(&'static CStr, u64); 4] {
+    [
+        (c"p50", durations.per_mille(500)),
+        (c"p99", durations.per_mille(990)),
+        (c"p99.9", durations.per_mille(999)),
+        (c"max", durations.max()),
+    ]
+}
+
+/// Begins the statistics anew if CONFIG RESETSTAT was given.
+fn notice_reset() {
+    let server = MonotonicStats::read();
+    state::with(|state| state.statistics.compare(server));
+}
+
+/// As [`notice_reset`], if the last look was long enough ago.
+pub fn notice_reset_now_and_then() {
+    let now = mono();
+    if state::with(|state| state.statistics.look_is_due(now)) {
+        notice_reset();
+    }
+}

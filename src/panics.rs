@@ -1,0 +1,129 @@
+//! No panic leaves the module: in the server it would end the process.
+
+use crate::server::{Level, log};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The kinds of callback, as the log names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callback {
+    /// Loading the module.
+    Load,
+    /// A command.
+    Command,
+    /// The answer to a client that was blocked.
+    Reply,
+    /// CLIENT UNBLOCK of a blocked client.
+    Unblock,
+    /// A blocked client has left.
+    Disconnect,
+    /// An answer has failed.
+    Untold,
+    /// The module's timer.
+    Timer,
+    /// The server's cron.
+    Cron,
+    /// The server has become primary or replica.
+    Role,
+    /// Loading of data begins or ends.
+    Loading,
+    /// A database was flushed.
+    Flush,
+    /// Two databases were swapped.
+    SwapDb,
+    /// The server has forked a child process, or one has ended.
+    Fork,
+    /// A key has expired or was evicted.
+    Notify,
+    /// A command begins.
+    NextCommand,
+    /// A lock leaves the keyspace.
+    Unlink,
+    /// A lock is read from an RDB file.
+    RdbLoad,
+    /// A lock is written to an RDB file.
+    RdbSave,
+    /// A lock is written to the AOF.
+    AofRewrite,
+    /// A lock is freed.
+    Free,
+    /// How large a lock is.
+    MemUsage,
+    /// The digest of a lock.
+    Digest,
+    /// A lock is moved in memory.
+    Defrag,
+    /// A snapshot begins or ends.
+    Snapshot,
+    /// INFO is asked for.
+    Statistics,
+    /// A setting is read or written.
+    Config,
+}
+
+/// Runs a callback. When it panics, says so in the log and returns `fallback`.
+pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
+    let run = || {
+        #[cfg(feature = "panic-probe")]
+        probe::panic_if_armed(kind);
+        callback()
+    };
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|cause| {
+        log(Level::Warning, &format!("panic caught in {kind:?}: {}", reason(cause.as_ref())));
+        fallback
+    })
+}
+
+fn reason(cause: &(dyn Any + Send)) -> &str {
+    let text = cause.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("for no known reason")
+}
+
+/// For the test suite alone: panics on demand, to show that they are caught.
+#[cfg(feature = "panic-probe")]
+pub mod probe {
+    use super::Callback;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ARMED: Cell<Option<Callback>> = const { Cell::new(None) };
+    }
+
+    const NAMES: [(&[u8], Callback); 20] = [
+        (b"command", Callback::Command),
+        (b"reply", Callback::Reply),
+        (b"disconnect", Callback::Disconnect),
+        (b"timer", Callback::Timer),
+        (b"cron", Callback::Cron),
+        (b"unlink", Callback::Unlink),
+        (b"notify", Callback::Notify),
+        (b"next-command", Callback::NextCommand),
+        (b"flush", Callback::Flush),
+        (b"swapdb", Callback::SwapDb),
+        (b"role", Callback::Role),
+        (b"loading", Callback::Loading),
+        (b"rdb-save", Callback::RdbSave),
+        (b"rdb-load", Callback::RdbLoad),
+        (b"aof-rewrite", Callback::AofRewrite),
+        (b"mem-usage", Callback::MemUsage),
+        (b"digest", Callback::Digest),
+        (b"snapshot", Callback::Snapshot),
+        (b"statistics", Callback::Statistics),
+        (b"config", Callback::Config),
+    ];
+
+    /// Makes the next callback of the kind named `callback` panic. False when there is none of that name.
+    pub fn arm(callback: &[u8]) -> bool {
+        let found = NAMES.iter().find(|(name, _)| *name == callback).map(|(_, kind)| *kind);
+        ARMED.set(found);
+        found.is_some()
+    }
+
+    /// Panics when `callback` is armed.
+    pub fn panic_if_armed(callback: Callback) {
+        if ARMED.get() == Some(callback) {
+            ARMED.set(None);
+            std::panic::resume_unwind(Box::new("asked for by LOCK._PANIC"));
+        }
+    }
+}

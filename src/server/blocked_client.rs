@@ -1,0 +1,80 @@
+//! Clients that the server holds blocked for the module.
+//!
+//! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the handle
+//! some time after that. Before, exactly one callback takes the pending reply: the one that replies, or the one that
+//! reports that the client is gone.
+//!
+//! The server's own time limit is not used, and its timeout callback only from Redis 7.4 and Valkey 8 on: in older versions, when
+//! a time limit and an unblock meet in one pass of the event loop, the server loses the reply or crashes.
+
+use super::context::Context;
+use super::entry_points::entry_points;
+use super::functions::version;
+use super::socket::Socket;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::hash::{Hash, Hasher};
+use std::ptr::{self, NonNull};
+
+/// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock may meet. Valkey begins at 8.
+const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
+
+/// A client that the server holds blocked for the module. Two are equal when their handles are.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockedClient {
+    handle: NonNull<raw::RedisModuleBlockedClient>,
+    /// The client's id, for LOCK.INFO.
+    pub id: u64,
+    /// Whether the server minted the owner, so that the reply must name it.
+    pub minted: bool,
+    /// Its connection, if the server tells it.
+    pub socket: Option<Socket>,
+}
+
+impl BlockedClient {
+    /// Blocks the client of a command. `None` when the server does not let the module block it.
+    pub fn block(context: Context, id: u64, minted: bool, socket: Option<Socket>) -> Option<Self> {
+        let entry_points = entry_points();
+        let unblock = if version() >= TIMEOUT_SAFE_SINCE { entry_points.unblock } else { None };
+        // SAFETY: the context is valid. The server never looks into the private data, and has nothing to free.
+        let handle = unsafe {
+            api!(RedisModule_BlockClient(context.as_ptr(), entry_points.reply, unblock, None, 0))
+        };
+        let handle = NonNull::new(handle)?;
+        // SAFETY: the handle has just been made.
+        unsafe { api!(RedisModule_SetDisconnectCallback(handle.as_ptr(), entry_points.disconnect)) };
+        Some(Self { handle, id, minted, socket })
+    }
+
+    /// Unblocks a client that has left its wait queue.
+    pub fn unblock(self) {
+        // SAFETY: the handle is unblocked once: its waiter has left the queue and cannot be found there again.
+        unsafe { api!(RedisModule_UnblockClient(self.handle.as_ptr(), ptr::null_mut())) };
+    }
+
+    /// The client with this handle, to look it up.
+    pub const fn with_handle(handle: NonNull<raw::RedisModuleBlockedClient>) -> Self {
+        Self { handle, id: 0, minted: false, socket: None }
+    }
+
+    /// The client that a callback of a blocked client is about, to look it up.
+    pub fn of_callback(context: Context) -> Option<Self> {
+        // SAFETY: the context is that of a callback of a blocked client and has its handle, or null.
+        let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
+        NonNull::new(handle).map(Self::with_handle)
+    }
+}
+
+impl PartialEq for BlockedClient {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
+impl Eq for BlockedClient {}
+
+impl Hash for BlockedClient {
+    fn hash<S: Hasher>(&self, state: &mut S) {
+        self.handle.hash(state);
+    }
+}

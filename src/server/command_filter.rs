@@ -1,0 +1,65 @@
+//! Calls at the beginning of every command.
+//!
+//! The server has no event for it, but calls a command filter as each command begins. The module registers one only while it
+//! needs to know, so that other commands cost no more.
+
+use super::entry_points::entry_points;
+use super::module_context::module_context;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The registered filter, or null. Used under the server's lock alone.
+static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::null_mut());
+
+/// Who gives a command that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// A client.
+    TopLevel,
+    /// A script or another module, within something else.
+    Inner,
+    /// One of these: Redis 7.0 does not tell.
+    Unknown,
+}
+
+/// Calls the module's entry point at the beginning of each command, until [`stop_watching_commands`]. Commands that the module
+/// calls are left out.
+pub fn watch_commands() {
+    if FILTER.load(Ordering::Relaxed).is_null() {
+        let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
+        let (context, callback) = (module_context().as_ptr(), entry_points().command);
+        // SAFETY: the module's context is valid; the callback takes no data.
+        let filter = unsafe { api!(RedisModule_RegisterCommandFilter(context, callback, flags)) };
+        FILTER.store(filter, Ordering::Relaxed);
+    }
+}
+
+/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be in the middle of its list of
+/// filters.
+pub fn stop_watching_commands() {
+    let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
+    if !filter.is_null() {
+        // SAFETY: the filter is registered, and is unregistered once.
+        unsafe { api!(RedisModule_UnregisterCommandFilter(module_context().as_ptr(), filter)) };
+    }
+}
+
+/// Who gives the command. Clients with a connection are found by their ids; scripts and modules call as clients that are in no
+/// list.
+///
+/// # Safety
+/// `command` is the server's of the running call.
+pub unsafe fn caller(command: *mut raw::RedisModuleCommandFilterCtx) -> Caller {
+    // SAFETY: as the caller promises. Given no room for the client's info, the server only looks the client up.
+    unsafe {
+        let (Some(id_of), Some(info_of)) =
+            (raw::RedisModule_CommandFilterGetClientId, raw::RedisModule_GetClientInfoById)
+        else {
+            return Caller::Unknown;
+        };
+        let known = info_of(ptr::null_mut(), id_of(command)) == raw::REDISMODULE_OK as c_int;
+        if known { Caller::TopLevel } else { Caller::Inner }
+    }
+}

@@ -1,0 +1,65 @@
+//! The name of a key, as a string of the server's.
+
+use lockward_core::Db;
+use redis_module::raw;
+use std::cell::OnceCell;
+use std::{ptr, slice};
+
+/// The name of a key in a database: an argument of the running command, or a string of its own.
+pub struct KeyName<'a> {
+    db: Db,
+    string: *mut raw::RedisModuleString,
+    /// Whether the string is freed with this.
+    owned: bool,
+    /// Read from the server on first use: mostly the server alone looks for the key.
+    bytes: OnceCell<&'a [u8]>,
+}
+
+impl<'a> KeyName<'a> {
+    /// The name in `string`.
+    ///
+    /// # Safety
+    /// `string` is valid for `'a`.
+    pub const unsafe fn new(db: Db, string: *mut raw::RedisModuleString) -> Self {
+        Self { db, string, owned: false, bytes: OnceCell::new() }
+    }
+
+    /// The name of `key` in `db`, for work that no command asks for.
+    pub fn copied(db: Db, key: &[u8]) -> Self {
+        // SAFETY: the bytes are copied; without a context the string is ours to free.
+        let string =
+            unsafe { api!(RedisModule_CreateString(ptr::null_mut(), key.as_ptr().cast(), key.len())) };
+        Self { db, string, owned: true, bytes: OnceCell::new() }
+    }
+
+    /// The database.
+    pub const fn db(&self) -> Db {
+        self.db
+    }
+
+    /// The key.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get_or_init(|| {
+            let mut len = 0;
+            // SAFETY: the string is valid for 'a, or as long as this lives, and nobody gets the bytes for longer.
+            unsafe {
+                let start = api!(RedisModule_StringPtrLen(self.string, &raw mut len));
+                slice::from_raw_parts(start.cast(), len)
+            }
+        })
+    }
+
+    /// The server's string.
+    pub const fn as_ptr(&self) -> *mut raw::RedisModuleString {
+        self.string
+    }
+}
+
+impl Drop for KeyName<'_> {
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: created without a context in `copied`, and freed once.
+            unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.string)) };
+        }
+    }
+}

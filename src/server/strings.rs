@@ -1,0 +1,58 @@
+//! The server's strings.
+
+use super::key_name::KeyName;
+use lockward_core::Db;
+use redis_module::raw;
+use std::slice;
+
+/// The bytes of a string of the server's.
+///
+/// # Safety
+/// `string` is valid for `'a`, and is not changed meanwhile.
+pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: the string is valid; the pointer that comes back is never null, and good for `len` bytes as long as the string is.
+    unsafe {
+        let start = api!(RedisModule_StringPtrLen(string, &raw mut len));
+        slice::from_raw_parts(start.cast(), len)
+    }
+}
+
+/// The arguments of a command, valid for `'a`.
+pub struct ArgumentStrings<'a>(slice::Iter<'a, *mut raw::RedisModuleString>);
+
+/// One argument of a command.
+pub struct ArgumentString<'a>(&'a *mut raw::RedisModuleString);
+
+impl<'a> ArgumentStrings<'a> {
+    /// The arguments behind the command's name.
+    ///
+    /// # Safety
+    /// Every string in `argv` is valid for `'a`.
+    pub unsafe fn new(argv: &'a [*mut raw::RedisModuleString]) -> Self {
+        Self(argv.get(1..).unwrap_or_default().iter())
+    }
+}
+
+impl<'a> Iterator for ArgumentStrings<'a> {
+    type Item = ArgumentString<'a>;
+
+    fn next(&mut self) -> Option<ArgumentString<'a>> {
+        self.0.next().map(ArgumentString)
+    }
+}
+
+impl<'a> ArgumentString<'a> {
+    /// The argument as the name of a key in `db`.
+    pub fn key_name(self, db: Db) -> KeyName<'a> {
+        // SAFETY: valid for 'a, as `ArgumentStrings::new` says.
+        unsafe { KeyName::new(db, *self.0) }
+    }
+}
+
+impl<'a> From<ArgumentString<'a>> for &'a [u8] {
+    fn from(argument: ArgumentString<'a>) -> Self {
+        // SAFETY: valid for 'a, as `ArgumentStrings::new` says; the server does not change a command's arguments.
+        unsafe { string_bytes(*argument.0) }
+    }
+}

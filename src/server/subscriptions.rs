@@ -1,0 +1,59 @@
+//! Subscriptions to events of the server.
+//!
+//! The server walks through the list of all modules' subscriptions twice in each pass of its event loop, and calls keyspace
+//! subscribers within the commands of others. So the module subscribes to rare events only when it first needs them. It
+//! stays subscribed: not every server lets a module unsubscribe.
+
+use super::context::Context;
+use super::entry_points::entry_points;
+use super::info;
+use super::module_context::module_context;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Subscribes to an event of the server. False when the server refuses.
+pub fn subscribe_server_event(context: Context, id: u64, callback: raw::RedisModuleEventCallback) -> bool {
+    let event = raw::RedisModuleEvent { id, dataver: 1 };
+    // SAFETY: the context is that of the module's load, or the module's own.
+    let status = unsafe { api!(RedisModule_SubscribeToServerEvent(context.as_ptr(), event, callback)) };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+/// Subscribes to the loading of a data set beside the one that a replica has. A second call changes nothing.
+pub fn subscribe_async_loading() {
+    let event = raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD;
+    subscribe_server_event(module_context(), event, entry_points().async_loading);
+}
+
+/// Subscribes to expirations and evictions. Needed from the first time that a held lock leaves the keyspace and the module
+/// must know why.
+pub fn subscribe_expired_evicted() {
+    static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
+    let classes = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
+    subscribe_once(&SUBSCRIBED, classes, entry_points().expired_evicted);
+}
+
+/// Subscribes to new keys. Needed from the first dropped lock on: a new key may take its place.
+pub fn subscribe_new_keys() {
+    static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
+    subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);
+}
+
+/// Subscribes to the events of EXPIRE, RENAME and MOVE. Needed from the first waiter on a long key on, or when a lock leaves
+/// the keyspace of which a hold may have to be passed on. Not done on servers where it does harm.
+pub fn subscribe_generic() {
+    static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
+    if !SUBSCRIBED.load(Ordering::Relaxed) && info::events_move_clients() {
+        SUBSCRIBED.store(true, Ordering::Relaxed);
+    }
+    subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_GENERIC, entry_points().generic);
+}
+
+fn subscribe_once(subscribed: &AtomicBool, classes: c_int, callback: raw::RedisModuleNotificationFunc) {
+    if !subscribed.swap(true, Ordering::Relaxed) {
+        let context = module_context().as_ptr();
+        // SAFETY: the module's context is valid.
+        unsafe { api!(RedisModule_SubscribeToKeyspaceEvents(context, classes, callback)) };
+    }
+}

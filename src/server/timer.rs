@@ -1,0 +1,29 @@
+//! The server's timers.
+
+use super::entry_points::entry_points;
+use super::module_context::module_context;
+use lockward_core::Span;
+use redis_module::raw;
+use std::ptr;
+
+/// A timer that has been started and has not fired.
+#[derive(Clone, Copy, Debug)]
+pub struct TimerId(raw::RedisModuleTimerID);
+
+/// The server adds the delay to its clock in microseconds. An hour is far from any overflow, and one wake-up an hour
+/// without work costs nothing.
+const MAX_DELAY_MS: i64 = 3_600_000;
+
+/// Starts a timer that fires once, after `delay`.
+pub fn start(delay: Span) -> TimerId {
+    let delay = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX).min(MAX_DELAY_MS);
+    let (context, callback) = (module_context().as_ptr(), entry_points().timer);
+    // SAFETY: the module's context is valid; the callback takes no data.
+    TimerId(unsafe { api!(RedisModule_CreateTimer(context, delay, callback, ptr::null_mut())) })
+}
+
+/// Stops a timer that has not fired.
+pub fn stop(timer: TimerId) {
+    // SAFETY: the module's context is valid; the server refuses a timer that it does not know.
+    unsafe { api!(RedisModule_StopTimer(module_context().as_ptr(), timer.0, ptr::null_mut())) };
+}

@@ -1,0 +1,72 @@
+//! Whether the server accepts a write that no client asked for.
+
+use super::call_reply::CallReply;
+use super::context::Context;
+use super::internal_commands::GATE;
+use super::key_name::KeyName;
+use std::ffi::CStr;
+
+/// Whether a write that no client asked for may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteGate {
+    /// It may.
+    Open,
+    /// Not now: a client's write would be refused too.
+    Refused,
+    /// This node does not serve the key.
+    NotServed,
+    /// No node serves any key: the cluster is down.
+    Down,
+}
+
+impl Context {
+    /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
+    ///
+    /// The module asks by calling LOCK._GATE, a write command that does nothing, in the mode for scripts, in which the server
+    /// checks what it checks for clients. It checks the slot last. So after another refusal the slot is asked for separately.
+    pub fn write_gate(self, name: &KeyName<'_>) -> WriteGate {
+        match self.call_gate(c"SEs", name) {
+            WriteGate::Refused => match self.slot_gate(name) {
+                WriteGate::Open | WriteGate::Refused => WriteGate::Refused,
+                not_here @ (WriteGate::NotServed | WriteGate::Down) => not_here,
+            },
+            answer @ (WriteGate::Open | WriteGate::NotServed | WriteGate::Down) => answer,
+        }
+    }
+
+    /// Whether this node of a cluster serves `name` now, writes allowed or not.
+    pub fn slot_gate(self, name: &KeyName<'_>) -> WriteGate {
+        self.call_gate(c"Es", name)
+    }
+
+    fn call_gate(self, mode: &CStr, name: &KeyName<'_>) -> WriteGate {
+        // SAFETY: the modes name a string of the server's, and this follows; the reply is ours.
+        let reply = unsafe {
+            CallReply::new(api!(RedisModule_Call(
+                self.as_ptr(),
+                GATE.as_ptr(),
+                mode.as_ptr(),
+                name.as_ptr()
+            )))
+        };
+        match reply {
+            None => WriteGate::Refused,
+            Some(reply) if reply.is_error() => refusal(reply.text()),
+            Some(_) => WriteGate::Open,
+        }
+    }
+}
+
+/// Why the server refuses the write. The text is that of `RM_Call`.
+fn refusal(text: &[u8]) -> WriteGate {
+    const ELSEWHERE: &[u8] = b"non local key";
+    const DOWN: &[u8] = b"the cluster is down";
+    let says = |what: &[u8]| text.windows(what.len()).any(|part| part == what);
+    if says(ELSEWHERE) {
+        WriteGate::NotServed
+    } else if says(DOWN) {
+        WriteGate::Down
+    } else {
+        WriteGate::Refused
+    }
+}
