@@ -23,7 +23,7 @@ impl<'a> Arguments<'a> {
 
     /// The key.
     pub fn key(&mut self) -> Result<KeyName<'a>, ParseError> {
-        let string = self.rest.next_given().ok_or(ParseError::WrongArity)?;
+        let string = self.rest.next_argument().ok_or(ParseError::WrongArity)?;
         Ok(string.key_name(self.db))
     }
 

@@ -12,7 +12,7 @@ use crate::state;
 use crate::statistics::count;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, LONGEST_PATROLLED, LockName, Outcome, QueueId, Span};
+use lockward_core::{Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span};
 
 /// How long the work goes on before clients are let in again, in microseconds. By time and not by count, as what one piece
 /// of work costs depends on names, on the server and on who listens.
@@ -194,7 +194,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
 fn tell_of_shadows(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.dropped_locks.pop_unreplicated()) {
         context.select(db);
-        transaction::tell_of_shadow(context, &KeyName::copied(db, &key).name());
+        transaction::tell_of_shadow(context, &KeyName::copied(db, &key));
         if slice.is_over() {
             return;
         }

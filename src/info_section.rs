@@ -39,8 +39,8 @@ pub fn fields() -> [Field; 19] {
             Field::Number(c"tenures_kept_from_clock_steps", statistics.kept_from_clock_steps),
             Field::Number(c"restored_in_quarantine", counters.restored),
             Field::Number(c"errors", statistics::errors()),
-            Field::Durations(c"wait_usec", percentiles(&counters.waits)),
-            Field::Durations(c"hold_usec", percentiles(&counters.holds)),
+            Field::Durations(c"wait_usec", percentiles(&counters.wait_durations)),
+            Field::Durations(c"hold_usec", percentiles(&counters.tenure_durations)),
         ]
     })
 }

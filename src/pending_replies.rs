@@ -80,11 +80,7 @@ pub struct PendingReplies {
 impl PendingReplies {
     /// A client that has left its wait queue gets a reply. The client must be unblocked afterwards, once. `lock` is the lock that
     /// it may have been granted.
-    pub fn add(
-        &mut self,
-        completion: Completion<BlockedClient>,
-        lock: Option<LockName>,
-    ) -> BlockedClient {
+    pub fn add(&mut self, completion: Completion<BlockedClient>, lock: Option<LockName>) -> BlockedClient {
         self.decisions = self.decisions.wrapping_add(1);
         let Completion { waiter, outcome } = completion;
         let (client, owner) = (waiter.wait_request.handle, waiter.wait_request.request.owner);

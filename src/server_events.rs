@@ -4,8 +4,8 @@
 //! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
 
 use crate::server::{
-    Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context, mono,
-    subscriptions, watch_commands,
+    Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
+    mono, subscriptions, watch_commands,
 };
 use crate::state::{self, Loading, State, Unlinked};
 use crate::statistics::count;
@@ -30,7 +30,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         let may_be_evicted = held && (is_known_to_evict || global_flags().may_evict());
         if held {
             state.unlinked = Some(Unlinked {
-                name: OwnedName::new(name.db(), name.bytes()),
+                name: KeyName::copied(name.db(), name.bytes()),
                 lock: lock.clone(),
                 freed: lock_allocation::freed(),
                 may_be_evicted,
@@ -72,9 +72,9 @@ pub fn command_begins(caller: Caller) {
         Caller::Unknown => {
             let Some(gone) = state::with(|state| state.unlinked.take()) else { return };
             let context = module_context();
-            let name = gone.name.name();
+            let name = &gone.name;
             context.select(name.db());
-            let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
+            let is_replaced = !matches!(OpenKey::for_write(context, name).content(), Content::Missing);
             // This command may store a new value there, which the server's timer may evict before the next command begins.
             subscriptions::subscribe_new_keys();
             state::with(|state| {
@@ -173,7 +173,7 @@ fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> b
     }
     let now = mono();
     let kept = state::with(|state| {
-        let dropped = |gone: &mut Unlinked| gone.name.name().is(name) && by_itself(gone);
+        let dropped = |gone: &mut Unlinked| gone.name.is(name) && by_itself(gone);
         if let Some(gone) = state.unlinked.take_if(dropped) {
             let (db, key) = (name.db(), name.bytes());
             let left = gone.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));

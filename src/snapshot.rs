@@ -27,11 +27,11 @@ pub fn begins(context: Context) {
     let databases: Vec<Db> = state::with(|state| state.dropped_locks.databases().collect());
     for db in databases {
         // A name that nobody has: what has this name already, though its TTL has passed, might not be seen.
-        let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes().into_boxed_slice();
+        let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes();
         let name = KeyName::copied(db, &key);
         context.select(db);
         OpenKey::for_write(context, &name).create_carrier();
-        state::with(|state| state.carriers.push((db, key)));
+        state::with(|state| state.carriers.push((db, key.into())));
     }
 }
 

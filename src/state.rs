@@ -9,9 +9,10 @@ use crate::replication_audience::ReplicationAudience;
 use crate::server::{BlockedClient, Flags, KeyName, Shared, Socket, lock_allocation};
 use crate::statistics::Statistics;
 use crate::wakeup_timer::WakeupTimer;
+use lazy_static::lazy_static;
 use lockward_core::{
-    Db, DroppedLocks, FencingToken, Instant, Lock, LockName, Quarantine, QuarantineMemory, QueueId,
-    RoundPosition, Span, TokenSource, WaitQueues,
+    Db, DroppedLocks, FencingToken, Instant, Lock, LockName, Quarantine, QuarantineMemory, QueueId, Span,
+    SweepPosition, TokenSource, WaitQueues,
 };
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -172,7 +173,7 @@ impl State {
     /// The same, where that is the lock in `name`.
     #[inline]
     pub fn note_unlinked_as(&mut self, name: &KeyName<'_>, now: Instant) {
-        if self.unlinked.as_ref().is_some_and(|gone| gone.name.name().is(name)) {
+        if self.unlinked.as_ref().is_some_and(|gone| gone.name.is(name)) {
             self.note_gone(now);
         }
     }
@@ -183,7 +184,7 @@ impl State {
             if lock_allocation::freed() != gone.freed {
                 self.statistics.broken(&gone.lock, now);
             }
-            let name = gone.name.name();
+            let name = gone.name;
             self.note_broken(name.db(), name.bytes(), &gone.lock, now);
         }
     }
@@ -283,8 +284,10 @@ impl State {
     }
 }
 
-// SAFETY: used only within callbacks that the server makes under its lock. The one that frees values does not use it.
-static STATE: Shared<State> = unsafe { Shared::new(State::new) };
+lazy_static! {
+    /// Used in calls of the server under its lock. The call that frees a value does not use it.
+    static ref STATE: Shared<State> = Shared::new(State::new());
+}
 
 /// Set and read under the server's lock, as the state is.
 static ACTING: AtomicBool = AtomicBool::new(false);

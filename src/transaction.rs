@@ -11,9 +11,7 @@ use crate::server::{
     BlockedClient, Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now,
 };
 use crate::state::{self, OwnWrite, State};
-use lockward_core::{
-    Decision, Effects, Instant, LONGEST_SWEPT_KEY, Lock, LockName, Now, Propagation, QueueId, encoding,
-};
+use lockward_core::{Decision, Instant, LONGEST_SWEPT_KEY, Lock, Now, Propagation, encoding};
 use std::mem;
 
 /// Runs `decide` as one step on the lock in `name`.

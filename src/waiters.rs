@@ -7,7 +7,7 @@ use crate::settings;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Completion, Grant, Instant, LONGEST_PATROLLED, Outcome, Owner, Span, WaitRequest,
+    AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, Outcome, Owner, Span, WaitRequest,
 };
 
 /// A wait that is about to begin.

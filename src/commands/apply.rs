@@ -5,8 +5,8 @@
 use super::command::{Command, CommandSource, command_source};
 use crate::arguments::Arguments;
 use crate::errors::Error;
-use crate::server::{Argument, CommandInfo, Context, KeyUse};
 use crate::replicated;
+use crate::server::{Argument, CommandInfo, Context, KeyUse};
 use lockward_core::encoding::Origin;
 
 pub struct Apply;
@@ -26,7 +26,7 @@ impl Command for Apply {
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let key = arguments.key()?;
-        let payload = arguments.text()?;
+        let payload = arguments.required()?;
         let heard = match command_source(context) {
             Ok(CommandSource::Primary) => Origin::Live,
             Ok(CommandSource::File) => Origin::Loaded,

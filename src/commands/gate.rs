@@ -6,7 +6,7 @@
 use super::command::Command;
 use crate::arguments::Arguments;
 use crate::errors::Error;
-use crate::server::{internal_commands, Argument, CommandInfo, Context, KeyUse};
+use crate::server::{Argument, CommandInfo, Context, KeyUse, internal_commands};
 
 pub struct Gate;
 

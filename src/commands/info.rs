@@ -2,9 +2,10 @@
 
 use super::command::Command;
 use crate::arguments::Arguments;
-use crate::blocked_client::BlockedClient;
 use crate::errors::Error;
-use crate::server::{Argument, CommandInfo, Content, Context, KeyName, KeyUse, OWN_CATEGORY, OpenKey, mono};
+use crate::server::{
+    Argument, BlockedClient, CommandInfo, Content, Context, KeyName, KeyUse, OWN_CATEGORY, OpenKey, mono,
+};
 use crate::{state, transaction};
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Holder, Instant, Lock, Slots, Waiter};

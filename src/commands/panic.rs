@@ -4,8 +4,8 @@
 
 use super::command::Command;
 use crate::arguments::Arguments;
-use crate::panics::probe;
 use crate::errors::Error;
+use crate::panics::probe;
 use crate::server::{Argument, CommandInfo, Context, KeyUse};
 use lockward_core::arguments::ParseError;
 
@@ -25,7 +25,7 @@ impl Command for Panic {
     };
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
-        let callback = arguments.text()?;
+        let callback = arguments.required()?;
         if !probe::arm(callback) {
             return Err(ParseError::Syntax.into());
         }

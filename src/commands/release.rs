@@ -17,14 +17,15 @@ impl Command for Release {
         arity: -3,
         key: Some(KeyUse::Write),
         arguments: &[
-        Argument::KEY,
-        Argument::text(c"owner"),
-        Argument::one_of(c"left", &[Argument::number(c"n", c"HOLDS"), Argument::flag(c"all", c"ALL")]),
-        Argument::number(c"token", c"TOKEN"),
-    ],
+            Argument::KEY,
+            Argument::text(c"owner"),
+            Argument::one_of(c"left", &[Argument::number(c"n", c"HOLDS"), Argument::flag(c"all", c"ALL")]),
+            Argument::number(c"token", c"TOKEN"),
+        ],
         categories: &["write", "fast", OWN_CATEGORY],
         tips: c"",
-        summary: c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.",
+        summary:
+            c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.",
         complexity: c"O(1) when nobody waits; O(log(N)) to hand over to the first of N waiters",
     };
 

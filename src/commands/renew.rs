@@ -19,15 +19,16 @@ impl Command for Renew {
         arity: -3,
         key: Some(KeyUse::Write),
         arguments: &[
-        Argument::KEY,
-        Argument::text(c"owner"),
-        LEASE,
-        Argument::number(c"token", c"TOKEN"),
-        Argument::number(c"n", c"HOLDS"),
-    ],
+            Argument::KEY,
+            Argument::text(c"owner"),
+            LEASE,
+            Argument::number(c"token", c"TOKEN"),
+            Argument::number(c"n", c"HOLDS"),
+        ],
         categories: &["write", "fast", OWN_CATEGORY],
         tips: c"",
-        summary: c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.",
+        summary:
+            c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.",
         complexity: c"O(1)",
     };
 

@@ -1,10 +1,10 @@
 //! LOCK.TOP [COUNT n]
 
-use super::info::holders_of;
 use super::command::Command;
+use super::info::holders_of;
 use crate::arguments::Arguments;
 use crate::errors::Error;
-use crate::server::{Argument, CommandInfo, Context, KeyUse, OWN_CATEGORY, KeyName, mono};
+use crate::server::{Argument, CommandInfo, Context, KeyName, OWN_CATEGORY, mono};
 use crate::state;
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Db, Instant};

@@ -37,9 +37,8 @@ impl BlockedClient {
         let entry_points = entry_points();
         let unblock = if version() >= TIMEOUT_SAFE_SINCE { entry_points.unblock } else { None };
         // SAFETY: the context is valid. The server never looks into the private data, and has nothing to free.
-        let handle = unsafe {
-            api!(RedisModule_BlockClient(context.as_ptr(), entry_points.reply, unblock, None, 0))
-        };
+        let handle =
+            unsafe { api!(RedisModule_BlockClient(context.as_ptr(), entry_points.reply, unblock, None, 0)) };
         let handle = NonNull::new(handle)?;
         // SAFETY: the handle has just been made.
         unsafe { api!(RedisModule_SetDisconnectCallback(handle.as_ptr(), entry_points.disconnect)) };

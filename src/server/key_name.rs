@@ -49,6 +49,11 @@ impl<'a> KeyName<'a> {
         })
     }
 
+    /// Whether this is the same name as `other`.
+    pub fn is(&self, other: &KeyName<'_>) -> bool {
+        self.db == other.db && self.bytes() == other.bytes()
+    }
+
     /// The server's string.
     pub const fn as_ptr(&self) -> *mut raw::RedisModuleString {
         self.string

@@ -6,7 +6,8 @@
 //! Most locks that go are given back, and the next one is about to be taken: their memory is used again. It saves the accounts that
 //! the allocator of the server keeps, some 20 ns of acquire and release.
 
-use super::Shared;
+use super::shared::Shared;
+use lazy_static::lazy_static;
 use lockward_core::Lock;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -23,10 +24,14 @@ static FREED: AtomicU64 = AtomicU64::new(0);
 /// The value that we delete just now. What another thread frees meanwhile is another one.
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
-// SAFETY: used where a lock is made for a key, and where one is freed that is deleted by us: `free` knows that one, and it is
-// under the server's lock.
+lazy_static! {
+    /// Used where a lock is made for a key, and where one is freed that the module deletes: [`free`] knows that one, and runs under
+    /// the server's lock then.
+    static ref SPARES: Shared<Spares> = Shared::new(Vec::new());
+}
+
 #[allow(clippy::vec_box, reason = "what is kept is the memory of each")]
-static SPARES: Shared<Vec<Box<Lock>>> = unsafe { Shared::new(Vec::new) };
+type Spares = Vec<Box<Lock>>;
 
 /// A lock that nobody holds, to be given to the server or kept.
 pub fn spare() -> Box<Lock> {

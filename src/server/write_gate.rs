@@ -42,12 +42,7 @@ impl Context {
     fn call_gate(self, mode: &CStr, name: &KeyName<'_>) -> WriteGate {
         // SAFETY: the modes name a string of the server's, and this follows; the reply is ours.
         let reply = unsafe {
-            CallReply::new(api!(RedisModule_Call(
-                self.as_ptr(),
-                GATE.as_ptr(),
-                mode.as_ptr(),
-                name.as_ptr()
-            )))
+            CallReply::new(api!(RedisModule_Call(self.as_ptr(), GATE.as_ptr(), mode.as_ptr(), name.as_ptr())))
         };
         match reply {
             None => WriteGate::Refused,
