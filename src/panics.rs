@@ -82,7 +82,7 @@ fn reason(cause: &(dyn Any + Send)) -> &str {
 /// For the test suite alone: panics on demand, to show that they are caught.
 #[cfg(feature = "panic-probe")]
 pub mod probe {
-    use super::Callback;
+    use crate::panics::Callback;
     use std::cell::Cell;
 
     thread_local! {
