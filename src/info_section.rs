@@ -3,7 +3,7 @@
 use crate::server::info::MonotonicStats;
 use crate::server::{lock_allocation, mono};
 use crate::{state, statistics};
-use lockward_core::Histogram;
+use lockward_core::{Counters, Histogram};
 use std::ffi::CStr;
 
 /// A field of the section, in this order. docs/metrics.md says what each field means.
@@ -19,11 +19,11 @@ pub enum Field {
 pub fn fields() -> [Field; 19] {
     notice_reset();
     state::with(|state| {
-        let (statistics, kept) = (&state.statistics, number(state.dropped_locks.len()));
-        let counters = &statistics.counters;
+        let (store, statistics) = (&state.store, &state.statistics);
+        let (counters, kept) = (&store.counters, number(store.dropped_locks.len()));
         [
             Field::Number(c"held", lock_allocation::alive().saturating_add(kept)),
-            Field::Number(c"waiting", number(state.queues.waiters())),
+            Field::Number(c"waiting", number(store.queues.waiters())),
             Field::Number(c"tenures_kept", kept),
             Field::Number(c"acquired", counters.acquired),
             Field::Number(c"re_entered", counters.re_entered),
@@ -61,7 +61,11 @@ fn percentiles(durations: &Histogram) -> [(&'static CStr, u64); 4] {
 /// Begins the statistics anew if CONFIG RESETSTAT was given.
 fn notice_reset() {
     let server = MonotonicStats::read();
-    state::with(|state| state.statistics.compare(server));
+    state::with(|state| {
+        if state.statistics.reset_with_server(server) {
+            state.store.counters = Counters::default();
+        }
+    });
 }
 
 /// As [`notice_reset`], if the last look was long enough ago.

@@ -26,7 +26,7 @@ mod transaction;
 mod waiters;
 mod wakeup_timer;
 
-use callbacks::{carrier, config, data_type, events};
+use callbacks::{config, data_type, events, snapshot_key};
 use lockward_core::Quarantine;
 use panics::{Callback, catch_panic};
 use redis_module::alloc::RedisAlloc;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         context.set_options();
         server::set_entry_points(callbacks::ENTRY_POINTS);
         let registered = data_type::register(context)
-            && carrier::register(context)
+            && snapshot_key::register(context)
             && callbacks::statistics::register(context)
             && callbacks::commands::register_all(context)
             // SAFETY: the server's arguments of this very call.
@@ -85,7 +85,10 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         }
         let quarantine = Quarantine::new(clock::read().mono, settings::quarantine().unwrap_or_default());
         let replication_audience = ReplicationAudience::new(server::info::is_known());
-        state::with(|state| state.start(global_flags(), quarantine, replication_audience));
+        state::with(|state| {
+            state.replication_audience = replication_audience;
+            state.store.start(global_flags().replica(), quarantine);
+        });
         if global_flags().replica() {
             server::subscriptions::subscribe_async_loading();
         }

@@ -19,7 +19,7 @@
 //! newer than those whose source has been read for all this. docs/design.md names the functions.
 
 /// Whether anybody may hear what changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationAudience {
     none: bool,
     can_be_known: bool,

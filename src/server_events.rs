@@ -1,55 +1,36 @@
-//! What happens to locks behind the module's back, and what it makes of it.
+//! What happens to locks without the module's doing, as the server reports it.
 //!
-//! Within these calls no key may be written: the server is in the middle of something. They note what is to be looked
-//! at and set the alarm; the work is done in the next turn of the event loop, by [`crate::background`].
+//! Within these calls no key may be written: the server is in the middle of something. They note what is to be checked
+//! and set the timer. [`crate::background`] does the work in the next pass of the event loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
     mono, subscriptions, watch_commands,
 };
-use crate::state::{self, Loading, State, Unlinked};
+use crate::state::{self, State};
 use crate::statistics::count;
 use crate::transaction;
-use lockward_core::{
-    Db, DroppedLocks, FencingToken, LONGEST_SWEPT_KEY, Lock, QuarantineMemory, QueueId, Span,
-};
+use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, QueueId};
 
-/// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired, evicted. Whoever waits for
-/// it is served from what is there then.
+/// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired or
+/// evicted. Its waiters are served from what is there then.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = mono();
     state::with(|state| {
-        if state.follows() {
+        if state.store.follows() {
             return;
         }
-        // One DEL may unlink many locks, and the server's flags are dear. No command has begun since the lock before this one.
-        let is_known_to_evict = state.unlinked.as_ref().is_some_and(|gone| gone.may_be_evicted);
-        // Should it turn out that the server dropped it on its own account, the tenure is kept.
-        state.note_unlinked(now);
-        let held = lock.holders().any(|holder| !holder.is_over(now));
-        let may_be_evicted = held && (is_known_to_evict || global_flags().may_evict());
-        if held {
-            state.unlinked = Some(Unlinked {
-                name: KeyName::copied(name.db(), name.bytes()),
-                lock: lock.clone(),
-                freed: lock_allocation::freed(),
-                may_be_evicted,
-            });
-        } else {
-            state.statistics.leases_ended(lock);
-            // As where the module ends a lease: that tenure may come back, nothing older.
-            let token = lock.holders().map(|holder| holder.token).max();
-            let ended = token.and_then(FencingToken::before);
-            state.note(name, QuarantineMemory { ended, ..QuarantineMemory::default() }, now);
-        }
-        if held || state.queue(name).is_some() || !state.seen.is_empty() {
-            state.look_at_lock(name, now);
+        // The server's flags are costly to read.
+        let evicts = || global_flags().may_evict();
+        let unlinked = state.store.unlinked(name, lock, now, lock_allocation::freed(), evicts);
+        if unlinked.recheck {
+            state.recheck_lock(name, now);
         }
         // In time: the server sends these events after the key is gone.
-        if may_be_evicted || (held && ttl_has_passed(lock)) {
+        if unlinked.may_be_evicted || (unlinked.held && latest_wall() >= lock.expires_at()) {
             subscriptions::subscribe_expired_evicted();
         }
-        if may_be_evicted {
+        if unlinked.may_be_evicted {
             watch_commands();
         }
         if !state.pending.is_empty() {
@@ -58,48 +39,42 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. What is evicted from now on is not the last lock that was unlinked, unless another module has called this
+/// A command begins. What is evicted from now on is not the last unlinked lock, unless another module has called this
 /// command from its own callback for that eviction.
 ///
-/// Where the server does not tell who calls, it is seen by the key: if something else stands in the place of the lock, or comes
-/// there, a command has put it there. Servers that tell may not be asked for a key here (Redis 7.2 to 8.0 and Valkey 8: with CLIENT
-/// NO-TOUCH they look into the command, which is not known yet).
+/// Where the server does not tell who calls, the module looks at the key: if something else stands in the place of the lock, or
+/// comes there, a command has put it there. On servers that tell, the module must not open a key here (Redis 7.2 to 8.0 and
+/// Valkey 8: with CLIENT NO-TOUCH they look into the command, which is not known yet).
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
         Caller::Inner => {}
-        Caller::TopLevel => state::with(|state| state.note_unlinked(now)),
+        Caller::TopLevel => {
+            state::with(|state| state.store.settle_unlinked(now, lock_allocation::freed()));
+        }
         Caller::Unknown => {
-            let Some(gone) = state::with(|state| state.unlinked.take()) else { return };
+            let Some(unlinked) = state::with(|state| state.store.take_unlinked()) else { return };
             let context = module_context();
-            let name = &gone.name;
+            let name = KeyName::copied(unlinked.name().db(), unlinked.name().key());
             context.select(name.db());
-            let is_replaced = !matches!(OpenKey::for_write(context, name).content(), Content::Missing);
+            let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
             // This command may store a new value there, which the server's timer may evict before the next command begins.
             subscriptions::subscribe_new_keys();
-            state::with(|state| {
-                // To look at the key may have made another lock go.
-                let newer = state.unlinked.replace(gone);
-                if is_replaced || newer.is_some() {
-                    state.note_unlinked(now);
-                }
-                state.unlinked = newer.or(state.unlinked.take());
-            });
+            let freed = lock_allocation::freed();
+            state::with(|state| state.store.return_unlinked(unlinked, is_replaced, now, freed));
         }
     }
 }
 
-/// A TTL has been set by hand. Waited-for keys with short names are looked at all the time, and need no telling.
+/// A TTL has been set by hand. Waited-for keys with short names are swept all the time, and need no check here.
 pub fn ttl_set(name: &KeyName<'_>) {
     if name.bytes().len() > LONGEST_SWEPT_KEY {
         let now = mono();
-        state::with(|state| {
-            state.look_at_lock(name, now);
-        });
+        state::with(|state| state.recheck_lock(name, now));
     }
 }
 
-/// A key has come here from another name or database. When it is a lock, that is where holds of it are passed on.
+/// A key has come here from another name or database. If it is a lock, holds of it are passed on here.
 pub fn arrived(context: Context, name: &KeyName<'_>) {
     if state::with(|state| state.pending.is_empty()) {
         return;
@@ -110,185 +85,134 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// Whether the server may have found that the TTL has passed which the module set.
-fn ttl_has_passed(lock: &Lock) -> bool {
-    latest_wall() >= lock.expires_at()
-}
-
-/// The server has evicted a key: a tenure in it is kept. Where a command unlinked the lock, and what is evicted is something
-/// later of the same name, [`command_begins`] has settled that by now.
+/// The server has evicted a key. If a command had unlinked the lock, and this is a later key of the same name, then
+/// [`command_begins`] has settled the lock by now.
 ///
-/// Replicas and the AOF are told at set_once, before the server's own DEL: in the next turn of the event loop it may be too
+/// A dropped lock is replicated at once, before the server's own DEL: in the next pass of the event loop it may be too
 /// late, as a failover or a shutdown lets nobody write.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
-    if keep(name, Cause::Eviction, |gone| gone.may_be_evicted) {
-        transaction::tell_of_shadow(context, name);
-    }
-}
-
-/// A key has come to be where none was: one in the place of a shadow breaks that, and one in the place of the last lock that was
-/// unlinked shows that a command has ended that.
-pub fn new_key(name: &KeyName<'_>) {
     if state::own_write() {
         return;
     }
-    state::with(|state| {
-        if state.unlinked.is_some() {
-            state.note_unlinked_as(name, mono());
-        }
-        // In quarantine nothing stands there; the sweeps do not open long keys.
-        if name.bytes().len() > LONGEST_SWEPT_KEY {
-            state.look_at_lock(name, mono());
-        }
-        if !state.follows() && state.dropped_locks.get(name.db(), name.bytes()).is_some() {
-            let now = mono();
-            state.break_shadow(name, now);
-            state.look_at_lock(name, now);
-        }
-    });
-}
-
-/// The server has found that a key's TTL has passed. When that is the TTL the module set, but the lease is not over by
-/// the monotonic clock, then the wall clock has jumped, and the tenure is kept. An earlier TTL was set by hand, and ends
-/// the lock.
-pub fn expired(name: &KeyName<'_>) {
-    keep(name, Cause::Clock, |gone| ttl_has_passed(&gone.lock));
-}
-
-/// How much must be left of a lease for the wall clock to have stepped, and not just to run fast.
-const STEP: Span = match Span::from_millis(1_000) {
-    Some(span) => span,
-    None => Span::MAX,
-};
-
-#[derive(Clone, Copy)]
-enum Cause {
-    Eviction,
-    Clock,
-}
-
-fn keep(name: &KeyName<'_>, cause: Cause, by_itself: impl FnOnce(&Unlinked) -> bool) -> bool {
-    if state::own_write() {
-        return false;
-    }
     let now = mono();
-    let kept = state::with(|state| {
-        let dropped = |gone: &mut Unlinked| gone.name.is(name) && by_itself(gone);
-        if let Some(gone) = state.unlinked.take_if(dropped) {
-            let (db, key) = (name.db(), name.bytes());
-            let left = gone.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));
-            state.dropped_locks.keep(db, key, gone.lock);
-            match cause {
-                Cause::Eviction => {
-                    state.dropped_locks.mark_replicated(db, key);
-                    count(&mut state.statistics.kept_from_eviction);
-                }
-                // A clock that runs a little fast is a few milliseconds ahead when a lease ends.
-                Cause::Clock if left < STEP => {}
-                Cause::Clock => {
-                    count(&mut state.statistics.kept_from_clock_steps);
-                    state.to_put_back.push_back((db, key.into()));
-                }
-            }
-            state.look_at(&[], now);
-            return true;
+    let dropped = state::with(|state| {
+        let dropped = state.store.evicted(name);
+        if dropped {
+            count(&mut state.statistics.kept_from_eviction);
+            state.rearm(now);
         }
-        false
+        dropped
     });
-    if kept {
+    if dropped {
+        subscriptions::subscribe_new_keys();
+        transaction::replicate_dropped(context, name);
+    }
+}
+
+/// The server has found that a key's TTL has passed.
+pub fn expired(name: &KeyName<'_>) {
+    if state::own_write() || !state::with(|state| state.store.unlinked_is(name)) {
+        return;
+    }
+    let (wall, now) = (latest_wall(), mono());
+    let expired = state::with(|state| {
+        let expired = state.store.expired(name, wall, now);
+        if expired == Expired::KeptFromClockJump {
+            count(&mut state.statistics.kept_from_clock_steps);
+        }
+        if expired != Expired::Over {
+            state.rearm(now);
+        }
+        expired
+    });
+    if expired != Expired::Over {
         subscriptions::subscribe_new_keys();
     }
-    kept
 }
 
-/// A database, or all of them, has been flushed: its locks are broken, those dropped early too.
+/// A key was created.
+pub fn new_key(name: &KeyName<'_>) {
+    if state::own_write() || !state::with(|state| state.store.concerns_new_key(name)) {
+        return;
+    }
+    let now = mono();
+    state::with(|state| {
+        if state.store.new_key(name, now, lock_allocation::freed()) {
+            state.recheck_lock(name, now);
+        }
+    });
+}
+
+/// A database, or all of them, has been flushed.
 pub fn flushed(db: Option<Db>) {
     let now = mono();
     recheck(|state| {
-        let matters = !state.follows() && state.quarantine.ends(now).is_some();
-        if let Some(last) = state.tokens.last().filter(|_| matters) {
-            state.flushed.insert(db, last);
-        }
-        state.dropped_locks.flush(db);
-        db.map_or_else(|| state.queues.queues().collect(), |db| state.queues.queues_of(db).collect())
+        state.store.flush(db, now);
+        let queues = &state.store.queues;
+        db.map_or_else(|| queues.queues().collect(), |db| queues.queues_of(db).collect())
     });
 }
 
-/// Two databases have been swapped. Who waits, waits on for the same key of the same database.
+/// Two databases have been swapped. Clients go on waiting for the same key of the same database.
 pub fn swapped(one: Db, other: Db) {
-    let swapped = |db: Db| db.swapped(one, other);
     recheck(|state| {
-        state.seen = state.seen.drain().map(|((db, key), seen)| ((swapped(db), key), seen)).collect();
-        state.flushed = state.flushed.drain().map(|(db, token)| (db.map(swapped), token)).collect();
-        state.dropped_locks.swap(one, other);
+        state.store.swap(one, other);
         state.pending.swap(one, other);
-        for (db, _) in state.to_put_back.iter_mut().chain(&mut state.carriers) {
-            *db = swapped(*db);
+        for (db, _) in &mut state.snapshot_keys {
+            *db = db.swapped(one, other);
         }
-        state.queues.queues_of(one).chain(state.queues.queues_of(other)).collect()
+        state.store.queues.queues_of(one).chain(state.store.queues.queues_of(other)).collect()
     });
 }
 
 /// The quarantine has been given another length: it may be over, or have begun anew.
 pub fn quarantine_changed() {
-    recheck(|state| state.queues.queues().collect());
+    recheck(|state| state.store.queues.queues().collect());
 }
 
 fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     let now = mono();
     state::with(|state| {
         let queues = queues(state);
-        state.look_at(&queues, now);
+        state.recheck(&queues, now);
     });
 }
 
-/// The server has become a replica: it follows, and keeps no work of its own. Most servers have sent its waiters away by
-/// now, one by one, and each has left its line. Valkey 9 leaves some: in cluster mode all, during FAILOVER all until it
-/// has succeeded, and else those clients that can be redirected. They are sent away in the next turn.
+/// The server has become a replica. Most servers have ended the waits by now, one by one, and each client has left its queue.
+/// Valkey 9 leaves some: in cluster mode all, during FAILOVER all until it has succeeded, and else those clients that can be
+/// redirected. The module ends these waits in the next pass of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
-    let now = mono();
-    state::with(|state| {
+    recheck(|state| {
         state.replication_audience.may_come();
-        state.replica = true;
-        state.dropped_locks.drop_unreplicated();
-        state.to_put_back.clear();
+        state.store.become_replica();
         state.pending.drop_undelivered();
-        state.unlinked = None;
-        state.forget_seen();
-        let left: Vec<QueueId> = state.queues.queues().collect();
-        state.look_at(&left, now);
+        state.store.queues.queues().collect()
     });
 }
 
-/// The server has become a primary. It may have missed grants, and withholds new ones for the time of the quarantine.
+/// The server has become a primary.
 pub fn became_primary() {
     let now = mono();
     state::with(|state| {
         state.replication_audience.may_come();
-        state.replica = false;
-        state.forget_seen();
-        state.quarantine.restart(now);
+        state.store.become_primary(now);
     });
 }
 
-/// A replica begins to load a data set beside the one it has, and to serve that meanwhile.
-pub fn loading_beside_begins() {
-    state::with(|state| state.loaded_beside = Some(DroppedLocks::new()));
+/// A replica begins to load a data set beside the one it has, and to serve that one meanwhile.
+pub fn async_loading_begins() {
+    state::with(|state| state.store.begin_async_loading());
 }
 
-/// The new data set takes the place of the old; or it has been given up.
-pub fn loading_beside_ends(loaded: bool) {
-    state::with(|state| {
-        if let Some(dropped_locks) = state.loaded_beside.take().filter(|_| loaded) {
-            state.dropped_locks = dropped_locks;
-        }
-    });
+/// The new data set takes the place of the old one, or was given up.
+pub fn async_loading_ends(loaded: bool) {
+    state::with(|state| state.store.end_async_loading(loaded));
 }
 
-/// The server has forked, begins a snapshot, or has got other settings: from now on a replica or an AOF may hear what
-/// changes.
-pub fn listeners_may_come() {
+/// The server has forked, begins a snapshot, or has got other settings: from now on a replica or an AOF may receive what
+/// is replicated.
+pub fn audience_may_come() {
     state::with(|state| state.replication_audience.may_come());
 }
 
@@ -296,7 +220,7 @@ pub fn listeners_may_come() {
 pub fn loading_begins(from: Loading) {
     state::with(|state| {
         state.replication_audience.may_come();
-        state.loading = from;
+        state.store.begin_loading(from);
     });
 }
 
@@ -305,8 +229,7 @@ pub fn loading_ends() {
     let now = mono();
     recheck(|state| {
         state.replication_audience.may_come();
-        state.loading = Loading::No;
-        state.quarantine.loaded(now);
-        state.queues.queues().collect()
+        state.store.end_loading(now);
+        state.store.queues.queues().collect()
     });
 }

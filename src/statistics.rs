@@ -1,20 +1,18 @@
-//! What INFO lock counts: what this server has decided since it was started, or since CONFIG RESETSTAT.
+//! What INFO lock counts: what this server has done since it was started, or since CONFIG RESETSTAT.
 //!
-//! A replica counts nothing of what its primary decides. What steps come to is counted where that is decided, in
-//! [`Counters`]; here is what never gets so far, or is no step.
+//! A replica counts nothing of what its primary decides. What decisions have come to is counted in core's `Counters`; here is
+//! the rest.
 //!
-//! The server tells no module of CONFIG RESETSTAT. It sets counts of its own back, and that is looked for when INFO
-//! is asked for, and ten times a second: what is counted until it is seen goes with the rest.
+//! The server does not report CONFIG RESETSTAT to modules. It resets counts of its own, so the module compares these when
+//! INFO is asked for, and ten times a second. What is counted in between is lost.
 
 use crate::server::info::MonotonicStats;
-use lockward_core::{Counters, Instant, Lock, Span};
+use lockward_core::{Instant, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All counts but the errors.
 #[derive(Default)]
 pub struct Statistics {
-    /// What steps have come to.
-    pub counters: Counters,
     /// Acquisitions that were answered with null at once.
     pub busy: u64,
     /// Waits that ended with null: at their limit, or by CLIENT UNBLOCK.
@@ -66,22 +64,14 @@ impl Statistics {
         is_due
     }
 
-    /// Begins anew if the server's own counts have been set back.
-    pub fn compare(&mut self, server: MonotonicStats) {
-        if server.is_set_back_from(&self.server) {
+    /// Begins anew if the server's own counts have been set back. Whether it does.
+    pub fn reset_with_server(&mut self, server: MonotonicStats) -> bool {
+        let is_reset = server.is_set_back_from(&self.server);
+        if is_reset {
             *self = Self::default();
             ERRORS.store(0, Ordering::Relaxed);
         }
         self.server = server;
-    }
-
-    /// A lock has been broken: its tenures have ended.
-    pub fn broken(&mut self, lock: &Lock, now: Instant) {
-        lock.holders().for_each(|holder| self.counters.end(holder.since, now));
-    }
-
-    /// The server has dropped a lock whose leases were over.
-    pub fn leases_ended(&mut self, lock: &Lock) {
-        lock.holders().for_each(|holder| self.counters.lease_ended(holder.since, holder.deadline));
+        is_reset
     }
 }

@@ -1,9 +1,9 @@
-//! Locks as they come out of an RDB file or a RESTORE.
+//! Locks that are read from an RDB file or a RESTORE.
 
 use crate::server::{Level, clock, global_flags, log};
-use crate::state::{self, Loading};
-use lockward_core::Lock;
+use crate::state;
 use lockward_core::encoding::{self, Origin};
+use lockward_core::{Loading, Lock};
 use std::fmt::Display;
 
 /// Reads a stored lock; `None` when it is refused. Its tokens are noted, so that every new one is larger.
@@ -12,33 +12,32 @@ use std::fmt::Display;
 /// there the clock is what is wrong, and a server that does not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
-    let (heard, trusted) = match state::with(|state| state.loading) {
+    let (origin, trusted) = match state::with(|state| state.store.loading()) {
         Loading::Primary => (Origin::Live, true),
         Loading::File => (Origin::Loaded, true),
         Loading::No => {
             let flags = global_flags();
-            // A RESTORE that the primary passes on, as where a slot moves. By a clock that is ahead its lease would be over
-            // here before it is there. The time between DUMP and RESTORE is given again, which hurts nobody.
-            let heard = if flags.replica() { Origin::Live } else { Origin::Loaded };
-            (heard, flags.loading_somehow() || flags.replica())
+            // The primary passes a RESTORE on, as when a slot moves. By a clock that is ahead, the lease would end here before
+            // it ends there. The time between DUMP and RESTORE is added to the lease, which is safe.
+            let origin = if flags.replica() { Origin::Live } else { Origin::Loaded };
+            (origin, flags.loading_somehow() || flags.replica())
         }
     };
     if let Some(version) = payload.first().filter(|version| **version > encoding::VERSION) {
-        is_of_another_version(version);
+        warn_of_version(version);
     }
-    let lock = encoding::decode_lock(payload, heard, now).ok()?;
+    let lock = encoding::decode_lock(payload, origin, now).ok()?;
     state::with(|state| {
-        let tokens = lock.holders().map(|holder| holder.token);
-        if !trusted && tokens.clone().any(|token| state.tokens.is_far_ahead(token, now.wall)) {
+        if !trusted && state.store.is_far_ahead(&lock, now.wall) {
             return None;
         }
-        tokens.for_each(|token| state.tokens.observe(token));
+        state.store.observe(&lock);
         Some(lock)
     })
 }
 
-/// Tells the operator: what the server says of such a lock is that the file is damaged.
-pub fn is_of_another_version(version: impl Display) {
+/// Warns of a lock by another version of the module. The server itself only reports a damaged file.
+pub fn warn_of_version(version: impl Display) {
     let known = encoding::VERSION;
     let text =
         format!("a lock of encoding {version}, by another version of Lockward: this one reads {known}");

@@ -1,20 +1,19 @@
-//! A turn: one step on one lock with all that follows from it. The only way in which this server changes a lock,
-//! whether a command asks for it, the timer, or the work left over by an event.
+//! One decision on one lock with all its effects. The only way in which this server changes a lock, whether a command asks
+//! for it, the timer, or an event.
 //!
-//! The lock is found in the keyspace or, when the server has dropped its key early, as its shadow. The step is decided in
-//! core. Its effects are then carried out in one order: store, replicate, set the alarm for whoever still waits, notify, and
-//! unblock. Other modules may do anything as they hear of an event: that is news, and not our doing.
+//! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides. The
+//! effects are then carried out in one order: store, replicate, set the timer for those who still wait, notify, and unblock.
+//! Other modules may do anything when they are notified: that comes back to the module as an event.
 
-use crate::effects_buffer::{EffectsBuffer, Waits};
+use crate::effects_buffer::EffectsBuffer;
 use crate::server::internal_commands::APPLY;
 use crate::server::{
     BlockedClient, Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now,
 };
 use crate::state::{self, OwnWrite, State};
-use lockward_core::{Decision, Instant, LONGEST_SWEPT_KEY, Lock, Now, Propagation, encoding};
-use std::mem;
+use lockward_core::{Decision, Instant, LONGEST_SWEPT_KEY, Now, Propagation, Waits, encoding};
 
-/// Runs `decide` as one step on the lock in `name`.
+/// Runs `decide` on the lock in `name`, and carries out the effects.
 ///
 /// # Errors
 /// [`WrongType`] when the key holds something else; then nothing was decided.
@@ -25,21 +24,31 @@ pub fn run<R>(
 ) -> Result<R, WrongType> {
     let mut key = OpenKey::for_write(context, name);
     let now = now();
-    let (answer, mut decided) = match key.content() {
+    let (answer, mut buffer) = match key.content() {
         Content::WrongType => {
-            break_shadow(name, now.mono);
+            break_dropped(name, now.mono);
             return Err(WrongType);
         }
         Content::Lock(lock) => {
             let before = lock.expires_at();
             let decided = state::with(|state| {
-                // A lock that was stored in its place, as by RESTORE, breaks the one the server dropped early.
-                state.break_shadow(name, now.mono);
-                decide_on(context, state, name, lock, now, decide)
+                // A lock that was stored in its place, as by RESTORE, ends the one that the server has dropped.
+                state.break_dropped(name, now.mono);
+                let mut buffer = buffer(context, state);
+                let (answer, waits) = state.store.decide(
+                    name,
+                    lock,
+                    &mut buffer.effects,
+                    now,
+                    lock_allocation::freed(),
+                    decide,
+                );
+                end_waits(state, &mut buffer, waits);
+                (answer, buffer)
             });
             let after = lock.time_to_expire();
             {
-                let _acting = OwnWrite::begin();
+                let _own_write = OwnWrite::begin();
                 key.changed(before, after);
             }
             decided
@@ -47,68 +56,53 @@ pub fn run<R>(
         Content::Missing => {
             let mut lock = lock_allocation::spare();
             let decided = state::with(|state| {
-                let dropped_lock = state.take_shadow(name);
-                let shadowed = dropped_lock.is_some();
-                if let Some(dropped_lock) = dropped_lock {
-                    *lock = dropped_lock;
-                }
-                let (answer, mut decided) = decide_on(context, state, name, &mut lock, now, decide);
-                if shadowed && !decided.effects.changed() {
-                    state.dropped_locks.put(name.db(), name.bytes(), mem::take(&mut *lock));
-                } else if shadowed {
-                    state.dropped_locks.mark_replicated(name.db(), name.bytes());
-                    decided.effects.replicate_whole_lock(&lock, now);
-                    lock.recompute_expiry(now);
-                }
-                (answer, decided)
+                let mut buffer = buffer(context, state);
+                let freed = lock_allocation::freed();
+                let (answer, waits) =
+                    state.store.decide_without_key(name, &mut lock, &mut buffer.effects, now, freed, decide);
+                end_waits(state, &mut buffer, waits);
+                (answer, buffer)
             });
             key.create(lock);
             decided
         }
     };
-    if let Some(waits) = &mut decided.waits
+    if let Some(waits) = &mut buffer.waits
         && name.bytes().len() > LONGEST_SWEPT_KEY
     {
-        // The rounds leave out long keys, so look again when the TTL ends.
+        // The sweeps leave out long keys, so check again when the TTL ends.
         waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
     }
     drop(key);
-    carry_out(context, name, decided, now);
+    carry_out(context, name, buffer, now);
     Ok(answer)
 }
 
-/// A read has found a lease that is over: it is cleared away, as the server drops a key whose TTL has passed when it
-/// is read. Where somebody waits, that is about to be done in the background, which may also grant.
+/// A read has found a lease that is over: the module clears it away, as the server drops a key whose TTL has passed when it
+/// is read. Where a client waits, the background is about to do that, and may also grant.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
-    let not_ours = state::with(|state| state.follows() || state.queue(name).is_some());
+    let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {
-        let (Ok(()) | Err(WrongType)) = run(context, name, |step| step.expire_and_serve());
+        let (Ok(()) | Err(WrongType)) = run(context, name, |decision| decision.expire_and_serve());
     }
 }
 
-/// Forgets the tenure whose key the server dropped early: something else has been stored in its place. A replica waits
-/// until it is told.
-pub fn break_shadow(name: &KeyName<'_>, now: Instant) {
+/// Something else has been stored in the place of a dropped lock. A replica leaves that to its primary.
+pub fn break_dropped(name: &KeyName<'_>, now: Instant) {
     state::with(|state| {
-        if !state.follows() {
-            state.break_shadow(name, now);
+        if !state.store.follows() {
+            state.break_dropped(name, now);
         }
     });
 }
 
-/// Puts a lock back into the keyspace that the server has dropped though it did not need the memory.
+/// Puts a dropped lock back into the keyspace: the server did not need its memory.
 pub fn put_back(context: Context, name: &KeyName<'_>) {
     let now = now();
     let mut key = OpenKey::for_write(context, name);
-    // What stands there instead, the patrol deals with.
+    // The sweep deals with anything that stands there instead.
     let Content::Missing = key.content() else { return };
-    let Some(mut lock) = state::with(|state| {
-        state.dropped_locks.mark_replicated(name.db(), name.bytes());
-        state.dropped_locks.take(name.db(), name.bytes())
-    }) else {
-        return;
-    };
-    lock.recompute_expiry(now);
+    let Some(lock) = state::with(|state| state.store.take_to_put_back(name, now)) else { return };
     let mut payload = Vec::new();
     encoding::append_lock(&mut payload, &lock, now);
     key.create(Box::new(lock));
@@ -117,12 +111,13 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     context.signal_modified(name);
 }
 
-/// Tells replicas and the AOF what the shadow of a lock is, or that it has none.
-pub fn tell_of_shadow(context: Context, name: &KeyName<'_>) {
+/// Replicates the dropped lock of this name, or that there is none.
+pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();
     state::with(|state| {
-        encoding::append_dropped_lock(&mut payload, state.dropped_locks.get(name.db(), name.bytes()), now);
+        let dropped = state.store.dropped_locks.get(name.db(), name.bytes());
+        encoding::append_dropped_lock(&mut payload, dropped, now);
     });
     replicate(context, name, &payload);
 }
@@ -135,50 +130,29 @@ pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
     }
 }
 
-fn decide_on<R>(
-    context: Context,
-    state: &mut State,
-    name: &KeyName<'_>,
-    lock: &mut Lock,
-    now: Now,
-    decide: impl FnOnce(&mut Decision<'_, BlockedClient>) -> R,
-) -> (R, Box<EffectsBuffer>) {
-    state.note_unlinked_as(name, now.mono);
-    let mut decided = state.decided.take().unwrap_or_default();
-    let EffectsBuffer { effects, waits, to_unblock } = &mut *decided;
-    // What is sent instead is the command as it was given, so there must be one.
+/// The buffer for the next decision.
+fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
+    let mut buffer = state.effects_buffer.take().unwrap_or_default();
+    // In place of the changes the server is given the command to send, so there must be one.
     if context.is_of_command() && state.replication_audience.none() {
-        effects.skip_replication();
+        buffer.effects.skip_replication();
     }
-    let queue = state.queue(name);
-    if let Some(queue) = queue {
-        *waits = state.queues.name(queue).map(|lock| Waits { queue, lock, due: None });
-    }
-    let mut step = Decision {
-        lock,
-        queue,
-        quarantine_memory: state.seen(name),
-        queues: &mut state.queues,
-        tokens: &mut state.tokens,
-        quarantine: state.quarantine,
-        effects,
-        counters: &mut state.statistics.counters,
-        now,
-    };
-    let answer = decide(&mut step);
-    if let Some(waits) = waits {
-        waits.due = step.due();
-        // Before other modules hear of anything: they may make a client leave that has just been granted the lock.
-        for completion in effects.completions.drain(..) {
-            to_unblock.push(state.pending.add(completion, Some(waits.lock.clone())));
-        }
-    }
-    state.note(name, effects.quarantine_memory(), now.mono);
-    (answer, decided)
+    buffer
 }
 
-fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<EffectsBuffer>, now: Now) {
-    let EffectsBuffer { effects, waits, to_unblock } = &mut *decided;
+/// Makes the replies of the waits that a decision has ended pending. That comes before any event is sent: other modules may
+/// then make a client leave that has just been granted the lock.
+fn end_waits(state: &mut State, buffer: &mut EffectsBuffer, waits: Option<Waits>) {
+    if let Some(waits) = &waits {
+        for completion in buffer.effects.completions.drain(..) {
+            buffer.to_unblock.push(state.pending.add(completion, Some(waits.lock.clone())));
+        }
+    }
+    buffer.waits = waits;
+}
+
+fn carry_out(context: Context, name: &KeyName<'_>, mut buffer: Box<EffectsBuffer>, now: Now) {
+    let EffectsBuffer { effects, waits, to_unblock } = &mut *buffer;
     match effects.propagation() {
         Propagation::Nothing => {}
         Propagation::Verbatim => context.replicate_verbatim(),
@@ -196,5 +170,5 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut decided: Box<EffectsBuffe
     to_unblock.drain(..).for_each(BlockedClient::unblock);
     to_unblock.shrink_to(64);
     effects.clear();
-    state::with(|state| state.decided = Some(decided));
+    state::with(|state| state.effects_buffer = Some(buffer));
 }

@@ -27,7 +27,8 @@ pub struct Wait {
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
     let Wait { request, limit, minted } = wait;
-    state::with(|state| state.queues.may_join(db, key, &request, settings::caps())).map_err(Error::Full)?;
+    state::with(|state| state.store.queues.may_join(db, key, &request, settings::caps()))
+        .map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
     let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
@@ -39,8 +40,9 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     // The rounds leave out long keys, so a step reads the TTL now.
     let due = if is_long { Some(now) } else { due };
     let superseded = state::with(|state| {
-        let superseded = state.queues.join(db, key, WaitRequest { request, limit, handle: client }, now);
-        if let Some(queue) = state.queues.queue(db, key) {
+        let superseded =
+            state.store.queues.join(db, key, WaitRequest { request, limit, handle: client }, now);
+        if let Some(queue) = state.store.queues.queue(db, key) {
             state.set_due(queue, due, now);
         }
         superseded
@@ -109,7 +111,7 @@ fn leave_undelivered(reply: PendingReply) {
     let now = mono();
     state::with(|state| {
         state.pending.leave_undelivered(reply);
-        state.look_at(&[], now);
+        state.rearm(now);
     });
 }
 
@@ -135,7 +137,7 @@ pub enum Leaving {
 /// The client leaves its line. Whether it stood in one.
 pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
     state::with(|state| {
-        let left = state.queues.leave(client).is_some();
+        let left = state.store.queues.leave(client).is_some();
         if left {
             count(match leaving {
                 Leaving::Disconnected => &mut state.statistics.disconnected,

@@ -29,6 +29,7 @@ const OVERDUE: Span = match Span::from_millis(10) {
 };
 
 /// The timer, when it is set.
+#[derive(Default)]
 pub struct WakeupTimer {
     set: Option<(TimerId, Instant)>,
     /// The rounds through waited-for keys.
@@ -39,11 +40,6 @@ pub struct WakeupTimer {
 }
 
 impl WakeupTimer {
-    /// A timer that is not set.
-    pub const fn new() -> Self {
-        Self { set: None, queues: Rounds::new(), dropped_locks: Rounds::new(), held_back_until: None }
-    }
-
     /// Sets the timer for the next work to do, or for the next slice of a round where there is something to look at. Left as it
     /// is when it goes off early enough, and is not overdue.
     pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_shadows: bool, now: Instant) {
@@ -81,11 +77,13 @@ pub struct Rounds {
     began: Instant,
 }
 
-impl Rounds {
-    const fn new() -> Self {
+impl Default for Rounds {
+    fn default() -> Self {
         Self { next: Instant::from_micros(0), began: Instant::from_micros(0) }
     }
+}
 
+impl Rounds {
     /// Whether it is time for the next slice.
     pub fn are_due(&self, now: Instant) -> bool {
         now >= self.next

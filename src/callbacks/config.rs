@@ -117,7 +117,7 @@ unsafe extern "C" fn set(
             let before = quarantine();
             setting.set(number);
             if quarantine() != before {
-                state::with(|state| state.quarantine.set_length(quarantine().unwrap_or_default()));
+                state::with(|state| state.store.quarantine.set_length(quarantine().unwrap_or_default()));
                 server_events::quarantine_changed();
             }
         }

@@ -27,7 +27,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
     aux_save: None,
     aux_save_triggers: 0,
-    free_effort: None, // a value is freed at once, on the thread that deletes it: `values::deleting` relies on it
+    free_effort: None, // a value is freed at once, on the thread that deletes it: `lock_allocation::deleting` relies on it
     unlink: None,      // unlink2 tells the database too
     copy: None,        // COPY is refused: one tenure cannot be in two places
     defrag: None,
@@ -79,7 +79,7 @@ unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
     catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
         if version != ENCODING {
-            stored::is_of_another_version(version);
+            stored::warn_of_version(version);
             return ptr::null_mut();
         }
         let mut len = 0;

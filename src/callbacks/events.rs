@@ -3,9 +3,8 @@
 use crate::panics::{Callback, catch_panic};
 use crate::server::subscriptions::subscribe_server_event;
 use crate::server::{Context, KeyName, OpenKey, version};
-use crate::state::Loading;
 use crate::{background, eviction, server_events, snapshot};
-use lockward_core::Db;
+use lockward_core::{Db, Loading};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
@@ -124,9 +123,9 @@ pub unsafe extern "C" fn on_async_loading(
     _data: *mut c_void,
 ) {
     catch_panic(Callback::Loading, (), || match stage {
-        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => server_events::loading_beside_begins(),
-        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => server_events::loading_beside_ends(true),
-        _ => server_events::loading_beside_ends(false),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => server_events::async_loading_begins(),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => server_events::async_loading_ends(true),
+        _ => server_events::async_loading_ends(false),
     });
 }
 
@@ -144,7 +143,7 @@ unsafe extern "C" fn on_snapshot(
                 snapshot::ends(context);
             }
             _ => {
-                server_events::listeners_may_come();
+                server_events::audience_may_come();
                 snapshot::begins(context);
             }
         }
@@ -158,7 +157,7 @@ unsafe extern "C" fn on_config(
     data: *mut c_void,
 ) {
     catch_panic(Callback::Config, (), || {
-        server_events::listeners_may_come();
+        server_events::audience_may_come();
         // SAFETY: with this event comes this structure, valid through the call, with as many names as it says.
         let names = unsafe {
             let Some(changed) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
@@ -216,7 +215,7 @@ unsafe extern "C" fn on_fork(
     _stage: u64,
     _data: *mut c_void,
 ) {
-    catch_panic(Callback::Fork, (), server_events::listeners_may_come);
+    catch_panic(Callback::Fork, (), server_events::audience_may_come);
 }
 
 pub unsafe extern "C" fn on_expired_evicted(

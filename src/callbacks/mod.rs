@@ -3,12 +3,12 @@
 //! Nothing below imports this folder. What the server is to call later is handed down once, as [`ENTRY_POINTS`].
 
 pub mod blocked;
-pub mod carrier;
 pub mod commands;
 pub mod config;
 pub mod data_type;
 pub mod events;
 mod filter;
+pub mod snapshot_key;
 pub mod statistics;
 mod timer;
 

@@ -48,7 +48,7 @@ pub fn command_source(context: Context) -> Result<CommandSource, Error> {
             return Err(Error::Paused);
         }
     }
-    if !state::with(|state| state.follows()) {
+    if !state::with(|state| state.store.follows()) {
         return Ok(CommandSource::Client);
     }
     let flags = context.flags();

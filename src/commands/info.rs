@@ -34,9 +34,9 @@ impl Command for Info {
             return Ok(());
         };
         let (waiting, queue) = state::with(|state| {
-            let Some(id) = state.queues.queue(key.db(), key.bytes()) else { return (0, Vec::new()) };
-            let queue = state.queues.waiters_in(id).take(shown.unwrap_or(0)).cloned().collect();
-            (state.queues.len(id), queue)
+            let Some(id) = state.store.queues.queue(key.db(), key.bytes()) else { return (0, Vec::new()) };
+            let queue = state.store.queues.waiters_in(id).take(shown.unwrap_or(0)).cloned().collect();
+            (state.store.queues.len(id), queue)
         });
         context.reply_map(if shown.is_some() { 4 } else { 3 });
         context.reply_bytes(b"slots");
@@ -75,7 +75,7 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
     let mut open = OpenKey::for_read(context, key);
     match open.content() {
         Content::WrongType => {
-            transaction::break_shadow(key, now);
+            transaction::break_dropped(key, now);
             Err(Error::WrongType)
         }
         Content::Lock(lock) => {
@@ -88,8 +88,8 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
             Ok(holders)
         }
         Content::Missing => Ok(state::with(|state| {
-            let dropped_lock = state.dropped_locks.get(key.db(), key.bytes());
-            dropped_lock.map(holding).unwrap_or_default()
+            let dropped = state.store.dropped_locks.get(key.db(), key.bytes());
+            dropped.map(holding).unwrap_or_default()
         })),
     }
 }

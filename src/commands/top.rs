@@ -78,7 +78,7 @@ struct Contended {
 fn most_contended(db: Db, count: usize) -> Vec<Contended> {
     let mut all: Vec<Contended> = state::with(|state| {
         let contended = |(key, waiters, first_since)| Contended { key: Rc::clone(key), waiters, first_since };
-        state.queues.contended(db).map(contended).collect()
+        state.store.queues.contended(db).map(contended).collect()
     });
     let order = |contended: &Contended| (Reverse(contended.waiters), contended.first_since);
     if count < all.len() {

@@ -28,7 +28,7 @@ pub fn events_move_clients() -> bool {
 }
 
 /// What must be so for nobody to hear what changes. A server on which one of these is missing may have listeners.
-const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
+const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
     (
         c"persistence",
@@ -44,8 +44,8 @@ const NOBODY_LISTENS: [(&CStr, &[&CStr]); 3] = [
 ];
 
 /// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
-pub fn has_no_replication_audience() -> bool {
-    NOBODY_LISTENS.iter().all(|(section, fields)| {
+pub fn no_audience() -> bool {
+    NO_AUDIENCE.iter().all(|(section, fields)| {
         let section = Section::new(section);
         fields.iter().all(|field| section.number(field) == Some(0))
     })

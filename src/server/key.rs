@@ -9,14 +9,14 @@ use std::{ffi::c_int, ptr};
 
 static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
-static CARRIER_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+static SNAPSHOT_KEY_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
-/// Tells what type a carrier of shadows is of, once it has been created.
-pub fn set_carrier_type(carrier_type: *mut raw::RedisModuleType) {
-    CARRIER_TYPE.store(carrier_type, Ordering::Relaxed);
+/// Sets the data type of snapshot keys, once it has been created.
+pub fn set_snapshot_key_type(key_type: *mut raw::RedisModuleType) {
+    SNAPSHOT_KEY_TYPE.store(key_type, Ordering::Relaxed);
 }
 
-/// Tells what type a lock is of, once it has been created.
+/// Sets the data type of locks, once it has been created.
 pub fn set_lock_type(lock_type: *mut raw::RedisModuleType) {
     LOCK_TYPE.store(lock_type, Ordering::Relaxed);
 }
@@ -146,19 +146,19 @@ impl<'a> OpenKey<'a> {
         (time >= 0).then(|| WallTime::from_millis(time))
     }
 
-    /// Makes a key that holds nothing a carrier of shadows.
-    pub fn create_carrier(&mut self) {
-        let of_type = CARRIER_TYPE.load(Ordering::Relaxed);
-        // SAFETY: the key is open for writing; a carrier's value is never looked at, nor freed.
+    /// Makes a key that holds nothing a snapshot key.
+    pub fn create_snapshot_key(&mut self) {
+        let of_type = SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed);
+        // SAFETY: the key is open for writing; a snapshot key's value is never looked at, nor freed.
         unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, ptr::dangling_mut())) };
     }
 
-    /// Deletes a carrier of shadows, and nothing else.
-    pub fn delete_carrier(&mut self) {
+    /// Deletes the key if it is a snapshot key.
+    pub fn delete_snapshot_key(&mut self) {
         // SAFETY: the key is open for writing.
         unsafe {
             let of_type = api!(RedisModule_ModuleTypeGetType(self.key));
-            if !of_type.is_null() && of_type == CARRIER_TYPE.load(Ordering::Relaxed) {
+            if !of_type.is_null() && of_type == SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed) {
                 api!(RedisModule_DeleteKey(self.key));
             }
         }

@@ -1,6 +1,6 @@
 //! The name of a key, as a string of the server's.
 
-use lockward_core::Db;
+use lockward_core::{Db, NameRef};
 use redis_module::raw;
 use std::cell::OnceCell;
 use std::{ptr, slice};
@@ -49,14 +49,21 @@ impl<'a> KeyName<'a> {
         })
     }
 
-    /// Whether this is the same name as `other`.
-    pub fn is(&self, other: &KeyName<'_>) -> bool {
-        self.db == other.db && self.bytes() == other.bytes()
-    }
-
     /// The server's string.
     pub const fn as_ptr(&self) -> *mut raw::RedisModuleString {
         self.string
+    }
+}
+
+impl NameRef for KeyName<'_> {
+    #[inline]
+    fn db(&self) -> Db {
+        self.db
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.bytes()
     }
 }
 

@@ -1,9 +1,9 @@
-//! The data type of carriers: how the server writes and reads the key that takes shadows through a snapshot, see
-//! [`crate::snapshot`]. The value itself is nothing.
+//! The data type of snapshot keys: how the server writes and reads the key that takes dropped locks through a snapshot, see
+//! [`crate::snapshot`]. The value itself is empty.
 
 use super::data_type::{NO_METHODS, create_type};
 use crate::panics::{Callback, catch_panic};
-use crate::server::{Context, api, internal_commands, set_carrier_type, string_bytes};
+use crate::server::{Context, api, internal_commands, set_snapshot_key_type, string_bytes};
 use crate::snapshot::{self, Carried};
 use lockward_core::{Db, encoding};
 use redis_module::raw;
@@ -26,9 +26,9 @@ pub fn register(context: Context) -> bool {
         free: Some(free),
         ..NO_METHODS
     };
-    let carrier_type = create_type(context, NAME, ENCODING, methods);
-    set_carrier_type(carrier_type);
-    !carrier_type.is_null()
+    let key_type = create_type(context, NAME, ENCODING, methods);
+    set_snapshot_key_type(key_type);
+    !key_type.is_null()
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
@@ -108,9 +108,9 @@ unsafe extern "C" fn aof_rewrite(
     catch_panic(Callback::AofRewrite, (), || {
         // SAFETY: the server's io of this very call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
-        let told =
+        let append =
             |payload: &mut Vec<u8>, lock: &_, now| encoding::append_dropped_lock(payload, Some(lock), now);
-        for Carried { key, payload } in snapshot::carried(db, told) {
+        for Carried { key, payload } in snapshot::carried(db, append) {
             // SAFETY: the format names two buffers with their lengths, and these follow.
             unsafe {
                 api!(RedisModule_EmitAOF(

@@ -1,0 +1,632 @@
+//! All that a server remembers of locks beside the keyspace, and what it concludes from it.
+//!
+//! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what this
+//! server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that left the
+//! keyspace. The module and the model check run the same store.
+//!
+//! A lock that leaves the keyspace without the module's doing has one of these ends:
+//!
+//! ```text
+//!                  unlinked
+//!                     |  held: remembered until the server tells why     not held: its leases ended
+//!                     v
+//!     evicted   -->  dropped: the tenure is kept; the key comes back with the next change of the lock
+//!     expired   -->  dropped; put back at once if the wall clock has jumped
+//!     no event  -->  settled: deleted or overwritten, so the tenures have ended; or renamed or moved
+//! ```
+//!
+//! The store has no clock and knows no server. Times are arguments, and so is the count of locks that the server has freed:
+//! RENAME and MOVE take a lock from its name but free nothing.
+
+use crate::counters::Counters;
+use crate::decision::Decision;
+use crate::dropped_locks::DroppedLocks;
+use crate::effects::Effects;
+use crate::lock::{Change, Lock};
+use crate::name::{Db, LockName};
+use crate::quarantine::{Quarantine, QuarantineMemory};
+use crate::token::{FencingToken, TokenSource};
+use crate::units::{Instant, Now, Span, WallTime};
+use crate::wait_queues::{QueueId, WaitQueues};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::mem;
+
+/// For how many locks the store remembers separately which tenures have ended in quarantine: 20 MB at most.
+const MEMORIES: usize = 200_000;
+
+/// How much must be left of a lease for the wall clock to have jumped. A clock that runs a little fast is a few milliseconds
+/// ahead when a lease ends.
+const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
+    Some(span) => span,
+    None => Span::MAX,
+};
+
+/// The name of a lock, borrowed. The key is read only where something is looked up by it.
+pub trait NameRef {
+    /// The database.
+    fn db(&self) -> Db;
+    /// The key.
+    fn key(&self) -> &[u8];
+}
+
+impl NameRef for LockName {
+    fn db(&self) -> Db {
+        self.0
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.1
+    }
+}
+
+/// Whether the server is loading its data, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loading {
+    /// It is not.
+    No,
+    /// From its own file.
+    File,
+    /// From its primary, in a full resync.
+    Primary,
+}
+
+/// The wait queue of a lock on which a decision was made.
+#[derive(Clone, Debug)]
+pub struct Waits {
+    /// The queue.
+    pub queue: QueueId,
+    /// The lock.
+    pub lock: LockName,
+    /// When the lock must be checked again for those who still wait.
+    pub due: Option<Instant>,
+}
+
+/// What is known of a lock that has just left the keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unlinked {
+    /// Whether a lease in it was still running.
+    pub held: bool,
+    /// Whether the server may have evicted it.
+    pub may_be_evicted: bool,
+    /// Whether its waiters, or what is remembered of it, need a check soon.
+    pub recheck: bool,
+}
+
+/// What becomes of a lock whose key the server has found to be expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expired {
+    /// The lock is over, or another one.
+    Over,
+    /// The tenure is kept: its lease ends very soon.
+    Kept,
+    /// The tenure is kept and the key is to be put back: the wall clock has jumped.
+    KeptFromClockJump,
+}
+
+/// The last held lock that left the keyspace without the module's doing, until it is known why.
+#[derive(Debug)]
+pub struct UnlinkedLock {
+    name: LockName,
+    lock: Lock,
+    freed: u64,
+    may_be_evicted: bool,
+}
+
+impl UnlinkedLock {
+    /// The name that it had.
+    #[must_use]
+    pub const fn name(&self) -> &LockName {
+        &self.name
+    }
+}
+
+/// What has been seen of each lock in this quarantine.
+#[derive(Debug, Default)]
+struct Memories {
+    /// By the hash of the key: what is remembered of a lock that is gone must not grow with its name. Two locks of one hash share
+    /// a memory. That is safe: no token is given twice, so less is restored, and less is confirmed.
+    by_lock: HashMap<(Db, u64), QuarantineMemory>,
+    /// For each database, or all, the largest token given before it was flushed. For all also the largest that has ended
+    /// when there are too many locks to remember.
+    flushed: HashMap<Option<Db>, FencingToken>,
+    hasher: RandomState,
+}
+
+impl Memories {
+    fn add(&mut self, db: Db, key: &[u8], memory: QuarantineMemory) {
+        let lock = (db, self.hasher.hash_one(key));
+        let mut known = self.by_lock.remove(&lock).unwrap_or_default().merge(memory);
+        if self.by_lock.len() >= MEMORIES
+            && let Some(ended) = known.ended.take()
+        {
+            let floor = self.flushed.entry(None).or_insert(ended);
+            *floor = ended.max(*floor);
+            known = known.after(ended);
+        }
+        if !known.is_empty() {
+            self.by_lock.insert(lock, known);
+        }
+    }
+
+    fn get(&self, db: Db, key: &[u8]) -> QuarantineMemory {
+        let known = self.by_lock.get(&(db, self.hasher.hash_one(key))).copied().unwrap_or_default();
+        let ended = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max();
+        known.merge(QuarantineMemory { ended, ..QuarantineMemory::default() })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.by_lock.is_empty() && self.flushed.is_empty()
+    }
+
+    fn swap(&mut self, one: Db, other: Db) {
+        let swapped = |db: Db| db.swapped(one, other);
+        self.by_lock = mem::take(&mut self.by_lock)
+            .into_iter()
+            .map(|((db, key), known)| ((swapped(db), key), known))
+            .collect();
+        self.flushed =
+            mem::take(&mut self.flushed).into_iter().map(|(db, token)| (db.map(swapped), token)).collect();
+    }
+}
+
+/// All that a server remembers of locks beside the keyspace. `W` is how the caller finds a blocked client.
+#[derive(Debug)]
+pub struct Store<W> {
+    /// Who waits for what.
+    pub queues: WaitQueues<W>,
+    /// The locks that the server has dropped from the keyspace early.
+    pub dropped_locks: DroppedLocks,
+    /// Where tokens come from.
+    pub tokens: TokenSource,
+    /// The time after a start or promotion in which nothing new is granted.
+    pub quarantine: Quarantine,
+    /// What decisions have come to.
+    pub counters: Counters,
+    memories: Memories,
+    unlinked: Option<UnlinkedLock>,
+    /// Dropped locks that go back into the keyspace at once: their memory was not needed.
+    to_put_back: VecDeque<LockName>,
+    /// The dropped locks of a data set that is loaded beside the old one.
+    async_loaded: Option<DroppedLocks>,
+    replica: bool,
+    loading: Loading,
+}
+
+impl<W: Copy + Eq + Hash> Default for Store<W> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<W: Copy + Eq + Hash> Store<W> {
+    /// A store that remembers nothing, of a primary without a quarantine.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            queues: WaitQueues::new(),
+            dropped_locks: DroppedLocks::new(),
+            tokens: TokenSource::new(),
+            quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
+            counters: Counters::default(),
+            memories: Memories::default(),
+            unlinked: None,
+            to_put_back: VecDeque::new(),
+            async_loaded: None,
+            replica: false,
+            loading: Loading::No,
+        }
+    }
+
+    /// The server's role and quarantine when the module is loaded.
+    pub const fn start(&mut self, replica: bool, quarantine: Quarantine) {
+        self.replica = replica;
+        self.quarantine = quarantine;
+    }
+
+    /// Whether this server is a replica.
+    #[must_use]
+    pub const fn is_replica(&self) -> bool {
+        self.replica
+    }
+
+    /// Whether the server is loading its data, and from where.
+    #[must_use]
+    pub const fn loading(&self) -> Loading {
+        self.loading
+    }
+
+    /// Whether locks change here only as a primary or a file says.
+    #[must_use]
+    #[inline]
+    pub fn follows(&self) -> bool {
+        self.replica || self.loading != Loading::No
+    }
+
+    /// The wait queue of a lock.
+    #[must_use]
+    #[inline]
+    pub fn queue(&self, name: &impl NameRef) -> Option<QueueId> {
+        if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
+    }
+
+    /// Decides on one lock. `lock` is what its key holds; the caller has called [`Self::break_dropped`] before. Returns the answer
+    /// and the wait queue that the lock had. The effects are the caller's to carry out.
+    #[inline]
+    pub fn decide<R>(
+        &mut self,
+        name: &impl NameRef,
+        lock: &mut Lock,
+        effects: &mut Effects<W>,
+        now: Now,
+        freed: u64,
+        decide: impl FnOnce(&mut Decision<'_, W>) -> R,
+    ) -> (R, Option<Waits>) {
+        if self.unlinked_is(name) {
+            self.settle_unlinked(now.mono, freed);
+        }
+        let queue = self.queue(name);
+        let mut waits =
+            queue.and_then(|queue| Some(Waits { queue, lock: self.queues.name(queue)?, due: None }));
+        let mut decision = Decision {
+            lock,
+            queue,
+            quarantine_memory: self.memory(name),
+            queues: &mut self.queues,
+            tokens: &mut self.tokens,
+            quarantine: self.quarantine,
+            effects,
+            counters: &mut self.counters,
+            now,
+        };
+        let answer = decide(&mut decision);
+        if let Some(waits) = &mut waits {
+            waits.due = decision.due();
+        }
+        self.remember(name, effects.quarantine_memory(), now.mono);
+        (answer, waits)
+    }
+
+    /// Decides on a lock that has no key. If the server has dropped it, that is the lock; when the decision changes it, it is
+    /// replicated whole, as the server's own DEL has gone out before. `lock` is free, and afterwards what the key must hold.
+    #[inline]
+    pub fn decide_without_key<R>(
+        &mut self,
+        name: &impl NameRef,
+        lock: &mut Lock,
+        effects: &mut Effects<W>,
+        now: Now,
+        freed: u64,
+        decide: impl FnOnce(&mut Decision<'_, W>) -> R,
+    ) -> (R, Option<Waits>) {
+        let dropped = self.take_dropped(name);
+        let was_dropped = dropped.is_some();
+        if let Some(dropped) = dropped {
+            *lock = dropped;
+        }
+        let decided = self.decide(name, lock, effects, now, freed, decide);
+        if was_dropped {
+            if effects.changed() {
+                self.dropped_locks.mark_replicated(name.db(), name.key());
+                effects.replicate_whole_lock(lock, now);
+                lock.recompute_expiry(now);
+            } else {
+                self.dropped_locks.put(name.db(), name.key(), mem::take(lock));
+            }
+        }
+        decided
+    }
+
+    /// What has been seen of a lock in this quarantine.
+    #[must_use]
+    #[inline]
+    pub fn memory(&self, name: &impl NameRef) -> QuarantineMemory {
+        if self.memories.is_empty() {
+            QuarantineMemory::default()
+        } else {
+            self.memories.get(name.db(), name.key())
+        }
+    }
+
+    /// Remembers what has been seen of a lock, for as long as there is a quarantine.
+    ///
+    /// For a lock that goes on, memory is bounded by the number of locks. For tenures that have ended it is not: a client
+    /// may restore a made-up tenure and give it back, again and again. So they are remembered for so many locks and no
+    /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
+    #[inline]
+    pub fn remember(&mut self, name: &impl NameRef, memory: QuarantineMemory, now: Instant) {
+        if self.quarantine.ends(now).is_some() && !memory.is_empty() {
+            self.memories.add(name.db(), name.key(), memory);
+        }
+    }
+
+    /// Forgets what has been seen when the quarantine is over.
+    pub fn forget_after_quarantine(&mut self, now: Instant) {
+        if self.quarantine.ends(now).is_none() {
+            self.memories = Memories::default();
+        }
+    }
+
+    fn remember_ended(&mut self, name: &impl NameRef, lock: &Lock, now: Instant) {
+        let ended = lock.holders().map(|holder| holder.token).max();
+        self.remember(name, QuarantineMemory { ended, ..QuarantineMemory::default() }, now);
+    }
+
+    /// Another command or event has ended the tenures of a lock.
+    fn end_tenures(&mut self, name: &impl NameRef, lock: &Lock, now: Instant) {
+        lock.holders().for_each(|holder| self.counters.end(holder.since, now));
+        self.remember_ended(name, lock, now);
+    }
+
+    /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted. `evicts`
+    /// tells whether the server evicts keys; it is asked only when that is not known.
+    pub fn unlinked(
+        &mut self,
+        name: &impl NameRef,
+        lock: &Lock,
+        now: Instant,
+        freed: u64,
+        evicts: impl FnOnce() -> bool,
+    ) -> Unlinked {
+        // One DEL may unlink many locks. No command has begun since the lock before this one.
+        let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
+        self.settle_unlinked(now, freed);
+        let held = lock.holders().any(|holder| !holder.is_over(now));
+        let may_be_evicted = held && (known_to_evict || evicts());
+        if held {
+            let name = (name.db(), name.key().into());
+            self.unlinked = Some(UnlinkedLock { name, lock: lock.clone(), freed, may_be_evicted });
+        } else {
+            lock.holders().for_each(|holder| self.counters.lease_ended(holder.since, holder.deadline));
+            // As where the module ends a lease: this tenure may come back, nothing older.
+            let token = lock.holders().map(|holder| holder.token).max();
+            let ended = token.and_then(FencingToken::before);
+            self.remember(name, QuarantineMemory { ended, ..QuarantineMemory::default() }, now);
+        }
+        let recheck = held || self.queue(name).is_some() || !self.memories.by_lock.is_empty();
+        Unlinked { held, may_be_evicted, recheck }
+    }
+
+    /// Whether the last unlinked lock, which is not settled, had this name.
+    #[must_use]
+    #[inline]
+    pub fn unlinked_is(&self, name: &impl NameRef) -> bool {
+        self.unlinked
+            .as_ref()
+            .is_some_and(|unlinked| unlinked.name.0 == name.db() && *unlinked.name.1 == *name.key())
+    }
+
+    /// Whether there is an unlinked lock that is not settled.
+    #[must_use]
+    pub const fn has_unlinked(&self) -> bool {
+        self.unlinked.is_some()
+    }
+
+    /// The last unlinked lock was not evicted or expired: the server would have sent the event by now.
+    pub fn settle_unlinked(&mut self, now: Instant, freed: u64) {
+        if let Some(unlinked) = self.unlinked.take() {
+            // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another.
+            if freed == unlinked.freed {
+                self.remember_ended(&unlinked.name, &unlinked.lock, now);
+            } else {
+                self.end_tenures(&unlinked.name, &unlinked.lock, now);
+            }
+        }
+    }
+
+    /// Takes the unlinked lock out while the caller looks at its key, which may unlink another one.
+    pub const fn take_unlinked(&mut self) -> Option<UnlinkedLock> {
+        self.unlinked.take()
+    }
+
+    /// Puts the unlinked lock back. It is settled if something stands in its place, or if another was unlinked meanwhile.
+    pub fn return_unlinked(&mut self, unlinked: UnlinkedLock, is_replaced: bool, now: Instant, freed: u64) {
+        let newer = self.unlinked.replace(unlinked);
+        if is_replaced || newer.is_some() {
+            self.settle_unlinked(now, freed);
+        }
+        self.unlinked = newer.or(self.unlinked.take());
+    }
+
+    /// The server has evicted a key. Whether that was the last unlinked lock, whose tenure is kept. The caller replicates the
+    /// dropped lock at once, before the server's own DEL.
+    pub fn evicted(&mut self, name: &impl NameRef) -> bool {
+        if !self.unlinked_is(name) {
+            return false;
+        }
+        let Some(unlinked) = self.unlinked.take_if(|unlinked| unlinked.may_be_evicted) else { return false };
+        self.dropped_locks.put(name.db(), name.key(), unlinked.lock);
+        self.dropped_locks.mark_replicated(name.db(), name.key());
+        true
+    }
+
+    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. An earlier TTL than the module's was set by
+    /// hand, and ends the lock. If the TTL was the module's and the lease is still running by the monotonic clock, the tenure is
+    /// kept.
+    pub fn expired(&mut self, name: &impl NameRef, latest_wall: WallTime, now: Instant) -> Expired {
+        if !self.unlinked_is(name) {
+            return Expired::Over;
+        }
+        let passed = |unlinked: &mut UnlinkedLock| latest_wall >= unlinked.lock.expires_at();
+        let Some(unlinked) = self.unlinked.take_if(passed) else { return Expired::Over };
+        let left = unlinked.lock.last_deadline().map_or(Span::default(), |deadline| now.until(deadline));
+        self.dropped_locks.keep(name.db(), name.key(), unlinked.lock);
+        if left < CLOCK_JUMP {
+            return Expired::Kept;
+        }
+        self.to_put_back.push_back(unlinked.name);
+        Expired::KeptFromClockJump
+    }
+
+    /// Whether a new key of this name says something about a lock.
+    #[must_use]
+    pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
+        self.unlinked_is(name) || (!self.follows() && self.dropped_locks.get(name.db(), name.key()).is_some())
+    }
+
+    /// A key was created by a command or event, not by the module. True when it has taken the place of a dropped lock: the waiters
+    /// of that lock need a check.
+    pub fn new_key(&mut self, name: &impl NameRef, now: Instant, freed: u64) -> bool {
+        if self.unlinked_is(name) {
+            self.settle_unlinked(now, freed);
+        }
+        !self.follows() && self.break_dropped(name, now)
+    }
+
+    /// Something else stands under the name of a dropped lock, or this node does not serve it any more: its tenures have ended.
+    /// Whether there was one.
+    #[inline]
+    pub fn break_dropped(&mut self, name: &impl NameRef, now: Instant) -> bool {
+        !self.dropped_locks.is_empty() && self.break_one_dropped(name, now)
+    }
+
+    fn break_one_dropped(&mut self, name: &impl NameRef, now: Instant) -> bool {
+        let Some(lock) = self.dropped_locks.forget(name.db(), name.key()) else { return false };
+        self.end_tenures(name, &lock, now);
+        true
+    }
+
+    #[inline]
+    fn take_dropped(&mut self, name: &impl NameRef) -> Option<Lock> {
+        if self.dropped_locks.is_empty() { None } else { self.dropped_locks.take(name.db(), name.key()) }
+    }
+
+    /// Takes the name of one dropped lock that is to be put back into the keyspace.
+    pub fn pop_to_put_back(&mut self) -> Option<LockName> {
+        let name = self.to_put_back.pop_front();
+        if name.is_none() {
+            self.to_put_back.shrink_to_fit();
+        }
+        name
+    }
+
+    /// That lock cannot be put back now.
+    pub fn put_back_later(&mut self, name: LockName) {
+        self.to_put_back.push_back(name);
+    }
+
+    /// Takes a dropped lock that goes back into the keyspace. It must be replicated.
+    pub fn take_to_put_back(&mut self, name: &impl NameRef, now: Now) -> Option<Lock> {
+        self.dropped_locks.mark_replicated(name.db(), name.key());
+        let mut lock = self.take_dropped(name)?;
+        lock.recompute_expiry(now);
+        Some(lock)
+    }
+
+    /// The primary has dropped a lock, or its dropped lock is gone.
+    pub fn follow_dropped(&mut self, name: &impl NameRef, dropped: Option<Lock>) {
+        match dropped {
+            Some(lock) => {
+                self.observe(&lock);
+                self.dropped_locks.put(name.db(), name.key(), lock);
+            }
+            None => {
+                self.dropped_locks.take(name.db(), name.key());
+            }
+        }
+    }
+
+    /// The primary changes a lock: it is not dropped any more. A change of a dropped lock is the whole of it.
+    pub fn end_dropped(&mut self, name: &impl NameRef) {
+        self.take_dropped(name);
+    }
+
+    /// Takes note of the token in a change that the primary or a file tells of.
+    pub fn observe_change(&mut self, change: &Change) {
+        if let Change::Put(holder) = change {
+            self.tokens.observe(holder.token);
+        }
+    }
+
+    /// Takes note of the tokens of a lock that another server, or this one in an earlier life, has granted.
+    pub fn observe(&mut self, lock: &Lock) {
+        lock.holders().for_each(|holder| self.tokens.observe(holder.token));
+    }
+
+    /// Whether a token of a lock lies further ahead than an honest server's can.
+    #[must_use]
+    pub fn is_far_ahead(&self, lock: &Lock, wall: WallTime) -> bool {
+        lock.holders().any(|holder| self.tokens.is_far_ahead(holder.token, wall))
+    }
+
+    /// A dropped lock has been read from a snapshot, whose tokens are observed already.
+    pub fn load_dropped(&mut self, db: Db, key: &[u8], lock: Lock) {
+        self.async_loaded.as_mut().unwrap_or(&mut self.dropped_locks).put(db, key, lock);
+    }
+
+    /// A database, or all of them, has been flushed: its locks have ended, the dropped ones too.
+    pub fn flush(&mut self, db: Option<Db>, now: Instant) {
+        let matters = !self.follows() && self.quarantine.ends(now).is_some();
+        if let Some(last) = self.tokens.last().filter(|_| matters) {
+            self.memories.flushed.insert(db, last);
+        }
+        self.dropped_locks.flush(db);
+    }
+
+    /// Two databases have been swapped. Clients go on waiting for the same key of the same database.
+    pub fn swap(&mut self, one: Db, other: Db) {
+        self.memories.swap(one, other);
+        self.dropped_locks.swap(one, other);
+        for (db, _) in &mut self.to_put_back {
+            *db = db.swapped(one, other);
+        }
+    }
+
+    /// The server has become a replica: it follows another, and keeps no work of its own.
+    pub fn become_replica(&mut self) {
+        self.replica = true;
+        self.dropped_locks.drop_unreplicated();
+        self.to_put_back.clear();
+        self.unlinked = None;
+        self.memories = Memories::default();
+    }
+
+    /// The server has become a primary. It may have missed grants, so a quarantine begins.
+    pub fn become_primary(&mut self, now: Instant) {
+        self.replica = false;
+        self.memories = Memories::default();
+        self.quarantine.restart(now);
+    }
+
+    /// The server begins to load its data.
+    pub const fn begin_loading(&mut self, from: Loading) {
+        self.loading = from;
+    }
+
+    /// The server has loaded its data, or failed to.
+    pub const fn end_loading(&mut self, now: Instant) {
+        self.loading = Loading::No;
+        self.quarantine.loaded(now);
+    }
+
+    /// A replica begins to load a data set beside the one it has, and to serve that one meanwhile.
+    pub fn begin_async_loading(&mut self) {
+        self.async_loaded = Some(DroppedLocks::new());
+    }
+
+    /// The new data set takes the place of the old one, or was given up.
+    pub fn end_async_loading(&mut self, loaded: bool) {
+        if let Some(dropped_locks) = self.async_loaded.take().filter(|_| loaded) {
+            self.dropped_locks = dropped_locks;
+        }
+    }
+
+    /// When there is something to do, but for sweeps.
+    #[must_use]
+    pub fn next_work(&self, now: Instant) -> Option<Instant> {
+        let dropped =
+            !self.follows() && (self.dropped_locks.has_unreplicated() || !self.to_put_back.is_empty());
+        let other = if dropped || self.unlinked.is_some() {
+            Some(now)
+        } else {
+            (!self.memories.by_lock.is_empty()).then(|| self.quarantine.ends(now)).flatten()
+        };
+        self.queues.next_due().into_iter().chain(other).min()
+    }
+
+    /// Whether there are dropped locks that this server looks after.
+    #[must_use]
+    pub fn sweeps_dropped_locks(&self) -> bool {
+        !self.dropped_locks.is_empty() && !self.follows()
+    }
+}
