@@ -6,14 +6,16 @@
 
 use crate::info_section;
 use crate::server::{
-    Content, Context, KeyName, OpenKey, WriteGate, WrongType, clock, info, lock_allocation, mono,
-    stop_watching_commands,
+    ClusterState, Content, Context, KeyName, OpenKey, WriteGate, WrongType, clock, cluster_state, info,
+    lock_allocation, mono, stop_watching_commands,
 };
-use crate::state;
+use crate::state::{self, State};
 use crate::statistics::count;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span};
+use lockward_core::{
+    Completion, Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition,
+};
 
 /// How long the work goes on before clients are served again, in microseconds. A limit of time, not of count: the cost of one piece
 /// of work depends on names, on the server and on its replicas.
@@ -55,8 +57,9 @@ pub fn tick() {
         stop_watching_commands();
     }
     info_section::notice_reset_now_and_then();
+    state::with(State::forget_sockets);
     if state::with(|state| !state.store.follows() && state.replication_audience.can_be_known()) {
-        let none = info::no_audience();
+        let none = info::has_no_replication_audience();
         state::with(|state| state.replication_audience.found(none));
     }
     rearm();
@@ -216,17 +219,17 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. Where there is no key (in
-/// quarantine, or for a dropped lock), a cluster slot that moves leaves no other trace. Returns whether the round is over.
+/// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it also asks
+/// whether this node still serves a key that is missing: its slot may have left without an event for it. Returns whether the
+/// round is over.
 fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();
         state.sweeps.queue = queues.last().filter(|_| queues.len() == KEYS_IN_SLICE).map(|(queue, _)| *queue);
         queues
     });
-    let in_cluster = context.flags().cluster();
-    let first = queues.first().map_or(&[][..], |(_, (_, key))| key);
-    if in_cluster && is_down(context, first) {
+    let cluster = context.flags().cluster().then(|| cluster_state(context));
+    if cluster == Some(ClusterState::Down) {
         // Not every server ends the waits itself. They end though the lock may be free again soon: another node may serve it
         // then.
         let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
@@ -235,22 +238,16 @@ fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     }
     let soon = now.after(SOON);
     for (queue, (db, key)) in queues {
-        let name = KeyName::copied(db, &key);
         context.select(db);
-        // Opening the key makes the server drop it when its TTL, set by hand, has passed.
-        let mut key = OpenKey::for_write(context, &name);
-        let changed = match key.content() {
-            Content::Missing => in_cluster && context.slot_gate(&name) == WriteGate::NotServed,
-            Content::WrongType => true,
-            Content::Lock(lock) => {
-                let ends = lock.first_deadline();
-                ends <= Some(soon) && state::with(|state| state.store.queues.due(queue) > ends)
-            }
+        let changed = if key.len() > LONGEST_SWEPT_KEY {
+            cluster.is_some_and(|cluster| has_long_key_left(context, queue, db, &key, cluster))
+        } else {
+            has_changed(context, queue, &KeyName::copied(db, &key), soon, cluster)
         };
         if changed {
             state::with(|state| state.store.queues.set_due(queue, Some(now)));
         }
-        if in_cluster && slice.is_over() {
+        if cluster.is_some() && slice.is_over() {
             state::with(|state| state.sweeps.queue = Some(queue));
             return false;
         }
@@ -258,20 +255,48 @@ fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.sweeps.queue.is_none())
 }
 
-/// Whether the cluster is down: no node serves any key.
-fn is_down(context: Context, key: &[u8]) -> bool {
-    context.slot_gate(&KeyName::copied(Db(0), key)) == WriteGate::Down
+/// Whether a wait queue must be checked before it is due: something else stands in the key, the lease ends earlier, or this node
+/// does not serve the key.
+fn has_changed(
+    context: Context,
+    queue: QueueId,
+    name: &KeyName<'_>,
+    soon: Instant,
+    cluster: Option<ClusterState>,
+) -> bool {
+    let not_served = || context.slot_gate(name) == WriteGate::NotServed;
+    // Opening the key makes the server drop it when its TTL, set by hand, has passed.
+    match OpenKey::for_write(context, name).content() {
+        Content::Missing => cluster.is_some() && not_served(),
+        Content::WrongType => true,
+        Content::Lock(lock) => {
+            let ends = lock.first_deadline();
+            (ends <= Some(soon) && state::with(|state| state.store.queues.due(queue) > ends))
+                || (cluster == Some(ClusterState::SlotsMissing) && not_served())
+        }
+    }
+}
+
+/// The same for a long key. The server is asked only about its slot, by a short key of the slot. A lock that is here while its
+/// slot moves to this node keeps its waiters.
+fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
+    let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
+    let missing =
+        || matches!(OpenKey::for_write(context, &KeyName::copied(db, key)).content(), Content::Missing);
+    context.slot_gate(&KeyName::copied(db, &slot_key)) == WriteGate::NotServed
+        && (cluster == ClusterState::SlotsMissing || missing())
 }
 
 /// Checks dropped locks one after the other, in slices: whether a lease is over, something stands in their place, or another node
-/// serves them now. One with a long key is checked only when its lease is over. Returns whether the round is over.
+/// serves them now. Before the lease is over, one with a long key is checked only in a cluster, by a short key of its slot.
+/// Returns whether the round is over.
 fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
-    while let Some((db, key)) = next_dropped_lock(now, slice) {
+    while let Some((db, key)) = next_dropped_lock(context, in_cluster, now, slice) {
         let name = KeyName::copied(db, &key);
         context.select(db);
         let missing = matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
-        let runs = |state: &mut state::State| {
+        let runs = |state: &mut State| {
             let dropped = state.store.dropped_locks.get(db, &key);
             dropped.is_some_and(|lock| lock.first_deadline() > Some(now))
         };
@@ -296,7 +321,27 @@ fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool {
 }
 
 /// The next dropped lock of the round whose key is to be checked. None when the round or the slice is over.
-fn next_dropped_lock(now: Instant, slice: Slice) -> Option<LockName> {
+fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Slice) -> Option<LockName> {
+    loop {
+        let (position, name) = next_of_round(in_cluster, now, slice)?;
+        if let Some(name) = name {
+            return Some(name);
+        }
+        // A long key in a cluster.
+        let (db, _) = position;
+        context.select(db);
+        let slot_key = state::with(|state| state.store.dropped_locks.slot_key_at(position))?;
+        if context.slot_gate(&KeyName::copied(db, &slot_key)) == WriteGate::NotServed {
+            return state::with(|state| Some((db, state.store.dropped_locks.key_at(position)?.into())));
+        }
+        if slice.is_over() {
+            return None;
+        }
+    }
+}
+
+/// The next position of the round, with the name unless it is a long key of which only the slot is to be checked.
+fn next_of_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(SweepPosition, Option<LockName>)> {
     const CLOCK_READ_EVERY: usize = 64;
     state::with(|state| {
         let last = state.sweeps.dropped_lock;
@@ -304,10 +349,10 @@ fn next_dropped_lock(now: Instant, slice: Slice) -> Option<LockName> {
         for (nth, (position, key, lock)) in state.store.dropped_locks.after(last).enumerate() {
             let is_due = key.len() <= LONGEST_SWEPT_KEY || lock.first_deadline() <= Some(now);
             let pauses = nth % CLOCK_READ_EVERY == 0 && nth > 0 && slice.is_over();
-            if is_due || pauses {
-                let next = is_due.then(|| (position.0, key.into()));
+            if is_due || in_cluster || pauses {
+                let name = is_due.then(|| (position.0, key.into()));
                 state.sweeps.dropped_lock = Some(position);
-                return next;
+                return (is_due || in_cluster).then_some((position, name));
             }
         }
         None

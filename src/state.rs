@@ -50,6 +50,14 @@ pub struct Sweeps {
 }
 
 impl State {
+    /// Forgets the sockets of clients while nobody waits, if there are many.
+    pub fn forget_sockets(&mut self) {
+        const KEPT: usize = 1_024;
+        if self.sockets.len() > KEPT && self.store.queues.waiters() == 0 {
+            self.sockets = HashMap::new();
+        }
+    }
+
     /// Sets when the lock of a wait queue must be checked again for those who wait, if any still do.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
         if !self.store.queues.is_empty(queue) {

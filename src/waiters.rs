@@ -53,6 +53,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     }
     if is_long {
         subscriptions::subscribe_generic();
+        subscriptions::subscribe_new_keys();
     }
     Ok(())
 }

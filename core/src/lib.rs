@@ -14,7 +14,7 @@
 //!
 //! Imports point one way only. The order, lowest first: units, decimal, histogram, id_hash, cluster_slot, name, token, owner,
 //! holder, compact_holder, change, unpacked, lock, encoding, request, outcome, waiter, quarantine, counters, queue, wait_queues,
-//! dropped_locks, effects, decision, arguments.
+//! dropped_locks, effects, decision, store, arguments.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]

@@ -18,16 +18,17 @@
 //! The store has no clock and knows no server. Times are arguments, and so is the count of locks that the server has freed:
 //! RENAME and MOVE take a lock from its name but free nothing.
 
+use crate::change::Change;
 use crate::counters::Counters;
 use crate::decision::Decision;
 use crate::dropped_locks::DroppedLocks;
 use crate::effects::Effects;
-use crate::lock::{Change, Lock};
+use crate::lock::Lock;
 use crate::name::{Db, LockName};
 use crate::quarantine::{Quarantine, QuarantineMemory};
 use crate::token::{FencingToken, TokenSource};
 use crate::units::{Instant, Now, Span, WallTime};
-use crate::wait_queues::{QueueId, WaitQueues};
+use crate::wait_queues::{LONGEST_SWEPT_KEY, QueueId, WaitQueues};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
@@ -478,16 +479,19 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// Whether a new key of this name says something about a lock.
     #[must_use]
     pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
-        self.unlinked_is(name) || (!self.follows() && self.dropped_locks.get(name.db(), name.key()).is_some())
+        // The sweeps do not open long keys.
+        self.unlinked_is(name)
+            || (!self.follows() && self.dropped_locks.get(name.db(), name.key()).is_some())
+            || (name.key().len() > LONGEST_SWEPT_KEY && self.queue(name).is_some())
     }
 
-    /// A key was created by a command or event, not by the module. True when it has taken the place of a dropped lock: the waiters
-    /// of that lock need a check.
+    /// A key was created by a command or event, not by the module. Whether the waiters of that name need a check.
     pub fn new_key(&mut self, name: &impl NameRef, now: Instant, freed: u64) -> bool {
         if self.unlinked_is(name) {
             self.settle_unlinked(now, freed);
         }
-        !self.follows() && self.break_dropped(name, now)
+        let broken = !self.follows() && self.break_dropped(name, now);
+        broken || name.key().len() > LONGEST_SWEPT_KEY
     }
 
     /// Something else stands under the name of a dropped lock, or this node does not serve it any more: its tenures have ended.
@@ -652,10 +656,10 @@ impl<W: Copy + Eq + Hash> Store<W> {
 mod tests {
     use super::*;
     use crate::effects::Propagation;
-    use crate::lock::{Holder, Slots};
+    use crate::holder::{Holder, Slots};
     use crate::owner::Owner;
     use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest};
-    use crate::wait_queues::WaitRequest;
+    use crate::waiter::WaitRequest;
 
     const FREED: u64 = 5;
 
@@ -999,7 +1003,7 @@ mod tests {
             store.begin_loading(from);
             assert!(store.follows() && store.loading() == from);
             store.end_loading(at(5));
-            assert!(!store.follows() && store.quarantine.remembers(at(5)));
+            assert!(!store.follows() && store.quarantine.is_unconfirmed(at(5)));
         }
     }
 

@@ -1,9 +1,8 @@
 //! What the server tells of itself in INFO.
 
-use super::Context;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
-use std::{ptr, slice};
+use std::ptr;
 
 /// The newest servers of which it is known how listeners come to be: of later ones somebody must first read that again.
 const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"redis_version", [8, 0])];
@@ -44,47 +43,11 @@ const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
 ];
 
 /// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
-pub fn no_audience() -> bool {
+pub fn has_no_replication_audience() -> bool {
     NO_AUDIENCE.iter().all(|(section, fields)| {
         let section = Section::new(section);
         fields.iter().all(|field| section.number(field) == Some(0))
     })
-}
-
-/// The state of a cluster, as one of its nodes sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClusterState {
-    /// Each slot has a node that serves it.
-    Up,
-    /// It serves, though some slots have no node (`cluster-require-full-coverage no`).
-    SlotsMissing,
-    /// No node serves any key.
-    Down,
-}
-
-/// The state of the cluster, from CLUSTER INFO. Where the server does not say, it counts as up.
-pub fn cluster_state(context: Context) -> ClusterState {
-    // SAFETY: the format names one C string, and this follows; the reply is freed once, after its text has been read.
-    unsafe {
-        let reply =
-            api!(RedisModule_Call(context.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"INFO".as_ptr()));
-        if reply.is_null() {
-            return ClusterState::Up;
-        }
-        let mut len = 0;
-        let start = api!(RedisModule_CallReplyStringPtr(reply, &raw mut len));
-        let text: &[u8] = if start.is_null() { &[][..] } else { slice::from_raw_parts(start.cast(), len) };
-        let has = |line: &[u8]| text.windows(line.len()).any(|part| part == line);
-        let state = if has(b"cluster_state:fail") {
-            ClusterState::Down
-        } else if has(b"cluster_slots_assigned:") && !has(b"cluster_slots_assigned:16384") {
-            ClusterState::SlotsMissing
-        } else {
-            ClusterState::Up
-        };
-        api!(RedisModule_FreeCallReply(reply));
-        state
-    }
 }
 
 /// Counts of the server that only grow, until CONFIG RESETSTAT sets all of them back. One might have grown beyond where
