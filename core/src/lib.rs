@@ -14,7 +14,7 @@
 //!
 //! Imports point one way only. The order, lowest first: units, decimal, histogram, id_hash, cluster_slot, name, token, owner,
 //! holder, compact_holder, change, unpacked, lock, encoding, request, outcome, waiter, quarantine, counters, queue, wait_queues,
-//! dropped_locks, effects, decision, arguments.
+//! dropped_locks, effects, decision, store, arguments.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -62,7 +62,7 @@ pub use outcome::{Grant, NotHeld, Outcome, Refusal};
 pub use owner::Owner;
 pub use quarantine::{Quarantine, QuarantineMemory};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
-pub use store::{Expired, Loading, NameRef, Store, Unlinked, UnlinkedLock, Waits};
+pub use store::{Decided, Expired, Loading, NameRef, Store, Unlinked, UnlinkedLock, Waits};
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
 pub use wait_queues::{Full, LONGEST_SWEPT_KEY, Limits, QueueId, WaitQueues};

@@ -1,4 +1,4 @@
-//! The state of a cluster.
+//! The cluster of which this server is a node.
 
 use super::call_reply::CallReply;
 use super::context::Context;
@@ -16,10 +16,11 @@ pub enum ClusterState {
 
 /// The state of the cluster, from CLUSTER INFO. Where the server does not say, it counts as up.
 pub fn cluster_state(context: Context) -> ClusterState {
-    let (cluster, info) = (c"CLUSTER".as_ptr(), c"INFO".as_ptr());
     // SAFETY: the format names one C string, and this follows; the reply is ours.
-    let reply =
-        unsafe { CallReply::new(api!(RedisModule_Call(context.as_ptr(), cluster, c"c".as_ptr(), info))) };
+    let reply = unsafe {
+        let (command, part) = (c"CLUSTER".as_ptr(), c"INFO".as_ptr());
+        CallReply::new(api!(RedisModule_Call(context.as_ptr(), command, c"c".as_ptr(), part)))
+    };
     let Some(reply) = reply else { return ClusterState::Up };
     let text = reply.text();
     let has = |line: &[u8]| text.windows(line.len()).any(|part| part == line);

@@ -43,7 +43,7 @@ const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
 ];
 
 /// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
-pub fn no_audience() -> bool {
+pub fn has_no_replication_audience() -> bool {
     NO_AUDIENCE.iter().all(|(section, fields)| {
         let section = Section::new(section);
         fields.iter().all(|field| section.number(field) == Some(0))
