@@ -5,10 +5,9 @@
 //! tried again. The end of a wait is not a write, and is never refused.
 
 use crate::info_section;
-use crate::server::info::{self, ClusterState};
 use crate::server::{
-    Content, Context, KeyName, OpenKey, WriteGate, WrongType, clock, lock_allocation, mono,
-    stop_watching_commands,
+    ClusterState, Content, Context, KeyName, OpenKey, WriteGate, WrongType, clock, cluster_state, info,
+    lock_allocation, mono, stop_watching_commands,
 };
 use crate::state::{self, State};
 use crate::statistics::count;
@@ -60,7 +59,7 @@ pub fn tick() {
     info_section::notice_reset_now_and_then();
     state::with(State::forget_sockets);
     if state::with(|state| !state.store.follows() && state.replication_audience.can_be_known()) {
-        let none = info::no_audience();
+        let none = info::has_no_replication_audience();
         state::with(|state| state.replication_audience.found(none));
     }
     rearm();
@@ -221,15 +220,15 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
 }
 
 /// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it also asks
-/// whether this node still serves a key that is missing: its slot may have left without an event for it. Returns whether the round is
-/// over.
+/// whether this node still serves a key that is missing: its slot may have left without an event for it. Returns whether the
+/// round is over.
 fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();
         state.sweeps.queue = queues.last().filter(|_| queues.len() == KEYS_IN_SLICE).map(|(queue, _)| *queue);
         queues
     });
-    let cluster = context.flags().cluster().then(|| info::cluster_state(context));
+    let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
         // Not every server ends the waits itself. They end though the lock may be free again soon: another node may serve it
         // then.
@@ -256,8 +255,8 @@ fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.sweeps.queue.is_none())
 }
 
-/// Whether the waiters of a lock need a check before they are due: something else stands in the key, the lease ends earlier, or this
-/// node does not serve the key.
+/// Whether a wait queue must be checked before it is due: something else stands in the key, the lease ends earlier, or this node
+/// does not serve the key.
 fn has_changed(
     context: Context,
     queue: QueueId,
@@ -278,18 +277,19 @@ fn has_changed(
     }
 }
 
-/// The same for a long key. Only its slot is asked for, by a short key of that slot. A lock that is here while its slot is on its way
-/// to this node keeps its waiters.
+/// The same for a long key. The server is asked only about its slot, by a short key of the slot. A lock that is here while its
+/// slot moves to this node keeps its waiters.
 fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
     let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
+    let missing =
+        || matches!(OpenKey::for_write(context, &KeyName::copied(db, key)).content(), Content::Missing);
     context.slot_gate(&KeyName::copied(db, &slot_key)) == WriteGate::NotServed
-        && (cluster == ClusterState::SlotsMissing
-            || matches!(OpenKey::for_write(context, &KeyName::copied(db, key)).content(), Content::Missing))
+        && (cluster == ClusterState::SlotsMissing || missing())
 }
 
 /// Checks dropped locks one after the other, in slices: whether a lease is over, something stands in their place, or another node
-/// serves them now. Before its lease is over, one with a long key is checked only in a cluster, by a short key of its slot. Returns
-/// whether the round is over.
+/// serves them now. Before the lease is over, one with a long key is checked only in a cluster, by a short key of its slot.
+/// Returns whether the round is over.
 fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
     while let Some((db, key)) = next_dropped_lock(context, in_cluster, now, slice) {
@@ -323,9 +323,9 @@ fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool {
 /// The next dropped lock of the round whose key is to be checked. None when the round or the slice is over.
 fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Slice) -> Option<LockName> {
     loop {
-        let (position, name) = next_in_round(in_cluster, now, slice)?;
-        if name.is_some() {
-            return name;
+        let (position, name) = next_of_round(in_cluster, now, slice)?;
+        if let Some(name) = name {
+            return Some(name);
         }
         // A long key in a cluster.
         let (db, _) = position;
@@ -340,8 +340,8 @@ fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Sl
     }
 }
 
-/// The next position of the round, with the name unless only the slot of a long key is to be checked.
-fn next_in_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(SweepPosition, Option<LockName>)> {
+/// The next position of the round, with the name unless it is a long key of which only the slot is to be checked.
+fn next_of_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(SweepPosition, Option<LockName>)> {
     const CLOCK_READ_EVERY: usize = 64;
     state::with(|state| {
         let last = state.sweeps.dropped_lock;

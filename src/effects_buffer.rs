@@ -1,15 +1,13 @@
 //! What one decision leaves to be carried out. The buffer is used again for the next decision.
 
 use crate::server::BlockedClient;
-use lockward_core::{Effects, Waits};
+use lockward_core::Decided;
 
 /// What one decision leaves to be carried out.
 #[derive(Default)]
 pub struct EffectsBuffer {
     /// What core has decided.
-    pub effects: Effects<BlockedClient>,
-    /// The wait queue of the lock, if it has one.
-    pub waits: Option<Waits>,
+    pub decided: Decided<BlockedClient>,
     /// The clients whose wait has ended. Their replies are pending.
     pub to_unblock: Vec<BlockedClient>,
 }

@@ -1,5 +1,5 @@
-//! Every error a client can be told, each with its text in one place. The first word is what programs look at; no
-//! text holds anything that a client sent.
+//! Every error reply, each with its text in one place. Programs look at the first word. No text contains anything that a
+//! client sent.
 
 use crate::server::{Context, WrongType};
 use crate::statistics;
@@ -7,18 +7,18 @@ use lockward_core::arguments::ParseError;
 use lockward_core::{Full, NotHeld, Refusal};
 use std::fmt;
 
-/// What a client is told instead of a reply. Nothing has changed.
+/// An error reply. Nothing has changed.
 #[derive(Debug)]
 pub enum Error {
-    /// Arguments that are none.
-    Mistaken(ParseError),
+    /// Wrong arguments.
+    Arguments(ParseError),
     /// A lease that is not above zero, or too long for any clock.
     InvalidLease(&'static str),
     /// A lease longer than `lock.max-lease`.
     LongerThanMaxLease(&'static str),
-    /// A lease longer than `lock.quarantine`, which could not protect it.
+    /// A lease longer than `lock.quarantine`, which then could not protect it.
     LongerThanQuarantine(&'static str),
-    /// LOCK.TOP where the server looks for every key in the slot of another.
+    /// LOCK.TOP in a transaction or script on a node of a cluster.
     TopInTransaction,
     /// SHARED, or SLOTS above 1.
     NotSupportedYet,
@@ -28,21 +28,21 @@ pub enum Error {
     ReadOnly,
     /// Writes are paused.
     Paused,
-    /// The lock's own answer.
+    /// Refused by the decision on the lock.
     Refused(Refusal),
-    /// Nobody more may wait.
+    /// No more clients may wait.
     Full(Full),
     /// The server does not let the module block this client.
     MayNotWait,
-    /// The place in the queue was taken over.
+    /// A later request of the owner has taken over the position in the queue.
     Superseded,
-    /// The key is served elsewhere.
+    /// This node does not serve the key now.
     NotServed,
     /// The server has become a replica while the client waited.
     BecameReplica,
-    /// The internal command came from somewhere else than a primary or the AOF.
+    /// The internal command came neither from a primary nor from the AOF.
     NotFromPrimary,
-    /// The internal command carried something that is not ours.
+    /// The payload of the internal command cannot be decoded.
     Payload,
     /// A panic was caught.
     Internal,
@@ -55,8 +55,8 @@ impl From<WrongType> for Error {
 }
 
 impl From<ParseError> for Error {
-    fn from(mistake: ParseError) -> Self {
-        Self::Mistaken(mistake)
+    fn from(error: ParseError) -> Self {
+        Self::Arguments(error)
     }
 }
 
@@ -67,10 +67,10 @@ impl From<Refusal> for Error {
 }
 
 impl Error {
-    /// Tells the client.
+    /// Sends the error to the client.
     pub fn reply(&self, context: Context) {
         statistics::count_error();
-        if matches!(self, Self::Mistaken(ParseError::WrongArity)) {
+        if matches!(self, Self::Arguments(ParseError::WrongArity)) {
             context.reply_wrong_arity();
         } else {
             context.reply_error(&self.to_string());
@@ -81,7 +81,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mistaken(mistake) => f.write_str(mistaken(*mistake)),
+            Self::Arguments(error) => f.write_str(parse_error(*error)),
             Self::InvalidLease(command) => write!(f, "ERR invalid expire time in '{command}' command"),
             Self::LongerThanMaxLease(command) => {
                 write!(f, "ERR invalid expire time in '{command}' command, longer than lock.max-lease")
@@ -119,9 +119,9 @@ impl fmt::Display for Error {
     }
 }
 
-/// What is wrong with the arguments.
-const fn mistaken(mistake: ParseError) -> &'static str {
-    match mistake {
+/// The text of wrong arguments.
+const fn parse_error(error: ParseError) -> &'static str {
+    match error {
         ParseError::WrongArity => "ERR wrong number of arguments",
         ParseError::Syntax => "ERR syntax error",
         ParseError::NotAnInteger => "ERR value is not an integer or out of range",
@@ -133,7 +133,7 @@ const fn mistaken(mistake: ParseError) -> &'static str {
         ParseError::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
         ParseError::LimitNegative => "ERR timeout is negative",
         ParseError::LimitOutOfRange => "ERR timeout is out of range",
-        // Told with the command and the setting.
+        // `Arguments::lease` replaces these by errors that name the command.
         ParseError::Lease => "ERR invalid expire time",
         ParseError::LeaseTooLong => "ERR invalid expire time, too long",
     }

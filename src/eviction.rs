@@ -1,12 +1,12 @@
-//! A word of warning where the server may evict locks.
+//! A warning in the log when the server may evict locks.
 
 use crate::server::{Level, info, log};
 
-/// The setting that decides.
+/// The setting of the server that decides whether keys are evicted.
 pub const POLICY: &[u8] = b"maxmemory-policy";
 
-/// Warns, when the server's policy lets it evict keys. It need not have a limit yet: with the policy it is decided what
-/// becomes of locks once there is one. As every lock has a TTL, each policy but one takes locks too.
+/// Warns if the server's policy lets it evict keys, even while there is no memory limit: the policy decides what happens once
+/// there is one. Every lock has a TTL, so all policies but noeviction evict locks too.
 pub fn warn() {
     let Some(policy) = info::text(c"memory", c"maxmemory_policy") else { return };
     if policy != b"noeviction" {

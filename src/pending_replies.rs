@@ -1,7 +1,7 @@
-//! Replies that have been decided and not been given: to clients whose wait has ended.
+//! Replies that have been decided but not sent, to clients whose wait has ended.
 //!
-//! A wait ends with a decision, and the client is answered at the end of that turn of the event loop. In between other modules
-//! hear of the change, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed connection.
+//! A wait ends with a decision. The client is answered at the end of that pass of the event loop. In between other modules
+//! are notified, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed connection.
 //!
 //! ```text
 //! waiting  -- decided -->  pending  -- the client is there --> answered
@@ -11,33 +11,33 @@
 //!   gone                gone; a hold that it was granted is passed on
 //! ```
 //!
-//! A reply is pending from within the decision on, so there is no moment in which a client stands neither in its line nor here.
-//! It is known by the handle of its client, which the server frees only after the reply has left this place.
+//! A reply is added within the decision, so at every moment a client is either in its wait queue or here. A reply is found by the
+//! handle of its client, which the server frees only after the reply has been taken out.
 //!
-//! Two events are recorded by fencing token until no reply is pending: the owner repeats its request (the hold stays, though the
-//! client that asked before has left), and RENAME or MOVE (the hold is passed on under the new name). Grants pay nothing for that.
+//! Two events are recorded by fencing token until no reply is pending: the owner repeats its request (it keeps the hold, though
+//! the client that asked first has left), and RENAME or MOVE (the hold is passed on under the new name).
 
 use crate::server::BlockedClient;
 use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 
-/// How a wait has ended: what its client is to be answered.
+/// The reply to a client whose wait has ended.
 pub struct PendingReply {
     /// The client.
     pub client: BlockedClient,
-    /// Who is granted the lock, or is not.
+    /// The owner that waited.
     pub owner: Owner,
     /// How the wait has ended.
     pub outcome: Outcome,
-    /// The lock, where the wait has ended with a decision on it. None once the owner has claimed what it grants.
+    /// The lock, if the wait has ended with a decision on it. None once the owner has claimed the hold.
     lock: Option<LockName>,
     /// How many decisions there were before.
     number: u64,
 }
 
 impl PendingReply {
-    /// The tenure of the hold that it grants, if it grants one.
+    /// The tenure, if the reply grants a hold.
     fn granted(&self) -> Option<FencingToken> {
         if let Outcome::Granted(grant) = self.outcome
             && grant.counted
@@ -48,24 +48,24 @@ impl PendingReply {
         }
     }
 
-    /// Whether it grants a hold that is passed on if the client has left.
+    /// Whether the reply grants a hold that must be passed on if the client has left.
     pub fn may_be_passed_on(&self) -> bool {
         self.lock.is_some() && self.granted().is_some()
     }
 }
 
-/// A hold whose client left before it was answered.
+/// A hold whose client left before the reply was sent.
 pub struct Undelivered {
     /// Where the lock is now.
     pub lock: LockName,
-    /// Who was granted it.
+    /// The owner that was granted it.
     pub owner: Owner,
     /// The tenure.
     pub token: FencingToken,
     number: u64,
 }
 
-/// All of them.
+/// All pending replies, and the holds to pass on.
 #[derive(Default)]
 pub struct PendingReplies {
     replies: HashMap<BlockedClient, PendingReply, ById>,
@@ -89,7 +89,7 @@ impl PendingReplies {
         client
     }
 
-    /// The reply for a client, which is pending no more.
+    /// Takes the reply for a client.
     pub fn take(&mut self, client: BlockedClient) -> Option<PendingReply> {
         const KEPT: usize = 64;
         let mut reply = self.replies.remove(&client)?;
@@ -145,13 +145,13 @@ impl PendingReplies {
         !self.undelivered.is_empty()
     }
 
-    /// Whether there is nothing here that a lock's fate may matter to.
+    /// Whether no reply is pending and no hold is to be passed on.
     pub fn is_empty(&self) -> bool {
         self.replies.is_empty() && self.undelivered.is_empty()
     }
 
-    /// The owner of a tenure has repeated its request, and is told that it holds the lock: every hold of it that was granted so
-    /// far is the owner's, though the client that asked for it has left without an answer.
+    /// The owner of a tenure has repeated its request and got the reply that it holds the lock. It keeps every hold that was granted
+    /// so far, though the client that asked for it has left without a reply.
     #[inline]
     pub fn claim(&mut self, token: FencingToken) {
         if !self.is_empty() {
@@ -159,27 +159,27 @@ impl PendingReplies {
         }
     }
 
-    /// A lock goes by another name now.
+    /// A lock has another name now.
     pub fn moved(&mut self, lock: &Lock, to: &LockName) {
         if !self.is_empty() {
             self.moved.extend(lock.holders().map(|holder| (holder.token, to.clone())));
         }
     }
 
-    /// Two databases have been exchanged.
+    /// Two databases have been swapped.
     pub fn swap(&mut self, one: Db, other: Db) {
         let locks = self.replies.values_mut().filter_map(|reply| reply.lock.as_mut());
         let locks = locks.chain(self.undelivered.iter_mut().map(|undelivered| &mut undelivered.lock));
         locks.chain(self.moved.values_mut()).for_each(|(db, _)| *db = db.swapped(one, other));
     }
 
-    /// This server decides nothing any more: it passes nothing on.
+    /// This server is no primary any more: it passes nothing on.
     pub fn drop_undelivered(&mut self) {
         self.undelivered.clear();
         self.forget_if_empty();
     }
 
-    /// Forgets what was noted of tenures once nothing is pending.
+    /// Forgets what was recorded of tenures once nothing is pending.
     fn forget_if_empty(&mut self) {
         if self.is_empty() {
             if !self.claimed.is_empty() {

@@ -1,24 +1,24 @@
-//! Whether anybody may hear what changes: a replica, the backlog for one, or the AOF.
+//! Whether there is an audience for changes: a replica, the backlog for one, or the AOF.
 //!
-//! Telling is the dearest part of a change, and most of it is done before the server finds that nobody listens. So the
-//! module asks beforehand, and not at each change, since asking is dear too: at each turn of the server's cron, and until
-//! that has found nobody, somebody listens. Why nothing is missed in between:
+//! Replication is the most costly part of a change, and the server finds only at the end of it that there is no audience. So the
+//! module asks beforehand. Asking is costly too, so it asks once in each run of the server's cron. Until the cron has
+//! found that there is no audience, there may be one. Why no change is missed in between:
 //!
-//! - What the cron finds is what the server itself goes by when it is given something to send. While that stays so, it
-//!   drops all that it is given, of this module as of its own commands.
-//! - It ends when a replica asks for a snapshot, when an AOF is switched on, with another role and with other data. The
-//!   server tells of all but the first, and of each snapshot: of the child that makes it, and of one that is saved in the
-//!   foreground. From then on somebody listens.
-//! - A replica that waits for its snapshot is not sent what changes. The backlog that is made for it is, but under a new
-//!   replication id, which others learn from the snapshot alone, along with where in the backlog to go on: behind all
-//!   that was given before.
+//! - The cron asks for the same facts by which the server itself decides whether to send anything. While they hold, the server
+//!   drops everything it is given, by this module as by its own commands.
+//! - An audience comes when a replica asks for a snapshot, when an AOF is switched on, with another role and with other
+//!   data. The server sends an event for all but the first, and for each snapshot: for the child process that writes it, and for
+//!   one that is saved in the foreground. From that event on there may be an audience.
+//! - A replica that waits for its snapshot is not sent changes. They go into the backlog that is made for it, under a new
+//!   replication id. Others learn this id from the snapshot alone, together with the offset in the backlog at which to go on:
+//!   behind everything that was given before.
 //! - A server that starts makes its backlog and its AOF before its cron runs for the first time.
-//! - The cron does not run within a transaction or a script, so nobody is found only in between.
+//! - The cron does not run within a transaction or a script, so its answer does not change within one.
 //!
-//! In a cluster a slot that moves may have listeners of its own, so there somebody always listens; and on a server that is
-//! newer than those whose source has been read for all this. docs/design.md names the functions.
+//! In a cluster a slot that moves may have an audience of its own, so there the module always replicates. It also does on servers
+//! newer than those whose source was read for this. docs/design.md names the functions.
 
-/// Whether anybody may hear what changes.
+/// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationAudience {
     none: bool,
@@ -26,27 +26,27 @@ pub struct ReplicationAudience {
 }
 
 impl ReplicationAudience {
-    /// There may be some. Whether that can change depends on the server.
+    /// There may be one. Whether the module can find out depends on the server.
     pub const fn new(can_be_known: bool) -> Self {
         Self { none: false, can_be_known }
     }
 
-    /// Whether it is worth asking if there are any.
+    /// Whether the module can find out.
     pub const fn can_be_known(self) -> bool {
         self.can_be_known
     }
 
-    /// Whether there are none, for certain.
+    /// Whether there is certainly none.
     pub const fn none(self) -> bool {
         self.none
     }
 
-    /// From now on there may be some.
+    /// From now on there may be one.
     pub const fn may_come(&mut self) {
         self.none = false;
     }
 
-    /// What the server's cron has found: whether there are none.
+    /// The server's cron has found whether there is none.
     pub const fn found(&mut self, none: bool) {
         self.none = none;
     }

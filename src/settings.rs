@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub struct Setting {
     /// Its name, behind `lock.`.
     pub name: &'static std::ffi::CStr,
-    /// The number that stands when none is given.
+    /// The default.
     pub default: i64,
     /// The smallest number.
     pub least: i64,
@@ -51,13 +51,13 @@ impl Setting {
     }
 }
 
-/// The lease when a request names none: no longer than the longest there may be.
+/// The lease of a request that names none. It is no longer than a request may name.
 pub fn default_lease() -> Span {
     let lease = DEFAULT_LEASE.span().min(max_lease());
     quarantine().map_or(lease, |quarantine| lease.min(quarantine))
 }
 
-/// The default lease as it is set and as it is, in milliseconds, where another setting makes it shorter.
+/// The default lease as set and as used, in milliseconds, if another setting makes it shorter.
 pub fn shortened_default_lease() -> Option<(u64, u64)> {
     let (set, is) = (DEFAULT_LEASE.span(), default_lease());
     (is < set).then(|| (set.as_millis(), is.as_millis()))
@@ -68,12 +68,12 @@ pub fn max_lease() -> Span {
     MAX_LEASE.span()
 }
 
-/// How many may wait.
-pub fn caps() -> Limits {
+/// How many clients may wait.
+pub fn waiter_limits() -> Limits {
     Limits { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
 }
 
-/// For how long nothing new is granted after a start or promotion; `None` when that is not set.
+/// For how long nothing new is granted after a start or promotion; `None` when no quarantine is set.
 pub fn quarantine() -> Option<Span> {
     Some(QUARANTINE.span()).filter(|span| *span > Span::default())
 }

@@ -11,7 +11,7 @@ use crate::server::{
     BlockedClient, Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now,
 };
 use crate::state::{self, OwnWrite, State};
-use lockward_core::{Decision, Instant, LONGEST_SWEPT_KEY, Now, Propagation, Waits, encoding};
+use lockward_core::{Decided, Decision, Instant, LONGEST_SWEPT_KEY, Now, Propagation, Waits, encoding};
 
 /// Runs `decide` on the lock in `name`, and carries out the effects.
 ///
@@ -35,15 +35,9 @@ pub fn run<R>(
                 // A lock that was stored in its place, as by RESTORE, ends the one that the server has dropped.
                 state.break_dropped(name, now.mono);
                 let mut buffer = buffer(context, state);
-                let (answer, waits) = state.store.decide(
-                    name,
-                    lock,
-                    &mut buffer.effects,
-                    now,
-                    lock_allocation::freed(),
-                    decide,
-                );
-                end_waits(state, &mut buffer, waits);
+                let freed = lock_allocation::freed();
+                let answer = state.store.decide(name, lock, &mut buffer.decided, now, freed, decide);
+                end_waits(state, &mut buffer);
                 (answer, buffer)
             });
             let after = lock.time_to_expire();
@@ -58,16 +52,16 @@ pub fn run<R>(
             let decided = state::with(|state| {
                 let mut buffer = buffer(context, state);
                 let freed = lock_allocation::freed();
-                let (answer, waits) =
-                    state.store.decide_without_key(name, &mut lock, &mut buffer.effects, now, freed, decide);
-                end_waits(state, &mut buffer, waits);
+                let answer =
+                    state.store.decide_without_key(name, &mut lock, &mut buffer.decided, now, freed, decide);
+                end_waits(state, &mut buffer);
                 (answer, buffer)
             });
             key.create(lock);
             decided
         }
     };
-    if let Some(waits) = &mut buffer.waits
+    if let Some(waits) = &mut buffer.decided.waits
         && name.bytes().len() > LONGEST_SWEPT_KEY
     {
         // The sweeps leave out long keys, so check again when the TTL ends.
@@ -131,28 +125,29 @@ pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
 }
 
 /// The buffer for the next decision.
+#[inline]
 fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     let mut buffer = state.effects_buffer.take().unwrap_or_default();
     // In place of the changes the server is given the command to send, so there must be one.
     if context.is_of_command() && state.replication_audience.none() {
-        buffer.effects.skip_replication();
+        buffer.decided.effects.skip_replication();
     }
     buffer
 }
 
 /// Makes the replies of the waits that a decision has ended pending. That comes before any event is sent: other modules may
 /// then make a client leave that has just been granted the lock.
-fn end_waits(state: &mut State, buffer: &mut EffectsBuffer, waits: Option<Waits>) {
-    if let Some(waits) = &waits {
-        for completion in buffer.effects.completions.drain(..) {
+#[inline]
+fn end_waits(state: &mut State, buffer: &mut EffectsBuffer) {
+    if let Some(waits) = &buffer.decided.waits {
+        for completion in buffer.decided.effects.completions.drain(..) {
             buffer.to_unblock.push(state.pending.add(completion, Some(waits.lock.clone())));
         }
     }
-    buffer.waits = waits;
 }
 
 fn carry_out(context: Context, name: &KeyName<'_>, mut buffer: Box<EffectsBuffer>, now: Now) {
-    let EffectsBuffer { effects, waits, to_unblock } = &mut *buffer;
+    let EffectsBuffer { decided: Decided { effects, waits }, to_unblock } = &mut *buffer;
     match effects.propagation() {
         Propagation::Nothing => {}
         Propagation::Verbatim => context.replicate_verbatim(),

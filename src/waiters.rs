@@ -1,4 +1,4 @@
-//! Clients that wait: how they are blocked, woken and answered.
+//! Clients that wait: they are blocked, unblocked and answered here.
 
 use crate::errors::Error;
 use crate::pending_replies::PendingReply;
@@ -12,32 +12,32 @@ use lockward_core::{
 
 /// A wait that is about to begin.
 pub struct Wait {
-    /// What is asked for.
+    /// The request.
     pub request: AcquireRequest,
-    /// For how long at most; `None` for as long as it takes.
+    /// The wait limit; `None` for no limit.
     pub limit: Option<Span>,
-    /// Whether the server minted the owner, and so must tell it.
+    /// Whether the server minted the owner, so that the reply must name it.
     pub minted: bool,
 }
 
-/// Blocks the client of `context` in the line of `name`. `due` is when that lock must be looked at again.
+/// Blocks the client of `context` in the wait queue of `name`. `due` is when that lock must be checked again.
 ///
 /// # Errors
-/// [`Error::Full`] when no more may wait; [`Error::MayNotWait`] when this client may not.
+/// [`Error::Full`] when no more clients may wait; [`Error::MayNotWait`] when the server does not let this one.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
     let Wait { request, limit, minted } = wait;
-    state::with(|state| state.store.queues.may_join(db, key, &request, settings::caps()))
+    state::with(|state| state.store.queues.may_join(db, key, &request, settings::waiter_limits()))
         .map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
     let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
-    // A reply that is still there was for an earlier client of this handle: the callback that ends with it has panicked.
+    // A reply that is still there was for an earlier client with this handle, whose callback has panicked.
     drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
     let is_long = key.len() > LONGEST_SWEPT_KEY;
-    // The rounds leave out long keys, so a step reads the TTL now.
+    // The sweeps leave out long keys, so a decision reads the TTL now.
     let due = if is_long { Some(now) } else { due };
     let superseded = state::with(|state| {
         let superseded =
@@ -53,21 +53,20 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     }
     if is_long {
         subscriptions::subscribe_generic();
-        // In quarantine the key may be missing.
         subscriptions::subscribe_new_keys();
     }
     Ok(())
 }
 
-/// The socket of a client, asked for once: a client that waits will wait again.
+/// The socket of a client. It is kept: a client that waits is likely to wait again.
 fn socket_of(context: Context, id: u64) -> Option<Socket> {
-    const KNOWN_AT_MOST: usize = 65_536;
+    const MOST_KEPT: usize = 65_536;
     if let Some(known) = state::with(|state| state.sockets.get(&id).copied()) {
         return Some(known);
     }
     let socket = context.socket(id)?;
     state::with(|state| {
-        if state.sockets.len() >= KNOWN_AT_MOST {
+        if state.sockets.len() >= MOST_KEPT {
             state.sockets.clear();
         }
         state.sockets.insert(id, socket);
@@ -81,8 +80,8 @@ pub fn end_wait(completion: Completion<BlockedClient>) {
     client.unblock();
 }
 
-/// Answers a client whose wait has ended. One that has left, though the server has yet to hear of that, is not told of a hold:
-/// that is passed on. False when no reply is pending for it.
+/// Answers a client whose wait has ended. If it has left and the server does not know yet, its hold is passed on. False when no
+/// reply is pending for it.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
@@ -102,7 +101,7 @@ pub fn reply(context: Context, client: BlockedClient) -> bool {
     true
 }
 
-/// A client whose wait has ended cannot be answered any more: a hold that it was granted is passed on. Whether a reply was
+/// A client whose wait has ended cannot be answered any more: a hold that it was granted is passed on. True when a reply was
 /// pending for it.
 pub fn drop_reply(client: BlockedClient) -> bool {
     let reply = state::with(|state| state.pending.take(client));
@@ -127,16 +126,16 @@ pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     }
 }
 
-/// Why a client leaves its line without having been told anything by us.
+/// Why a client leaves its wait queue without a reply of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// It has disconnected, or was sent away by the server.
+    /// It has disconnected, or the server has ended its wait.
     Disconnected,
-    /// CLIENT UNBLOCK ends its wait as the limit would.
+    /// CLIENT UNBLOCK ends its wait as the wait limit would.
     Unblocked,
 }
 
-/// The client leaves its line. Whether it stood in one.
+/// The client leaves its wait queue. True when it was in one.
 pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
     state::with(|state| {
         let left = state.store.queues.leave(client).is_some();

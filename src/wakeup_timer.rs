@@ -1,28 +1,28 @@
 //! The one timer of the module.
 //!
-//! It is set for the first of: a lease that somebody waits on, a wait limit, the end of the quarantine, work left over
-//! by an event. While anybody waits, or there are shadows, it also goes off ten times a second, to find keys that changed
-//! behind our back.
+//! It is set for the first of: the end of a lease that a client waits for, a wait limit, the end of the quarantine, work left
+//! by an event. While there are waiters or dropped locks, it also fires ten times a second, to sweep for keys that changed
+//! without an event.
 //!
-//! The server keeps its timers by the wall clock: when that is set back, they stand still. So every step on a lock that
-//! somebody waits for, and the server's cron, sees whether the timer is overdue by the monotonic clock, and sets it anew.
+//! The server keeps its timers by the wall clock: when that is set back, they stand still. So every decision on a lock with
+//! waiters, and the server's cron, check by the monotonic clock whether the timer is overdue, and set it anew.
 
 use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
 
-/// How often a new round through the keys begins.
-const PATROL: Span = match Span::from_millis(100) {
+/// How often a new round of a sweep begins.
+const ROUND: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// How soon a round goes on that did not look at all keys at once.
+/// How soon a round goes on that was not finished in one slice.
 const BETWEEN_SLICES: Span = match Span::from_millis(7) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// So late no timer goes off unless it stands still, or the server is so busy that to set it anew costs nothing.
+/// A timer that is later than this stands still, or the server is so busy that setting it anew does not matter.
 const OVERDUE: Span = match Span::from_millis(10) {
     Some(span) => span,
     None => Span::MAX,
@@ -32,19 +32,19 @@ const OVERDUE: Span = match Span::from_millis(10) {
 #[derive(Default)]
 pub struct WakeupTimer {
     set: Option<(TimerId, Instant)>,
-    /// The rounds through waited-for keys.
+    /// The sweep of waited-for keys.
     pub queues: Rounds,
-    /// The rounds through shadows.
+    /// The sweep of dropped locks.
     pub dropped_locks: Rounds,
     held_back_until: Option<Instant>,
 }
 
 impl WakeupTimer {
-    /// Sets the timer for the next work to do, or for the next slice of a round where there is something to look at. Left as it
-    /// is when it goes off early enough, and is not overdue.
-    pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_shadows: bool, now: Instant) {
+    /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. A timer that fires early enough
+    /// and is not overdue stays as it is.
+    pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_dropped: bool, now: Instant) {
         let queues = has_queues.then_some(self.queues.next);
-        let dropped_locks = has_shadows.then_some(self.dropped_locks.next);
+        let dropped_locks = has_dropped.then_some(self.dropped_locks.next);
         let next = work.into_iter().chain(queues).chain(dropped_locks).min();
         let Some(next) = next.map(|next| self.held_back_until.map_or(next, |until| next.max(until))) else {
             return;
@@ -59,7 +59,7 @@ impl WakeupTimer {
         }
     }
 
-    /// The timer has gone off: it is not set any more.
+    /// The timer has fired: it is not set any more.
     pub const fn fired(&mut self) {
         self.set = None;
         self.held_back_until = None;
@@ -71,7 +71,7 @@ impl WakeupTimer {
     }
 }
 
-/// Rounds in which keys are looked at unasked, in slices.
+/// The rounds of a sweep, each in slices.
 pub struct Rounds {
     next: Instant,
     began: Instant,
@@ -93,7 +93,7 @@ impl Rounds {
     pub fn went_on(&mut self, round_is_over: bool, now: Instant) {
         self.next = now.after(BETWEEN_SLICES);
         if round_is_over {
-            self.next = self.next.max(self.began.after(PATROL));
+            self.next = self.next.max(self.began.after(ROUND));
             self.began = self.next;
         }
     }

@@ -60,7 +60,7 @@ pub use outcome::{Grant, NotHeld, Outcome, Refusal};
 pub use owner::Owner;
 pub use quarantine::{Quarantine, QuarantineMemory};
 pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
-pub use store::{Expired, Loading, NameRef, Store, Unlinked, UnlinkedLock, Waits};
+pub use store::{Decided, Expired, Loading, NameRef, Store, Unlinked, UnlinkedLock, Waits};
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
 pub use wait_queues::{Full, LONGEST_SWEPT_KEY, Limits, QueueId, WaitQueues};

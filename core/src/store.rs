@@ -43,11 +43,6 @@ const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
     None => Span::MAX,
 };
 
-/// Whether the sweeps do not open this key.
-fn is_long(name: &impl NameRef) -> bool {
-    name.key().len() > LONGEST_SWEPT_KEY
-}
-
 /// The name of a lock, borrowed. The key is read only where something is looked up by it.
 pub trait NameRef {
     /// The database.
@@ -86,6 +81,21 @@ pub struct Waits {
     pub lock: LockName,
     /// When the lock must be checked again for those who still wait.
     pub due: Option<Instant>,
+}
+
+/// What a decision leaves to be carried out. May be used again for the next decision, when it is empty.
+#[derive(Debug)]
+pub struct Decided<W> {
+    /// What has changed, and who is to be unblocked.
+    pub effects: Effects<W>,
+    /// The wait queue that the lock had before the decision.
+    pub waits: Option<Waits>,
+}
+
+impl<W> Default for Decided<W> {
+    fn default() -> Self {
+        Self { effects: Effects::default(), waits: None }
+    }
 }
 
 /// What is known of a lock that has just left the keyspace.
@@ -256,24 +266,26 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
     }
 
-    /// Decides on one lock. `lock` is what its key holds; the caller has called [`Self::break_dropped`] before. Returns the answer
-    /// and the wait queue that the lock had. The effects are the caller's to carry out.
+    /// Decides on one lock. `lock` is what its key holds; the caller has called [`Self::break_dropped`] before. The caller
+    /// carries out what is left in `decided`.
     #[inline]
     pub fn decide<R>(
         &mut self,
         name: &impl NameRef,
         lock: &mut Lock,
-        effects: &mut Effects<W>,
+        decided: &mut Decided<W>,
         now: Now,
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
-    ) -> (R, Option<Waits>) {
+    ) -> R {
         if self.unlinked_is(name) {
             self.settle_unlinked(now.mono, freed);
         }
         let queue = self.queue(name);
-        let mut waits =
-            queue.and_then(|queue| Some(Waits { queue, lock: self.queues.name(queue)?, due: None }));
+        let Decided { effects, waits } = decided;
+        if let Some(queue) = queue {
+            *waits = self.queues.name(queue).map(|lock| Waits { queue, lock, due: None });
+        }
         let mut decision = Decision {
             lock,
             queue,
@@ -286,11 +298,11 @@ impl<W: Copy + Eq + Hash> Store<W> {
             now,
         };
         let answer = decide(&mut decision);
-        if let Some(waits) = &mut waits {
+        if let Some(waits) = waits {
             waits.due = decision.due();
         }
         self.remember(name, effects.quarantine_memory(), now.mono);
-        (answer, waits)
+        answer
     }
 
     /// Decides on a lock that has no key. If the server has dropped it, that is the lock; when the decision changes it, it is
@@ -300,27 +312,27 @@ impl<W: Copy + Eq + Hash> Store<W> {
         &mut self,
         name: &impl NameRef,
         lock: &mut Lock,
-        effects: &mut Effects<W>,
+        decided: &mut Decided<W>,
         now: Now,
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
-    ) -> (R, Option<Waits>) {
+    ) -> R {
         let dropped = self.take_dropped(name);
         let was_dropped = dropped.is_some();
         if let Some(dropped) = dropped {
             *lock = dropped;
         }
-        let decided = self.decide(name, lock, effects, now, freed, decide);
+        let answer = self.decide(name, lock, decided, now, freed, decide);
         if was_dropped {
-            if effects.changed() {
+            if decided.effects.changed() {
                 self.dropped_locks.mark_replicated(name.db(), name.key());
-                effects.replicate_whole_lock(lock, now);
+                decided.effects.replicate_whole_lock(lock, now);
                 lock.recompute_expiry(now);
             } else {
                 self.dropped_locks.put(name.db(), name.key(), mem::take(lock));
             }
         }
-        decided
+        answer
     }
 
     /// What has been seen of a lock in this quarantine.
@@ -467,19 +479,19 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// Whether a new key of this name says something about a lock.
     #[must_use]
     pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
+        // The sweeps do not open long keys.
         self.unlinked_is(name)
-            || is_long(name)
             || (!self.follows() && self.dropped_locks.get(name.db(), name.key()).is_some())
+            || (name.key().len() > LONGEST_SWEPT_KEY && self.queue(name).is_some())
     }
 
-    /// A key was created by a command or event, not by the module. True when the waiters for this name need a check: it has taken
-    /// the place of a dropped lock, or it is long and the sweeps do not open it.
+    /// A key was created by a command or event, not by the module. Whether the waiters of that name need a check.
     pub fn new_key(&mut self, name: &impl NameRef, now: Instant, freed: u64) -> bool {
         if self.unlinked_is(name) {
             self.settle_unlinked(now, freed);
         }
         let broken = !self.follows() && self.break_dropped(name, now);
-        broken || is_long(name)
+        broken || name.key().len() > LONGEST_SWEPT_KEY
     }
 
     /// Something else stands under the name of a dropped lock, or this node does not serve it any more: its tenures have ended.
@@ -637,5 +649,411 @@ impl<W: Copy + Eq + Hash> Store<W> {
     #[must_use]
     pub fn sweeps_dropped_locks(&self) -> bool {
         !self.dropped_locks.is_empty() && !self.follows()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effects::Propagation;
+    use crate::holder::{Holder, Slots};
+    use crate::owner::Owner;
+    use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest};
+    use crate::waiter::WaitRequest;
+
+    const FREED: u64 = 5;
+
+    fn name(key: &str) -> LockName {
+        (Db(0), key.as_bytes().into())
+    }
+
+    fn at(millis: i64) -> Instant {
+        Instant::from_micros(millis * 1_000)
+    }
+
+    fn now(millis: i64) -> Now {
+        Now { mono: at(millis), wall: WallTime::from_millis(millis) }
+    }
+
+    fn token(number: u64) -> FencingToken {
+        FencingToken::new(number).unwrap()
+    }
+
+    /// Held by A since 0 with this token, until a deadline that both clocks reach at once.
+    fn lock(number: u64, deadline: i64) -> Lock {
+        let holder = Holder {
+            owner: Owner::new(b"A").unwrap(),
+            holds: 1,
+            slots: Slots::EXCLUSIVE,
+            token: token(number),
+            deadline: at(deadline),
+            since: at(0),
+        };
+        Lock::held_by(vec![holder], WallTime::from_millis(deadline)).unwrap()
+    }
+
+    fn store() -> Store<u32> {
+        Store::new()
+    }
+
+    fn in_quarantine() -> Store<u32> {
+        let mut store = store();
+        store.start(false, Quarantine::new(at(0), Span::from_millis(1_000_000).unwrap()));
+        store
+    }
+
+    fn unlink(store: &mut Store<u32>, key: &str, lock: &Lock, millis: i64, evicts: bool) -> Unlinked {
+        store.unlinked(&name(key), lock, at(millis), FREED, || evicts)
+    }
+
+    fn ended(store: &Store<u32>, key: &str) -> Option<u64> {
+        store.memory(&name(key)).ended.map(FencingToken::get)
+    }
+
+    #[test]
+    fn what_becomes_of_an_unlinked_lock() {
+        // Lease left at 100: what the server reports, dropped?, to be put back?, tenures ended.
+        type Report = fn(&mut Store<u32>) -> bool;
+        let cases: [(&str, i64, bool, Report, bool, bool, u64); 10] = [
+            ("evicted", 50, true, |store| store.evicted(&name("k")), true, false, 0),
+            ("evicted where nothing can be", 50, false, |store| !store.evicted(&name("k")), false, false, 0),
+            ("another is evicted", 50, true, |store| !store.evicted(&name("l")), false, false, 0),
+            (
+                "expired, the wall clock a little ahead",
+                50,
+                false,
+                |store| store.expired(&name("k"), WallTime::from_millis(150), at(100)) == Expired::Kept,
+                true,
+                false,
+                0,
+            ),
+            (
+                "expired, the wall clock far ahead",
+                2_000,
+                false,
+                |store| {
+                    let wall = WallTime::from_millis(9_000);
+                    store.expired(&name("k"), wall, at(100)) == Expired::KeptFromClockJump
+                },
+                true,
+                true,
+                0,
+            ),
+            (
+                "expired by a TTL that was set by hand",
+                50,
+                false,
+                |store| store.expired(&name("k"), WallTime::from_millis(120), at(100)) == Expired::Over,
+                false,
+                false,
+                0,
+            ),
+            (
+                "another has expired",
+                50,
+                false,
+                |store| store.expired(&name("l"), WallTime::from_millis(150), at(100)) == Expired::Over,
+                false,
+                false,
+                0,
+            ),
+            (
+                "deleted",
+                50,
+                true,
+                |store| {
+                    store.settle_unlinked(at(100), FREED + 1);
+                    !store.evicted(&name("k"))
+                },
+                false,
+                false,
+                1,
+            ),
+            (
+                "renamed",
+                50,
+                true,
+                |store| {
+                    store.settle_unlinked(at(100), FREED);
+                    !store.evicted(&name("k"))
+                },
+                false,
+                false,
+                0,
+            ),
+            (
+                "overwritten",
+                50,
+                true,
+                |store| !store.new_key(&name("k"), at(100), FREED + 1),
+                false,
+                false,
+                1,
+            ),
+        ];
+        for (what, left, evicts, report, dropped, put_back, tenures_ended) in cases {
+            let mut store = store();
+            let gone = unlink(&mut store, "k", &lock(7, 100 + left), 100, evicts);
+            assert_eq!(gone, Unlinked { held: true, may_be_evicted: evicts, recheck: true }, "{what}");
+            assert!(report(&mut store), "{what}");
+            assert_eq!(store.dropped_locks.get(Db(0), b"k").is_some(), dropped, "{what}");
+            assert_eq!(store.pop_to_put_back(), put_back.then(|| name("k")), "{what}");
+            assert_eq!(store.counters.tenure_durations.max() > 0, tenures_ended > 0, "{what}");
+        }
+    }
+
+    #[test]
+    fn an_evicted_lock_is_replicated_by_the_caller_and_an_expired_one_later() {
+        let mut store = store();
+        unlink(&mut store, "k", &lock(1, 200), 100, true);
+        assert!(store.evicted(&name("k")) && !store.dropped_locks.has_unreplicated());
+        unlink(&mut store, "l", &lock(2, 200), 100, false);
+        assert_eq!(store.expired(&name("l"), WallTime::from_millis(200), at(100)), Expired::Kept);
+        assert_eq!(store.dropped_locks.pop_unreplicated(), Some(name("l")));
+    }
+
+    #[test]
+    fn a_lock_whose_lease_is_over_leaves_nothing_behind() {
+        let mut store = in_quarantine();
+        let gone = unlink(&mut store, "k", &lock(7, 100), 100, true);
+        assert_eq!(gone, Unlinked { held: false, may_be_evicted: false, recheck: true });
+        assert!(!store.has_unlinked() && !store.evicted(&name("k")));
+        assert_eq!(store.counters.leases_ended, 1);
+        assert_eq!(ended(&store, "k"), Some(6), "this tenure may come back, older ones not");
+        let mut store = self::store();
+        assert!(
+            !unlink(&mut store, "k", &lock(7, 100), 100, true).recheck,
+            "nobody waits, nothing is remembered"
+        );
+    }
+
+    #[test]
+    fn the_next_unlinked_lock_settles_the_one_before_and_knows_whether_the_server_evicts() {
+        let mut store = in_quarantine();
+        unlink(&mut store, "k", &lock(7, 200), 100, true);
+        let gone = store.unlinked(&name("l"), &lock(8, 200), at(100), FREED, || panic!("is known"));
+        assert!(gone.may_be_evicted);
+        assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
+        assert!(!store.evicted(&name("k")) && store.evicted(&name("l")));
+    }
+
+    #[test]
+    fn an_unlinked_lock_that_was_taken_out_is_settled_if_it_is_replaced_or_another_follows() {
+        for (is_replaced, another, settled, left) in [
+            (false, false, false, Some("k")),
+            (true, false, true, None),
+            (false, true, true, Some("l")),
+            (true, true, true, Some("l")),
+        ] {
+            let mut store = in_quarantine();
+            unlink(&mut store, "k", &lock(7, 200), 100, true);
+            let taken = store.take_unlinked().unwrap();
+            assert_eq!(taken.name(), &name("k"));
+            if another {
+                unlink(&mut store, "l", &lock(8, 200), 100, true);
+            }
+            store.return_unlinked(taken, is_replaced, at(100), FREED);
+            assert_eq!(ended(&store, "k").is_some(), settled);
+            let of = |key: &str| store.unlinked_is(&name(key)).then(|| key.to_owned());
+            assert_eq!(of("k").or(of("l")).as_deref(), left);
+            assert_eq!(store.has_unlinked(), left.is_some());
+        }
+    }
+
+    fn acquire(store: &mut Store<u32>, key: &str, millis: i64, in_key: &mut Lock) -> Decided<u32> {
+        let request = AcquireRequest {
+            owner: Owner::new(b"B").unwrap(),
+            lease: Span::from_millis(100).unwrap(),
+            holds: None,
+            slots: Slots::EXCLUSIVE,
+        };
+        let mut decided = Decided::default();
+        let granted =
+            store.decide_without_key(&name(key), in_key, &mut decided, now(millis), FREED, |decision| {
+                decision.acquire(&request)
+            });
+        granted.unwrap();
+        decided
+    }
+
+    #[test]
+    fn a_dropped_lock_is_decided_on_as_if_it_had_its_key() {
+        let mut store = store();
+        store.dropped_locks.keep(Db(0), b"k", lock(7, 200));
+        let mut in_key = Lock::new();
+        let decided = acquire(&mut store, "k", 100, &mut in_key);
+        assert!(matches!(decided.effects.propagation(), Propagation::Nothing));
+        assert!(in_key.is_free(), "busy: the lock stays dropped");
+        assert_eq!(store.dropped_locks.get(Db(0), b"k"), Some(&lock(7, 200)));
+        let decided = acquire(&mut store, "k", 200, &mut in_key);
+        assert!(matches!(decided.effects.propagation(), Propagation::Changes(_)));
+        assert_eq!(
+            in_key.holders().map(|holder| holder.owner.to_bytes().to_vec()).collect::<Vec<_>>(),
+            [b"B"]
+        );
+        assert!(store.dropped_locks.is_empty() && !store.dropped_locks.has_unreplicated());
+    }
+
+    #[test]
+    fn a_dropped_lock_goes_back_into_its_key_once() {
+        let mut store = store();
+        store.dropped_locks.keep(Db(0), b"k", lock(7, 2_000));
+        store.put_back_later(name("k"));
+        assert_eq!(store.next_work(at(100)), Some(at(100)));
+        assert_eq!(store.pop_to_put_back(), Some(name("k")));
+        let back = store.take_to_put_back(&name("k"), now(100)).unwrap();
+        assert_eq!(back.holders().map(|holder| holder.token).collect::<Vec<_>>(), [token(7)]);
+        assert_eq!(store.take_to_put_back(&name("k"), now(100)), None);
+        assert_eq!((store.pop_to_put_back(), store.next_work(at(100))), (None, None));
+    }
+
+    #[test]
+    fn a_new_key_ends_the_dropped_lock_of_its_name_on_a_primary() {
+        for (follows, key, broken) in [(false, "k", true), (false, "l", false), (true, "k", false)] {
+            let mut store = in_quarantine();
+            store.dropped_locks.put(Db(0), b"k", lock(7, 200));
+            if follows {
+                store.begin_loading(Loading::File);
+            }
+            assert_eq!(store.concerns_new_key(&name(key)), broken);
+            assert_eq!(store.new_key(&name(key), at(100), FREED), broken);
+            assert_eq!(store.dropped_locks.is_empty(), broken);
+            assert_eq!(ended(&store, "k"), broken.then_some(7));
+            assert_eq!(store.dropped_locks.has_unreplicated(), broken);
+        }
+    }
+
+    fn ends(number: u64) -> QuarantineMemory {
+        QuarantineMemory { ended: Some(token(number)), ..QuarantineMemory::default() }
+    }
+
+    #[test]
+    fn memories_last_as_long_as_the_quarantine() {
+        let mut store = store();
+        store.remember(&name("k"), ends(7), at(0));
+        assert!(store.memory(&name("k")).is_empty(), "there is no quarantine");
+        let mut store = in_quarantine();
+        store.remember(&name("k"), ends(7), at(0));
+        store.remember(&name("k"), ends(5), at(0));
+        assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
+        assert_eq!(store.next_work(at(0)), Some(at(1_000_000)));
+        store.forget_after_quarantine(at(999_999));
+        assert_eq!(ended(&store, "k"), Some(7));
+        store.forget_after_quarantine(at(1_000_000));
+        assert_eq!((ended(&store, "k"), store.next_work(at(0))), (None, None));
+    }
+
+    #[test]
+    fn a_flush_ends_all_older_tenures_of_its_database() {
+        for (flushed, zero, one) in [(Some(Db(0)), Some(9), None), (None, Some(9), Some(9))] {
+            let mut store = in_quarantine();
+            store.tokens.observe(token(9));
+            store.dropped_locks.put(Db(0), b"k", lock(7, 200));
+            store.flush(flushed, at(100));
+            assert!(store.dropped_locks.is_empty());
+            let ended = |store: &Store<u32>, db| store.memory(&(Db(db), b"any".as_slice().into())).ended;
+            let of = |store: &Store<u32>| (ended(store, 0), ended(store, 1));
+            assert_eq!(of(&store), (zero.map(token), one.map(token)));
+            store.swap(Db(0), Db(1));
+            assert_eq!(of(&store), (one.map(token), zero.map(token)));
+        }
+        let mut store = store();
+        store.tokens.observe(token(9));
+        store.flush(None, at(100));
+        assert_eq!(ended(&store, "k"), None, "there is no quarantine");
+    }
+
+    #[test]
+    fn the_memory_of_ended_tenures_is_bounded() {
+        let mut store = in_quarantine();
+        for number in 1..=u64::try_from(MEMORIES).unwrap() {
+            store.remember(&name(&number.to_string()), ends(number), at(0));
+        }
+        assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(1), None));
+        store.remember(&name("one more"), ends(700_000), at(0));
+        let renewed = QuarantineMemory { renewed: Some(token(800_000)), ..ends(600_000) };
+        store.remember(&name("and another"), renewed, at(0));
+        assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "what goes on is remembered still");
+        assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(700_000), Some(700_000)));
+        assert_eq!(store.memory(&name("and another")).renewed, Some(token(800_000)));
+    }
+
+    #[test]
+    fn a_replica_drops_its_own_work_and_a_primary_begins_a_quarantine() {
+        let mut store = in_quarantine();
+        store.remember(&name("k"), ends(7), at(0));
+        store.dropped_locks.keep(Db(0), b"new", lock(7, 200));
+        store.dropped_locks.put(Db(0), b"replicated", lock(8, 200));
+        store.put_back_later(name("new"));
+        unlink(&mut store, "unlinked", &lock(9, 200), 100, true);
+        store.become_replica();
+        assert!(store.is_replica() && store.follows() && !store.has_unlinked());
+        assert_eq!((ended(&store, "k"), store.dropped_locks.len()), (None, 1));
+        assert_eq!((store.pop_to_put_back(), store.next_work(at(100))), (None, None));
+        assert!(!store.sweeps_dropped_locks());
+        store.become_primary(at(500));
+        assert!(!store.follows() && store.sweeps_dropped_locks());
+        assert_eq!(store.quarantine.ends(at(500)), Some(at(1_000_500)));
+    }
+
+    #[test]
+    fn a_server_that_loads_follows() {
+        let mut store = store();
+        for from in [Loading::File, Loading::Primary] {
+            store.begin_loading(from);
+            assert!(store.follows() && store.loading() == from);
+            store.end_loading(at(5));
+            assert!(!store.follows() && store.quarantine.is_unconfirmed(at(5)));
+        }
+    }
+
+    #[test]
+    fn data_that_is_loaded_beside_the_old_takes_its_place_when_it_is_complete() {
+        for (loaded, token) in [(true, 8), (false, 7)] {
+            let mut store = store();
+            store.load_dropped(Db(0), b"k", lock(7, 200));
+            store.begin_async_loading();
+            store.load_dropped(Db(0), b"k", lock(8, 200));
+            assert_eq!(store.dropped_locks.get(Db(0), b"k"), Some(&lock(7, 200)));
+            store.end_async_loading(loaded);
+            assert_eq!(store.dropped_locks.get(Db(0), b"k"), Some(&lock(token, 200)));
+        }
+    }
+
+    #[test]
+    fn a_replica_keeps_the_dropped_locks_of_its_primary() {
+        let mut store = store();
+        store.follow_dropped(&name("k"), Some(lock(7, 200)));
+        assert_eq!(store.tokens.last(), Some(token(7)));
+        assert_eq!(store.dropped_locks.get(Db(0), b"k"), Some(&lock(7, 200)));
+        assert!(!store.dropped_locks.has_unreplicated());
+        store.follow_dropped(&name("k"), None);
+        assert!(store.dropped_locks.is_empty());
+        store.follow_dropped(&name("k"), Some(lock(8, 200)));
+        store.end_dropped(&name("k"));
+        assert!(store.dropped_locks.is_empty());
+    }
+
+    #[test]
+    fn a_decision_names_the_wait_queue_and_settles_the_unlinked_lock_of_its_name() {
+        let mut store = in_quarantine();
+        unlink(&mut store, "k", &lock(7, 200), 100, true);
+        let request = AcquireRequest {
+            owner: Owner::new(b"B").unwrap(),
+            lease: Span::from_millis(100).unwrap(),
+            holds: None,
+            slots: Slots::EXCLUSIVE,
+        };
+        store.queues.join(Db(0), b"k", WaitRequest { request, limit: None, handle: 1 }, at(100));
+        let mut in_key = lock(8, 200);
+        let mut decided = Decided::default();
+        let release =
+            ReleaseRequest { owner: Owner::new(b"A").unwrap(), left: HoldsLeft::OneLess, token: None };
+        let left = store
+            .decide(&name("k"), &mut in_key, &mut decided, now(100), FREED, |step| step.release(&release));
+        assert_eq!(left.unwrap(), 0);
+        assert_eq!(decided.waits.map(|waits| waits.lock), Some(name("k")));
+        assert!(!store.has_unlinked());
+        assert_eq!(ended(&store, "k"), Some(8));
     }
 }

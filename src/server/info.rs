@@ -1,7 +1,5 @@
 //! What the server tells of itself in INFO.
 
-use super::Context;
-use super::call_reply::CallReply;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -45,7 +43,7 @@ const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
 ];
 
 /// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
-pub fn no_audience() -> bool {
+pub fn has_no_replication_audience() -> bool {
     NO_AUDIENCE.iter().all(|(section, fields)| {
         let section = Section::new(section);
         fields.iter().all(|field| section.number(field) == Some(0))
@@ -70,35 +68,6 @@ impl MonotonicStats {
     /// Whether one is smaller than it was.
     pub fn is_set_back_from(&self, before: &Self) -> bool {
         self.0.iter().zip(&before.0).any(|(now, before)| now < before)
-    }
-}
-
-/// The state of a cluster, as one of its nodes sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClusterState {
-    /// Each slot has a node that serves it.
-    Up,
-    /// It serves, though some slots have no node (`cluster-require-full-coverage no`).
-    SlotsMissing,
-    /// No node serves any key.
-    Down,
-}
-
-/// The state of the cluster, from CLUSTER INFO. Where the server does not say, it counts as up.
-pub fn cluster_state(context: Context) -> ClusterState {
-    let (cluster, info) = (c"CLUSTER".as_ptr(), c"INFO".as_ptr());
-    // SAFETY: the format names one C string, and this follows; the reply is ours.
-    let reply =
-        unsafe { CallReply::new(api!(RedisModule_Call(context.as_ptr(), cluster, c"c".as_ptr(), info))) };
-    let Some(reply) = reply else { return ClusterState::Up };
-    let text = reply.text();
-    let has = |line: &[u8]| text.windows(line.len()).any(|part| part == line);
-    if has(b"cluster_state:fail") {
-        ClusterState::Down
-    } else if has(b"cluster_slots_assigned:") && !has(b"cluster_slots_assigned:16384") {
-        ClusterState::SlotsMissing
-    } else {
-        ClusterState::Up
     }
 }
 

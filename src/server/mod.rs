@@ -7,6 +7,7 @@ mod functions;
 mod blocked_client;
 mod call_reply;
 pub mod clock;
+mod cluster;
 mod command;
 mod command_filter;
 mod context;
@@ -27,6 +28,7 @@ mod write_gate;
 
 pub use blocked_client::BlockedClient;
 pub use clock::{latest_wall, mono, now};
+pub use cluster::{ClusterState, cluster_state};
 pub use command::{Argument, CommandInfo, KeyUse, OWN_CATEGORY, add_category, register_command};
 pub use command_filter::{Caller, caller, stop_watching_commands, watch_commands};
 pub use context::{Context, global_flags};

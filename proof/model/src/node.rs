@@ -1,15 +1,13 @@
-//! One server: what core stores for one lock, and around it what the module does with it.
+//! One server: a lock in its key, and core's [`Store`] around it, as the module has them.
 //!
-//! A node's state is plain and can be hashed. Wait queues are kept as the owners in line and stood in a
-//! [`WaitQueues`] for each step; the lock, the tokens and the quarantine are core's own values.
+//! A node's state is plain and can be hashed. For each step the store is made from it, and taken apart again.
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Change, Counters, Db, Decision, Effects, FencingToken, Grant, HoldsLeft,
-    Instant, Lock, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest,
-    RenewRequest, Slots, Span, TokenSource, WaitQueues, WaitRequest, WallTime,
+    AcquireRequest, Acquired, Db, Decided, Decision, FencingToken, Grant, HoldsLeft, Instant, Loading, Lock,
+    LockName, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest,
+    RenewRequest, Slots, Span, Store, TokenSource, WaitRequest, WallTime,
 };
-use std::mem;
 
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
@@ -20,6 +18,10 @@ const WALL_AT_START: i64 = 1_000;
 /// A number of ticks, each a millisecond, as core has it.
 pub(crate) fn span(ticks: u64) -> Span {
     Span::from_millis(ticks).expect("worlds are short")
+}
+
+fn name() -> LockName {
+    (DB, KEY.into())
 }
 
 fn owner(number: usize) -> Owner {
@@ -41,28 +43,27 @@ pub enum Replicated {
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
-    /// The lock as it is stored, or as its shadow has it.
+    /// The lock, in its key or dropped.
     pub lock: Lock,
-    /// Whether the server has dropped the key before the lease was over, so that only the shadow is left; on a replica,
-    /// whether it was told so.
-    pub shadowed: bool,
-    /// Whether the replica is yet to be told of the shadow.
+    /// Whether the server has dropped the key before the lease was over; on a replica, whether the primary has.
+    pub dropped: bool,
+    /// Whether the dropped lock is yet to be replicated.
     pub unreplicated: bool,
-    /// The owners in line, next to be served first.
+    /// The owners in the wait queue, next to be served first.
     pub queue: Vec<usize>,
     /// Where tokens come from.
     pub tokens: TokenSource,
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
     /// What it has seen of the lock in this quarantine.
-    pub quarantine_memory: QuarantineMemory,
+    pub memory: QuarantineMemory,
     /// By how many ticks the wall clock is ahead.
     pub wall_ahead: i64,
     /// The zero of its monotonic clock, in ticks: another on each server.
     pub mono_ahead: i64,
 }
 
-/// What a step on a node has led to.
+/// What a decision on a node has led to.
 #[derive(Debug)]
 pub(crate) struct Done<R> {
     pub(crate) answer: R,
@@ -100,12 +101,12 @@ impl Node {
         let began = Instant::from_micros((tick.cast_signed() + mono_ahead) * 1_000);
         Self {
             lock: Lock::new(),
-            shadowed: false,
+            dropped: false,
             unreplicated: false,
             queue: Vec::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(began, span(rules.quarantine)),
-            quarantine_memory: QuarantineMemory::default(),
+            memory: QuarantineMemory::default(),
             wall_ahead,
             mono_ahead,
         }
@@ -128,8 +129,43 @@ impl Node {
         self.lock.holders().next().map(|holder| holder.token)
     }
 
-    /// One step on the lock, as the module takes it: decide, store, and say what the replica is to hear. `release` is
-    /// the command, where it is one that is sent as it is.
+    /// The store of the server, and the lock in its key.
+    fn open(&self, rules: &Rules, now: Now) -> (Store<usize>, Lock) {
+        let mut store = Store::new();
+        store.start(false, self.quarantine);
+        store.tokens = self.tokens;
+        store.remember(&name(), self.memory, now.mono);
+        for waiter in &self.queue {
+            let wait_request =
+                WaitRequest { request: acquire(*waiter, rules, 1), limit: None, handle: *waiter };
+            store.queues.join(DB, KEY, wait_request, now.mono);
+        }
+        match (self.dropped, self.unreplicated) {
+            (false, _) => return (store, self.lock.clone()),
+            (true, false) => store.dropped_locks.put(DB, KEY, self.lock.clone()),
+            (true, true) => store.dropped_locks.keep(DB, KEY, self.lock.clone()),
+        }
+        (store, Lock::new())
+    }
+
+    /// Takes over what has become of the store, and of the lock in the key.
+    fn close(&mut self, store: &Store<usize>, in_key: Lock) {
+        let dropped = store.dropped_locks.get(DB, KEY).cloned();
+        self.dropped = dropped.is_some();
+        self.unreplicated = self.dropped && store.dropped_locks.has_unreplicated();
+        self.lock = dropped.unwrap_or(in_key);
+        self.tokens = store.tokens;
+        self.quarantine = store.quarantine;
+        self.memory = store.memory(&name());
+        let queue = store.queue(&name()).into_iter();
+        self.queue = queue
+            .flat_map(|queue| store.queues.waiters_in(queue))
+            .map(|waiter| waiter.wait_request.handle)
+            .collect();
+    }
+
+    /// Decides on the lock, as the module does: decide, store, and say what the replica is to hear. `release` is the
+    /// command, where it is one that is sent as it is.
     fn on_lock<R>(
         &mut self,
         tick: u64,
@@ -141,48 +177,20 @@ impl Node {
         if rules.tokens == Tokens::FromOne {
             now.wall = WallTime::EPOCH;
         }
-        let mut queues = WaitQueues::new();
-        for waiter in &self.queue {
-            let wait_request =
-                WaitRequest { request: acquire(*waiter, rules, 1), limit: None, handle: *waiter };
-            queues.join(DB, KEY, wait_request, now.mono);
-        }
-        if !self.quarantine.in_force(now) {
-            self.quarantine_memory = QuarantineMemory::default();
-        }
-        let mut effects = Effects::default();
-        let queue = queues.queue(DB, KEY);
-        let mut step = Decision {
-            lock: &mut self.lock,
-            queue,
-            queues: &mut queues,
-            tokens: &mut self.tokens,
-            quarantine: self.quarantine,
-            quarantine_memory: self.quarantine_memory,
-            effects: &mut effects,
-            counters: &mut Counters::default(),
-            now,
+        let (mut store, mut lock) = self.open(rules, now);
+        let mut decided = Decided::default();
+        let answer = if lock.is_free() {
+            store.decide_without_key(&name(), &mut lock, &mut decided, now, 0, decide)
+        } else {
+            store.decide(&name(), &mut lock, &mut decided, now, 0, decide)
         };
-        let answer = decide(&mut step);
-        self.queue = queue
-            .into_iter()
-            .flat_map(|queue| queues.waiters_in(queue))
-            .map(|waiter| waiter.wait_request.handle)
-            .collect();
-        if self.quarantine.in_force(now) {
-            self.quarantine_memory = self.quarantine_memory.merge(effects.quarantine_memory());
-        }
-        if effects.changed() && self.shadowed {
-            effects.replicate_whole_lock(&self.lock, now);
-            self.shadowed = false;
-            self.unreplicated = false;
-        }
-        let sent = match effects.propagation() {
+        self.close(&store, lock);
+        let sent = match decided.effects.propagation() {
             Propagation::Nothing => None,
             Propagation::Verbatim => release,
             Propagation::Changes(payload) => Some(Replicated::Apply(payload.to_vec())),
         };
-        let woken = effects.completions.drain(..).filter_map(|wake| match wake.outcome {
+        let woken = decided.effects.completions.drain(..).filter_map(|wake| match wake.outcome {
             Outcome::Granted(grant) => Some((wake.waiter.wait_request.handle, grant)),
             Outcome::NotAcquired
             | Outcome::Refused(_)
@@ -204,7 +212,7 @@ impl Node {
         wait: bool,
     ) -> Done<Result<Acquired, Refusal>> {
         let request = acquire(who, rules, holds);
-        let done = self.on_lock(tick, rules, None, |step| step.acquire(&request));
+        let done = self.on_lock(tick, rules, None, |decision| decision.acquire(&request));
         if wait && matches!(done.answer, Ok(Acquired::Busy)) {
             self.queue.push(who);
         }
@@ -226,7 +234,7 @@ impl Node {
             token: Some(token),
             holds: Some(holds),
         };
-        self.on_lock(tick, rules, None, |step| step.renew(&request))
+        self.on_lock(tick, rules, None, |decision| decision.renew(&request))
     }
 
     /// LOCK.RELEASE of one hold, with TOKEN.
@@ -241,12 +249,12 @@ impl Node {
         let left = rules.names_holds.then_some(left);
         let request = release(who, left, token);
         let message = Replicated::Release(who, left, token);
-        self.on_lock(tick, rules, Some(message), |step| step.release(&request))
+        self.on_lock(tick, rules, Some(message), |decision| decision.release(&request))
     }
 
     /// The timer.
     pub(crate) fn recheck(&mut self, tick: u64, rules: &Rules) -> Done<()> {
-        self.on_lock(tick, rules, None, |step| step.recheck())
+        self.on_lock(tick, rules, None, |decision| decision.recheck())
     }
 
     /// What a replica does with what it hears.
@@ -254,50 +262,59 @@ impl Node {
         let now = self.now(tick);
         match message {
             Replicated::Apply(payload) => {
-                match encoding::decode_message(payload, Origin::Live, now).expect("a primary sends payloads")
-                {
+                let message = encoding::decode_message(payload, Origin::Live, now);
+                let (mut store, mut lock) = self.open(rules, now);
+                match message.expect("a primary sends payloads") {
                     Message::Changes(changes) => {
-                        if mem::take(&mut self.shadowed) {
-                            self.lock = Lock::new();
-                        }
-                        for change in changes {
-                            if let Change::Put(holder) = &change {
-                                self.tokens.observe(holder.token);
-                            }
-                            self.lock.apply(change, now);
-                        }
+                        store.end_dropped(&name());
+                        changes.iter().for_each(|change| store.observe_change(change));
+                        lock.apply_all(changes, now);
                     }
-                    Message::DroppedLock(dropped_lock) => {
-                        self.shadowed = dropped_lock.is_some();
-                        self.lock = dropped_lock.unwrap_or_default();
-                    }
+                    Message::DroppedLock(dropped) => store.follow_dropped(&name(), dropped),
                 }
+                self.close(&store, lock);
             }
             Replicated::Release(who, left, token) => {
                 let request = release(*who, *left, *token);
-                let follow = |step: &mut Decision<'_, usize>| step.apply_release(&request).is_ok();
+                let follow = |decision: &mut Decision<'_, usize>| decision.apply_release(&request).is_ok();
                 self.on_lock(tick, rules, None, follow);
             }
             Replicated::Delete => self.lock = Lock::new(),
         }
     }
 
-    /// What the replica is told of a shadow, once the server has deleted the key.
-    pub(crate) fn tell_of_shadow(&mut self, tick: u64) -> Option<Replicated> {
-        mem::take(&mut self.unreplicated).then(|| {
-            let mut payload = Vec::new();
-            encoding::append_dropped_lock(&mut payload, Some(&self.lock), self.now(tick));
-            Replicated::Apply(payload)
-        })
+    /// The server drops the key before the lease is over.
+    pub(crate) fn drop_key(&mut self, tick: u64, rules: &Rules) {
+        let now = self.now(tick);
+        let (mut store, lock) = self.open(rules, now);
+        store.unlinked(&name(), &lock, now.mono, 0, || false);
+        store.expired(&name(), lock.expires_at(), now.mono);
+        self.close(&store, Lock::new());
+    }
+
+    /// What the replica hears of a dropped lock, after the server has deleted the key.
+    pub(crate) fn replicate_dropped(&mut self, tick: u64, rules: &Rules) -> Option<Replicated> {
+        if !self.unreplicated {
+            return None;
+        }
+        let now = self.now(tick);
+        let (mut store, lock) = self.open(rules, now);
+        let (db, key) = store.dropped_locks.pop_unreplicated()?;
+        let mut payload = Vec::new();
+        encoding::append_dropped_lock(&mut payload, store.dropped_locks.get(db, &key), now);
+        self.close(&store, lock);
+        Some(Replicated::Apply(payload))
     }
 
     /// The replica is promoted.
-    pub(crate) fn promote(&mut self, tick: u64) {
-        self.quarantine_memory = QuarantineMemory::default();
-        self.quarantine.restart(self.now(tick).mono);
+    pub(crate) fn promote(&mut self, tick: u64, rules: &Rules) {
+        let now = self.now(tick);
+        let (mut store, lock) = self.open(rules, now);
+        store.become_primary(now.mono);
+        self.close(&store, lock);
     }
 
-    /// What the server writes to its file, of a shadow too: nothing for a lock that is free.
+    /// What the server writes to its file, of a dropped lock too: nothing for a lock that is free.
     pub(crate) fn save(&self, tick: u64) -> Vec<u8> {
         let mut payload = Vec::new();
         if !self.lock.is_free() {
@@ -307,13 +324,16 @@ impl Node {
     }
 
     /// The server has just started and reads its file.
-    pub(crate) fn load(&mut self, tick: u64, file: &[u8]) {
+    pub(crate) fn load(&mut self, tick: u64, rules: &Rules, file: &[u8]) {
+        let now = self.now(tick);
+        let (mut store, mut lock) = self.open(rules, now);
+        store.begin_loading(Loading::File);
         if !file.is_empty() {
-            let now = self.now(tick);
-            self.lock = encoding::decode_lock(file, Origin::Loaded, now).expect("a server writes payloads");
-            self.lock.holders().for_each(|holder| self.tokens.observe(holder.token));
+            lock = encoding::decode_lock(file, Origin::Loaded, now).expect("a server writes payloads");
+            store.observe(&lock);
         }
-        self.quarantine.loaded(self.now(tick).mono);
+        store.end_loading(now.mono);
+        self.close(&store, lock);
     }
 }
 

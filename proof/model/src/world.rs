@@ -384,8 +384,8 @@ impl World {
             }
         }
         for node in 0..state.nodes.len() {
-            let told = state.nodes[node].tell_of_shadow(state.tick);
-            Self::send(state, node, told);
+            let message = state.nodes[node].replicate_dropped(state.tick, &self.rules);
+            Self::send(state, node, message);
             if !state.nodes[node].queue.is_empty() && self.takes_writes(state, node) {
                 let before = state.nodes[node].clone();
                 let done = state.nodes[node].recheck(state.tick, &self.rules);
@@ -399,14 +399,14 @@ impl World {
         state.disconnect(node);
         state.nodes[node] = self.start(state.tick, node, state.nodes[node].wall_ahead);
         if let Some(file) = file {
-            state.nodes[node].load(state.tick, file);
+            state.nodes[node].load(state.tick, &self.rules, file);
         }
         if node == 0 && state.nodes.len() == 2 && state.cut.is_none() {
             // The replica is sent everything anew. It has not restarted, and knows the tokens it has heard of.
             state.link.clear();
             let lock = state.nodes[0].save(state.tick);
             state.nodes[1].lock = Lock::new();
-            state.nodes[1].shadowed = false;
+            state.nodes[1].dropped = false;
             state.link.extend(Some(Replicated::Apply(lock)).filter(|_| !state.nodes[0].lock.is_free()));
         }
         if state.primary_has_forgotten() {
@@ -417,7 +417,7 @@ impl World {
     fn promote(&self, state: &mut State) {
         state.link.clear();
         state.primary = 1;
-        state.nodes[1].promote(state.tick);
+        state.nodes[1].promote(state.tick, &self.rules);
         if self.old_primary == OldPrimary::Gone {
             state.disconnect(0);
             state.nodes[0] = self.start(0, 0, 0);
@@ -506,7 +506,7 @@ impl Model for World {
         }
         let (budget, primary) = (state.budget, &state.nodes[state.primary]);
         let held = !primary.lock.is_free();
-        if budget.drops > 0 && held && !primary.shadowed {
+        if budget.drops > 0 && held && !primary.dropped {
             actions.push(Action::Drop);
         }
         if budget.steps > 0 {
@@ -561,8 +561,7 @@ impl Model for World {
             Action::Drop => {
                 state.budget.drops -= 1;
                 let primary = state.primary;
-                state.nodes[primary].shadowed = true;
-                state.nodes[primary].unreplicated = true;
+                state.nodes[primary].drop_key(state.tick, &self.rules);
                 Self::send(&mut state, primary, Some(Replicated::Delete));
             }
             Action::Decision(node, by) => {
