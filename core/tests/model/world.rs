@@ -236,56 +236,18 @@ impl World {
         release: Option<&ReleaseRequest>,
         whole: bool,
     ) -> Result<(), TestCaseError> {
-        let now = self.now();
-        let replica = &mut self.replica[key];
-        let mut events = Vec::new();
-        match self.effects.propagation() {
-            Propagation::Nothing => {}
+        let events = match self.effects.propagation() {
+            Propagation::Nothing => Vec::new(),
             Propagation::Verbatim => {
                 let release =
                     release.ok_or_else(|| TestCaseError::fail("no command to replicate verbatim"))?;
-                let mut effects: Effects<u32> = Effects::default();
-                let counted = self.counters.clone();
-                let applied = Decision {
-                    lock: replica,
-                    queue: None,
-                    queues: &mut WaitQueues::new(),
-                    tokens: &mut TokenSource::new(),
-                    quarantine: Quarantine::new(now.mono, Span::default()),
-                    quarantine_memory: QuarantineMemory::default(),
-                    effects: &mut effects,
-                    counters: &mut self.counters,
-                    now,
-                }
-                .apply_release(release);
-                prop_assert!(applied.is_ok(), "the replica answers {:?}", applied);
-                prop_assert_eq!(&counted, &self.counters, "only the primary counts a release");
-                events = effects.events;
+                self.apply_release_on_replica(key, release)?
             }
-            Propagation::Changes(payload) => match encoding::decode_message(payload, Origin::Live, now) {
-                Ok(Message::Changes(changes)) => {
-                    // The changes of a dropped lock are the whole lock.
-                    if mem::take(&mut self.replica_has_dropped_lock[key]) {
-                        *replica = Lock::new();
-                    }
-                    for change in changes {
-                        events.push(event_of(replica, &change));
-                        replica.apply(change, now);
-                    }
-                }
-                Ok(Message::DroppedLock(dropped_lock)) => {
-                    prop_assert!(
-                        replica.is_free() || self.replica_has_dropped_lock[key],
-                        "a key and a dropped lock"
-                    );
-                    self.replica_has_dropped_lock[key] = dropped_lock.is_some();
-                    *replica = dropped_lock.unwrap_or_default();
-                }
-                Err(malformed) => {
-                    return Err(TestCaseError::fail(format!("{malformed:?}: {payload:?}")));
-                }
-            },
-        }
+            Propagation::Changes(payload) => {
+                let payload = payload.to_vec();
+                self.apply_payload_on_replica(key, &payload)?
+            }
+        };
         if !whole {
             // The re-entries of a tenure that is granted with several waits are replicated as one change.
             let merged = |events: &[Event]| {
@@ -293,15 +255,68 @@ impl World {
                 events.dedup_by(|again, event| *again == Event::Acquired && event == again);
                 events
             };
-            let happened = &self.effects.events;
+            let expected = &self.effects.events;
             prop_assert!(
-                events == *happened || merged(&events) == merged(happened) && events.len() < happened.len(),
+                events == *expected || merged(&events) == merged(expected) && events.len() < expected.len(),
                 "the replica has the events {:?}, and not {:?}",
                 events,
-                happened
+                expected
             );
         }
         self.compare_replica(key)
+    }
+
+    fn apply_release_on_replica(
+        &mut self,
+        key: usize,
+        release: &ReleaseRequest,
+    ) -> Result<Vec<Event>, TestCaseError> {
+        let now = self.now();
+        let mut effects: Effects<u32> = Effects::default();
+        let counted = self.counters.clone();
+        let applied = Decision {
+            lock: &mut self.replica[key],
+            queue: None,
+            queues: &mut WaitQueues::new(),
+            tokens: &mut TokenSource::new(),
+            quarantine: Quarantine::new(now.mono, Span::default()),
+            quarantine_memory: QuarantineMemory::default(),
+            effects: &mut effects,
+            counters: &mut self.counters,
+            now,
+        }
+        .apply_release(release);
+        prop_assert!(applied.is_ok(), "the replica answers {:?}", applied);
+        prop_assert_eq!(&counted, &self.counters, "only the primary counts a release");
+        Ok(effects.events)
+    }
+
+    fn apply_payload_on_replica(&mut self, key: usize, payload: &[u8]) -> Result<Vec<Event>, TestCaseError> {
+        let now = self.now();
+        let replica = &mut self.replica[key];
+        let mut events = Vec::new();
+        match encoding::decode_message(payload, Origin::Live, now) {
+            Ok(Message::Changes(changes)) => {
+                // The changes of a dropped lock are the whole lock.
+                if mem::take(&mut self.replica_has_dropped_lock[key]) {
+                    *replica = Lock::new();
+                }
+                for change in changes {
+                    events.push(event_of(replica, &change));
+                    replica.apply(change, now);
+                }
+            }
+            Ok(Message::DroppedLock(dropped_lock)) => {
+                let had_key = !replica.is_free() && !self.replica_has_dropped_lock[key];
+                prop_assert!(!had_key, "a key and a dropped lock");
+                self.replica_has_dropped_lock[key] = dropped_lock.is_some();
+                *replica = dropped_lock.unwrap_or_default();
+            }
+            Err(malformed) => {
+                return Err(TestCaseError::fail(format!("{malformed:?}: {payload:?}")));
+            }
+        }
+        Ok(events)
     }
 
     /// The replica knows the tenures that the primary knows, except an unreplicated dropped lock.
