@@ -168,7 +168,7 @@ impl OptionName {
 
 /// The names of all options.
 pub mod option {
-    use super::OptionName;
+    use crate::arguments::OptionName;
 
     /// A lease in milliseconds.
     pub const PX: OptionName = OptionName::of(b"px");

@@ -12,9 +12,7 @@
 //! - [`arguments`] reads the arguments of commands.
 //! - [`encoding`] writes and reads what RDB files, replicas and the AOF get.
 //!
-//! Imports point one way only. The order, lowest first: units, decimal, histogram, id_hash, cluster_slot, name, token, owner,
-//! holder, compact_holder, change, unpacked, lock, encoding, request, outcome, waiter, quarantine, counters, queue, wait_queues,
-//! dropped_locks, effects, decision, store, arguments.
+//! A file imports only files of a lower layer: scripts/layers has the order.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]

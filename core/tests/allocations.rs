@@ -1,4 +1,4 @@
-//! What a payload makes the decoder allocate: never more than a few times the payload, whatever it says of itself.
+//! The decoder never allocates more than a few times the size of a payload, whatever counts the payload claims.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts what this thread has allocated at once.
+/// The system's allocator, with a count of the bytes that this thread has allocated now and at most.
 struct Counting;
 
 fn count(change: impl FnOnce(usize) -> usize) {
@@ -25,8 +25,8 @@ fn count(change: impl FnOnce(usize) -> usize) {
     PEAK.set(PEAK.get().max(live));
 }
 
-// SAFETY: all is passed on to the system's allocator as it came. A cell without a destructor is there for as long as the
-// thread, and does not allocate.
+// SAFETY: all calls are passed to the system's allocator unchanged. A thread-local cell without a destructor lives as long as
+// the thread, and does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(|live| live + layout.size());
@@ -40,13 +40,13 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(block, layout) }
     }
 
-    // `realloc` is left as it is by default: a new block beside the old one, which is the most it can take.
+    // The default `realloc` allocates a new block beside the old one, which is the most that any can take.
 }
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most that was allocated at once while `work` ran, beyond what there was before.
+/// The most bytes that `work` had allocated at once.
 fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -62,8 +62,8 @@ fn varint(payload: &mut Vec<u8>, mut number: usize) {
     payload.push(number as u8);
 }
 
-/// A payload of so many holders that share the lock, each as short as can be.
-fn crowd(holders: usize) -> Vec<u8> {
+/// A payload of so many holders that share the lock, each as short as possible.
+fn payload_of(holders: usize) -> Vec<u8> {
     let mut payload = vec![encoding::VERSION];
     for holder in 0..holders {
         let owner = &holder.to_be_bytes()[(holder.max(1).leading_zeros() / 8) as usize..];
@@ -80,7 +80,7 @@ const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micro
 #[test]
 fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     for holders in (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]) {
-        let payload = crowd(holders);
+        let payload = payload_of(holders);
         let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Origin::Loaded, NOW));
         assert_eq!(lock.unwrap().holders().len(), holders);
         let times = peak as f64 / payload.len() as f64;

@@ -1,5 +1,4 @@
-//! What is sent and what is stored comes back as it was, and what is neither is refused: random changes, random bytes,
-//! and payloads that were damaged on the way.
+//! Payloads are decoded to what was encoded, and all others are refused: random changes, random bytes, and damaged payloads.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +15,7 @@ use std::collections::HashSet;
 /// Ten years, in milliseconds.
 const LONG: i64 = 10 * 365 * 24 * 3_600 * 1_000;
 
-/// Both clocks of a server of our times, in microseconds.
+/// Both clocks of a present-day server, in microseconds.
 fn clocks() -> impl Strategy<Value = (i64, i64)> {
     (0..LONG * 1_000, 1_700_000_000_000_000..2_700_000_000_000_000_i64)
 }
@@ -39,7 +38,7 @@ fn token() -> impl Strategy<Value = FencingToken> {
     (1..=FencingToken::MAX.get()).prop_map(|number| FencingToken::new(number).unwrap())
 }
 
-/// A tenure as it stands at `mono`; its times are whole multiples of `unit` microseconds from then.
+/// A tenure at the instant `mono`. Its times differ from `mono` by multiples of `unit` microseconds.
 fn holder(mono: i64, unit: i64) -> impl Strategy<Value = Holder> {
     let slots = prop_oneof![Just(0), Just(1), 2..=Slots::MAX];
     let span = move || (0..LONG).prop_map(move |millis| millis * 1_000 / unit * unit);
@@ -65,13 +64,13 @@ fn change(mono: i64, unit: i64) -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A time, and changes then.
+/// A time, and changes at that time.
 fn changes(unit: i64) -> impl Strategy<Value = (Now, Vec<Change>)> {
     clocks()
         .prop_flat_map(move |clocks| (Just(at(clocks)), prop::collection::vec(change(clocks.0, unit), 1..6)))
 }
 
-/// A time, and holders then that may stand beside each other.
+/// A time, and holders at that time that fit beside each other.
 fn holders() -> impl Strategy<Value = (Now, Vec<Holder>)> {
     let several = clocks()
         .prop_flat_map(|clocks| (Just(at(clocks)), prop::collection::vec(holder(clocks.0, 1_000), 1..6)));
@@ -100,7 +99,7 @@ fn store(lock: &Lock, now: Now) -> Vec<u8> {
     payload
 }
 
-/// A lock as the keyspace can have it.
+/// Checks that the keyspace can have such a lock.
 fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
     let holders: Vec<Holder<&Owner>> = lock.holders().collect();
     prop_assert!(!holders.is_empty());
@@ -115,11 +114,11 @@ fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Reads `payload` in every way there is.
+/// Decodes `payload` in every way.
 fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
-    for heard in [Origin::Live, Origin::Loaded] {
+    for origin in [Origin::Live, Origin::Loaded] {
         let mut lock = Lock::new();
-        for change in encoding::decode(payload, heard, now).unwrap_or_default() {
+        for change in encoding::decode(payload, origin, now).unwrap_or_default() {
             lock.apply(change, now);
             let owners: HashSet<&Owner> = lock.holders().map(|holder| holder.owner).collect();
             prop_assert_eq!(owners.len(), lock.holders().len());
@@ -127,7 +126,7 @@ fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
     }
     let Ok(lock) = encoding::decode_lock(payload, Origin::Loaded, now) else { return Ok(()) };
     assert_sound(&lock)?;
-    // What came in can be saved, and what was saved can be loaded: else the server could not start again.
+    // A lock that was loaded can be saved and loaded again. Otherwise the server could not restart.
     prop_assert!(encoding::decode_lock(&store(&lock, now), Origin::Loaded, now).is_ok(), "{:?}", lock);
     Ok(())
 }
@@ -136,56 +135,56 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn changes_come_back_as_they_were((now, changes) in changes(1_000)) {
+    fn changes_are_decoded_as_they_were_encoded((now, changes) in changes(1_000)) {
         prop_assert_eq!(encoding::decode(&encode(&changes, now), Origin::Live, now), Ok(changes));
     }
 
     #[test]
-    fn times_between_milliseconds_come_back_within_one_and_never_shorten_a_lease((now, changes) in changes(1)) {
+    fn times_are_rounded_by_less_than_a_millisecond_and_never_shorten_a_lease((now, changes) in changes(1)) {
         let payload = encode(&changes, now);
-        let heard = encoding::decode(&payload, Origin::Live, now).unwrap();
-        prop_assert_eq!(heard.len(), changes.len());
+        let received = encoding::decode(&payload, Origin::Live, now).unwrap();
+        prop_assert_eq!(received.len(), changes.len());
         let milli = Span::from_millis(1).unwrap();
-        for (sent, heard) in changes.iter().zip(&heard) {
-            let (Change::Put(sent), Change::Put(heard)) = (sent, heard) else {
-                prop_assert_eq!(sent, heard);
+        for (sent, received) in changes.iter().zip(&received) {
+            let (Change::Put(sent), Change::Put(received)) = (sent, received) else {
+                prop_assert_eq!(sent, received);
                 continue;
             };
-            prop_assert!(sent.deadline <= heard.deadline && heard.deadline < sent.deadline.after(milli));
-            prop_assert!(sent.since <= heard.since && heard.since < sent.since.after(milli));
+            prop_assert!(sent.deadline <= received.deadline && received.deadline < sent.deadline.after(milli));
+            prop_assert!(sent.since <= received.since && received.since < sent.since.after(milli));
             let (deadline, since) = (sent.deadline, sent.since);
-            prop_assert_eq!(sent, &Holder { deadline, since, ..heard.clone() });
+            prop_assert_eq!(sent, &Holder { deadline, since, ..received.clone() });
         }
-        prop_assert_eq!(encode(&heard, now), payload, "what was heard is told on unchanged");
+        prop_assert_eq!(encode(&received, now), payload, "received changes are encoded as before");
     }
 
     #[test]
-    fn a_stored_lock_comes_back_as_it_was((now, holders) in holders()) {
+    fn a_stored_lock_is_loaded_unchanged((now, holders) in holders()) {
         let ttl = holders.iter().map(|holder| now.wall.after(holder.lease_left(now.mono))).max().unwrap();
         let lock = Lock::held_by(holders, ttl).unwrap();
-        let back = encoding::decode_lock(&store(&lock, now), Origin::Loaded, now).unwrap();
-        prop_assert!(back.holders().eq(lock.holders()), "{:?} {:?}", back, lock);
-        prop_assert_eq!(back.expires_at().as_millis(), ttl.as_millis());
-        assert_sound(&back)?;
+        let loaded = encoding::decode_lock(&store(&lock, now), Origin::Loaded, now).unwrap();
+        prop_assert!(loaded.holders().eq(lock.holders()), "{:?} {:?}", loaded, lock);
+        prop_assert_eq!(loaded.expires_at().as_millis(), ttl.as_millis());
+        assert_sound(&loaded)?;
     }
 
     #[test]
-    fn a_load_takes_off_what_went_by_and_never_adds(
+    fn a_load_subtracts_the_time_that_passed_and_never_adds_any(
         (now, holders) in holders(),
         mono in 0..LONG,
-        gone in -LONG..LONG,
+        passed in -LONG..LONG,
     ) {
         let lock = Lock::held_by(holders, now.wall).unwrap();
-        // Another process: another monotonic clock, and a wall clock that went on, or back.
-        let wall = WallTime::from_micros(now.wall.as_micros() + gone * 1_000);
+        // Another process: another monotonic clock, and a wall clock that went forward or back.
+        let wall = WallTime::from_micros(now.wall.as_micros() + passed * 1_000);
         let there = Now { mono: Instant::from_micros(mono), wall };
-        let back = encoding::decode_lock(&store(&lock, now), Origin::Loaded, there).unwrap();
-        for (stored, loaded) in lock.holders().zip(back.holders()) {
+        let loaded = encoding::decode_lock(&store(&lock, now), Origin::Loaded, there).unwrap();
+        for (stored, loaded) in lock.holders().zip(loaded.holders()) {
             let was = stored.lease_left(now.mono).as_millis();
             let left = loaded.lease_left(there.mono).as_millis();
-            // To the millisecond: the wall time of the deadline is written in whole ones.
-            let expected = was.saturating_sub(u64::try_from(gone).unwrap_or(0));
-            prop_assert!(left <= expected && expected - left <= 1, "{} of {} left after {}", left, was, gone);
+            // To the millisecond, as the wall deadline is written in milliseconds.
+            let expected = was.saturating_sub(u64::try_from(passed).unwrap_or(0));
+            prop_assert!(left <= expected && expected - left <= 1, "{} of {} left after {}", left, was, passed);
             let held_for = |holder: Holder<&Owner>, at: Instant| at.since(holder.since).as_millis();
             prop_assert_eq!(held_for(loaded, there.mono), held_for(stored, now.mono) + was - left);
         }
@@ -199,7 +198,7 @@ proptest! {
     ) {
         let now = at((mono, wall));
         read(&bytes, now)?;
-        // Past the version, and past the tag of a put as well.
+        // With a valid version, and with the tag of a put as well.
         read(&[&[encoding::VERSION], &bytes[..]].concat(), now)?;
         read(&[&[encoding::VERSION, 1], &bytes[..]].concat(), now)?;
     }
@@ -227,12 +226,12 @@ proptest! {
         wall in any::<i64>(),
     ) {
         let mut payload = store(&Lock::held_by(holders, now.wall).unwrap(), now);
-        for (place, byte, kind) in damage {
-            let place = place.index(payload.len());
+        for (index, byte, kind) in damage {
+            let at = index.index(payload.len());
             match kind {
-                0 => payload[place] = byte,
-                1 => payload.insert(place, byte),
-                _ => drop(payload.split_off(place.max(1))),
+                0 => payload[at] = byte,
+                1 => payload.insert(at, byte),
+                _ => drop(payload.split_off(at.max(1))),
             }
         }
         read(&payload, at((mono, wall)))?;
@@ -240,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_clocks_say_nothing_breaks(
+    fn a_payload_is_decoded_without_a_panic_whatever_the_clocks_show(
         (_, changes) in changes(1),
         sender in any::<(i64, i64)>(),
         receiver in any::<(i64, i64)>(),
@@ -250,7 +249,7 @@ proptest! {
     }
 }
 
-/// Numbers as they may stand in a record: small, and at the edges of what is in range.
+/// Numbers for a record: small ones, the largest valid ones, and random ones.
 fn number() -> impl Strategy<Value = u64> {
     let edges =
         [0, u64::from(Slots::MAX), u64::from(u32::MAX), FencingToken::MAX.get(), Span::MAX.as_millis()];

@@ -1,11 +1,11 @@
-//! What must hold for any input: judged by the fuzz targets in `proof/fuzz/`, and for their corpus by `tests/fuzzed.rs`.
+//! Checks that must hold for any input. The fuzz targets in `proof/fuzz/` run them, and `tests/fuzzed.rs` runs them on the kept inputs.
 
 use lockward_core::arguments::{Arguments, OptionName, ParseError};
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{Holder, Instant, Lock, Now, Owner, WallTime};
 use std::ops::RangeInclusive;
 
-/// The times at which inputs are read: of our days, before and after the epoch, and at the ends of the clocks.
+/// The times at which inputs are decoded: today, at the epoch, and at the limits of the clocks.
 const TIMES: [Now; 4] = [
     now(5_000_000, 1_795_000_000_000_000),
     now(0, 0),
@@ -17,38 +17,40 @@ const fn now(mono: i64, wall: i64) -> Now {
     Now { mono: Instant::from_micros(mono), wall: WallTime::from_micros(wall) }
 }
 
-/// An input where a payload is expected, as a replica hears it, as it lies in a file, and past the version that most
-/// inputs would not get past.
+/// Decodes an input as a payload, from a primary and from a file, as it is and with a valid version before it.
 pub fn encoding(input: &[u8]) {
     let payload = [&[encoding::VERSION], input].concat();
     for now in TIMES {
-        for heard in [Origin::Live, Origin::Loaded] {
+        for origin in [Origin::Live, Origin::Loaded] {
             for input in [input, &payload] {
-                changes(input, heard, now);
-                stored(input, heard, now);
+                changes(input, origin, now);
+                stored(input, origin, now);
             }
         }
     }
 }
 
-fn changes(input: &[u8], heard: Origin, now: Now) {
-    let Ok(changes) = encoding::decode(input, heard, now) else { return };
-    let (mut lock, mut told_on) = (Lock::new(), Vec::new());
+fn changes(input: &[u8], origin: Origin, now: Now) {
+    let Ok(changes) = encoding::decode(input, origin, now) else { return };
+    let (mut lock, mut encoded) = (Lock::new(), Vec::new());
     for change in changes {
-        encoding::append(&mut told_on, &change, now);
+        encoding::append(&mut encoded, &change, now);
         lock.apply(change, now);
         assert_sound(&lock);
     }
-    assert!(encoding::decode(&told_on, heard, now).is_ok(), "what was heard can be told on: {told_on:x?}");
+    assert!(
+        encoding::decode(&encoded, origin, now).is_ok(),
+        "what was received can be encoded: {encoded:x?}"
+    );
 }
 
-fn stored(input: &[u8], heard: Origin, now: Now) {
-    let Ok(lock) = encoding::decode_lock(input, heard, now) else { return };
+fn stored(input: &[u8], origin: Origin, now: Now) {
+    let Ok(lock) = encoding::decode_lock(input, origin, now) else { return };
     assert!(!lock.is_free());
     assert_sound(&lock);
     let mut stored = Vec::new();
     encoding::append_lock(&mut stored, &lock, now);
-    let again = encoding::decode_lock(&stored, heard, now).expect("what was loaded can be stored and loaded");
+    let again = encoding::decode_lock(&stored, origin, now).expect("a loaded lock can be stored and loaded");
     let tenure = |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
     assert!(lock.holders().map(tenure).eq(again.holders().map(tenure)), "{lock:?} {again:?}");
 }
@@ -64,11 +66,11 @@ fn assert_sound(lock: &Lock) {
     }
 }
 
-/// What the arguments of a command may be asked for.
+/// How many kinds of arguments there are.
 const READS: usize = 9;
 
-/// Arguments: the first byte says how many of the others tell what is read of them in turn, and what follows are the
-/// arguments, with a line feed between each two.
+/// Reads an input as arguments. The first byte is a count. So many of the next bytes say which kind of argument is read each time. The
+/// rest are the arguments, separated by line feeds.
 pub fn arguments(input: &[u8]) {
     let Some((count, rest)) = input.split_first() else { return };
     let Some((reads, given)) = rest.split_at_checked(usize::from(count % 32)) else { return };
@@ -78,7 +80,7 @@ pub fn arguments(input: &[u8]) {
     for read in reads {
         let text = ahead.next();
         let number = text.and_then(|text| as_written(text));
-        // What is read is what was given, in its range; what is refused is out of it.
+        // An argument that is read has the given value, in its range. One that is refused is out of range.
         match usize::from(*read) % READS {
             0 => match arguments.owner() {
                 Ok(owner) => assert_eq!(Some(&*owner.to_bytes()), text.copied()),
@@ -92,18 +94,18 @@ pub fn arguments(input: &[u8]) {
                 }
                 None => assert!(text.is_none()),
             },
-            2 => judge(arguments.holds(1), number, |holds| holds.into(), 1..=u32::MAX.into()),
-            3 => judge(arguments.holds(0), number, |holds| holds.into(), 0..=u32::MAX.into()),
-            4 => judge(arguments.token(), number, |token| token.get().cast_signed(), 1..=(1 << 53) - 1),
-            5 => judge(arguments.slots(), number, |slots| slots.number().into(), 1..=1_000_000),
-            6 => judge(arguments.count(1), number, |count| count as i64, 1..=i64::MAX),
-            7 => judge(
+            2 => check(arguments.holds(1), number, |holds| holds.into(), 1..=u32::MAX.into()),
+            3 => check(arguments.holds(0), number, |holds| holds.into(), 0..=u32::MAX.into()),
+            4 => check(arguments.token(), number, |token| token.get().cast_signed(), 1..=(1 << 53) - 1),
+            5 => check(arguments.slots(), number, |slots| slots.number().into(), 1..=1_000_000),
+            6 => check(arguments.count(1), number, |count| count as i64, 1..=i64::MAX),
+            7 => check(
                 arguments.lease(1_000),
                 number,
                 |lease| lease.as_millis().cast_signed() / 1_000,
                 1..=LONGEST / 1_000,
             ),
-            _ => judge(
+            _ => check(
                 arguments.wait_limit(),
                 number,
                 |limit| limit.map_or(0, |limit| limit.as_millis().cast_signed()),
@@ -115,13 +117,13 @@ pub fn arguments(input: &[u8]) {
 
 const LONGEST: i64 = 31_536_000_000_000;
 
-/// The number that is written as numbers are written.
+/// The number, if it is written in its shortest form.
 fn as_written(text: &[u8]) -> Option<i64> {
     let number: i64 = str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
 }
 
-fn judge<T>(
+fn check<T>(
     read: Result<T, ParseError>,
     number: Option<i64>,
     of: impl FnOnce(T) -> i64,

@@ -1,0 +1,22 @@
+//! What decisions do, as tables in virtual time: see [`notation`].
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, in what it calls as well"
+)]
+
+mod acquire;
+mod counters;
+mod lease;
+mod notation;
+mod quarantine;
+mod queue;
+mod release;
+mod renew;
+mod replication;
+mod slots;
+mod tokens;
+mod wait_queues;
