@@ -22,7 +22,7 @@ use crate::lease::{
     DefaultLease, FALLBACK_LEASE, GrantedLease, Lease, LeaseChoice, UNKNOWN_LEASE, lease_end,
 };
 use crate::lease_lookup::{LookupError, look_up_lease, reset_lease};
-use crate::tenure::{OwnerMutex, Tenure};
+use crate::tenure::Tenure;
 use crate::time::{Pauses, from_now, millis};
 use crate::withdrawal::AbandonedAcquire;
 use std::pin::{Pin, pin};
@@ -77,50 +77,47 @@ impl AcquireRequest {
     }
 }
 
-/// An acquisition that may leave a waiter or a grant at the server. When it is dropped before it is completed or
-/// cancelled, the background task withdraws it.
+/// An acquisition that may leave a waiter or a grant at the server. If it is dropped before it is completed or cancelled,
+/// the background task withdraws it.
 struct PendingAcquire<'a> {
     client: &'a ClientState,
+    key: &'a OwnedKey,
     /// Whether the server has granted the lock. The reply may still be of no use: the lease is over, or unknown.
     may_be_granted: bool,
-    abandoned: Option<AbandonedAcquire>,
+    may_be_queued: bool,
+    /// After this time a grant has ended by itself.
+    lease: Duration,
+    owner_lock: Option<OwnedMutexGuard<Weak<Tenure>>>,
+    /// Whether there is nothing to withdraw.
+    is_over: bool,
 }
 
 impl PendingAcquire<'_> {
-    /// Makes the tenure, and registers it for its owner. `tenure` is given the mutex of a named owner.
-    fn complete(mut self, tenure: impl FnOnce(Option<Arc<OwnerMutex>>) -> Tenure) -> Arc<Tenure> {
-        let owner_lock = self.abandoned.take().and_then(|abandoned| abandoned.owner_lock);
-        let owner_mutex = owner_lock.as_ref().map(|lock| Arc::clone(OwnedMutexGuard::mutex(lock)));
-        let tenure = Arc::new(tenure(owner_mutex));
-        if let Some(mut lock) = owner_lock {
-            *lock = Arc::downgrade(&tenure);
+    /// Makes the tenure, and registers it for a named owner.
+    fn complete(mut self, grant: Grant, lease: Lease, deadline: Instant) -> Arc<Tenure> {
+        self.is_over = true;
+        let owner_mutex = self.owner_lock.as_ref().map(|lock| Arc::clone(OwnedMutexGuard::mutex(lock)));
+        let tenure = Arc::new(Tenure::new(self.key.clone(), grant, lease, deadline, owner_mutex));
+        if let Some(lock) = &mut self.owner_lock {
+            **lock = Arc::downgrade(&tenure);
         }
         tenure
     }
 
-    /// Notes that the server has nothing to withdraw.
     fn cancel(&mut self) {
-        self.abandoned = None;
-    }
-
-    fn note_queued(&mut self, may_be_queued: bool) {
-        if let Some(abandoned) = &mut self.abandoned {
-            abandoned.may_be_queued = may_be_queued;
-        }
-    }
-
-    /// Notes the lease of a grant, in milliseconds.
-    fn note_lease(&mut self, lease: u64) {
-        if let Some(abandoned) = &mut self.abandoned {
-            abandoned.lease = Duration::from_millis(lease);
-        }
+        self.is_over = true;
     }
 }
 
 impl Drop for PendingAcquire<'_> {
     fn drop(&mut self) {
-        if let Some(abandoned) = self.abandoned.take() {
-            self.client.enqueue(Task::Withdraw(abandoned));
+        if !self.is_over {
+            self.client.enqueue(Task::Withdraw(AbandonedAcquire {
+                key: self.key.clone(),
+                may_be_queued: self.may_be_queued,
+                lease: self.lease,
+                owner_lock: self.owner_lock.take(),
+            }));
         }
     }
 }
@@ -132,14 +129,6 @@ enum State {
     LookUpLease { grant: Grant, requested: Instant },
     Confirm { grant: Grant, lease: GrantedLease },
     Held { grant: Grant, lease: u64, deadline: Instant },
-}
-
-/// The reply to ACQUIRE.
-enum Answer {
-    Granted(Grant),
-    Busy,
-    /// There was none, or another lease is to be requested: send the request again.
-    Again,
 }
 
 struct Acquisition<'a> {
@@ -201,7 +190,6 @@ impl<'a> Acquisition<'a> {
         let patience_end = begun + client.servers.settings.patience;
         let choice = request.lease_choice(&client.default_lease);
         let lease = choice.millis().map_or(UNKNOWN_LEASE, Duration::from_millis);
-        let abandoned = AbandonedAcquire { key: key.clone(), may_be_queued: false, lease, owner_lock };
         Self {
             client,
             key,
@@ -215,7 +203,15 @@ impl<'a> Acquisition<'a> {
             attempts: client.servers.attempts(&key.key, limit.unwrap_or(patience_end).max(patience_end)),
             permit: None,
             connection: None,
-            pending: PendingAcquire { client, may_be_granted: false, abandoned: Some(abandoned) },
+            pending: PendingAcquire {
+                client,
+                key,
+                may_be_granted: false,
+                may_be_queued: false,
+                lease,
+                owner_lock,
+                is_over: false,
+            },
         }
     }
 
@@ -223,10 +219,9 @@ impl<'a> Acquisition<'a> {
     async fn try_once(&mut self) -> Result<State, Error> {
         let requested = Instant::now();
         match self.send_acquire(Block::No, requested).await? {
-            Answer::Granted(grant) => Ok(State::LookUpLease { grant, requested }),
-            Answer::Busy if self.limit.is_some_and(|limit| limit <= requested) => Err(self.busy()),
-            Answer::Busy => Ok(State::WaitForPermit { last_try: requested }),
-            Answer::Again => Ok(State::Try),
+            Some(state) => Ok(state),
+            None if self.limit.is_some_and(|limit| limit <= requested) => Err(self.busy()),
+            None => Ok(State::WaitForPermit { last_try: requested }),
         }
     }
 
@@ -260,15 +255,15 @@ impl<'a> Acquisition<'a> {
             Some(limit) => Block::For(limit.saturating_duration_since(requested)),
             None => Block::WithoutLimit,
         };
-        self.pending.note_queued(true);
+        self.pending.may_be_queued = true;
         match self.send_acquire(block, requested).await? {
-            Answer::Granted(grant) => Ok(State::LookUpLease { grant, requested }),
-            Answer::Busy => Err(self.busy()),
-            Answer::Again => Ok(State::WaitInQueue),
+            Some(state) => Ok(state),
+            None => Err(self.busy()),
         }
     }
 
-    async fn send_acquire(&mut self, block: Block, requested: Instant) -> Result<Answer, Error> {
+    /// Sends ACQUIRE once. Returns the next state, or `None` if the lock is busy.
+    async fn send_acquire(&mut self, block: Block, requested: Instant) -> Result<Option<State>, Error> {
         let lease = self.lease.millis().map(|lease| self.request.limit_lease(lease));
         let cmd = self.key.acquire(lease, 1, block);
         let response_limit = self.attempts.settings().response_limit;
@@ -281,15 +276,18 @@ impl<'a> Acquisition<'a> {
         };
         let reply = match self.attempts.send(&mut kind, &cmd, limit).await {
             Ok(reply) => read_grant(reply)?,
-            Err(error) => return self.wait_to_retry(error, requested).await.map(|()| Answer::Again),
+            Err(error) => {
+                self.wait_to_retry(error, requested).await?;
+                return Ok(Some(self.ask_again()));
+            }
         };
-        let Some(grant) = reply else { return Ok(Answer::Busy) };
-        self.pending.note_queued(false);
+        let Some(grant) = reply else { return Ok(None) };
+        self.pending.may_be_queued = false;
         self.pending.may_be_granted = true;
         // What follows has the client's patience, even if the wait was longer.
         let patience_end = Instant::now() + self.attempts.settings().patience;
         self.attempts.deadline = self.attempts.deadline.max(patience_end);
-        Ok(Answer::Granted(grant))
+        Ok(Some(State::LookUpLease { grant, requested }))
     }
 
     /// Waits until ACQUIRE may be sent again.
@@ -329,7 +327,7 @@ impl<'a> Acquisition<'a> {
         match lease {
             Ok(lease) => {
                 self.request.check_replicas(lease.millis)?;
-                self.pending.note_lease(lease.millis);
+                self.pending.lease = Duration::from_millis(lease.millis);
                 return Ok(State::Confirm { grant, lease });
             }
             Err(LookupError::NotHeld) => return self.ask_again_after_loss(),
@@ -415,7 +413,6 @@ impl<'a> Acquisition<'a> {
         }
         let lease = self.request.limit_lease(lease);
         let lease = Lease::new(lease, self.request.is_renewed, self.request.hold_limit.map(from_now));
-        self.pending
-            .complete(|owner_mutex| Tenure::new(self.key.clone(), grant, lease, deadline, owner_mutex))
+        self.pending.complete(grant, lease, deadline)
     }
 }

@@ -163,14 +163,14 @@ impl Attempts<'_> {
         match kind {
             ConnectionKind::Shared => {
                 let shared = node.shared(&self.servers.connector).await?;
-                Ok((shared.connection(), Some(shared)))
+                Ok((shared.connection.clone(), Some(shared)))
             }
             ConnectionKind::Dedicated(kept) => {
-                let open = match kept.take().filter(|open| open.leads_to(node)) {
+                let open = match kept.take().filter(|open| Arc::ptr_eq(&open.node, node)) {
                     Some(open) => open,
                     None => node.dedicated(&self.servers.connector).await?,
                 };
-                Ok((kept.insert(open).connection(), None))
+                Ok((kept.insert(open).connection.clone(), None))
             }
         }
     }

@@ -44,13 +44,13 @@ struct SharedState {
 #[derive(Clone)]
 pub(crate) struct SharedConnection {
     id: u64,
-    connection: MultiplexedConnection,
+    pub(crate) connection: MultiplexedConnection,
 }
 
 /// A connection for one request that waits. Dropping it closes it, and the server removes the waiter from the queue.
 pub(crate) struct DedicatedConnection {
-    node: Arc<Node>,
-    connection: MultiplexedConnection,
+    pub(crate) node: Arc<Node>,
+    pub(crate) connection: MultiplexedConnection,
 }
 
 /// What a request is sent on.
@@ -164,21 +164,7 @@ impl Node {
     }
 }
 
-impl SharedConnection {
-    pub(crate) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
-    }
-}
-
 impl DedicatedConnection {
-    pub(crate) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
-    }
-
-    pub(crate) fn leads_to(&self, node: &Arc<Node>) -> bool {
-        Arc::ptr_eq(&self.node, node)
-    }
-
     /// Keeps the connection for the next waiter. No request may be in progress on it.
     pub(crate) fn keep_idle(self) {
         let mut idle = locked(&self.node.idle);
