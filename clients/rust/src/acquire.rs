@@ -131,14 +131,15 @@ enum State {
     Held { grant: Grant, lease: u64, deadline: Instant },
 }
 
-struct Acquisition<'a> {
+/// The first acquisition of an owner, in progress.
+pub(crate) struct Acquisition<'a> {
     client: &'a ClientState,
     key: &'a OwnedKey,
     request: &'a AcquireRequest,
     begun: Instant,
     /// The end of the wait.
     limit: Option<Instant>,
-    /// Until then lost replies are borne even if the wait is over.
+    /// Requests are repeated until then, even if the wait is over.
     patience_end: Instant,
     lease: LeaseChoice,
     /// Whether the grant may have another lease than the server's default, and has to be given that.
@@ -151,35 +152,9 @@ struct Acquisition<'a> {
     pending: PendingAcquire<'a>,
 }
 
-/// Acquires a lock as an owner that holds nothing, as far as this process knows. `limit` is the end of the wait.
-///
-/// If the future is dropped, the background task withdraws the acquisition.
-pub(crate) async fn acquire_first_hold(
-    client: &ClientState,
-    key: OwnedKey,
-    request: &AcquireRequest,
-    limit: Option<Instant>,
-    owner_lock: Option<OwnedMutexGuard<Weak<Tenure>>>,
-) -> Result<Arc<Tenure>, Error> {
-    let mut acquisition = Acquisition::new(client, &key, request, limit, owner_lock);
-    let mut permit = pin!(client.wait_permits.acquire());
-    let mut state = State::Try;
-    loop {
-        state = match state {
-            State::Try => acquisition.try_once().await?,
-            State::WaitForPermit { last_try } => {
-                acquisition.wait_for_permit(last_try, permit.as_mut()).await?
-            }
-            State::WaitInQueue => acquisition.wait_in_queue().await?,
-            State::LookUpLease { grant, requested } => acquisition.look_up_lease(grant, requested).await?,
-            State::Confirm { grant, lease } => acquisition.confirm(grant, lease).await?,
-            State::Held { grant, lease, deadline } => return Ok(acquisition.complete(grant, lease, deadline)),
-        }
-    }
-}
-
 impl<'a> Acquisition<'a> {
-    fn new(
+    /// `limit` is the end of the wait.
+    pub(crate) fn new(
         client: &'a ClientState,
         key: &'a OwnedKey,
         request: &'a AcquireRequest,
@@ -212,6 +187,24 @@ impl<'a> Acquisition<'a> {
                 owner_lock,
                 is_over: false,
             },
+        }
+    }
+
+    /// Acquires the lock as an owner that holds nothing, as far as this process knows.
+    ///
+    /// If the future is dropped, the background task withdraws the acquisition.
+    pub(crate) async fn acquire_first_hold(mut self) -> Result<Arc<Tenure>, Error> {
+        let mut permit = pin!(self.client.wait_permits.acquire());
+        let mut state = State::Try;
+        loop {
+            state = match state {
+                State::Try => self.try_once().await?,
+                State::WaitForPermit { last_try } => self.wait_for_permit(last_try, permit.as_mut()).await?,
+                State::WaitInQueue => self.wait_in_queue().await?,
+                State::LookUpLease { grant, requested } => self.look_up_lease(grant, requested).await?,
+                State::Confirm { grant, lease } => self.confirm(grant, lease).await?,
+                State::Held { grant, lease, deadline } => return Ok(self.complete(grant, lease, deadline)),
+            }
         }
     }
 
@@ -343,7 +336,7 @@ impl<'a> Acquisition<'a> {
             Ok(deadline) => Ok(State::Held { grant, lease: lease.millis, deadline }),
             Err(Error::Lost(_)) => self.ask_again_after_loss(),
             // The server's limit was lowered during the wait.
-            Err(error) if self.lease.may_change() && error.is_lease_too_long() => {
+            Err(error) if !matches!(self.lease, LeaseChoice::Given(_)) && error.is_lease_too_long() => {
                 self.request_default_lease(lease.millis, true);
                 Ok(self.ask_again())
             }

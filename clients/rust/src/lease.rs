@@ -28,14 +28,6 @@ impl LeaseChoice {
             Self::ServerDefault => None,
         }
     }
-
-    /// Whether the client may ask for another lease when the server refuses this one.
-    pub(crate) const fn may_change(self) -> bool {
-        match self {
-            Self::Given(_) => false,
-            Self::Cached(_) | Self::ServerDefault => true,
-        }
-    }
 }
 
 /// The server's default lease, as far as the client knows it. 0 is unknown.

@@ -1,6 +1,6 @@
 //! How a lock is to be acquired.
 
-use crate::acquire::{AcquireRequest, acquire_first_hold};
+use crate::acquire::{AcquireRequest, Acquisition};
 use crate::client_state::ClientState;
 use crate::commands::OwnedKey;
 use crate::error::Error;
@@ -114,7 +114,7 @@ impl Lock {
         let limit = request.wait.map(from_now);
         let Some(owner) = owner else {
             let key = OwnedKey { key, owner: client.unique_owner() };
-            let tenure = acquire_first_hold(&client, key, &request, limit, None).await?;
+            let tenure = Acquisition::new(&client, &key, &request, limit, None).acquire_first_hold().await?;
             return Ok(Guard::new(client, tenure));
         };
         let key = OwnedKey { key, owner };
@@ -130,7 +130,8 @@ impl Lock {
                 entered => return entered,
             }
         }
-        let tenure = acquire_first_hold(&client, key, &request, limit, Some(owner_lock)).await?;
+        let tenure =
+            Acquisition::new(&client, &key, &request, limit, Some(owner_lock)).acquire_first_hold().await?;
         Ok(Guard::new(client, tenure))
     }
 
