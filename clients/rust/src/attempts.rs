@@ -4,7 +4,7 @@
 //! a replica now, the connection is broken) is noted for the next attempt, and for other requests.
 
 use crate::cluster::redirect;
-use crate::commands::accept;
+use crate::commands::check_reply;
 use crate::connections::{ConnectionKind, Node, SharedConnection};
 use crate::error::Error;
 use crate::servers::Servers;
@@ -233,10 +233,10 @@ impl Attempts<'_> {
 async fn exchange(mut connection: MultiplexedConnection, cmd: &Cmd, is_asking: bool) -> Result<Value, Error> {
     if !is_asking {
         let reply = connection.send_packed_command(cmd).map_err(Error::from_redis).await?;
-        return accept(reply);
+        return check_reply(reply);
     }
     let mut both = Pipeline::new();
     both.cmd("ASKING").add_command(cmd.clone());
     let replies = connection.send_packed_commands(&both, 0, 2).map_err(Error::from_redis).await?;
-    replies.into_iter().nth(1).map_or_else(|| Err(timed_out()), accept)
+    replies.into_iter().nth(1).map_or_else(|| Err(timed_out()), check_reply)
 }

@@ -107,7 +107,7 @@ pub(crate) fn read_tenure_info(reply: Value, token: u64) -> Result<Option<Tenure
 }
 
 /// Turns an error that the server has replied into an [`Error`].
-pub(crate) fn accept(reply: Value) -> Result<Value, Error> {
+pub(crate) fn check_reply(reply: Value) -> Result<Value, Error> {
     if let Value::ServerError(error) = &reply {
         return Err(Error::from_server(error));
     }

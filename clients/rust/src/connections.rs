@@ -3,7 +3,7 @@
 //! All short requests share one connection. A connection on which a request waits can do nothing else, so each waiter has
 //! one of its own, and some of these are kept idle for the next waiters.
 
-use crate::commands::{accept, read};
+use crate::commands::{check_reply, read};
 use crate::error::Error;
 use crate::time::{millis, within};
 use futures_util::future::TryFutureExt;
@@ -208,7 +208,7 @@ async fn send_within(
     cmd: &Cmd,
     limit: Duration,
 ) -> Result<Value, Error> {
-    accept(within(limit, connection.send_packed_command(cmd).map_err(Error::from_redis)).await?)
+    check_reply(within(limit, connection.send_packed_command(cmd).map_err(Error::from_redis)).await?)
 }
 
 /// Locks a mutex whose value no panic can leave half changed.

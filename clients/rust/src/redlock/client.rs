@@ -1,11 +1,11 @@
 //! A client of several independent servers.
 
-use super::lock::Lock;
-use super::voters::Voters;
 use crate::address::Address;
 use crate::client::Client;
 use crate::client_state::current_runtime;
 use crate::error::Error;
+use crate::redlock::lock::Lock;
+use crate::redlock::voters::Voters;
 use crate::settings::Settings;
 use crate::time::Pauses;
 use std::sync::Arc;

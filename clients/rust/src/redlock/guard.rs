@@ -1,8 +1,8 @@
 //! A lock that a majority holds.
 
-use super::majority::Majority;
 use crate::error::{Error, Loss};
 use crate::guard::Guard as ServerGuard;
+use crate::redlock::majority::Majority;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::fmt;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Acquires a lock on a majority, and then on the other servers.
 
-use super::guard::Guard;
-use super::majority::Majority;
-use super::voters::Voters;
 use crate::error::Error;
 use crate::guard::Guard as ServerGuard;
 use crate::lease::FALLBACK_LEASE;
+use crate::redlock::guard::Guard;
+use crate::redlock::majority::Majority;
+use crate::redlock::voters::Voters;
 use crate::time::{FAR_FUTURE, Pauses, from_now};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -59,8 +59,8 @@ impl Lock {
     /// Tries once to acquire the lock.
     ///
     /// # Errors
-    /// [`Error::Busy`] if other owners hold too many of the servers. Two callers that try at the same time may both get it.
-    /// Otherwise as [`acquire`](Self::acquire).
+    /// [`Error::Busy`] if other owners hold too many of the servers. If two callers try at the same time, both may get this
+    /// error. Otherwise as [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
