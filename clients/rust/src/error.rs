@@ -69,17 +69,7 @@ pub enum Loss {
 impl Error {
     /// The first word of the server's error: `Some` for [`Error::Server`] only.
     pub fn code(&self) -> Option<&str> {
-        match self {
-            Self::Server { code, .. } => Some(code),
-            Self::Busy
-            | Self::Lost(_)
-            | Self::Unreachable(_)
-            | Self::NoMajority(_)
-            | Self::Unreplicated { .. }
-            | Self::Invalid(_)
-            | Self::Connection(_)
-            | Self::Reply(_) => None,
-        }
+        if let Self::Server { code, .. } = self { Some(code) } else { None }
     }
 
     /// The error that a server has replied. `NOTHELD` is the loss of a tenure.

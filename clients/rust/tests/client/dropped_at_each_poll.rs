@@ -1,8 +1,8 @@
 //! Futures that are dropped after each possible number of polls.
 
 use crate::{LONG, client, soon};
-use lockward_client::{Client, Guard, Lock};
-use lockward_tests::Server;
+use lockward_client::{Client, Lock, Loss};
+use lockward_tests::{Server, eventually};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -44,12 +44,28 @@ fn variants(client: &Client) -> [Lock; 4] {
     [lock.clone(), lock.clone().owner("me"), lock.clone().wait(Duration::ZERO), lock.replicas(0, LONG / 2)]
 }
 
-async fn see_clean(server: &Server, client: &Client, what: &str) {
+async fn see_nothing_left(server: &Server, client: &Client, what: &str) {
     soon(client.settled()).await;
     let mut observer = server.client();
-    lockward_tests::eventually(&format!("nothing is left: {what}"), || {
+    eventually(&format!("nothing is left: {what}"), || {
         observer.call("DBSIZE").int() == 0 && observer.call("LOCK.TOP").items().is_empty()
     });
+}
+
+/// Calls `run` with each number of polls, until it says that the future has completed. After each call nothing may be left.
+async fn for_each_poll(
+    server: &Server,
+    client: &Client,
+    what: &str,
+    mut run: impl AsyncFnMut(usize) -> bool,
+) {
+    for times in 0..POLLS {
+        let is_done = run(times).await;
+        see_nothing_left(server, client, &format!("{times} polls, {what}")).await;
+        if is_done {
+            break;
+        }
+    }
 }
 
 async fn drop_after_each_poll() {
@@ -58,59 +74,40 @@ async fn drop_after_each_poll() {
     for when in [DropWhen::Asleep, DropWhen::Woken] {
         for variant in 0..variants(&client).len() {
             let lock = || variants(&client)[variant].clone();
-            // The lock is free.
-            for times in 0..POLLS {
-                let done = polled(lock().acquire(), times, when).await;
-                let is_done = done.is_some();
-                drop(done);
-                see_clean(&server, &client, &format!("{when:?} after {times} polls of {variant}, free"))
-                    .await;
-                if is_done {
-                    break;
-                }
-            }
-            // The lock is held, and released meanwhile.
-            for times in 0..POLLS {
+            for_each_poll(&server, &client, &format!("{when:?}, {variant}, free"), async |times| {
+                polled(lock().acquire(), times, when).await.is_some()
+            })
+            .await;
+            for_each_poll(&server, &client, &format!("{when:?}, {variant}, held"), async |times| {
                 let holder = client.lock("k").lease(LONG).acquire().await.expect("a guard");
-                let giving_back = tokio::spawn(async move {
+                let releasing = tokio::spawn(async move {
                     for _ in 0..times {
                         tokio::task::yield_now().await;
                     }
                     holder.release().await
                 });
-                let done = polled(lock().acquire(), times, when).await;
-                let is_done = done.is_some();
-                drop(done);
-                giving_back.await.expect("no panic").expect("a release");
-                see_clean(&server, &client, &format!("{when:?} after {times} polls of {variant}, held"))
-                    .await;
-                if is_done {
-                    break;
-                }
-            }
+                let acquired = polled(lock().acquire(), times, when).await;
+                let is_done = acquired.is_some();
+                drop(acquired);
+                releasing.await.expect("no panic").expect("a release");
+                is_done
+            })
+            .await;
         }
-        for times in 0..POLLS {
-            let held =
-                || async { client.lock("k").lease(LONG).owner("me").acquire().await.expect("a guard") };
-            let guard = held().await;
-            let mut done = [
-                polled(guard.re_enter(), times, when).await.is_some(),
-                polled(client.lock("k").owner("me").acquire(), times, when).await.is_some(),
-                polled(guard.renew(), times, when).await.is_some(),
-            ]
-            .into_iter()
-            .all(|done| done);
+        for_each_poll(&server, &client, &format!("{when:?}, calls of a guard"), async |times| {
+            let guard = client.lock("k").lease(LONG).owner("me").acquire().await.expect("a guard");
+            let mut is_done = polled(guard.re_enter(), times, when).await.is_some();
+            is_done &= polled(client.lock("k").owner("me").acquire(), times, when).await.is_some();
+            is_done &= polled(guard.renew(), times, when).await.is_some();
             let lost = guard.lost();
             let again = guard.re_enter().await.expect("a guard");
-            done &= polled(again.release(), times, when).await.is_some();
+            is_done &= polled(again.release(), times, when).await.is_some();
             assert!(guard.is_held());
-            done &= polled(Guard::release(guard), times, when).await.is_some();
-            assert_eq!(soon(lost).await, lockward_client::Loss::Released);
-            see_clean(&server, &client, &format!("{when:?} after {times} polls of a guard's calls")).await;
-            if done {
-                break;
-            }
-        }
+            is_done &= polled(guard.release(), times, when).await.is_some();
+            assert_eq!(soon(lost).await, Loss::Released);
+            is_done
+        })
+        .await;
     }
 }
 
@@ -130,10 +127,8 @@ async fn a_future_dropped_after_any_poll_of_the_first_acquisition_leaves_nothing
     for when in [DropWhen::Asleep, DropWhen::Woken] {
         for times in 0..POLLS {
             let client = client(&server).await;
-            let done = polled(client.lock("k").acquire(), times, when).await;
-            let is_done = done.is_some();
-            drop(done);
-            see_clean(&server, &client, &format!("{when:?} after {times} polls, unknown")).await;
+            let is_done = polled(client.lock("k").acquire(), times, when).await.is_some();
+            see_nothing_left(&server, &client, &format!("{times} polls, {when:?}, first acquisition")).await;
             if is_done {
                 break;
             }

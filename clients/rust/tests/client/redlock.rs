@@ -62,6 +62,24 @@ impl Five {
         }
     }
 
+    fn freeze(&self, some: &[usize]) {
+        some.iter().for_each(|at| self.servers[*at].freeze());
+    }
+
+    fn thaw(&self, some: &[usize]) {
+        some.iter().for_each(|at| self.servers[*at].thaw());
+    }
+
+    fn kill(&mut self, some: &[usize]) {
+        some.iter().for_each(|at| self.servers[*at].kill());
+    }
+
+    fn call(&self, command: &str, some: &[usize]) {
+        for at in some {
+            self.servers[*at].client().call(command);
+        }
+    }
+
     /// How many hold `key` for an owner that is not `other`.
     fn votes(&self, key: &str) -> usize {
         let holders = self.servers.iter().filter_map(|server| server.client().info(key));
@@ -122,8 +140,7 @@ async fn a_redlock_is_held_on_all_servers_until_it_is_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redlock_works_with_two_of_five_killed() {
     let mut five = Five::start();
-    five.servers[1].kill();
-    five.servers[4].kill();
+    five.kill(&[1, 4]);
     let guard = five.client().lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     assert_eq!(guard.votes(), 3);
     see_it_work(&five, guard, &[0, 2, 3]).await;
@@ -137,22 +154,18 @@ async fn a_redlock_works_with_two_of_five_stopped() {
     // Connect first, so that requests go into the sockets of servers that do not read them.
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
     five.see_nothing_left();
-    five.servers[0].freeze();
-    five.servers[3].freeze();
+    five.freeze(&[0, 3]);
     let guard = redlock.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     assert_eq!(guard.votes(), 3);
     see_it_work(&five, guard, &[1, 2, 4]).await;
-    five.servers[0].thaw();
-    five.servers[3].thaw();
+    five.thaw(&[0, 3]);
     five.see_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redlock_fails_with_three_of_five_killed() {
     let mut five = Five::start();
-    for at in [0, 2, 3] {
-        five.servers[at].kill();
-    }
+    five.kill(&[0, 2, 3]);
     let redlock = five.client();
     let result = soon(redlock.lock("k").try_acquire()).await;
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
@@ -172,17 +185,13 @@ async fn a_redlock_fails_with_three_of_five_stopped_and_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
-    for at in [0, 2, 3] {
-        five.servers[at].freeze();
-    }
+    five.freeze(&[0, 2, 3]);
     let lock = redlock.lock("k").lease(LONG);
     let result = soon(lock.clone().try_acquire()).await;
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
     let result = soon(lock.wait(Duration::from_millis(500)).acquire()).await;
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
-    for at in [0, 2, 3] {
-        five.servers[at].thaw();
-    }
+    five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
 }
 
@@ -191,17 +200,13 @@ async fn a_dropped_acquisition_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
-    for at in [0, 2, 3] {
-        five.servers[at].freeze();
-    }
+    five.freeze(&[0, 2, 3]);
     let acquiring = tokio::spawn(redlock.lock("k").lease(LONG).acquire());
     eventually("the others have granted it", || {
         [1, 4].iter().all(|at| five.servers[*at].client().info("k").is_some())
     });
     acquiring.abort();
-    for at in [0, 2, 3] {
-        five.servers[at].thaw();
-    }
+    five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
 }
 
@@ -336,9 +341,7 @@ async fn a_redlock_is_lost_with_its_majority_and_stays_lost() {
     let redlock = five.client();
     let guard = redlock.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [0, 2, 3] {
-        five.servers[at].kill();
-    }
+    five.kill(&[0, 2, 3]);
     assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
     for at in [0, 2, 3] {
         five.servers[at].start_again();
@@ -362,9 +365,7 @@ async fn a_redlock_that_is_deleted_on_a_majority_is_lost() {
     let lock = redlock.lock("k").lease(LONG);
     let guard = lock.clone().acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [1, 2] {
-        five.servers[at].client().call("DEL k");
-    }
+    five.call("DEL k", &[1, 2]);
     guard.renew().await.expect("a renewal");
     five.servers[3].client().call("DEL k");
     let result = guard.renew().await;
@@ -376,9 +377,7 @@ async fn a_redlock_that_is_deleted_on_a_majority_is_lost() {
     five.see_nothing_left();
     let guard = lock.acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [1, 2, 3] {
-        five.servers[at].client().call("DEL k");
-    }
+    five.call("DEL k", &[1, 2, 3]);
     assert!(guard.is_held(), "the client cannot know");
     assert!(matches!(guard.release().await, Err(Error::Lost(Loss::NotHeld(_)))));
     five.see_nothing_left();
@@ -389,15 +388,11 @@ async fn a_release_without_a_majority_fails_and_goes_on_in_the_background() {
     let five = Five::start();
     let guard = five.client().lock("k").lease(LONG).acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [0, 2, 3] {
-        five.servers[at].freeze();
-    }
+    five.freeze(&[0, 2, 3]);
     assert!(matches!(guard.renew().await, Err(Error::NoMajority(_))));
     assert!(guard.is_held(), "its leases are not over");
     assert!(matches!(guard.release().await, Err(Error::NoMajority(_))));
-    for at in [0, 2, 3] {
-        five.servers[at].thaw();
-    }
+    five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
 }
 
@@ -416,9 +411,7 @@ async fn a_server_that_is_named_several_times_has_one_vote() {
 async fn server_errors_count_against_a_majority() {
     let five = Five::start();
     let redlock = five.client();
-    for at in [0, 1] {
-        five.servers[at].client().call("SET k text");
-    }
+    five.call("SET k text", &[0, 1]);
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
     guard.release().await.expect("a release");
     five.servers[2].client().call("SET k text");
@@ -426,9 +419,7 @@ async fn server_errors_count_against_a_majority() {
     assert_eq!(result.code(), Some("WRONGTYPE"), "{result}");
     let result = redlock.lock("other").lease(Duration::ZERO).acquire().await.expect_err("an error");
     assert!(matches!(result, Error::Invalid(_)), "{result}");
-    for at in [0, 1, 2] {
-        five.servers[at].client().call("DEL k");
-    }
+    five.call("DEL k", &[0, 1, 2]);
     five.see_nothing_left();
 }
 
