@@ -43,11 +43,6 @@
 //! enter a lock again, call [`Guard::re_enter`], or [name an owner](Lock::owner).
 #![forbid(unsafe_code)]
 
-// Layers, lowest first. A file imports only from files before it.
-// error, time, settings, address, commands, cluster, connections, servers, attempts, discovery, lease, lease_lookup, tenure,
-// withdrawal, background, client_state, guard, acquire, lock, client;
-// in redlock: voters, majority, guard, lock, client.
-
 mod acquire;
 mod address;
 mod attempts;
