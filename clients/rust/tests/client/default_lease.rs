@@ -1,15 +1,15 @@
-//! The lease where none is named: that of the server.
+//! The lease of acquisitions that give none: the default of the server.
 
-use crate::{LONG, client, hasty, soon};
+use crate::{LONG, calls, client, client_at, command_stat, granted, hasty, soon};
 use lockward_client::{Client, Error, Guard, Loss};
 use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What clients are seen to ask for, in milliseconds; `None` where they name no lease.
+/// The leases that clients request, in milliseconds; `None` for a request without a lease.
 type Asked = Arc<Mutex<Vec<Option<u64>>>>;
 
-/// A proxy that notes the leases that acquisitions name, and does something at the first LOCK.INFO.
+/// A proxy that notes the lease of each acquisition, and calls `at_first` at the first LOCK.INFO.
 fn watch(server: &Server, at_first: impl FnOnce() -> Fate + Send + 'static) -> (Proxy, Asked) {
     let asked = Asked::default();
     let noted = Arc::clone(&asked);
@@ -27,19 +27,6 @@ fn watch(server: &Server, at_first: impl FnOnce() -> Fate + Send + 'static) -> (
         }
     });
     (proxy, asked)
-}
-
-async fn through(proxy: &Proxy) -> Client {
-    Client::connect(&format!("redis://127.0.0.1:{}", proxy.port())).await.expect("a client")
-}
-
-/// How often the server has run a command, or refused to.
-fn count(observer: &mut lockward_tests::Client, command: &str, what: &str) -> u64 {
-    let stats = observer.call("INFO commandstats").text();
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
-    let mut fields = line.into_iter().flat_map(|line| line.split(','));
-    let count = fields.find_map(|field| field.strip_prefix(what)?.strip_prefix('='));
-    count.map_or(0, |count| count.parse().expect("a count"))
 }
 
 fn see_lease(guard: &Guard, millis: u64) {
@@ -60,22 +47,22 @@ async fn see_kept(settings: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_not_named_is_the_default_of_the_server() {
+async fn an_acquisition_without_a_lease_gets_the_default_of_the_server() {
     see_kept("default-lease 3000").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_no_longer_than_the_longest() {
+async fn the_default_is_limited_by_max_lease() {
     see_kept("max-lease 3000").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_no_longer_than_the_quarantine_which_is_waited_for() {
+async fn the_default_is_limited_by_the_quarantine() {
     see_kept("quarantine 3000").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_asked_for_it_once() {
+async fn the_default_is_looked_up_once() {
     let server = Server::start_with("default-lease 20000");
     let client = client(&server).await;
     for _ in 0..5 {
@@ -83,48 +70,48 @@ async fn the_server_is_asked_for_it_once() {
         see_lease(&guard, 20_000);
         guard.release().await.expect("a release");
     }
-    assert_eq!(count(&mut server.client(), "lock.info", "calls"), 1);
+    assert_eq!(calls(&mut server.client(), "lock.info"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_longest_lease_that_is_set_later_is_learnt() {
+async fn the_default_is_looked_up_again_after_max_lease_is_lowered() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();
-    for (longest, calls) in [(30_000, 1), (10_000, 2), (5_000, 3)] {
+    for (longest, lookups) in [(30_000, 1), (10_000, 2), (5_000, 3)] {
         observer.call(format!("CONFIG SET lock.max-lease {longest}"));
         for _ in 0..2 {
             let guard = client.lock("k").acquire().await.expect("a guard");
             see_lease(&guard, longest);
             guard.release().await.expect("a release");
         }
-        assert_eq!(count(&mut observer, "lock.info", "calls"), calls);
+        assert_eq!(calls(&mut observer, "lock.info"), lookups);
     }
     let refused = client.lock("k").lease(Duration::from_secs(10)).acquire().await;
     assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_is_one_that_is_set_while_it_is_waited_for() {
+async fn the_default_is_looked_up_again_if_max_lease_is_lowered_during_a_wait() {
     let server = Server::start();
     let client = client(&server).await;
     // The client knows the default.
     client.lock("k").acquire().await.expect("a guard").release().await.expect("a release");
     let holder = client.lock("k").lease(LONG).acquire().await.expect("a guard");
-    // What replicas are to hear of is renewed before anybody hears of it.
+    // With `replicas` the client renews the lease before it returns the guard.
     let waiter = tokio::spawn(client.lock("k").replicas(0, Duration::from_secs(1)).acquire());
     let mut observer = server.client();
     observer.see_waiters("k", 1);
     observer.call("CONFIG SET lock.max-lease 5000");
     holder.release().await.expect("a release");
-    let guard = soon(waiter).await.expect("no panic").expect("a guard");
+    let guard = granted(waiter).await;
     see_lease(&guard, 5_000);
     assert!(observer.holder("k").lease_left <= 5_000);
     guard.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_held_goes_on_with_a_shorter_one() {
+async fn a_held_lock_is_renewed_with_a_shorter_lease_after_the_limit_is_lowered() {
     for setting in ["max-lease", "quarantine"] {
         let server = Server::start_with("default-lease 9000");
         let client = client(&server).await;
@@ -136,7 +123,7 @@ async fn a_lock_that_is_held_goes_on_with_a_shorter_one() {
         guard.re_enter().await.expect("a guard").release().await.expect("a release");
         eventually("both are renewed", || {
             let [all, failed] =
-                ["calls", "failed_calls"].map(|what| count(&mut observer, "lock.renew", what));
+                ["calls", "failed_calls"].map(|field| command_stat(&mut observer, "lock.renew", field));
             failed > 0 && all >= failed + 2
         });
         for lock in ["k", "l"] {
@@ -150,30 +137,30 @@ async fn a_lock_that_is_held_goes_on_with_a_shorter_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_believes_in_more_than_the_shorter_one_though_no_reply_to_it_comes() {
+async fn a_shorter_lease_counts_even_if_its_reply_is_lost() {
     let server = Server::start_with("default-lease 6000");
-    let mut told = 0;
+    let mut requests = 0;
     let proxy = Proxy::start(server.port(), move |request: &[Reply]| {
         let words: Vec<_> = request.iter().map(Reply::text).collect();
         let is_shorter = words.first().is_some_and(|word| *word == "LOCK.RENEW")
             && !words.iter().any(|word| *word == "6000");
-        told += usize::from(is_shorter);
-        match (is_shorter, told) {
+        requests += usize::from(is_shorter);
+        match (is_shorter, requests) {
             (false, _) => Fate::Carried,
             (true, 1) => Fate::ReplyLost,
             (true, _) => Fate::RequestLost,
         }
     });
-    let guard = through(&proxy).await.lock("k").acquire().await.expect("a guard");
+    let guard = client_at(proxy.port()).await.lock("k").acquire().await.expect("a guard");
     let mut observer = server.client();
     observer.call("CONFIG SET lock.max-lease 5000");
-    eventually("a shorter one is given", || observer.holder("k").lease_left < 2_900);
+    eventually("a shorter lease is set", || observer.holder("k").lease_left < 2_900);
     eventually("it is over", || observer.info("k").is_none());
     assert!(!guard.is_held(), "{:?}", guard.lease_left());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_process_has_named_for_the_same_owner_is_not_the_default() {
+async fn a_lease_given_by_another_process_is_not_taken_for_the_default() {
     let server = Server::start();
     let mut observer = server.client();
     observer.acquire("k job PX 600000");
@@ -188,8 +175,8 @@ async fn what_another_process_has_named_for_the_same_owner_is_not_the_default() 
     }
 }
 
-/// A proxy that has each such request arrive when the lock is free again.
-fn late(server: &Server, command: &'static str) -> Proxy {
+/// A proxy that delays each such command until the lease is over.
+fn delayed(server: &Server, command: &'static str) -> Proxy {
     let mut observer = server.client();
     Proxy::start(server.port(), move |request: &[Reply]| {
         if request.first().is_some_and(|word| word.text() == command) {
@@ -200,20 +187,20 @@ fn late(server: &Server, command: &'static str) -> Proxy {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_try_ends_where_no_reply_comes_within_a_lease() {
+async fn a_try_ends_when_replies_take_longer_than_the_lease() {
     let server = Server::start_with("default-lease 40");
-    let proxies = ["LOCK.INFO", "LOCK.RENEW"].map(|command| late(&server, command));
+    let proxies = ["LOCK.INFO", "LOCK.RENEW"].map(|command| delayed(&server, command));
     let [unnamed, named] = [&proxies[0], &proxies[1]].map(|proxy| hasty(proxy.port()).lock("k"));
     let lease = Duration::from_millis(40);
     let named = named.lease(lease).replicas(0, lease / 2);
     for lock in [unnamed, named] {
-        let told = soon(lock.try_acquire()).await;
-        assert!(matches!(told, Err(Error::Lost(Loss::LeaseOver))), "{told:?}");
+        let result = soon(lock.try_acquire()).await;
+        assert!(matches!(result, Err(Error::Lost(Loss::LeaseOver))), "{result:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_two_standstills_have_left_of_it_is_no_measure() {
+async fn the_rest_of_a_lease_after_two_pauses_is_not_taken_for_the_default() {
     let server = Server::start_with("default-lease 3000");
     let mut observer = server.client();
     let mut infos = 0;
@@ -225,7 +212,7 @@ async fn what_two_standstills_have_left_of_it_is_no_measure() {
         }
         Fate::Carried
     });
-    let guard = soon(through(&proxy).await.lock("k").acquire()).await.expect("a guard");
+    let guard = soon(client_at(proxy.port()).await.lock("k").acquire()).await.expect("a guard");
     guard.renew().await.expect("a renewal");
     see_lease(&guard, 3_000);
     assert!(server.client().holder("k").lease_left > 1_500);
@@ -240,7 +227,7 @@ async fn without_info(server: &Server) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_ask_for_it_names_thirty_seconds() {
+async fn without_permission_for_info_the_lease_is_thirty_seconds() {
     let server = Server::start_with("default-lease 5000");
     let client = without_info(&server).await;
     let mut observer = server.client();
@@ -251,11 +238,11 @@ async fn who_may_not_ask_for_it_names_thirty_seconds() {
         assert_eq!(observer.holder("k").holds, 1);
         guard.release().await.expect("a release");
     }
-    assert_eq!(count(&mut observer, "lock.info", "rejected_calls"), 1);
+    assert_eq!(command_stat(&mut observer, "lock.info", "rejected_calls"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_that_is_refused_nothing_is_left() {
+async fn a_refused_fallback_lease_leaves_nothing_held() {
     let server = Server::start_with("max-lease 600000 default-lease 600000");
     let client = without_info(&server).await;
     let mut observer = server.client();
@@ -269,14 +256,14 @@ async fn where_that_is_refused_nothing_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_standstill_has_left_of_it_is_not_taken_for_all() {
+async fn the_rest_of_a_lease_after_a_pause_is_not_taken_for_the_default() {
     let server = Server::start_with("default-lease 20000");
     let mut observer = server.client();
     let (proxy, asked) = watch(&server, move || {
         eventually("a fifth of it is over", || observer.holder("k").held_for > 4_000);
         Fate::Carried
     });
-    let client = through(&proxy).await;
+    let client = client_at(proxy.port()).await;
     for _ in 0..2 {
         let guard = soon(client.lock("k").acquire()).await.expect("a guard");
         assert!(guard.lease_left() > Duration::from_secs(16), "{:?}", guard.lease_left());
@@ -287,20 +274,20 @@ async fn what_a_standstill_has_left_of_it_is_not_taken_for_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_broken_before_its_lease_is_known_is_acquired_again() {
+async fn a_lock_deleted_before_its_lease_is_known_is_acquired_again() {
     let server = Server::start();
     let mut observer = server.client();
     let (proxy, _) = watch(&server, move || {
         observer.call("DEL k");
         Fate::Carried
     });
-    let guard = soon(through(&proxy).await.lock("k").acquire()).await.expect("a guard");
+    let guard = soon(client_at(proxy.port()).await.lock("k").acquire()).await.expect("a guard");
     assert_eq!(server.client().holder("k").token, guard.token() as i64);
     guard.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn or_is_busy_if_another_has_it_by_then() {
+async fn a_lock_taken_by_another_before_its_lease_is_known_is_busy() {
     let server = Server::start();
     let mut observer = server.client();
     let (proxy, _) = watch(&server, move || {
@@ -308,17 +295,17 @@ async fn or_is_busy_if_another_has_it_by_then() {
         observer.acquire("k other");
         Fate::Carried
     });
-    let told = through(&proxy).await.lock("k").try_acquire().await;
-    assert!(matches!(told, Err(Error::Busy)), "{told:?}");
+    let result = client_at(proxy.port()).await.lock("k").try_acquire().await;
+    assert!(matches!(result, Err(Error::Busy)), "{result:?}");
     assert_eq!(server.client().holder("k").owner, "other");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_reply_does_not_keep_it_from_being_known() {
+async fn the_default_is_known_although_a_reply_is_lost() {
     for fate in [Fate::RequestLost, Fate::ReplyLost, Fate::ReplyTorn] {
         let server = Server::start();
         let (proxy, _) = watch(&server, move || fate);
-        let guard = soon(through(&proxy).await.lock("k").acquire()).await.expect("a guard");
+        let guard = soon(client_at(proxy.port()).await.lock("k").acquire()).await.expect("a guard");
         see_lease(&guard, 30_000);
         assert_eq!(server.client().holder("k").holds, 1);
         guard.release().await.expect("a release");
@@ -326,14 +313,14 @@ async fn a_lost_reply_does_not_keep_it_from_being_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_before_it_is_known_leaves_nothing() {
+async fn an_acquisition_dropped_during_the_lookup_is_released() {
     let server = Server::start();
     let (asks, asking) = tokio::sync::oneshot::channel();
     let (proxy, _) = watch(&server, || {
         asks.send(()).expect("a test");
         Fate::Silence(LONG)
     });
-    let client = through(&proxy).await;
+    let client = client_at(proxy.port()).await;
     let mut observer = server.client();
     tokio::select! {
         _ = client.lock("k").acquire() => panic!("nothing is known"),
@@ -345,7 +332,7 @@ async fn who_leaves_before_it_is_known_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hold_limit_cuts_it_at_the_server() {
+async fn a_hold_limit_shortens_the_default_at_the_server() {
     let server = Server::start();
     let client = client(&server).await;
     for _ in 0..2 {
@@ -357,7 +344,7 @@ async fn a_hold_limit_cuts_it_at_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_have_less_time_than_it_lasts() {
+async fn the_time_for_replicas_must_be_shorter_than_the_default() {
     let server = Server::start_with("default-lease 20000");
     let client = client(&server).await;
     let mut observer = server.client();

@@ -1,6 +1,6 @@
-//! Servers that die, and what becomes of guards and waiters.
+//! Guards and waiters when their server dies or is replaced, and when their process is stopped.
 
-use crate::{LONG, client, hasty, patient, soon};
+use crate::{LONG, client, client_at, granted, hasty, patient, soon};
 use lockward_client::Loss;
 use lockward_tests::{Client, Sentinels, Server, Setup, eventually};
 use std::env;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_and_a_waiter_outlive_a_restart() {
+async fn a_guard_and_a_waiter_survive_a_restart() {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     let client = client(&server).await;
     let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
@@ -22,16 +22,16 @@ async fn a_guard_and_a_waiter_outlive_a_restart() {
     again.release().await.expect("a release");
     let last = guard.token();
     guard.release().await.expect("a release");
-    let next = soon(waiter).await.expect("no panic").expect("a guard");
+    let next = granted(waiter).await;
     assert!(next.token() > last);
     next.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tenure_that_the_server_has_forgotten_is_restored_at_once() {
+async fn a_forgotten_tenure_is_restored_at_once_in_quarantine() {
     let mut server = Server::start_with("quarantine 600000");
     let client = client(&server).await;
-    // The quarantine of the first start.
+    // End the quarantine of the first start.
     server.client().call("CONFIG SET lock.quarantine 0");
     let guard = client.lock("k").lease(LONG / 2).acquire().await.expect("a guard");
     let again = guard.re_enter().await.expect("a guard");
@@ -45,7 +45,7 @@ async fn a_tenure_that_the_server_has_forgotten_is_restored_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tenure_that_the_server_has_forgotten_for_good_is_lost() {
+async fn a_forgotten_tenure_is_lost_without_a_quarantine() {
     let mut server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
@@ -54,7 +54,7 @@ async fn a_tenure_that_the_server_has_forgotten_for_good_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_and_a_waiter_outlive_a_failover() {
+async fn a_guard_and_a_waiter_survive_a_failover() {
     let mut primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let sentinels = Sentinels::watch(&primary, 1);
@@ -72,13 +72,13 @@ async fn a_guard_and_a_waiter_outlive_a_failover() {
     again.release().await.expect("a release");
     let last = guard.token();
     guard.release().await.expect("a release");
-    let next = soon(waiter).await.expect("no panic").expect("a guard");
+    let next = granted(waiter).await;
     assert!(next.token() > last);
     next.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_goes_on_where_its_server_has_become_a_replica() {
+async fn a_waiter_moves_to_the_new_primary_when_its_server_becomes_a_replica() {
     let first = Server::start();
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
@@ -91,25 +91,24 @@ async fn a_waiter_goes_on_where_its_server_has_become_a_replica() {
     assert_eq!(sentinels.see_failover_from(first.port()), second.port());
     second.client().see_waiters("k", 1);
     guard.release().await.expect("a release");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
 }
 
-/// Where [`sleeper`] finds its server.
+/// The environment variable that tells [`sleeper`] the port of its server.
 const PORT: &str = "LOCKWARD_SLEEPER_PORT";
 
-/// A process that holds a lock, and tells what it believes. It is stopped by
-/// [`a_process_that_was_stopped_past_its_lease_knows_it_first_thing`].
+/// A process that holds a lock, and reports whether it believes so. It is stopped by
+/// [`a_process_stopped_past_its_lease_knows_that_the_lock_is_lost`].
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it is a process of another test"]
 async fn sleeper() {
     let Some(port) = env::var(PORT).ok().and_then(|port| port.parse().ok()) else { return };
-    let client =
-        lockward_client::Client::connect(&format!("redis://127.0.0.1:{port}")).await.expect("a client");
+    let client = client_at(port).await;
     let guard = client.lock("k").lease(Duration::from_millis(600)).acquire().await.expect("a guard");
     let mut server = Client::connect(port).expect("a connection");
     server.call("SET asleep no");
     let lost = tokio::spawn(guard.lost());
-    // The server's word comes first: what is believed later may not be older.
+    // First the server's reply, then the belief, so that the belief is not older.
     let held = loop {
         let another_has_it = server.call("EXISTS another").int() == 1;
         let held = guard.is_held();
@@ -138,11 +137,11 @@ impl Drop for Sleeper {
 }
 
 #[test]
-fn a_process_that_was_stopped_past_its_lease_knows_it_first_thing() {
+fn a_process_stopped_past_its_lease_knows_that_the_lock_is_lost() {
     let server = Server::start();
     let mut observer = server.client();
     let sleeper = Command::new(env::current_exe().expect("a path"))
-        .args(["--exact", "faults::sleeper", "--ignored"])
+        .args(["--exact", "server_failures::sleeper", "--ignored"])
         .env(PORT, server.port().to_string())
         .stdout(Stdio::null())
         .spawn()
@@ -153,17 +152,17 @@ fn a_process_that_was_stopped_past_its_lease_knows_it_first_thing() {
     observer.acquire("k another PX 600000 BLOCK 600000");
     observer.call("SET another yes");
     sleeper.signal("-CONT");
-    eventually("it tells what it believes", || observer.call("EXISTS believes").int() == 1);
+    eventually("it reports", || observer.call("EXISTS believes").int() == 1);
     assert_eq!(observer.call("GET believes").text(), "false LeaseOver");
     assert_eq!(observer.owner("k").as_deref(), Some("another"));
 }
 
-fn first_in_line(observer: &mut Client) -> i64 {
+fn first_waiter(observer: &mut Client) -> i64 {
     observer.call("LOCK.INFO k WAITERS 1").info().queue.expect("a queue")[0].client_id
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_keeps_its_place_though_no_other_connection_can_be_made() {
+async fn a_waiter_keeps_its_position_when_no_second_connection_can_be_opened() {
     for (setting, wanting, enough) in [("maxclients", "2", "100"), ("requirepass", "secret", "")] {
         let server = Server::start();
         let mut observer = server.client();
@@ -171,7 +170,7 @@ async fn who_waits_keeps_its_place_though_no_other_connection_can_be_made() {
         let client = hasty(server.port());
         let waiter = tokio::spawn(client.lock("k").acquire());
         observer.see_waiters("k", 1);
-        let place = first_in_line(&mut observer);
+        let position = first_waiter(&mut observer);
         let connected = |observer: &mut Client| {
             observer.stat("stats", "total_connections_received")
                 + observer.stat("stats", "rejected_connections")
@@ -180,13 +179,13 @@ async fn who_waits_keeps_its_place_though_no_other_connection_can_be_made() {
         observer.call(format!("CONFIG SET {setting} {wanting}"));
         let (own, clients) = (observer.id(), observer.call("CLIENT LIST").text());
         let ids = clients.lines().filter_map(|line| line.split(['=', ' ']).nth(1)?.parse::<i64>().ok());
-        for id in ids.filter(|id| ![own, place].contains(id)) {
+        for id in ids.filter(|id| ![own, position].contains(id)) {
             observer.call(format!("CLIENT KILL ID {id}"));
         }
-        eventually("it has asked in vain", || connected(&mut observer) >= before + 2);
-        assert_eq!(first_in_line(&mut observer), place, "{setting}");
+        eventually("it has tried in vain", || connected(&mut observer) >= before + 2);
+        assert_eq!(first_waiter(&mut observer), position, "{setting}");
         observer.call(["CONFIG", "SET", setting, enough]);
         observer.call("LOCK.RELEASE k another");
-        soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+        granted(waiter).await.release().await.expect("a release");
     }
 }

@@ -1,6 +1,6 @@
 //! Acquiring, holding and releasing.
 
-use crate::{LONG, client, hasty, soon};
+use crate::{LONG, calls, client, hasty, soon};
 use lockward_client::{Error, Loss};
 use lockward_tests::{Server, eventually};
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn a_lock_that_is_held_is_busy_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_enters_again_and_each_guard_is_one_hold() {
+async fn each_guard_is_one_hold() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();
@@ -61,47 +61,42 @@ async fn a_named_owner_enters_again_within_one_client() {
     assert_eq!((first.token(), observer.holder("k").holds), (second.token(), 2));
     drop(first);
     drop(second);
-    eventually("both are given back", || observer.info("k").is_none());
+    eventually("both are released", || observer.info("k").is_none());
     let third = lock.acquire().await.expect("a third guard");
     assert_eq!(third.holds(), 1);
     third.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_that_is_dropped_is_given_back() {
+async fn a_dropped_guard_releases_the_lock() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
-    // Also where there is no runtime.
+    // A thread without a runtime drops it.
     std::thread::spawn(move || drop(guard)).join().expect("no panic");
     let mut observer = server.client();
-    eventually("it is given back", || observer.info("k").is_none());
+    eventually("it is released", || observer.info("k").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_renewed_until_the_guard_is_gone() {
+async fn a_lease_is_renewed_until_the_guard_is_released() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     let mut observer = server.client();
-    let renewals = |observer: &mut lockward_tests::Client| {
-        let stats = observer.call("INFO commandstats").text();
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_lock.renew:")).unwrap_or_default();
-        line.split(['=', ',']).nth(1).and_then(|calls| calls.parse::<u32>().ok()).unwrap_or(0)
-    };
-    eventually("it is renewed", || renewals(&mut observer) >= 4);
+    eventually("it is renewed", || calls(&mut observer, "lock.renew") >= 4);
     assert!(guard.is_held());
     assert_eq!(observer.holder("k").token, guard.token() as i64);
     guard.release().await.expect("a release");
-    let before = renewals(&mut observer);
+    let before = calls(&mut observer, "lock.renew");
     let other = client.lock("other").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
-    eventually("another one is renewed", || renewals(&mut observer) >= before + 3);
+    eventually("another one is renewed", || calls(&mut observer, "lock.renew") >= before + 3);
     assert_eq!(observer.info("k"), None);
     other.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_not_renewed_is_lost_here_before_it_is_at_the_server() {
+async fn a_lease_without_renewal_ends_in_the_client_before_it_ends_at_the_server() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = client.lock("k").lease(Duration::from_millis(200)).without_renewal();
@@ -135,7 +130,7 @@ async fn a_hold_limit_ends_renewal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_broken_is_lost_at_the_next_renewal() {
+async fn a_deleted_lock_is_lost_at_the_next_renewal() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").lease(Duration::from_secs(3)).acquire().await.expect("a guard");
@@ -146,34 +141,37 @@ async fn a_lock_that_is_broken_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_tells_that_the_lock_was_lost_before() {
+async fn release_reports_that_the_lock_was_lost() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
     server.client().call("DEL k");
-    assert!(guard.is_held(), "it cannot know");
-    let told = guard.release().await;
-    assert!(matches!(&told, Err(Error::Lost(Loss::NotHeld(said))) if said == "the lock is free"), "{told:?}");
+    assert!(guard.is_held(), "the client cannot know");
+    let result = guard.release().await;
+    assert!(
+        matches!(&result, Err(Error::Lost(Loss::NotHeld(text))) if text == "the lock is free"),
+        "{result:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_of_the_server_are_told_apart() {
+async fn server_errors_and_invalid_options_are_reported() {
     let server = Server::start();
     let client = client(&server).await;
     let mut other = server.client();
     other.call("SET text x");
-    let told = client.lock("text").acquire().await.expect_err("an error");
-    assert_eq!(told.code(), Some("WRONGTYPE"), "{told}");
+    let result = client.lock("text").acquire().await.expect_err("an error");
+    assert_eq!(result.code(), Some("WRONGTYPE"), "{result}");
     other.call("CONFIG SET lock.max-waiters 0");
     let guard = client.lock("k").acquire().await.expect("a guard");
-    let told = client.lock("k").acquire().await.expect_err("an error");
-    assert_eq!(told.code(), Some("MAXWAITERS"), "{told}");
-    let told = client.lock("k").lease(Duration::from_micros(10)).acquire().await.expect_err("an error");
-    assert!(matches!(told, Error::Invalid(_)), "{told}");
-    let told = client.lock("k").owner("").acquire().await.expect_err("an error");
-    assert!(matches!(told, Error::Invalid(_)), "{told}");
-    let told = client.lock("k").replicas(1, Duration::from_secs(30)).acquire().await.expect_err("an error");
-    assert!(matches!(told, Error::Invalid(_)), "{told}");
+    let result = client.lock("k").acquire().await.expect_err("an error");
+    assert_eq!(result.code(), Some("MAXWAITERS"), "{result}");
+    let result = client.lock("k").lease(Duration::from_micros(10)).acquire().await.expect_err("an error");
+    assert!(matches!(result, Error::Invalid(_)), "{result}");
+    let result = client.lock("k").owner("").acquire().await.expect_err("an error");
+    assert!(matches!(result, Error::Invalid(_)), "{result}");
+    let result = client.lock("k").replicas(1, Duration::from_secs(30)).acquire().await.expect_err("an error");
+    assert!(matches!(result, Error::Invalid(_)), "{result}");
     let far = client.lock("far").lease(Duration::MAX).acquire().await.expect_err("an error");
     assert_eq!(far.code(), Some("ERR"), "{far}");
     guard.release().await.expect("a release");
@@ -182,19 +180,19 @@ async fn errors_of_the_server_are_told_apart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_answer_is_unreachable() {
     let nobody = lockward_tests::free_port();
-    let told = hasty(nobody).lock("k").try_acquire().await.expect_err("an error");
-    assert!(matches!(told, Error::Unreachable(_)), "{told}");
+    let result = hasty(nobody).lock("k").try_acquire().await.expect_err("an error");
+    assert!(matches!(result, Error::Unreachable(_)), "{result}");
     let server = Server::start();
     let client = hasty(server.port());
     let guard = client.lock("k").acquire().await.expect("a guard");
     server.freeze();
-    let told = client.lock("other").try_acquire().await.expect_err("an error");
-    assert!(matches!(told, Error::Unreachable(_)), "{told}");
+    let result = client.lock("other").try_acquire().await.expect_err("an error");
+    assert!(matches!(result, Error::Unreachable(_)), "{result}");
     assert!(matches!(guard.renew().await, Err(Error::Unreachable(_))));
     assert!(guard.is_held(), "its lease is not over");
-    let told = guard.release().await.expect_err("an error");
-    assert!(matches!(told, Error::Unreachable(_)), "{told}");
+    let result = guard.release().await.expect_err("an error");
+    assert!(matches!(result, Error::Unreachable(_)), "{result}");
     server.thaw();
     let mut observer = server.client();
-    eventually("both are given back", || observer.call("DBSIZE").int() == 0);
+    eventually("both are released", || observer.call("DBSIZE").int() == 0);
 }

@@ -1,12 +1,12 @@
-//! Callers that leave, and runtimes that end.
+//! Futures that are dropped, and runtimes that end.
 
-use crate::{LONG, client, soon};
+use crate::{LONG, client, soon, url};
 use lockward_client::Client;
 use lockward_tests::{Random, Server, eventually, rounds};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_granted_to_a_caller_that_leaves_is_given_back() {
+async fn a_grant_to_a_dropped_acquisition_is_released() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();
@@ -24,7 +24,7 @@ async fn what_is_granted_to_a_caller_that_leaves_is_given_back() {
             tokio::task::yield_now().await;
         }
         waiter.abort();
-        // It may have been quicker.
+        // It may have been granted before.
         if let Ok(won) = waiter.await {
             won.expect("a guard").release().await.expect("a release");
         }
@@ -34,7 +34,7 @@ async fn what_is_granted_to_a_caller_that_leaves_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_leaves_while_it_enters_or_releases_leaves_no_hold_behind() {
+async fn a_dropped_re_enter_or_release_leaves_no_hold() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();
@@ -66,10 +66,10 @@ async fn a_caller_that_leaves_while_it_enters_or_releases_leaves_no_hold_behind(
 }
 
 #[test]
-fn guards_outlive_their_runtime_without_harm() {
+fn guards_may_be_used_after_their_runtime_has_ended() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let url = format!("redis://127.0.0.1:{}", server.port());
+    let url = url(server.port());
     let (client, guard, other) = runtime.block_on(async {
         let client = Client::connect(&url).await.expect("a client");
         let lease = Duration::from_secs(3);
@@ -86,13 +86,13 @@ fn guards_outlive_their_runtime_without_harm() {
     let mut observer = server.client();
     eventually("nobody has a lock", || observer.call("DBSIZE").int() == 0);
     drop(guard);
-    let told = tokio::runtime::Runtime::new().expect("a runtime").block_on(client.lock("k").try_acquire());
-    drop(told);
+    let result = tokio::runtime::Runtime::new().expect("a runtime").block_on(client.lock("k").try_acquire());
+    drop(result);
     assert!(Client::new(url.parse().expect("an address"), lockward_client::Settings::default()).is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn once_a_client_is_settled_nothing_is_left_behind() {
+async fn settled_resolves_when_dropped_guards_are_released() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();

@@ -1,21 +1,21 @@
-//! Servers that come back, or do not, and the requests that are on their way meanwhile.
+//! Requests that are in progress while their server restarts, stops or is replaced.
 
-use crate::{LONG, client, patient, soon};
+use crate::{LONG, client, granted, patient, soon, url};
 use lockward_client::Guard;
 use lockward_tests::{Sentinels, Server, Setup, eventually};
 use std::time::Duration;
 
-/// A server that forgets, in quarantine as soon as it is back, and a guard of a lock that it has granted.
+/// A server without persistence that will be in quarantine after a restart, and a guard of a lock that it has granted.
 async fn forgetful() -> (Server, lockward_client::Client, Guard) {
     let server = Server::start_with("quarantine 600000");
-    let client = patient(&format!("redis://127.0.0.1:{}", server.port()));
+    let client = patient(&url(server.port()));
     server.client().call("CONFIG SET lock.quarantine 0");
     let guard = client.lock("k").lease(LONG / 2).acquire().await.expect("a guard");
     (server, client, guard)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_enters_again_while_the_server_is_away_has_the_tenure_restored() {
+async fn re_enter_during_a_restart_restores_the_tenure() {
     let (mut server, _client, guard) = forgetful().await;
     server.kill();
     let entering = tokio::spawn(async move { (guard.re_enter().await, guard) });
@@ -31,7 +31,7 @@ async fn whoever_enters_again_while_the_server_is_away_has_the_tenure_restored()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_gives_a_hold_back_meanwhile_keeps_the_others() {
+async fn releasing_a_hold_during_a_restart_keeps_the_others() {
     let (mut server, _client, guard) = forgetful().await;
     let again = guard.re_enter().await.expect("a guard");
     server.kill();
@@ -46,7 +46,7 @@ async fn whoever_gives_a_hold_back_meanwhile_keeps_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_gives_the_last_hold_back_meanwhile_has_held_it_to_the_end() {
+async fn releasing_the_last_hold_during_a_restart_succeeds() {
     let (mut server, _client, guard) = forgetful().await;
     server.kill();
     let releasing = tokio::spawn(guard.release());
@@ -56,7 +56,7 @@ async fn whoever_gives_the_last_hold_back_meanwhile_has_held_it_to_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_that_enters_while_the_last_other_one_goes_is_renewed() {
+async fn a_guard_that_enters_while_the_last_other_one_is_dropped_is_renewed() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = client.lock("k").owner("me").lease(Duration::from_secs(3));
@@ -70,7 +70,7 @@ async fn a_guard_that_enters_while_the_last_other_one_goes_is_renewed() {
     server.see_unread_from(port);
     drop(first);
     server.thaw();
-    let second = soon(entering).await.expect("no panic").expect("a guard");
+    let second = granted(entering).await;
     let mut observer = server.client();
     eventually("it is held for longer than a lease", || {
         assert!(second.is_held(), "it is not renewed");
@@ -80,7 +80,7 @@ async fn a_guard_that_enters_while_the_last_other_one_goes_is_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_leaves_a_primary_that_stands_still_for_ever() {
+async fn a_waiter_leaves_a_primary_that_is_stopped_for_good() {
     let first = Server::start();
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
@@ -95,12 +95,12 @@ async fn a_waiter_leaves_a_primary_that_stands_still_for_ever() {
     let mut observer = second.client();
     observer.see_waiters("k", 1);
     observer.call("LOCK.RELEASE k another");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
     first.thaw();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_without_replicas_that_does_not_know_its_time_is_over_is_left() {
+async fn the_client_leaves_a_primary_that_was_replaced_without_its_knowledge() {
     let cut_off = || Setup::new().config("rename-command REPLICAOF ''").config("rename-command SLAVEOF ''");
     let first = cut_off().start();
     let second = Server::start_replica_of(&first);
@@ -117,10 +117,10 @@ async fn a_primary_without_replicas_that_does_not_know_its_time_is_over_is_left(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_settled_does_not_wait_for_renewals() {
+async fn settled_does_not_wait_for_renewals() {
     let (mut server, client, guard) = forgetful().await;
     server.kill();
-    // The client has heard of it by then, and renews, too.
+    // By then the client has noticed that the connection is broken, and renews, too.
     assert!(tokio::time::timeout(Duration::from_millis(300), guard.renew()).await.is_err());
     soon(client.settled()).await;
     server.start_again();
@@ -129,14 +129,14 @@ async fn what_is_settled_does_not_wait_for_renewals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_bears_a_server_that_loads_its_data() {
-    // Each key takes it 0.1 s, and it answers meanwhile.
+async fn a_waiter_waits_while_the_server_loads_its_data() {
+    // Loading takes 0.1 s for each key, and the server answers meanwhile.
     let slow = Setup::new()
         .config("rdbcompression no")
         .config("key-load-delay 100000")
         .config("loading-process-events-interval-bytes 1024");
     let mut server = slow.start();
-    let client = patient(&format!("redis://127.0.0.1:{}", server.port()));
+    let client = patient(&url(server.port()));
     let mut held = server.client();
     held.acquire("k another PX 600000");
     for number in 0..20 {
@@ -151,5 +151,5 @@ async fn a_waiter_bears_a_server_that_loads_its_data() {
     let refused = observer.call("INFO errorstats").text();
     assert!(refused.contains("errorstat_LOADING:count="), "{refused}");
     observer.call("LOCK.RELEASE k another");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
 }

@@ -1,7 +1,7 @@
-//! Spans of time that nobody has in mind, and what they may not do to others.
+//! Very long durations.
 
-use crate::{client, soon};
-use lockward_client::{Address, Client, Error, Settings};
+use crate::{client, client_with, granted, soon, url};
+use lockward_client::{Error, Settings};
 use lockward_tests::{Server, eventually};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 const YEARS: Duration = Duration::from_secs(9 * 365 * 24 * 3_600);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_of_years_keeps_no_other_from_being_renewed() {
+async fn a_lease_of_years_does_not_delay_other_renewals() {
     let server = Server::start();
     let client = client(&server).await;
     let lease = Duration::from_secs(3);
@@ -26,11 +26,10 @@ async fn a_lease_of_years_keeps_no_other_from_being_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_says_for_ever_means_very_long() {
+async fn the_longest_durations_are_accepted() {
     let server = Server::start();
-    let address: Address = format!("redis://127.0.0.1:{}", server.port()).parse().expect("an address");
     let settings = Settings::default().patience(Duration::MAX).response_limit(Duration::MAX);
-    let client = Client::new(address, settings.waiting_connections(usize::MAX)).expect("a client");
+    let client = client_with(&url(server.port()), settings.waiting_connections(usize::MAX));
     let lock = client.lock("k").hold_limit(Duration::MAX).wait(Duration::MAX);
     let guard = soon(lock.clone().acquire()).await.expect("a guard");
     let waiter = tokio::spawn(lock.acquire());
@@ -39,7 +38,7 @@ async fn whoever_says_for_ever_means_very_long() {
     again.renew().await.expect("a renewal");
     again.release().await.expect("a release");
     guard.release().await.expect("a release");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
     let refused = client.lock("k").lease(Duration::MAX).acquire().await;
     assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
     assert_eq!(server.client().call("DBSIZE").int(), 0);
