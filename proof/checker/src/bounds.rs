@@ -16,8 +16,8 @@ pub struct Bounds {
     /// After this a request whose client gave up acts no more, and what a fault did to timing is over. The check for
     /// prompt grants rests on it; those for overlap, tokens and counts do not.
     pub settle: Nanos,
-    /// What must have happened at least.
-    pub least: Happened,
+    /// What must have activity at least.
+    pub minimum: Activity,
 }
 
 impl Default for Bounds {
@@ -27,14 +27,14 @@ impl Default for Bounds {
             handoff: 50 * MS,
             answer: 100 * MS,
             settle: 1_000 * MS,
-            least: Happened { grants: 1, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 1 },
+            minimum: Activity { grants: 1, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 1 },
         }
     }
 }
 
-/// How much happened in a run.
+/// How much activity in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Happened {
+pub struct Activity {
     /// Acquisitions granted.
     pub grants: usize,
     /// Tenures that a waiter was given when the one before was released.

@@ -39,12 +39,12 @@ pub struct Call {
     /// For whom the lock is asked.
     pub owner: String,
     /// What was asked.
-    pub kind: Kind,
+    pub operation: Operation,
     /// Just before the request was sent.
     pub start: Nanos,
     /// Known only where somebody looked: an instant at which the server was seen to hold this wait in its queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub joined: Option<Nanos>,
+    pub enqueued: Option<Nanos>,
     /// Just after the reply was read, or the client gave the call up; `None`: the run ended and it still stood.
     pub end: Option<Nanos>,
     /// What came of it.
@@ -54,7 +54,7 @@ pub struct Call {
 /// What a call asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Operation {
     /// LOCK.ACQUIRE.
     Acquire {
         /// The lease asked for; the default one is written out.
@@ -67,8 +67,8 @@ pub enum Kind {
     },
     /// LOCK.RELEASE.
     Release {
-        /// Which holds it gives back.
-        back: Back,
+        /// Which holds it gives released.
+        released: HoldsReleased,
         /// TOKEN: of which tenure.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<Token>,
@@ -98,10 +98,10 @@ pub enum Wait {
     Unlimited,
 }
 
-/// What a release gives back.
+/// What a release gives released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Back {
+pub enum HoldsReleased {
     /// One hold.
     One,
     /// One hold, so that this many are left (HOLDS).
@@ -155,15 +155,15 @@ pub struct Write {
     /// Just after it answered.
     pub end: Nanos,
     /// What it did.
-    pub verdict: Verdict,
+    pub outcome: WriteOutcome,
 }
 
 /// What the fenced store did with a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum WriteOutcome {
     /// It took it.
-    Taken,
+    Accepted,
     /// It refused it as stale: it had seen a larger token.
     Refused,
 }
@@ -182,7 +182,7 @@ pub struct Fault {
     pub end: Nanos,
 }
 
-impl Kind {
+impl Operation {
     /// The command that asks for this, word by word; every time in it is in whole milliseconds.
     #[must_use]
     pub fn command(&self, key: &str, owner: &str) -> Vec<String> {
@@ -200,11 +200,11 @@ impl Kind {
                 options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
                 "LOCK.ACQUIRE"
             }
-            Self::Release { back, token } => {
-                match back {
-                    Back::One => {}
-                    Back::Leaving(left) => options.push(("HOLDS", Some(left.to_string()))),
-                    Back::All => options.push(("ALL", None)),
+            Self::Release { released, token } => {
+                match released {
+                    HoldsReleased::One => {}
+                    HoldsReleased::Leaving(left) => options.push(("HOLDS", Some(left.to_string()))),
+                    HoldsReleased::All => options.push(("ALL", None)),
                 }
                 options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
                 "LOCK.RELEASE"
@@ -272,7 +272,7 @@ impl Call {
     /// Whether it joins the queue when the lock is held.
     #[must_use]
     pub fn waits(&self) -> bool {
-        matches!(self.kind, Kind::Acquire { wait: Wait::Limit(_) | Wait::Unlimited, .. })
+        matches!(self.operation, Operation::Acquire { wait: Wait::Limit(_) | Wait::Unlimited, .. })
     }
 
     /// Token and holds, if it was granted.

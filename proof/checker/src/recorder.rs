@@ -1,6 +1,6 @@
 //! Writes a history down while it happens, for many threads at once.
 
-use crate::history::{Call, Kind, Line, Nanos, Outcome};
+use crate::history::{Call, Operation, Line, Nanos, Outcome};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -19,13 +19,13 @@ pub fn now() -> Nanos {
 /// Writes lines to a file.
 #[derive(Debug)]
 pub struct Recorder {
-    paper: Mutex<Paper>,
+    output: Mutex<Output>,
 }
 
 #[derive(Debug)]
-struct Paper {
+struct Output {
     file: BufWriter<File>,
-    /// The first thing that went wrong: told at the end, where somebody can act on it.
+    /// The first thing that went wrong: reported at the end, where somebody can act on it.
     failure: Option<io::Error>,
 }
 
@@ -35,39 +35,39 @@ impl Recorder {
     /// # Errors
     /// When the file cannot be made.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let paper = Paper { file: BufWriter::new(File::create(path)?), failure: None };
-        Ok(Self { paper: Mutex::new(paper) })
+        let output = Output { file: BufWriter::new(File::create(path)?), failure: None };
+        Ok(Self { output: Mutex::new(output) })
     }
 
     /// Writes a line down.
     pub fn record(&self, line: &Line) {
         let written = serde_json::to_vec(line).map_err(io::Error::from);
         // A thread that died while it held the lock can have left half a line: reading the file back says so.
-        let mut paper = self.paper.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let written = written.and_then(|mut line| {
             line.push(b'\n');
-            paper.file.write_all(&line)
+            output.file.write_all(&line)
         });
         if let Err(error) = written {
-            paper.failure.get_or_insert(error);
+            output.failure.get_or_insert(error);
         }
     }
 
     /// Notes that a call is about to be sent.
     #[must_use]
-    pub fn start(&self, client: u32, node: u32, key: &str, owner: &str, kind: Kind) -> Standing<'_> {
+    pub fn start(&self, client: u32, node: u32, key: &str, owner: &str, operation: Operation) -> OpenCall<'_> {
         let call = Call {
             client,
             node,
             key: key.to_owned(),
             owner: owner.to_owned(),
-            kind,
+            operation,
             start: now(),
-            joined: None,
+            enqueued: None,
             end: None,
             outcome: Outcome::Unknown,
         };
-        Standing { recorder: self, call }
+        OpenCall { recorder: self, call }
     }
 
     /// Closes the file.
@@ -75,25 +75,25 @@ impl Recorder {
     /// # Errors
     /// When a line could not be written: the history is not whole, and must not be judged.
     pub fn finish(self) -> io::Result<()> {
-        let mut paper = self.paper.into_inner().unwrap_or_else(PoisonError::into_inner);
-        match paper.failure.take() {
+        let mut output = self.output.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match output.failure.take() {
             Some(error) => Err(error),
-            None => paper.file.flush(),
+            None => output.file.flush(),
         }
     }
 }
 
 /// A call that has been sent. Dropped without an answer, it is recorded as one that never got any.
 #[derive(Debug)]
-pub struct Standing<'r> {
+pub struct OpenCall<'r> {
     recorder: &'r Recorder,
     call: Call,
 }
 
-impl Standing<'_> {
+impl OpenCall<'_> {
     /// The server was seen to hold this wait in its queue.
-    pub fn joined(&mut self) {
-        self.call.joined = Some(now());
+    pub fn enqueued(&mut self) {
+        self.call.enqueued = Some(now());
     }
 
     /// It was granted, and known to be, at that instant. For what is no call to the server, but what somebody believes.
@@ -112,7 +112,7 @@ impl Standing<'_> {
     }
 }
 
-impl Drop for Standing<'_> {
+impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         self.recorder.record(&Line::Call(self.call.clone()));
     }

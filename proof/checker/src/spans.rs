@@ -4,12 +4,12 @@ use crate::history::Nanos;
 
 /// Spans of time; knows whether any of them touches another.
 #[derive(Debug, Default)]
-pub(crate) struct Windows {
+pub(crate) struct Spans {
     /// Sorted by start; the end is the latest of all up to here.
     sorted: Vec<(Nanos, Nanos)>,
 }
 
-impl FromIterator<(Nanos, Nanos)> for Windows {
+impl FromIterator<(Nanos, Nanos)> for Spans {
     fn from_iter<I: IntoIterator<Item = (Nanos, Nanos)>>(spans: I) -> Self {
         let mut sorted: Vec<_> = spans.into_iter().collect();
         sorted.sort_unstable();
@@ -22,9 +22,9 @@ impl FromIterator<(Nanos, Nanos)> for Windows {
     }
 }
 
-impl Windows {
+impl Spans {
     /// Whether a span touches the one given.
-    pub(crate) fn touch(&self, from: Nanos, to: Nanos) -> bool {
+    pub(crate) fn overlap(&self, from: Nanos, to: Nanos) -> bool {
         let begun = self.sorted.partition_point(|&(start, _)| start <= to);
         begun > 0 && self.sorted[begun - 1].1 >= from
     }
@@ -32,12 +32,12 @@ impl Windows {
 
 /// Values by instant; knows the least of those from an instant on.
 #[derive(Debug, Default)]
-pub(crate) struct LeastFrom<V> {
+pub(crate) struct MinFrom<V> {
     /// Sorted by instant; the value is the least of all from here on.
     sorted: Vec<(Nanos, V)>,
 }
 
-impl<V: Ord + Copy> FromIterator<(Nanos, V)> for LeastFrom<V> {
+impl<V: Ord + Copy> FromIterator<(Nanos, V)> for MinFrom<V> {
     fn from_iter<I: IntoIterator<Item = (Nanos, V)>>(values: I) -> Self {
         let mut sorted: Vec<_> = values.into_iter().collect();
         sorted.sort_unstable();
@@ -51,7 +51,7 @@ impl<V: Ord + Copy> FromIterator<(Nanos, V)> for LeastFrom<V> {
     }
 }
 
-impl<V: Copy> LeastFrom<V> {
+impl<V: Copy> MinFrom<V> {
     /// The least value of those at the instant or later.
     pub(crate) fn get(&self, from: Nanos) -> Option<V> {
         let place = self.sorted.partition_point(|&(at, _)| at < from);

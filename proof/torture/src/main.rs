@@ -1,12 +1,11 @@
 //! `torture`: clients on real servers, with faults meanwhile.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lockward_checker::alarm::Check;
+use lockward_checker::violation::Check;
 use lockward_torture::restore;
 use lockward_torture::run::Plan;
-use lockward_torture::wire::{Break, enter_own_network};
-use lockward_torture::worker::{self, Orders};
-use lockward_torture::world::Kind;
+use lockward_torture::worker::{self, WorkerArgs};
+use lockward_torture::world::WorldName;
 use std::env;
 use std::fs;
 use std::process::{self, ExitCode};
@@ -29,7 +28,7 @@ struct Cli {
 enum Command {
     /// Plays some of the clients of a run.
     #[command(hide = true)]
-    Worker(Orders),
+    Worker(WorkerArgs),
     /// Lets servers forget, in rounds, and holders come back with their tokens.
     Restore(Restore),
 }
@@ -51,13 +50,10 @@ struct Run {
     seconds: u64,
     /// The world; without it, all of them one after the other.
     #[arg(long)]
-    world: Option<Kind>,
+    world: Option<WorldName>,
     /// The seed; without it, a new one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Let the kernel drop packets where a replica is cut off, in a network of our own. Needs root, and nft.
-    #[arg(long)]
-    firewall: bool,
     /// The longest time between two faults, in milliseconds; the shortest is a sixth of it.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(6..))]
     pace: u64,
@@ -67,7 +63,7 @@ struct Run {
     /// How many clients.
     #[arg(long, default_value_t = 32)]
     clients: u32,
-    /// Succeed only if this check raises an alarm: for builds that are broken on purpose.
+    /// Succeed only if this check raises a violation: for builds that are broken on purpose.
     #[arg(long)]
     expect: Option<Expected>,
 }
@@ -101,8 +97,8 @@ impl Expected {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match &cli.command {
-        Some(Command::Worker(orders)) => {
-            worker::play(orders);
+        Some(Command::Worker(args)) => {
+            worker::play(args);
             ExitCode::SUCCESS
         }
         Some(Command::Restore(restore)) => restore_in_rounds(restore),
@@ -112,9 +108,9 @@ fn main() -> ExitCode {
 
 fn restore_in_rounds(&Restore { rounds, seed }: &Restore) -> ExitCode {
     let file = env::temp_dir().join(format!("lockward-restore-{}.json", process::id()));
-    let judged = restore::run(rounds, seed.unwrap_or_else(new_seed), &file);
-    println!("{judged}");
-    if !judged.alarms.is_empty() {
+    let report = restore::run(rounds, seed.unwrap_or_else(new_seed), &file);
+    println!("{report}");
+    if !report.violations.is_empty() {
         return ExitCode::FAILURE;
     }
     let _ = fs::remove_file(&file);
@@ -125,12 +121,8 @@ fn new_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-fn run(&Run { seconds, world, seed, firewall, pace, clients, through_client, expect }: &Run) -> ExitCode {
-    let how = if firewall { Break::Firewall } else { Break::Link };
-    if firewall && let Err(skipped) = enter_own_network() {
-        return skipped;
-    }
-    let all = if through_client { Kind::THROUGH_CLIENT.to_vec() } else { Kind::ALL.to_vec() };
+fn run(&Run { seconds, world, seed, pace, clients, through_client, expect }: &Run) -> ExitCode {
+    let all = if through_client { WorldName::THROUGH_CLIENT.to_vec() } else { WorldName::ALL.to_vec() };
     let worlds = world.map_or(all, |world| vec![world]);
     let share = seconds / u64::try_from(worlds.len()).unwrap_or(1);
     let seed = seed.unwrap_or_else(new_seed);
@@ -138,7 +130,7 @@ fn run(&Run { seconds, world, seed, firewall, pace, clients, through_client, exp
     for world in worlds {
         let dir = env::temp_dir().join(format!("lockward-torture-{}-{}", process::id(), world.name()));
         let length = Duration::from_secs(share.max(1));
-        let plan = Plan { world, seed, length, pace, clients, workers: 4, how, dir: dir.clone() };
+        let plan = Plan { world, seed, length, pace, clients, workers: 4, dir: dir.clone() };
         if through_client {
             let told = plan.run_through_client();
             as_wished &= told.is_ok();
@@ -151,7 +143,7 @@ fn run(&Run { seconds, world, seed, firewall, pace, clients, through_client, exp
         let outcome = plan.run();
         println!("{outcome}");
         as_wished &= match expect.map(Expected::check) {
-            None => outcome.alarms.is_empty() && (outcome.overlaps > 0 || !world.loses_grants()),
+            None => outcome.violations.is_empty() && (outcome.overlaps > 0 || !world.loses_grants()),
             Some(check) => match outcome.caught_after(check) {
                 Some((after, answers)) => {
                     println!("Caught by {check:?} after {:.1} s and {answers} answers.", after.as_secs_f64());
@@ -163,7 +155,7 @@ fn run(&Run { seconds, world, seed, firewall, pace, clients, through_client, exp
                 }
             },
         };
-        if outcome.alarms.is_empty() || expect.is_some() {
+        if outcome.violations.is_empty() || expect.is_some() {
             let _ = fs::remove_dir_all(&dir);
         } else {
             println!("The history is in {}.", dir.display());

@@ -4,11 +4,11 @@
 //! all of it, or what a replica has missed when that takes its place. Whoever holds a lock by its own clock renews with
 //! TOKEN and HOLDS, and must get the tenure back; others ask for the same locks before and after, and must not get them.
 
-use crate::caller::{Asked, Caller};
-use lockward_checker::alarm::Alarm;
+use crate::recording_client::{PendingCall, RecordingClient};
+use lockward_checker::violation::Violation;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
-use lockward_checker::history::{Back, Fault, History, Kind, Line, Nanos, Outcome, Token, Wait};
+use lockward_checker::history::{HoldsReleased, Fault, History, Operation, Line, Nanos, Outcome, Token, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
@@ -25,7 +25,7 @@ const LOCKS: u64 = 4;
 
 /// How the server forgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum ServerFailure {
     /// It is killed and comes back empty.
     Wiped,
     /// It is killed when its replica has not heard of the last grants, and the replica is promoted.
@@ -36,7 +36,7 @@ enum How {
 
 /// How much came of the rounds.
 #[derive(Debug, Default)]
-struct Tally {
+struct Counts {
     wiped: AtomicU32,
     stale: AtomicU32,
     isolated: AtomicU32,
@@ -53,12 +53,12 @@ struct Tally {
 
 /// What came of the rounds.
 #[derive(Debug)]
-pub struct Judged {
+pub struct RestoreReport {
     seed: u64,
-    tally: Tally,
+    counts: Counts,
     history: History,
     /// The promises that they broke.
-    pub alarms: Vec<Alarm>,
+    pub violations: Vec<Violation>,
 }
 
 /// Runs rounds, some at a time, and judges them.
@@ -66,9 +66,9 @@ pub struct Judged {
 /// # Panics
 /// When a holder does not get its tenure back, or somebody else is granted its lock.
 #[must_use]
-pub fn run(rounds: u32, seed: u64, file: &Path) -> Judged {
+pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
     let recorder = Recorder::create(file).expect("a file for the history");
-    let (tally, next) = (Tally::default(), AtomicU32::new(0));
+    let (counts, next) = (Counts::default(), AtomicU32::new(0));
     // They wait more than they work.
     thread::scope(|scope| {
         for _ in 0..6 {
@@ -79,7 +79,7 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> Judged {
                         break;
                     }
                     let random = Random::new(seed ^ (u64::from(number) << 32));
-                    Round { number, random, recorder: &recorder, tally: &tally, owners: 0, held: Vec::new() }
+                    Round { number, random, recorder: &recorder, counts: &counts, owners: 0, held: Vec::new() }
                         .play();
                 }
             });
@@ -88,20 +88,20 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> Judged {
     recorder.finish().expect("a whole history");
     let history = History::read(file).expect("a history");
     let bounds = Bounds::default();
-    let alarms = [
+    let violations = [
         checker::tenures_never_overlap,
         checker::tokens_rise_and_have_one_owner,
         checker::every_call_is_answered,
     ];
     // How soon calls were answered is not the subject: half a dozen servers start at any time.
     let bounds = Bounds { answer: 10_000 * MS, ..bounds };
-    let alarms = alarms.into_iter().flat_map(|check| check(&history, &bounds)).collect();
-    Judged { seed, tally, history, alarms }
+    let violations = violations.into_iter().flat_map(|check| check(&history, &bounds)).collect();
+    RestoreReport { seed, counts, history, violations }
 }
 
 /// A tenure, as its holder knows it.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldTenure {
     key: String,
     owner: String,
     token: Token,
@@ -114,31 +114,31 @@ struct Round<'r> {
     number: u32,
     random: Random,
     recorder: &'r Recorder,
-    tally: &'r Tally,
+    counts: &'r Counts,
     owners: u32,
-    held: Vec<Held>,
+    held: Vec<HeldTenure>,
 }
 
 impl<'r> Round<'r> {
     fn play(mut self) {
         match self.random.between(0, 10) {
             0..5 => self.wipe(),
-            5..9 => self.promote(How::Stale),
-            _ => self.promote(How::Isolated),
+            5..9 => self.promote(ServerFailure::Stale),
+            _ => self.promote(ServerFailure::Isolated),
         }
     }
 
     fn wipe(&mut self) {
         let mut server = Setup::new().start();
-        self.live(server.port(), 12);
+        self.run_workload(server.port(), 12);
         let start = now();
         server.change_setup(|setup| setup.module(&format!("quarantine {}", QUARANTINE / MS)));
         server.kill_and_start_again();
-        self.note(How::Wiped, start);
-        self.come_back(&server);
+        self.note(ServerFailure::Wiped, start);
+        self.restore_tenures(&server);
     }
 
-    fn promote(&mut self, how: How) {
+    fn promote(&mut self, how: ServerFailure) {
         let setup = || Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1");
         let replica = || setup().module(&format!("quarantine {}", QUARANTINE / MS)).start();
         let (mut primary, one, other) = (setup().start(), replica(), replica());
@@ -148,14 +148,14 @@ impl<'r> Round<'r> {
         }
         see_replicas(&mut primary.client());
         let heard = self.random.between(0, 10);
-        self.live(primary.port(), heard);
+        self.run_workload(primary.port(), heard);
         one.see_in_sync_with(&primary);
         links.iter().for_each(Link::swallow);
         let start = now();
-        self.live(primary.port(), 10);
-        if how == How::Isolated {
+        self.run_workload(primary.port(), 10);
+        if how == ServerFailure::Isolated {
             // Until it refuses, it is a primary like any other.
-            while self.act(primary.port()) != Acted::Refused {
+            while self.act(primary.port()) != ActResult::Refused {
                 thread::park_timeout(Duration::from_millis(10));
             }
         } else {
@@ -165,14 +165,14 @@ impl<'r> Round<'r> {
         other.follow(&one);
         self.note(how, start);
         see_replicas(&mut one.client());
-        self.come_back(&one);
+        self.restore_tenures(&one);
     }
 
-    fn note(&self, how: How, start: Nanos) {
+    fn note(&self, how: ServerFailure, start: Nanos) {
         let (name, count) = match how {
-            How::Wiped => ("kill and wipe", &self.tally.wiped),
-            How::Stale => ("stale promotion", &self.tally.stale),
-            How::Isolated => ("promotion beside an isolated primary", &self.tally.isolated),
+            ServerFailure::Wiped => ("kill and wipe", &self.counts.wiped),
+            ServerFailure::Stale => ("stale promotion", &self.counts.stale),
+            ServerFailure::Isolated => ("promotion beside an isolated primary", &self.counts.isolated),
         };
         count.fetch_add(1, Relaxed);
         let fault = Fault { name: name.to_owned(), client: None, start, end: now() };
@@ -180,40 +180,40 @@ impl<'r> Round<'r> {
     }
 
     /// Everybody comes back, and others ask for the same locks.
-    fn come_back(&mut self, server: &Server) {
+    fn restore_tenures(&mut self, server: &Server) {
         let mut observer = server.client();
         let keys: Vec<String> = (0..LOCKS).map(|lock| self.key(lock)).collect();
         for key in &keys {
-            self.is_kept_out(server.port(), key);
+            self.check_excluded(server.port(), key);
         }
-        let waiters: Vec<Asked<'r>> = keys.iter().map(|key| self.wait(server.port(), key)).collect();
+        let waiters: Vec<PendingCall<'r>> = keys.iter().map(|key| self.wait(server.port(), key)).collect();
         let mut back = Vec::new();
         for held in std::mem::take(&mut self.held) {
             let known = observer.info(&held.key).map(|info| info.holders).unwrap_or_default();
             let known = known.into_iter().find(|known| known.owner == held.owner);
             if !self.restore(server.port(), &held) {
-                self.tally.too_late.fetch_add(1, Relaxed);
+                self.counts.too_late.fetch_add(1, Relaxed);
                 continue;
             }
-            self.tally.restored.fetch_add(1, Relaxed);
+            self.counts.restored.fetch_add(1, Relaxed);
             match known {
-                None => self.tally.unknown.fetch_add(1, Relaxed),
+                None => self.counts.unknown.fetch_add(1, Relaxed),
                 Some(known) if known.holds != i64::from(held.holds) => {
-                    self.tally.miscounted.fetch_add(1, Relaxed)
+                    self.counts.miscounted.fetch_add(1, Relaxed)
                 }
                 Some(_) => 0,
             };
             let holder = observer.holder(&held.key);
             let token = i64::try_from(held.token).expect("a token");
             assert_eq!(holder.tenure(), (held.owner.as_str(), held.holds.into(), token));
-            self.is_kept_out(server.port(), &held.key);
+            self.check_excluded(server.port(), &held.key);
             back.push(held);
         }
         for held in back {
-            let release = Kind::Release { back: Back::All, token: Some(held.token) };
+            let release = Operation::Release { released: HoldsReleased::All, token: Some(held.token) };
             let outcome = self.call(server.port(), &held.key, &held.owner, release);
             assert_eq!(outcome, Outcome::Left { holds: 0 }, "{held:?}");
-            self.is_kept_out(server.port(), &held.key);
+            self.check_excluded(server.port(), &held.key);
         }
         // Every lease that the server does not know of is over by now, or its holder has come back.
         assert_eq!(observer.call("CONFIG SET lock.quarantine 0"), Reply::ok());
@@ -224,11 +224,11 @@ impl<'r> Round<'r> {
     }
 
     /// Renews with the token until the server takes it, or the lease is over; whether it took it.
-    fn restore(&mut self, port: u16, held: &Held) -> bool {
-        let kind = Kind::Renew { lease: QUARANTINE, token: Some(held.token), holds: Some(held.holds) };
+    fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
+        let operation = Operation::Renew { lease: QUARANTINE, token: Some(held.token), holds: Some(held.holds) };
         // A call that is sent in time may come too late.
         while now() + 50 * MS < held.until {
-            match self.call(port, &held.key, &held.owner, kind.clone()) {
+            match self.call(port, &held.key, &held.owner, operation.clone()) {
                 Outcome::Renewed { token } => {
                     assert_eq!(token, held.token);
                     return true;
@@ -236,107 +236,107 @@ impl<'r> Round<'r> {
                 Outcome::Error(word) if word == "NOREPLICAS" => {
                     thread::park_timeout(Duration::from_millis(5))
                 }
-                outcome => panic!("{held:?} does not come back: {outcome:?}"),
+                outcome => panic!("{held:?} does not come released: {outcome:?}"),
             }
         }
         false
     }
 
-    fn is_kept_out(&mut self, port: u16, key: &str) {
+    fn check_excluded(&mut self, port: u16, key: &str) {
         let owner = self.owner();
-        let kind = Kind::Acquire { lease: QUARANTINE, wait: Wait::No, holds: None };
-        let outcome = self.call(port, key, &owner, kind);
+        let operation = Operation::Acquire { lease: QUARANTINE, wait: Wait::No, holds: None };
+        let outcome = self.call(port, key, &owner, operation);
         assert!(matches!(outcome, Outcome::NotAcquired | Outcome::Error(_)), "{key}: {outcome:?}");
-        self.tally.kept_out.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
+        self.counts.kept_out.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
     }
 
     /// Some things happen, as on any server.
-    fn live(&mut self, port: u16, count: u64) {
+    fn run_workload(&mut self, port: u16, count: u64) {
         for _ in 0..count {
             self.act(port);
         }
     }
 
-    fn act(&mut self, port: u16) -> Acted {
+    fn act(&mut self, port: u16) -> ActResult {
         let key = self.random.between(0, LOCKS);
         let key = self.key(key);
         let lease = self.random.between(2_000, QUARANTINE / MS) * MS;
         self.held.retain(|held| now() < held.until);
         let Some(at) = self.held.iter().position(|held| held.key == key) else {
             let owner = self.owner();
-            let kind = Kind::Acquire { lease, wait: Wait::No, holds: None };
+            let operation = Operation::Acquire { lease, wait: Wait::No, holds: None };
             let start = now();
-            return match self.call(port, &key, &owner, kind) {
+            return match self.call(port, &key, &owner, operation) {
                 Outcome::Granted { token, holds } => {
-                    self.held.push(Held { key, owner, token, holds, until: start + lease });
-                    Acted::Done
+                    self.held.push(HeldTenure { key, owner, token, holds, until: start + lease });
+                    ActResult::Done
                 }
-                outcome => Acted::from(&outcome),
+                outcome => ActResult::from(&outcome),
             };
         };
-        let Held { owner, token, .. } = self.held[at].clone();
+        let HeldTenure { owner, token, .. } = self.held[at].clone();
         let start = now();
         match self.random.between(0, 6) {
             0..2 => {
-                let kind = Kind::Acquire { lease, wait: Wait::No, holds: None };
-                let outcome = self.call(port, &key, &owner, kind);
+                let operation = Operation::Acquire { lease, wait: Wait::No, holds: None };
+                let outcome = self.call(port, &key, &owner, operation);
                 if let Outcome::Granted { holds, .. } = outcome {
                     self.held[at].holds = holds;
                     self.held[at].until = self.held[at].until.max(start + lease);
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
             2 => {
-                let kind = Kind::Renew { lease, token: Some(token), holds: None };
-                let outcome = self.call(port, &key, &owner, kind);
+                let operation = Operation::Renew { lease, token: Some(token), holds: None };
+                let outcome = self.call(port, &key, &owner, operation);
                 if let Outcome::Renewed { .. } = outcome {
                     self.held[at].until = start + lease;
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
             3 => {
                 let outcome =
-                    self.call(port, &key, &owner, Kind::Release { back: Back::One, token: Some(token) });
+                    self.call(port, &key, &owner, Operation::Release { released: HoldsReleased::One, token: Some(token) });
                 match outcome {
                     Outcome::Left { holds: 0 } => drop(self.held.remove(at)),
                     Outcome::Left { holds } => self.held[at].holds = holds,
                     _ => {}
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
             _ => {
                 let waiter = self.wait(port, &key);
-                let release = Kind::Release { back: Back::All, token: Some(token) };
+                let release = Operation::Release { released: HoldsReleased::All, token: Some(token) };
                 let outcome = self.call(port, &key, &owner, release);
                 let left = matches!(outcome, Outcome::Left { .. });
                 let (_, call) = waiter.answer(if left { PATIENCE } else { Duration::ZERO });
                 if left {
                     self.held.remove(at);
-                    let (Some((token, holds)), Kind::Acquire { lease, .. }) = (call.granted(), &call.kind)
+                    let (Some((token, holds)), Operation::Acquire { lease, .. }) = (call.granted(), &call.operation)
                     else {
                         panic!("the waiter gets {:?}", call.outcome);
                     };
                     let until = call.start + lease;
-                    self.held.push(Held { key, owner: call.owner.clone(), token, holds, until });
+                    self.held.push(HeldTenure { key, owner: call.owner.clone(), token, holds, until });
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
         }
     }
 
     /// A new owner that waits for a lock.
-    fn wait(&mut self, port: u16, key: &str) -> Asked<'r> {
+    fn wait(&mut self, port: u16, key: &str) -> PendingCall<'r> {
         let owner = self.owner();
-        let kind = Kind::Acquire { lease: QUARANTINE, wait: Wait::Unlimited, holds: None };
-        self.connect(port).ask(key, &owner, kind).expect("a server that takes it")
+        let operation = Operation::Acquire { lease: QUARANTINE, wait: Wait::Unlimited, holds: None };
+        self.connect(port).ask(key, &owner, operation).expect("a server that takes it")
     }
 
-    fn call(&mut self, port: u16, key: &str, owner: &str, kind: Kind) -> Outcome {
-        self.connect(port).call(key, owner, kind, PATIENCE).1.outcome
+    fn call(&mut self, port: u16, key: &str, owner: &str, operation: Operation) -> Outcome {
+        self.connect(port).call(key, owner, operation, PATIENCE).1.outcome
     }
 
-    fn connect(&self, port: u16) -> Caller<'r> {
-        Caller::connect(self.recorder, self.number, port).expect("a connection")
+    fn connect(&self, port: u16) -> RecordingClient<'r> {
+        RecordingClient::connect(self.recorder, self.number, port).expect("a connection")
     }
 
     fn key(&self, lock: u64) -> String {
@@ -351,13 +351,13 @@ impl<'r> Round<'r> {
 
 /// What came of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Acted {
+enum ActResult {
     Done,
     /// The server refuses writes for want of replicas.
     Refused,
 }
 
-impl From<&Outcome> for Acted {
+impl From<&Outcome> for ActResult {
     fn from(outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Error(word) if word == "NOREPLICAS" => Self::Refused,
@@ -374,30 +374,30 @@ fn see_replicas(client: &mut Client) {
     eventually("replicas that count", || client.server_info("replication", "min_slaves_good_slaves") != "0");
 }
 
-impl Display for Judged {
+impl Display for RestoreReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { seed, tally, history, alarms } = self;
+        let Self { seed, counts, history, violations } = self;
         let count = |count: &AtomicU32| count.load(Relaxed);
         writeln!(
             f,
             "restore · seed {seed}: {} wiped, {} stale promotions, {} promotions beside an isolated primary",
-            count(&tally.wiped),
-            count(&tally.stale),
-            count(&tally.isolated)
+            count(&counts.wiped),
+            count(&counts.stale),
+            count(&counts.isolated)
         )?;
         write!(
             f,
             "  {} tenures taken back, {} of them unknown and {} with another count; {} came too late; others were kept \
              out {} times; {} calls",
-            count(&tally.restored),
-            count(&tally.unknown),
-            count(&tally.miscounted),
-            count(&tally.too_late),
-            count(&tally.kept_out),
+            count(&counts.restored),
+            count(&counts.unknown),
+            count(&counts.miscounted),
+            count(&counts.too_late),
+            count(&counts.kept_out),
             history.calls().count()
         )?;
-        for alarm in alarms.iter().take(3) {
-            write!(f, "\n{}", alarm.report(history))?;
+        for violation in violations.iter().take(3) {
+            write!(f, "\n{}", violation.report(history))?;
         }
         Ok(())
     }

@@ -1,11 +1,10 @@
 //! One run in one world: its clients, its faults, and what was made of it.
 
-use crate::wire::Break;
-use crate::worker::{Orders, Worker};
-use crate::world::{Kind, Nemesis};
-use lockward_checker::alarm::{Alarm, Check};
-use lockward_checker::bounds::{Bounds, Happened};
-use lockward_checker::checker::{tenures_never_overlap, what_happened};
+use crate::worker::{WorkerArgs, Worker};
+use crate::world::{WorldName, Nemesis};
+use lockward_checker::violation::{Violation, Check};
+use lockward_checker::bounds::{Bounds, Activity};
+use lockward_checker::checker::{tenures_never_overlap, measure_activity};
 use lockward_checker::history::{self, History};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
@@ -20,7 +19,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The world.
-    pub world: Kind,
+    pub world: WorldName,
     /// What everything that happens by chance follows from. The order in which processes get to run does not.
     pub seed: u64,
     /// For how long.
@@ -31,8 +30,6 @@ pub struct Plan {
     pub clients: u32,
     /// In how many processes.
     pub workers: u32,
-    /// How a wire loses what is sent.
-    pub how: Break,
     /// A folder of its own for the histories.
     pub dir: PathBuf,
 }
@@ -43,20 +40,20 @@ pub struct Outcome {
     plan: Plan,
     server: String,
     history: History,
-    happened: Happened,
+    activity: Activity,
     faults: BTreeMap<String, usize>,
     /// How often two were seen to hold a lock at once.
     pub overlaps: usize,
     /// The promises that it broke.
-    pub alarms: Vec<Alarm>,
+    pub violations: Vec<Violation>,
 }
 
 impl Outcome {
-    /// How long after the first call, and after how many answers, this check had seen enough to raise its first alarm.
+    /// How long after the first call, and after how many answers, this check had seen enough to raise its first violation.
     #[must_use]
     pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
-        let alarms = self.alarms.iter().filter(|alarm| alarm.check == check);
-        let seen = alarms.map(|alarm| alarm.seen_by(&self.history)).min()?;
+        let violations = self.violations.iter().filter(|violation| violation.check == check);
+        let seen = violations.map(|violation| violation.detected_at(&self.history)).min()?;
         let first = self.history.calls().map(|(_, call)| call.start).min()?;
         let answers = self.history.calls().filter(|(_, call)| call.answered() <= seen).count();
         Some((Duration::from_nanos(seen.saturating_sub(first)), answers))
@@ -73,7 +70,7 @@ impl Plan {
         fs::create_dir_all(&self.dir).expect("a folder");
         let mut random = Random::new(self.seed);
         let store = Setup::without_module().start();
-        let mut world = self.world.start(self.how);
+        let mut world = self.world.start();
         let server = server_version(world.port());
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
@@ -81,7 +78,7 @@ impl Plan {
         let mut nemesis = Nemesis::new(Random::new(random.number()), &recorder, workers);
         let begun = Instant::now();
         loop {
-            nemesis.pass(self.pace / 6..self.pace);
+            nemesis.sleep(self.pace / 6..self.pace);
             if begun.elapsed() >= self.length {
                 break;
             }
@@ -98,7 +95,7 @@ impl Plan {
         let each = self.clients.div_ceil(self.workers);
         (0..self.workers)
             .map(|number| {
-                Worker::start(&Orders {
+                Worker::start(&WorkerArgs {
                     world: self.world,
                     seed: self.seed,
                     first: number * each,
@@ -116,14 +113,14 @@ impl Plan {
         let parts = files.iter().map(|file| History::read(file).expect("a history"));
         let history = History { lines: parts.flat_map(|part| part.lines).collect() };
         let bounds: Bounds = self.world.bounds(self.length);
-        let alarms = self.world.judge(&history, &bounds);
+        let violations = self.world.judge(&history, &bounds);
         let overlaps = tenures_never_overlap(&history, &bounds).len();
-        let happened = what_happened(&history, &bounds);
+        let activity = measure_activity(&history, &bounds);
         let mut faults = BTreeMap::new();
         for fault in history.faults() {
             *faults.entry(fault.name.clone()).or_default() += 1;
         }
-        Outcome { plan: self, server, history, happened, faults, overlaps, alarms }
+        Outcome { plan: self, server, history, activity, faults, overlaps, violations }
     }
 }
 
@@ -140,7 +137,7 @@ fn server_version(port: u16) -> String {
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { plan, server, history, happened, faults, overlaps, alarms } = self;
+        let Self { plan, server, history, activity, faults, overlaps, violations } = self;
         let Plan { world, seed, length, pace, clients, .. } = plan;
         writeln!(
             f,
@@ -150,7 +147,7 @@ impl Display for Outcome {
         )?;
         let calls = history.calls().count();
         let open = history.calls().filter(|(_, call)| call.is_open()).count();
-        let Happened { grants, handoffs, lease_ends, refused_writes, .. } = happened;
+        let Activity { grants, handoffs, lease_ends, refused_writes, .. } = activity;
         writeln!(
             f,
             "  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease \
@@ -164,14 +161,14 @@ impl Display for Outcome {
             sent_away => writeln!(f, "  {sent_away} waiters sent away")?,
         }
         writeln!(f, "  {overlaps} tenures overlapped another")?;
-        if alarms.is_empty() {
-            return write!(f, "  no alarm");
+        if violations.is_empty() {
+            return write!(f, "  no violation");
         }
-        write!(f, "  {} ALARMS", alarms.len())?;
-        for of_check in alarms.chunk_by(|one, other| one.check == other.check) {
-            let shortest = of_check.iter().min_by_key(|alarm| (alarm.lines.len(), alarm.seen_by(history)));
-            if let Some(alarm) = shortest {
-                write!(f, "\n{}", alarm.report(history))?;
+        write!(f, "  {} VIOLATIONS", violations.len())?;
+        for of_check in violations.chunk_by(|one, other| one.check == other.check) {
+            let shortest = of_check.iter().min_by_key(|violation| (violation.lines.len(), violation.detected_at(history)));
+            if let Some(violation) = shortest {
+                write!(f, "\n{}", violation.report(history))?;
             }
             if let Some(more @ 1..) = of_check.len().checked_sub(1) {
                 write!(f, "\n  {more} more like this")?;

@@ -1,6 +1,6 @@
 //! The fenced store: what a lock guards, in a server of its own that no fault touches.
 
-use lockward_checker::history::{Line, Token, Verdict, Write};
+use lockward_checker::history::{Line, Token, WriteOutcome, Write};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 
@@ -32,8 +32,8 @@ impl<'r> Store<'r> {
     pub fn write(&mut self, client: u32, key: &str, owner: &str, token: Token) {
         let start = now();
         let taken = self.wire.call(["EVAL", TAKE, "1", key, &token.to_string()]) == Reply::Int(1);
-        let verdict = if taken { Verdict::Taken } else { Verdict::Refused };
+        let outcome = if taken { WriteOutcome::Accepted } else { WriteOutcome::Refused };
         let (key, owner) = (key.to_owned(), owner.to_owned());
-        self.recorder.record(&Line::Write(Write { client, key, owner, token, start, end: now(), verdict }));
+        self.recorder.record(&Line::Write(Write { client, key, owner, token, start, end: now(), outcome }));
     }
 }

@@ -1,10 +1,10 @@
 //! Worker processes: each plays some of the clients, and can be stopped as a whole.
 
-use crate::player::Player;
-use crate::queue;
+use crate::workload_client::WorkloadClient;
+use crate::queue_order;
 use crate::store::Store;
-use crate::through;
-use crate::world::Kind;
+use crate::rust_client;
+use crate::world::WorldName;
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,10 +21,10 @@ const LAST_ANSWERS: Duration = Duration::from_secs(45);
 
 /// What a worker is told when it starts.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Orders {
-    /// The world whose manners the clients have.
+pub struct WorkerArgs {
+    /// The world whose workload the clients have.
     #[arg(long)]
-    pub world: Kind,
+    pub world: WorldName,
     /// The seed of its clients' luck.
     #[arg(long)]
     pub seed: u64,
@@ -54,34 +54,34 @@ pub struct Orders {
 ///
 /// # Panics
 /// When a reply is none that the contract knows, or the history cannot be written.
-pub fn play(orders: &Orders) {
-    if let Some(url) = &orders.url {
-        return through::play(orders, url);
+pub fn play(args: &WorkerArgs) {
+    if let Some(url) = &args.url {
+        return rust_client::run(args, url);
     }
-    let recorder = Recorder::create(&orders.file).expect("a file for the history");
-    let manners = orders.world.manners();
-    let (primary, over) = (AtomicU16::new(orders.port), AtomicBool::new(false));
+    let recorder = Recorder::create(&args.file).expect("a file for the history");
+    let workload = args.world.workload();
+    let (primary, over) = (AtomicU16::new(args.port), AtomicBool::new(false));
     thread::scope(|scope| {
-        for number in orders.first..orders.first + orders.clients {
-            let random = Random::new(orders.seed ^ (u64::from(number) << 32));
-            let (recorder, manners, primary, over) = (&recorder, &manners, &primary, &over);
+        for number in args.first..args.first + args.clients {
+            let random = Random::new(args.seed ^ (u64::from(number) << 32));
+            let (recorder, workload, primary, over) = (&recorder, &workload, &primary, &over);
             scope.spawn(move || {
-                let store = Store::connect(recorder, orders.store);
-                let mut player = Player::new(number, manners, random, recorder, primary, store);
+                let store = Store::connect(recorder, args.store);
+                let mut player = WorkloadClient::new(number, workload, random, recorder, primary, store);
                 while !over.load(Ordering::Relaxed) {
                     player.step();
                 }
                 player.leave();
             });
         }
-        if orders.first == 0 {
+        if args.first == 0 {
             let (recorder, primary, over) = (&recorder, &primary, &over);
             scope.spawn(move || {
                 for round in 0.. {
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
-                    queue::round(recorder, u32::MAX, round, primary.load(Ordering::Relaxed));
+                    queue_order::round(recorder, u32::MAX, round, primary.load(Ordering::Relaxed));
                 }
             });
         }
@@ -98,7 +98,7 @@ pub fn play(orders: &Orders) {
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
-    orders: Option<ChildStdin>,
+    args: Option<ChildStdin>,
     /// Its clients.
     pub clients: std::ops::Range<u32>,
     /// The file of its history.
@@ -111,28 +111,28 @@ impl Worker {
     /// # Panics
     /// When that is not possible.
     #[must_use]
-    pub fn start(orders: &Orders) -> Self {
+    pub fn start(args: &WorkerArgs) -> Self {
         let program = env::current_exe().expect("this program");
         let mut child = Command::new(program)
             .arg("worker")
-            .args(["--world", orders.world.name(), "--seed", &orders.seed.to_string()])
-            .args(["--first", &orders.first.to_string(), "--clients", &orders.clients.to_string()])
-            .args(["--store", &orders.store.to_string(), "--port", &orders.port.to_string()])
-            .args(orders.url.iter().flat_map(|url| ["--url", url]))
+            .args(["--world", args.world.name(), "--seed", &args.seed.to_string()])
+            .args(["--first", &args.first.to_string(), "--clients", &args.clients.to_string()])
+            .args(["--store", &args.store.to_string(), "--port", &args.port.to_string()])
+            .args(args.url.iter().flat_map(|url| ["--url", url]))
             .arg("--file")
-            .arg(&orders.file)
+            .arg(&args.file)
             .stdin(Stdio::piped())
             .spawn()
             .expect("a worker");
-        let clients = orders.first..orders.first + orders.clients;
-        Self { orders: child.stdin.take(), child, clients, file: orders.file.clone() }
+        let clients = args.first..args.first + args.clients;
+        Self { args: child.stdin.take(), child, clients, file: args.file.clone() }
     }
 
     /// Tells it on which port the locks are now.
-    pub fn tell(&mut self, port: u16) {
-        if let Some(orders) = &mut self.orders {
+    pub fn announce_primary(&mut self, port: u16) {
+        if let Some(args) = &mut self.args {
             // A worker that died is found at the end.
-            let _ = writeln!(orders, "{port}");
+            let _ = writeln!(args, "{port}");
         }
     }
 
@@ -142,7 +142,7 @@ impl Worker {
     }
 
     /// Lets it go on (SIGCONT).
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -156,7 +156,7 @@ impl Worker {
     /// # Panics
     /// When it has failed, or its clients are not done in time.
     pub fn finish(mut self) -> PathBuf {
-        drop(self.orders.take());
+        drop(self.args.take());
         let begun = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a worker") {

@@ -1,10 +1,10 @@
 //! One lock on five independent servers.
 
 use crate::{LONG, soon};
-use lockward_checker::alarm::Alarm;
+use lockward_checker::violation::Violation;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::tenures_never_overlap;
-use lockward_checker::history::{Back, Call, Fault, History, Kind, Line, Outcome, Wait};
+use lockward_checker::history::{HoldsReleased, Call, Fault, History, Operation, Line, Outcome, Wait};
 use lockward_checker::recorder::now;
 use lockward_client::redlock::{Guard, Redlock};
 use lockward_client::{Address, Error, Loss, Settings};
@@ -448,7 +448,7 @@ struct Seen {
 
 impl Seen {
     /// Notes what is certain of `owner` at this instant.
-    fn note(&self, owner: &str, kind: Kind, outcome: Outcome) {
+    fn note(&self, owner: &str, operation: Operation, outcome: Outcome) {
         let (start, key) = (now(), "k".to_owned());
         let owner = owner.to_owned();
         let call =
@@ -470,7 +470,7 @@ async fn compete(redlock: Redlock, seen: Arc<Seen>, lease: Duration) {
         let token = seen.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
         // It says that it holds the lock from now on for so long.
-        let kind = Kind::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
+        let kind = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
         seen.note(&owner, kind, Outcome::Granted { token, holds: 1 });
         let count = seen.counter.load(Ordering::Relaxed);
         for _ in 0..token % 50 {
@@ -479,10 +479,10 @@ async fn compete(redlock: Redlock, seen: Arc<Seen>, lease: Duration) {
         seen.counter.store(count + 1, Ordering::Relaxed);
         // It has held it up to now, and says that it still does.
         if guard.is_held() {
-            let kind = Kind::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
+            let kind = Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
             seen.note(&owner, kind, Outcome::Renewed { token });
         }
-        seen.note(&owner, Kind::Release { back: Back::All, token: None }, Outcome::Unknown);
+        seen.note(&owner, Operation::Release { released: HoldsReleased::All, token: None }, Outcome::Unknown);
         match guard.release().await {
             Ok(()) => {}
             // Servers died or slept just then, and it may have been held.
@@ -540,8 +540,8 @@ async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers
 /// No two held it at a time, by what each of them believed, and each has counted once.
 fn judge(seen: &Seen) {
     let history = History { lines: std::mem::take(&mut seen.lines.lock().unwrap()) };
-    let alarms = tenures_never_overlap(&history, &Bounds::default());
-    let reports: Vec<_> = alarms.iter().map(|alarm: &Alarm| alarm.report(&history)).collect();
+    let violations = tenures_never_overlap(&history, &Bounds::default());
+    let reports: Vec<_> = violations.iter().map(|violation: &Violation| violation.report(&history)).collect();
     assert!(reports.is_empty(), "{}", reports.join("\n"));
     let [tenures, losses, doubts, count] = [&seen.tenures, &seen.losses, &seen.doubts, &seen.counter]
         .map(|number| number.load(Ordering::Relaxed));

@@ -1,6 +1,6 @@
 //! Two tenures of a lock never overlap.
 
-use crate::alarm::{Alarm, Check};
+use crate::violation::{Violation, Check};
 use crate::bounds::Bounds;
 use crate::history::History;
 use crate::report::ms;
@@ -15,9 +15,9 @@ use crate::tenure::{Held, Tenure, tenures};
 ///
 /// It says nothing about grants that a failover may lose: there the promise itself is a weaker one.
 #[must_use]
-pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Alarm> {
+pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let tenures = tenures(history, bounds);
-    let mut alarms = Vec::new();
+    let mut violations = Vec::new();
     for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
         let mut held: Vec<_> = of_key.iter().filter_map(|tenure| Some((tenure.held?, tenure))).collect();
         held.sort_by_key(|(held, tenure)| (held.from, tenure.line));
@@ -34,12 +34,12 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Alarm> {
                     tenure.owner,
                     tenure.token
                 );
-                alarms.push(Alarm::new(Check::Overlap, history, lines, what));
+                violations.push(Violation::new(Check::Overlap, history, lines, what));
             }
             if longest.is_none_or(|(before, _)| before.to < now.to) {
                 longest = Some((now, tenure));
             }
         }
     }
-    alarms
+    violations
 }

@@ -1,11 +1,11 @@
 //! A freed lock reaches a waiter within its bound.
 
-use super::apart;
-use crate::alarm::{Alarm, Check};
+use super::group_calls;
+use crate::violation::{Violation, Check};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Kind, Nanos};
+use crate::history::{Call, History, Operation, Nanos};
 use crate::report::ms;
-use crate::spans::Windows;
+use crate::spans::Spans;
 use crate::tenure::tenures;
 use std::collections::HashMap;
 
@@ -17,18 +17,18 @@ use std::collections::HashMap;
 /// history does not show. For that there must be an acquisition without an answer: where one can have held the lock
 /// meanwhile, nothing is claimed, nor where a fault fell between. Both rest on [`Bounds::settle`].
 #[must_use]
-pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Alarm> {
+pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let mut faults = HashMap::<_, Vec<_>>::new();
     for fault in history.faults() {
         let over = fault.end.saturating_add(bounds.settle);
         faults.entry(fault.client).or_default().push((fault.start, over));
     }
-    let faults: HashMap<_, Windows> =
+    let faults: HashMap<_, Spans> =
         faults.into_iter().map(|(whose, spans)| (whose, spans.into_iter().collect())).collect();
     let unseen = unseen_tenures(history, bounds);
 
     let tenures = tenures(history, bounds);
-    let mut alarms = Vec::new();
+    let mut violations = Vec::new();
     for pair in tenures.windows(2) {
         let [before, tenure] = pair else { continue };
         let wait = tenure.first;
@@ -41,7 +41,7 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
             .iter()
             .filter_map(|whose| faults.get(whose))
             .chain(unseen.get(tenure.key))
-            .any(|windows| windows.touch(free, wait.answered()));
+            .any(|spans| spans.overlap(free, wait.answered()));
         if late && !excused {
             let what = format!(
                 "{} was free for {}, who waited, and heard of it {} later",
@@ -51,28 +51,28 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
             );
             let freed_by = before.released.filter(|released| released.end == before.freed);
             let lines = [before.line, tenure.line].into_iter().chain(freed_by.map(|released| released.line));
-            alarms.push(Alarm::new(Check::Promptness, history, lines, what));
+            violations.push(Violation::new(Check::Promptness, history, lines, what));
         }
     }
-    alarms
+    violations
 }
 
 /// By key, when a tenure can have been there that no grant tells of.
-fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Windows> {
+fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Spans> {
     let reach = |call: &Call, lease: Nanos| match call.end {
         Some(end) => end.saturating_add(bounds.settle).saturating_add(lease),
         None => Nanos::MAX,
     };
     let mut spans = HashMap::<_, Vec<_>>::new();
-    for ((key, _), calls) in apart(history, |call| (call.key.as_str(), call.owner.as_str())) {
-        let leases = calls.iter().filter_map(|(_, call)| match call.kind {
-            Kind::Renew { lease, .. } => Some((call, lease)),
-            Kind::Acquire { lease, .. } if call.is_open() => Some((call, lease)),
-            Kind::Acquire { .. } | Kind::Release { .. } => None,
+    for ((key, _), calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
+        let leases = calls.iter().filter_map(|(_, call)| match call.operation {
+            Operation::Renew { lease, .. } => Some((call, lease)),
+            Operation::Acquire { lease, .. } if call.is_open() => Some((call, lease)),
+            Operation::Acquire { .. } | Operation::Release { .. } => None,
         });
         let over = leases.map(|(call, lease)| reach(call, lease)).max().unwrap_or(0);
         let open =
-            calls.iter().filter(|(_, call)| matches!(call.kind, Kind::Acquire { .. }) && call.is_open());
+            calls.iter().filter(|(_, call)| matches!(call.operation, Operation::Acquire { .. }) && call.is_open());
         if let Some(start) = open.map(|(_, call)| call.start).min() {
             spans.entry(key).or_default().push((start, over));
         }

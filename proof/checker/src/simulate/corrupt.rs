@@ -1,8 +1,8 @@
 //! Breaks a clean history in one named way.
 
 use super::{MS, bounds};
-use crate::alarm::Check;
-use crate::history::{Back, Call, History, Kind, Line, Nanos, Outcome, Token, Verdict, Wait, Write};
+use crate::violation::Check;
+use crate::history::{HoldsReleased, Call, History, Operation, Line, Nanos, Outcome, Token, WriteOutcome, Wait, Write};
 use crate::random::Random;
 use crate::tenure::{Tenure, tenures};
 
@@ -75,9 +75,9 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
                 node: 0,
                 key: tenure.key.to_owned(),
                 owner: "intruder".to_owned(),
-                kind: Kind::Acquire { lease: 100 * MS, wait: Wait::No, holds: None },
+                operation: Operation::Acquire { lease: 100 * MS, wait: Wait::No, holds: None },
                 start: from + MS / 4,
-                joined: None,
+                enqueued: None,
                 end: Some(from + MS / 2),
                 outcome: Outcome::Granted { token: tenure.token + 1, holds: 1 },
             }));
@@ -87,12 +87,12 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
                 one.owner == other.owner && one.released.is_some_and(|released| released.end < other.earliest)
             });
             let (one, other) = random.one_of(&places)?;
-            rename_tenure(&mut broken, other, one.token);
+            replace_token(&mut broken, other, one.token);
         }
         Corruption::TokenDroppedBack => {
             let places = pairs(&tenures, |one, other| one.first.answered() < other.earliest);
             let (one, other) = random.one_of(&places)?;
-            rename_tenure(&mut broken, other, one.token - 1);
+            replace_token(&mut broken, other, one.token - 1);
         }
         Corruption::TokenOfTwoOwners => {
             let places = pairs(&tenures, |one, other| one.owner != other.owner);
@@ -116,24 +116,24 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
         Corruption::QueueSwap => {
             let places = pairs(&tenures, |one, other| {
                 let waited = |tenure: &Tenure<'_>| {
-                    tenure.first.joined.is_some()
+                    tenure.first.enqueued.is_some()
                         && tenure.earliest == tenure.first.start
                         && all_answered(history, tenure.first)
                 };
                 let behind = other.first.start;
                 waited(one)
                     && waited(other)
-                    && one.first.joined.is_some_and(|joined| joined < behind)
+                    && one.first.enqueued.is_some_and(|enqueued| enqueued < behind)
                     && behind < one.first.answered()
             });
             let (one, other) = random.one_of(&places)?;
             let (one, other) = (one.line, other.line);
-            let first = (call_at(&mut broken, one)?.start, call_at(&mut broken, one)?.joined);
-            let second = (call_at(&mut broken, other)?.start, call_at(&mut broken, other)?.joined);
+            let first = (call_at(&mut broken, one)?.start, call_at(&mut broken, one)?.enqueued);
+            let second = (call_at(&mut broken, other)?.start, call_at(&mut broken, other)?.enqueued);
             let moved = call_at(&mut broken, one)?;
-            (moved.start, moved.joined) = second;
+            (moved.start, moved.enqueued) = second;
             let moved = call_at(&mut broken, other)?;
-            (moved.start, moved.joined) = first;
+            (moved.start, moved.enqueued) = first;
         }
         Corruption::LateGrant => {
             let places: Vec<_> =
@@ -149,7 +149,7 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
         Corruption::StaleWrite => {
             let places: Vec<_> = history
                 .writes()
-                .filter(|(_, write)| write.verdict == Verdict::Taken)
+                .filter(|(_, write)| write.outcome == WriteOutcome::Accepted)
                 .filter_map(|(_, write)| {
                     let stale = |tenure: &&Tenure<'_>| tenure.key == write.key && tenure.token < write.token;
                     Some((write, tenures.iter().rfind(stale)?))
@@ -185,7 +185,7 @@ fn pairs<'t, 'h>(
 }
 
 /// Gives a tenure another token, wherever its own is named.
-fn rename_tenure(history: &mut History, tenure: &Tenure<'_>, by: Token) {
+fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     let change = |token: &mut Token| {
         if *token == tenure.token {
             *token = by;
@@ -194,11 +194,11 @@ fn rename_tenure(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     for line in &mut history.lines {
         match line {
             Line::Call(call) if call.key == tenure.key => {
-                match &mut call.kind {
-                    Kind::Release { token, .. } | Kind::Renew { token, .. } => {
+                match &mut call.operation {
+                    Operation::Release { token, .. } | Operation::Renew { token, .. } => {
                         token.iter_mut().for_each(change)
                     }
-                    Kind::Acquire { .. } => {}
+                    Operation::Acquire { .. } => {}
                 }
                 match &mut call.outcome {
                     Outcome::Granted { token, .. } | Outcome::Renewed { token } => change(token),
@@ -221,9 +221,9 @@ fn all_answered(history: &History, of: &Call) -> bool {
 
 /// Whether only one count can be the answer to this call.
 fn counts_for_certain(history: &History, call: &Call) -> bool {
-    let plain = match (&call.kind, &call.outcome) {
-        (Kind::Acquire { holds: None, .. }, Outcome::Granted { .. }) => true,
-        (Kind::Release { back, .. }, Outcome::Left { .. }) => *back == Back::One,
+    let plain = match (&call.operation, &call.outcome) {
+        (Operation::Acquire { holds: None, .. }, Outcome::Granted { .. }) => true,
+        (Operation::Release { released, .. }, Outcome::Left { .. }) => *released == HoldsReleased::One,
         _ => false,
     };
     plain && all_answered(history, call)
@@ -243,7 +243,7 @@ fn can_be_late(history: &History, before: &Tenure<'_>, tenure: &Tenure<'_>) -> b
     // No lease of the simulation is longer than this; a renewal of that owner can have set another.
     let longest = 120 * MS;
     let shown = history.calls().filter(|(_, call)| call.key == tenure.key).all(|(_, call)| {
-        let open = matches!(call.kind, Kind::Acquire { .. }) && call.is_open();
+        let open = matches!(call.operation, Operation::Acquire { .. }) && call.is_open();
         !open || to < call.start || call.end.is_some_and(|end| end + settle + 2 * longest < from)
     });
     before.key == tenure.key && wait.waits() && free <= wait.answered() && alone && calm && shown

@@ -72,7 +72,7 @@ impl World for Clocks {
 pub(super) fn freeze(server: &Server, nemesis: &mut Nemesis<'_>) {
     nemesis.fault("freeze", |nemesis| {
         server.freeze();
-        nemesis.pass(5..400);
+        nemesis.sleep(5..400);
         server.thaw();
     });
 }

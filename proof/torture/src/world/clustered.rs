@@ -1,7 +1,7 @@
 //! A cluster whose slots move all the time.
 
 use super::{Nemesis, World};
-use crate::queue;
+use crate::queue_order;
 use lockward_tests::{Cluster, Server, Setup, slot_of};
 
 /// Three primaries and a replica each. The slots of the locks are moved as operators' tools move them, with as much time
@@ -20,7 +20,7 @@ impl Clustered {
         // Where the machine is slow, no replica is to believe that its primary has died.
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
-        let keys = keys.iter().map(String::as_str).chain([queue::KEY]);
+        let keys = keys.iter().map(String::as_str).chain([queue_order::KEY]);
         let cluster = Cluster::start_with(setup);
         let moves_whole_slots = cluster.nodes()[0].has_command("cluster|migrateslots");
         Self { cluster, slots: keys.map(slot_of).collect(), moves_whole_slots }
@@ -38,11 +38,11 @@ impl Clustered {
             nemesis.fault("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
             return;
         }
-        nemesis.routine("move of a slot", |nemesis| {
+        nemesis.maintenance("move of a slot", |nemesis| {
             let moving = self.cluster.begin_to_move(slot, to).replacing();
-            nemesis.pass(0..30);
+            nemesis.sleep(0..30);
             moving.carry_all();
-            nemesis.pass(0..30);
+            nemesis.sleep(0..30);
             moving.end();
         });
     }

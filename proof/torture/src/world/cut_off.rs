@@ -1,11 +1,10 @@
 //! A replica that is cut off from its primary, misses grants, and is promoted.
 
 use super::{MS, Nemesis, QUARANTINE, World};
-use crate::caller::Caller;
-use crate::wire::{Break, Wire};
-use lockward_checker::history::{Call, Kind, Nanos, Outcome, Token, Wait};
+use crate::recording_client::RecordingClient;
+use lockward_checker::history::{Call, Operation, Nanos, Outcome, Token, Wait};
 use lockward_checker::recorder::{Recorder, now};
-use lockward_tests::{Reply, Server, Setup, eventually};
+use lockward_tests::{Link, Reply, Server, Setup, eventually};
 use std::time::Duration;
 use std::{mem, thread};
 
@@ -14,11 +13,10 @@ use std::{mem, thread};
 #[derive(Debug)]
 pub(super) struct CutOff {
     settings: Settings,
-    how: Break,
     primary: Server,
     /// The replica that will miss grants, and its link.
     stale: Server,
-    wire: Wire,
+    link: Link,
     /// The replica in sync.
     witness: Server,
 }
@@ -45,17 +43,17 @@ impl Settings {
 }
 
 impl CutOff {
-    pub(super) fn start(settings: Settings, how: Break) -> Self {
+    pub(super) fn start(settings: Settings) -> Self {
         let primary = settings.setup().start();
         let (stale, witness) = (settings.setup().start(), settings.setup().start());
         witness.follow(&primary);
-        let wire = Wire::between(&primary, &stale, how);
-        Self { settings, how, primary, stale, wire, witness }
+        let link = replicate_through_link(&primary, &stale);
+        Self { settings, primary, stale, link, witness }
     }
 
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
-        self.wire.lose();
-        nemesis.pass(50..300);
+        self.link.swallow();
+        nemesis.sleep(50..300);
         let missed = Missed::grant(nemesis.recorder(), self.port());
         self.primary.kill();
         self.promote(nemesis);
@@ -69,7 +67,7 @@ impl CutOff {
     /// The control: what is sent to a replica that stands still waits in its socket.
     fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
         self.stale.freeze();
-        nemesis.pass(50..300);
+        nemesis.sleep(50..300);
         self.primary.kill();
         self.stale.thaw();
         let mut client = self.stale.client();
@@ -83,16 +81,28 @@ impl CutOff {
     fn promote(&mut self, nemesis: &mut Nemesis<'_>) {
         assert_eq!(self.stale.client().call("REPLICAOF NO ONE"), Reply::ok());
         mem::swap(&mut self.primary, &mut self.stale);
-        nemesis.tell(self.primary.port());
+        nemesis.announce_primary(self.primary.port());
         self.witness.begin_to_follow(self.primary.port());
     }
 
     fn attach(&mut self, nemesis: &mut Nemesis<'_>) {
         self.witness.see_in_sync_with(&self.primary);
-        nemesis.pass(1..300);
+        nemesis.sleep(1..300);
         self.stale.start_again();
-        self.wire = Wire::between(&self.primary, &self.stale, self.how);
+        self.link = replicate_through_link(&self.primary, &self.stale);
     }
+}
+
+/// Makes `replica` follow `primary` through a link, and waits until every replica is online.
+fn replicate_through_link(primary: &Server, replica: &Server) -> Link {
+    let link = Link::to(primary);
+    replica.follow_through(&link, primary);
+    let mut client = primary.client();
+    eventually("every replica is online", || {
+        let info = client.call("INFO replication").text();
+        info.lines().filter(|line| line.starts_with("slave")).all(|line| line.contains("state=online"))
+    });
+    link
 }
 
 impl World for CutOff {
@@ -142,7 +152,7 @@ impl<'r> Missed<'r> {
             return Some("loss of a grant");
         }
         while now() < until {
-            let renewal = Kind::Renew { lease: Self::LEASE, token: Some(token), holds: Some(1) };
+            let renewal = Operation::Renew { lease: Self::LEASE, token: Some(token), holds: Some(1) };
             match Self::call(recorder, port, &key, "holder", renewal).outcome {
                 Outcome::Renewed { .. } => return Some("missed tenure restored"),
                 Outcome::Error(word) if word == "NOREPLICAS" => {
@@ -154,13 +164,13 @@ impl<'r> Missed<'r> {
         None
     }
 
-    const fn acquire() -> Kind {
-        Kind::Acquire { lease: Self::LEASE, wait: Wait::No, holds: None }
+    const fn acquire() -> Operation {
+        Operation::Acquire { lease: Self::LEASE, wait: Wait::No, holds: None }
     }
 
-    fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, kind: Kind) -> Call {
-        let caller = Caller::connect(recorder, Self::CLIENT, port).expect("a connection");
-        caller.call(key, owner, kind, Self::PATIENCE).1
+    fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, operation: Operation) -> Call {
+        let caller = RecordingClient::connect(recorder, Self::CLIENT, port).expect("a connection");
+        caller.call(key, owner, operation, Self::PATIENCE).1
     }
 }
 
@@ -170,7 +180,7 @@ pub(super) struct Frozen(CutOff);
 
 impl Frozen {
     pub(super) fn start() -> Self {
-        Self(CutOff::start(Settings::Safe, Break::Link))
+        Self(CutOff::start(Settings::Safe))
     }
 }
 

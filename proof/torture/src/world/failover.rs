@@ -44,8 +44,8 @@ impl Failover {
         self.primary.kill();
         assert_eq!(self.replica.client().call("REPLICAOF NO ONE"), Reply::ok());
         mem::swap(&mut self.primary, &mut self.replica);
-        nemesis.tell(self.primary.port());
-        nemesis.pass(1..300);
+        nemesis.announce_primary(self.primary.port());
+        nemesis.sleep(1..300);
         self.replica.start_again();
         self.replica.follow(&self.primary);
     }
@@ -64,10 +64,10 @@ impl World for Failover {
             7 => nemesis.fault("pause of writes", |nemesis| {
                 let ms = nemesis.random.between(20, 300);
                 self.primary.client().call(format!("CLIENT PAUSE {ms} WRITE"));
-                nemesis.pass(ms..ms + 1);
+                nemesis.sleep(ms..ms + 1);
             }),
             _ => nemesis.cut_connections(self.port()),
         }
-        nemesis.tell(self.primary.port());
+        nemesis.announce_primary(self.primary.port());
     }
 }

@@ -7,13 +7,12 @@ mod failover;
 mod sentinels;
 mod wiped;
 
-use crate::wire::Break;
 use crate::worker::Worker;
 use cut_off::{CutOff, Settings};
-use lockward_checker::alarm::Alarm;
-use lockward_checker::bounds::{Bounds, Happened};
+use lockward_checker::violation::Violation;
+use lockward_checker::bounds::{Bounds, Activity};
 use lockward_checker::checker;
-use lockward_checker::client::Manners;
+use lockward_checker::client::Workload;
 use lockward_checker::history::{Fault, History, Line, Nanos};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
@@ -26,7 +25,7 @@ const MS: Nanos = 1_000_000;
 
 /// A world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub enum WorldName {
     /// One server that keeps an AOF: it is killed and started again, and stands still past leases.
     Alone,
     /// One server whose wall clock is stepped.
@@ -68,7 +67,7 @@ pub trait World {
     fn fault(&mut self, nemesis: &mut Nemesis<'_>);
 }
 
-impl Kind {
+impl WorldName {
     /// All of them.
     pub const ALL: [Self; 10] = [
         Self::Alone,
@@ -105,26 +104,26 @@ impl Kind {
 
     /// Starts its servers.
     #[must_use]
-    pub fn start(self, how: Break) -> Box<dyn World> {
+    pub fn start(self) -> Box<dyn World> {
         match self {
             Self::Alone => Box::new(alone::Alone::start()),
             Self::Clocks => Box::new(alone::Clocks::start()),
             Self::Wiped => Box::new(wiped::Wiped::start()),
             Self::Failover => Box::new(failover::Failover::start()),
-            Self::CutOff => Box::new(CutOff::start(Settings::Safe, how)),
-            Self::Lossy => Box::new(CutOff::start(Settings::Default, how)),
+            Self::CutOff => Box::new(CutOff::start(Settings::Safe)),
+            Self::Lossy => Box::new(CutOff::start(Settings::Default)),
             Self::Frozen => Box::new(cut_off::Frozen::start()),
             Self::Sentinels => Box::new(sentinels::Watched::start()),
             Self::Sleeping => Box::new(sentinels::Sleeping::start()),
-            Self::Cluster => Box::new(clustered::Clustered::start(&self.manners().keys)),
+            Self::Cluster => Box::new(clustered::Clustered::start(&self.workload().keys)),
         }
     }
 
     /// How its clients behave.
     #[must_use]
-    pub fn manners(self) -> Manners {
+    pub fn workload(self) -> Workload {
         let forgets = self.forgets();
-        Manners {
+        Workload {
             keys: ["orders", "stock", "mail", "index"].map(str::to_owned).into(),
             lease: 20 * MS..120 * MS,
             long_lease: if forgets { 300 * MS..QUARANTINE } else { 1_500 * MS..3_000 * MS },
@@ -132,7 +131,7 @@ impl Kind {
             wait: 5 * MS..400 * MS,
             careful: forgets,
             // A release that is lost leaves a tenure, and where there is no quarantine its owner finds it again.
-            fresh_names: matches!(self, Self::Lossy | Self::Sleeping),
+            new_owner_each_tenure: matches!(self, Self::Lossy | Self::Sleeping),
         }
     }
 
@@ -148,7 +147,7 @@ impl Kind {
             handoff: slowly * 500 * MS,
             answer: slowly * 1_000 * MS,
             settle: if self.forgets() { QUARANTINE + 1_000 * MS } else { 1_000 * MS },
-            least: Happened {
+            minimum: Activity {
                 grants: 100 * seconds,
                 handoffs: 10 * seconds,
                 lease_ends: seconds,
@@ -162,8 +161,8 @@ impl Kind {
 
     /// Holds a history against what this world promises.
     #[must_use]
-    pub fn judge(self, history: &History, bounds: &Bounds) -> Vec<Alarm> {
-        let checks: &[fn(&History, &Bounds) -> Vec<Alarm>] = match self {
+    pub fn judge(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
+        let checks: &[fn(&History, &Bounds) -> Vec<Violation>] = match self {
             Self::Alone | Self::Clocks | Self::Wiped | Self::Cluster => &[checker::check],
             // A replica that missed a re-entry or a release counts otherwise than its primary told.
             Self::Failover | Self::CutOff | Self::Frozen => &[
@@ -172,26 +171,26 @@ impl Kind {
                 checker::queue_order_is_grant_order,
                 checker::a_freed_lock_reaches_a_waiter,
                 checker::every_call_is_answered,
-                checker::the_store_took_no_stale_write,
+                checker::the_store_accepted_no_stale_write,
                 checker::enough_happened,
             ],
             // The Sentinels may promote by themselves, when no fault is noted.
             Self::Sentinels => &[
                 checker::tenures_never_overlap,
                 checker::tokens_rise_and_have_one_owner,
-                checker::the_store_took_no_stale_write,
+                checker::the_store_accepted_no_stale_write,
                 checker::enough_happened,
             ],
             Self::Lossy => &[
                 checker::tokens_rise_and_have_one_owner,
-                checker::the_store_took_no_stale_write,
+                checker::the_store_accepted_no_stale_write,
                 checker::every_call_is_answered,
                 checker::enough_happened,
             ],
             // A primary that wakes grants locks until it hears that it is none.
             Self::Sleeping => &[
                 checker::each_token_has_one_owner,
-                checker::the_store_took_no_stale_write,
+                checker::the_store_accepted_no_stale_write,
                 checker::every_call_is_answered,
                 checker::enough_happened,
             ],
@@ -260,7 +259,7 @@ impl<'r> Nemesis<'r> {
     }
 
     /// The same, for what must not be noticed: it excuses nobody who waits.
-    pub fn routine<T>(&mut self, name: &str, routine: impl FnOnce(&mut Self) -> T) -> T {
+    pub fn maintenance<T>(&mut self, name: &str, routine: impl FnOnce(&mut Self) -> T) -> T {
         const NOBODY: u32 = u32::MAX - 1;
         let start = now();
         let done = routine(self);
@@ -273,7 +272,7 @@ impl<'r> Nemesis<'r> {
     }
 
     /// Lets some milliseconds go by.
-    pub fn pass(&mut self, ms: Range<u64>) {
+    pub fn sleep(&mut self, ms: Range<u64>) {
         let until = now() + self.random.between(ms.start, ms.end) * MS;
         while now() < until {
             thread::park_timeout(Duration::from_nanos(until.saturating_sub(now())));
@@ -281,9 +280,9 @@ impl<'r> Nemesis<'r> {
     }
 
     /// Tells the clients on which port the locks are now.
-    pub fn tell(&mut self, port: u16) {
+    pub fn announce_primary(&mut self, port: u16) {
         for worker in &mut self.workers {
-            worker.tell(port);
+            worker.announce_primary(port);
         }
     }
 
@@ -309,8 +308,8 @@ impl<'r> Nemesis<'r> {
         };
         let start = now();
         self.workers[worker].stop();
-        self.pass(100..600);
-        self.workers[worker].go_on();
+        self.sleep(100..600);
+        self.workers[worker].resume();
         for client in self.workers[worker].clients.clone() {
             self.record("stop of a client", Some(client), start);
         }

@@ -34,13 +34,13 @@ impl Watched {
         come_back: impl FnOnce(&mut Nemesis<'_>, &mut Server),
     ) {
         // They may have promoted one by themselves.
-        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.tell(port));
+        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
         let failed = self.servers.iter_mut().find(|server| server.port() == self.primary);
         let failed = failed.expect("one of ours");
         fail(failed);
-        nemesis.tell(self.sentinels.see_failover_from(self.primary));
+        nemesis.announce_primary(self.sentinels.see_failover_from(self.primary));
         come_back(nemesis, failed);
-        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.tell(port));
+        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
     }
 }
 
@@ -63,7 +63,7 @@ impl World for Watched {
     }
 }
 
-/// The same; but the primary only stands still, and knows nothing of what happened when it goes on.
+/// The same; but the primary only stands still, and knows nothing of what activity when it goes on.
 #[derive(Debug)]
 pub(super) struct Sleeping(Watched);
 
@@ -86,7 +86,7 @@ impl World for Sleeping {
         nemesis.fault("sleep of the primary", |nemesis| {
             let wake = |nemesis: &mut Nemesis<'_>, server: &mut Server| {
                 // At times past the quarantine: others may hold then what the sleeper knows as held.
-                nemesis.pass(100..6_000);
+                nemesis.sleep(100..6_000);
                 server.thaw();
             };
             self.0.fail_over(nemesis, |server| server.freeze(), wake);

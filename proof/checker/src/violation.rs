@@ -21,13 +21,13 @@ pub enum Check {
     Answers,
     /// The fenced store took no stale write.
     Store,
-    /// Enough happened for the run to mean something.
+    /// Enough activity for the run to mean something.
     Vacuity,
 }
 
 /// A promise that the history breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alarm {
+pub struct Violation {
     /// Which check raised it.
     pub check: Check,
     /// What is wrong.
@@ -36,8 +36,8 @@ pub struct Alarm {
     pub lines: Vec<usize>,
 }
 
-impl Alarm {
-    /// An alarm over these lines; a line told twice is shown once.
+impl Violation {
+    /// A violation over these lines; a line reported twice is shown once.
     pub(crate) fn new(
         check: Check,
         history: &History,
@@ -50,7 +50,7 @@ impl Alarm {
         Self { check, what, lines }
     }
 
-    /// The alarm and the lines that show it, for a person to read: times in milliseconds from the start of the first line.
+    /// The violation and the lines that show it, for a person to read: times in milliseconds from the start of the first line.
     /// What was done to the servers and to the same lock meanwhile stands below.
     #[must_use]
     pub fn report(&self, history: &History) -> String {
@@ -59,13 +59,13 @@ impl Alarm {
 
     /// When the last line that shows it was over: by then the promise was broken.
     #[must_use]
-    pub fn seen_by(&self, history: &History) -> Nanos {
+    pub fn detected_at(&self, history: &History) -> Nanos {
         let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));
         ends.max().unwrap_or(Nanos::MAX)
     }
 }
 
-impl fmt::Display for Alarm {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.check, self.what)
     }

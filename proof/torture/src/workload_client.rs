@@ -1,9 +1,9 @@
 //! One client: it acquires, waits, re-enters, renews, releases, gives up, leaves, and sleeps through its lease.
 
-use crate::caller::Caller;
+use crate::recording_client::RecordingClient;
 use crate::store::Store;
-use lockward_checker::client::{Client, Manners, Move};
-use lockward_checker::history::{Fault, Kind, Line, Nanos, Outcome, Wait};
+use lockward_checker::client::{Client, Workload, Action};
+use lockward_checker::history::{Fault, Operation, Line, Nanos, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -16,29 +16,29 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client, its connections and its luck.
 #[derive(Debug)]
-pub struct Player<'r> {
+pub struct WorkloadClient<'r> {
     client: Client,
-    manners: &'r Manners,
+    workload: &'r Workload,
     random: Random,
     recorder: &'r Recorder,
     /// On which port the locks are now.
     primary: &'r AtomicU16,
-    caller: Option<Caller<'r>>,
+    caller: Option<RecordingClient<'r>>,
     store: Store<'r>,
 }
 
-impl<'r> Player<'r> {
+impl<'r> WorkloadClient<'r> {
     /// Client `number`.
     #[must_use]
     pub fn new(
         number: u32,
-        manners: &'r Manners,
+        workload: &'r Workload,
         random: Random,
         recorder: &'r Recorder,
         primary: &'r AtomicU16,
         store: Store<'r>,
     ) -> Self {
-        Self { client: Client::new(number), manners, random, recorder, primary, caller: None, store }
+        Self { client: Client::new(number), workload, random, recorder, primary, caller: None, store }
     }
 
     /// Does one thing.
@@ -46,13 +46,13 @@ impl<'r> Player<'r> {
         let Some(caller) = self.connected() else {
             return thread::park_timeout(Duration::from_millis(5));
         };
-        match self.client.next(now(), self.manners, &mut self.random) {
-            Move::Call(kind) => self.call(caller, kind),
-            Move::Write(token) => {
+        match self.client.next(now(), self.workload, &mut self.random) {
+            Action::Call(operation) => self.call(caller, operation),
+            Action::Write(token) => {
                 self.caller = Some(caller);
                 self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
             }
-            Move::Pause(length, token) => {
+            Action::Pause(length, token) => {
                 self.caller = Some(caller);
                 let start = now();
                 pass(length);
@@ -61,7 +61,7 @@ impl<'r> Player<'r> {
                 self.recorder.record(&Line::Fault(fault));
                 self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
             }
-            Move::Rest(length) => {
+            Action::Rest(length) => {
                 self.caller = Some(caller);
                 pass(length);
             }
@@ -70,39 +70,39 @@ impl<'r> Player<'r> {
 
     /// Gives back what it holds: nobody who still waits has to wait for its lease.
     pub fn leave(mut self) {
-        if let (Some(caller), Some(kind)) = (self.caller.take(), self.client.last_call(now())) {
-            self.call(caller, kind);
+        if let (Some(caller), Some(operation)) = (self.caller.take(), self.client.final_release(now())) {
+            self.call(caller, operation);
         }
     }
 
-    fn connected(&mut self) -> Option<Caller<'r>> {
+    fn connected(&mut self) -> Option<RecordingClient<'r>> {
         let port = self.primary.load(Ordering::Relaxed);
         if let Some(caller) =
-            self.caller.take().filter(|caller| self.keeps_to_the_old() || caller.port() == port)
+            self.caller.take().filter(|caller| self.ignores_moves() || caller.port() == port)
         {
             return Some(caller);
         }
-        let caller = Caller::connect(self.recorder, self.client.number, port).ok()?;
-        self.client.reconnected(self.manners, &mut self.random);
+        let caller = RecordingClient::connect(self.recorder, self.client.number, port).ok()?;
+        self.client.reconnected(self.workload, &mut self.random);
         Some(caller)
     }
 
     /// Every fourth does not hear where the locks are now, for as long as its connection lives and it is not refused.
-    const fn keeps_to_the_old(&self) -> bool {
+    const fn ignores_moves(&self) -> bool {
         self.client.number.is_multiple_of(4)
     }
 
-    fn call(&mut self, caller: Caller<'r>, kind: Kind) {
-        let patience = self.patience(&kind);
-        let (port, keeps_to_it) = (caller.port(), self.keeps_to_the_old());
-        let (caller, call) = match caller.ask(&self.client.key, &self.client.owner, kind) {
+    fn call(&mut self, caller: RecordingClient<'r>, operation: Operation) {
+        let patience = self.patience(&operation);
+        let (port, keeps_to_it) = (caller.port(), self.ignores_moves());
+        let (caller, call) = match caller.ask(&self.client.key, &self.client.owner, operation) {
             Ok(asked) => {
                 asked.answer_while(patience, || keeps_to_it || self.primary.load(Ordering::Relaxed) == port)
             }
             Err(call) => (None, *call),
         };
         self.caller = caller;
-        self.client.hear(&call, &mut self.random);
+        self.client.handle_outcome(&call, &mut self.random);
         if let Outcome::Error(word) = &call.outcome
             && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED" | "TRYAGAIN")
         {
@@ -113,11 +113,11 @@ impl<'r> Player<'r> {
     }
 
     /// Most calls are waited for. Some who wait for a lock leave before they have it, often in the very moment.
-    fn patience(&mut self, kind: &Kind) -> Duration {
-        let wait = match *kind {
-            Kind::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
-            Kind::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
-            Kind::Acquire { wait: Wait::No, .. } | Kind::Release { .. } | Kind::Renew { .. } => {
+    fn patience(&mut self, operation: &Operation) -> Duration {
+        let wait = match *operation {
+            Operation::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
+            Operation::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
+            Operation::Acquire { wait: Wait::No, .. } | Operation::Release { .. } | Operation::Renew { .. } => {
                 Duration::ZERO
             }
         };

@@ -1,16 +1,16 @@
 //! The worlds as programs see them that use `lockward-client`: its tasks write down what it lets them believe.
 //!
 //! A guard is believed in from the first look at which it says that it is held to the last one. That is recorded as an
-//! acquisition with a lease so long, and judged as the server's own grants are: no two beliefs overlap, and tokens rise. What a
+//! acquisition with a lease so long, and report as the server's own grants are: no two beliefs overlap, and tokens rise. What a
 //! client owes its callers beyond that is asserted by the worker itself: a guard that is lost says so, and every call
 //! ends. When the workers are gone, nothing may be left at the servers.
 
 use crate::run::Plan;
-use crate::worker::{Orders, Worker};
+use crate::worker::{WorkerArgs, Worker};
 use crate::world::{Nemesis, World};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
-use lockward_checker::history::{History, Kind as Call, Nanos, Outcome, Wait};
+use lockward_checker::history::{History, Operation, Nanos, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
@@ -38,11 +38,11 @@ const LOOK: Duration = Duration::from_millis(1);
 ///
 /// # Panics
 /// When the client breaks a promise, or the history cannot be written.
-pub fn play(orders: &Orders, url: &str) {
-    let recorder = Arc::new(Recorder::create(&orders.file).expect("a file for the history"));
+pub fn run(args: &WorkerArgs, url: &str) {
+    let recorder = Arc::new(Recorder::create(&args.file).expect("a file for the history"));
     // One of the processes has one thread for all.
     let mut builder =
-        if orders.first == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+        if args.first == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
     let over = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&over);
@@ -51,9 +51,9 @@ pub fn play(orders: &Orders, url: &str) {
         is_over.store(true, Ordering::Relaxed);
     });
     // Between another one and a server of its own the connections break, before, after and amid requests.
-    let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| orders.first == orders.clients);
+    let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| args.first == args.clients);
     let proxy = port.map(|port| {
-        let mut random = Random::new(orders.seed);
+        let mut random = Random::new(args.seed);
         Proxy::start(port.parse().expect("a port"), move |request| {
             let is_ours = request.first().is_some_and(|name| name.text().starts_with("LOCK."));
             match random.between(0, 100) {
@@ -74,13 +74,13 @@ pub fn play(orders: &Orders, url: &str) {
             .patience(Duration::from_secs(5))
             .waiting_connections(6);
         let client = Client::new(url.parse().expect("an address"), settings).expect("a client");
-        let tasks: Vec<_> = (orders.first..orders.first + orders.clients)
+        let tasks: Vec<_> = (args.first..args.first + args.clients)
             .map(|number| {
                 let task = Task {
                     number,
-                    keys: orders.world.manners().keys,
+                    keys: args.world.workload().keys,
                     client: client.clone(),
-                    random: Random::new(orders.seed ^ (u64::from(number) << 32)),
+                    random: Random::new(args.seed ^ (u64::from(number) << 32)),
                     recorder: Arc::clone(&recorder),
                 };
                 tokio::spawn(task.run(Arc::clone(&over)))
@@ -194,7 +194,7 @@ impl Task {
         if let Some(Belief { from, to }) = belief {
             let (owner, lease) =
                 (String::from_utf8_lossy(guard.owner()).into_owned(), to.saturating_sub(from) + 1);
-            let kind = Call::Acquire { lease, wait: Wait::No, holds: None };
+            let kind = Operation::Acquire { lease, wait: Wait::No, holds: None };
             let mut call = self.recorder.start(self.number, 0, key, &owner, kind);
             call.at(from, Outcome::Granted { token: guard.token(), holds: 1 });
         }
@@ -205,7 +205,7 @@ impl Task {
             let released = Self::bounded(guard.release()).await;
             assert!(
                 !holds.is_empty() || matches!(released, Err(Error::Lost(_))),
-                "{key}: it was lost, and given back: {released:?}"
+                "{key}: it was lost, and given released: {released:?}"
             );
             return;
         }
@@ -235,7 +235,7 @@ impl Plan {
     /// Runs it with clients that go through `lockward-client`; what was seen, or what went wrong.
     ///
     /// # Errors
-    /// The alarms.
+    /// The violations.
     ///
     /// # Panics
     /// When a server does not do as it is told, or the client breaks a promise.
@@ -243,7 +243,7 @@ impl Plan {
         fs::create_dir_all(&self.dir).expect("a folder");
         let mut random = Random::new(self.seed);
         let store = Setup::without_module().start();
-        let mut world = self.world.start(self.how);
+        let mut world = self.world.start();
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
         let workers = self.start_workers(world.port(), &store, Some(world.url()));
@@ -251,7 +251,7 @@ impl Plan {
         let begun = Instant::now();
         let mut most = 0;
         loop {
-            nemesis.pass(self.pace / 6..self.pace);
+            nemesis.sleep(self.pace / 6..self.pace);
             most = most.max(connections(&*world));
             if begun.elapsed() >= self.length {
                 break;
@@ -278,10 +278,10 @@ impl Plan {
 
     fn judge_beliefs(&self, history: &History, most: i64) -> Result<String, String> {
         let bounds = Bounds { tolerance: 0, ..Bounds::default() };
-        let mut alarms = checker::each_token_has_one_owner(history, &bounds);
+        let mut violations = checker::each_token_has_one_owner(history, &bounds);
         if !self.world.wakes_primaries() {
-            alarms.extend(checker::tenures_never_overlap(history, &bounds));
-            alarms.extend(checker::tokens_rise_and_have_one_owner(history, &bounds));
+            violations.extend(checker::tenures_never_overlap(history, &bounds));
+            violations.extend(checker::tokens_rise_and_have_one_owner(history, &bounds));
         }
         let mut told = String::new();
         let (beliefs, faults) = (history.calls().count(), history.faults().count());
@@ -295,12 +295,12 @@ impl Plan {
             let _ = write!(told, "\nTOO FEW BELIEFS");
             return Err(told);
         }
-        if alarms.is_empty() {
+        if violations.is_empty() {
             return Ok(told);
         }
-        let _ = write!(told, "\n{} ALARMS", alarms.len());
-        for alarm in alarms.iter().take(3) {
-            let _ = write!(told, "\n{}", alarm.report(history));
+        let _ = write!(told, "\n{} VIOLATIONS", violations.len());
+        for violation in violations.iter().take(3) {
+            let _ = write!(told, "\n{}", violation.report(history));
         }
         Err(told)
     }

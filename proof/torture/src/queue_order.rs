@@ -1,7 +1,7 @@
 //! The order of the queue: waits that are sent one after the other, each only once the one before stands in line.
 
-use crate::caller::{Asked, Caller};
-use lockward_checker::history::{Back, Fault, Kind, Line, Nanos, Outcome, Wait};
+use crate::recording_client::{PendingCall, RecordingClient};
+use lockward_checker::history::{HoldsReleased, Fault, Operation, Line, Nanos, Outcome, Wait};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 use std::time::{Duration, Instant};
@@ -17,26 +17,26 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One line of waiters, from the first to the last. Where a fault comes in between, the round is given up: what was
 /// seen until then still counts.
 pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
-    let Ok(holder) = Caller::connect(recorder, number, port) else {
+    let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
     };
-    let acquire = |lease, wait| Kind::Acquire { lease, wait, holds: None };
+    let acquire = |lease, wait| Operation::Acquire { lease, wait, holds: None };
     let owner = |place: u64| format!("queue-{round}:{place}");
     let (holder, granted) =
         holder.call(KEY, &owner(0), acquire(FIRST_LEASE, Wait::Limit(2_000_000_000)), PATIENCE);
     let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };
-    let port = holder.place(KEY);
+    let port = holder.port_of(KEY);
     let Ok(mut observer) = Client::connect(port) else { return };
 
-    let mut line: Vec<Asked<'_>> = Vec::new();
+    let mut line: Vec<PendingCall<'_>> = Vec::new();
     for place in 1..=WAITERS {
-        let Ok(caller) = Caller::connect(recorder, number, port) else { break };
+        let Ok(caller) = RecordingClient::connect(recorder, number, port) else { break };
         let Ok(mut asked) = caller.ask(KEY, &owner(place), acquire(LEASE, Wait::Unlimited)) else { break };
         if !stands(&mut observer, &owner(place)) {
             line.push(asked);
             break;
         }
-        asked.joined();
+        asked.enqueued();
         line.push(asked);
     }
     if now() >= granted.answered() + FIRST_LEASE / 2 {
@@ -44,7 +44,7 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
         let (name, client) = ("slow prober".to_owned(), Some(number));
         recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
-    let release = Kind::Release { back: Back::All, token: None };
+    let release = Operation::Release { released: HoldsReleased::All, token: None };
     holder.call(KEY, &owner(0), release.clone(), PATIENCE);
     for (place, asked) in (1..).zip(line) {
         let (caller, call) = asked.answer(PATIENCE);
