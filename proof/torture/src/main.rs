@@ -1,4 +1,4 @@
-//! `torture`: clients on real servers, with faults meanwhile.
+//! `torture`: clients and faults against real servers.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lockward_checker::violation::Check;
@@ -11,8 +11,7 @@ use std::fs;
 use std::process::{self, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Runs clients against real servers, does faults to both meanwhile, and holds everything that was seen against what
-/// Lockward promises.
+/// Runs clients against real servers while it injects faults into both, and checks what the clients saw against Lockward's promises.
 ///
 /// LOCKWARD_SERVER names the server program (redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
@@ -26,49 +25,49 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Plays some of the clients of a run.
+    /// Runs some of the clients.
     #[command(hide = true)]
     Worker(WorkerArgs),
-    /// Lets servers forget, in rounds, and holders come back with their tokens.
+    /// Lets servers forget tenures, in rounds, and holders restore them.
     Restore(Restore),
 }
 
 #[derive(Debug, Args)]
 struct Restore {
-    /// How many rounds.
+    /// The number of rounds.
     #[arg(long, default_value_t = 24)]
     rounds: u32,
-    /// The seed; without it, a new one.
+    /// The seed. The default is a new one.
     #[arg(long)]
     seed: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// For how long, all worlds together.
+    /// The length of the run, for all worlds together.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The world; without it, all of them one after the other.
+    /// The world. The default is all of them, one after another.
     #[arg(long)]
     world: Option<WorldName>,
-    /// The seed; without it, a new one.
+    /// The seed. The default is a new one.
     #[arg(long)]
     seed: Option<u64>,
-    /// The longest time between two faults, in milliseconds; the shortest is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest is a sixth of it.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(6..))]
     pace: u64,
-    /// Let the clients go through `lockward-client`, and judge what it lets them believe.
+    /// Use `lockward-client` for the clients, and check when it says that a lock is held.
     #[arg(long)]
     through_client: bool,
-    /// How many clients.
+    /// The number of clients.
     #[arg(long, default_value_t = 32)]
     clients: u32,
-    /// Succeed only if this check raises a violation: for builds that are broken on purpose.
+    /// Succeed only if this check finds a violation. For builds that are broken on purpose.
     #[arg(long)]
     expect: Option<Expected>,
 }
 
-/// The checks that a broken build can be expected to fail.
+/// The checks that a broken build can fail.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Expected {
     Overlap,
@@ -98,7 +97,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match &cli.command {
         Some(Command::Worker(args)) => {
-            worker::play(args);
+            worker::run(args);
             ExitCode::SUCCESS
         }
         Some(Command::Restore(restore)) => restore_in_rounds(restore),
@@ -126,23 +125,23 @@ fn run(&Run { seconds, world, seed, pace, clients, through_client, expect }: &Ru
     let worlds = world.map_or(all, |world| vec![world]);
     let share = seconds / u64::try_from(worlds.len()).unwrap_or(1);
     let seed = seed.unwrap_or_else(new_seed);
-    let mut as_wished = true;
+    let mut passed = true;
     for world in worlds {
         let dir = env::temp_dir().join(format!("lockward-torture-{}-{}", process::id(), world.name()));
         let length = Duration::from_secs(share.max(1));
         let plan = Plan { world, seed, length, pace, clients, workers: 4, dir: dir.clone() };
         if through_client {
-            let told = plan.run_through_client();
-            as_wished &= told.is_ok();
-            println!("{}", told.unwrap_or_else(|told| told));
-            if as_wished {
+            let report = plan.run_through_client();
+            passed &= report.is_ok();
+            println!("{}", report.unwrap_or_else(|report| report));
+            if passed {
                 let _ = fs::remove_dir_all(&dir);
             }
             continue;
         }
         let outcome = plan.run();
         println!("{outcome}");
-        as_wished &= match expect.map(Expected::check) {
+        passed &= match expect.map(Expected::check) {
             None => outcome.violations.is_empty() && (outcome.overlaps > 0 || !world.loses_grants()),
             Some(check) => match outcome.caught_after(check) {
                 Some((after, answers)) => {
@@ -161,5 +160,5 @@ fn run(&Run { seconds, world, seed, pace, clients, through_client, expect }: &Ru
             println!("The history is in {}.", dir.display());
         }
     }
-    if as_wished { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

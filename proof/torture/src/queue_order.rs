@@ -1,4 +1,4 @@
-//! The order of the queue: waits that are sent one after the other, each only once the one before stands in line.
+//! Tests the order of the queue: sends waits one after another, each when the one before is in the queue.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::history::{HoldsReleased, Fault, Operation, Line, Nanos, Outcome, Wait};
@@ -6,56 +6,55 @@ use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 use std::time::{Duration, Instant};
 
-/// The lock that it asks for.
+/// The lock that is acquired.
 pub const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
-/// The first holder's lease: the line is to stand before it ends. No longer than the shortest quarantine of the worlds.
+/// The lease of the first holder. All waits must be in the queue before it ends, and no quarantine of a world may be shorter.
 const FIRST_LEASE: Nanos = 850_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One line of waiters, from the first to the last. Where a fault comes in between, the round is given up: what was
-/// seen until then still counts.
+/// Sends one queue of waits and reads all replies. A fault ends the round early. The calls until then are checked all the same.
 pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
     let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
     };
     let acquire = |lease, wait| Operation::Acquire { lease, wait, holds: None };
-    let owner = |place: u64| format!("queue-{round}:{place}");
+    let owner = |position: u64| format!("queue-{round}:{position}");
     let (holder, granted) =
         holder.call(KEY, &owner(0), acquire(FIRST_LEASE, Wait::Limit(2_000_000_000)), PATIENCE);
     let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };
     let port = holder.port_of(KEY);
     let Ok(mut observer) = Client::connect(port) else { return };
 
-    let mut line: Vec<PendingCall<'_>> = Vec::new();
-    for place in 1..=WAITERS {
+    let mut waits: Vec<PendingCall<'_>> = Vec::new();
+    for position in 1..=WAITERS {
         let Ok(caller) = RecordingClient::connect(recorder, number, port) else { break };
-        let Ok(mut asked) = caller.ask(KEY, &owner(place), acquire(LEASE, Wait::Unlimited)) else { break };
-        if !stands(&mut observer, &owner(place)) {
-            line.push(asked);
+        let Ok(mut wait) = caller.ask(KEY, &owner(position), acquire(LEASE, Wait::Unlimited)) else { break };
+        if !is_enqueued(&mut observer, &owner(position)) {
+            waits.push(wait);
             break;
         }
-        asked.enqueued();
-        line.push(asked);
+        wait.enqueued();
+        waits.push(wait);
     }
     if now() >= granted.answered() + FIRST_LEASE / 2 {
-        // Whoever was granted the lock meanwhile hears of it late, as nobody reads here.
+        // A waiter that was granted the lock in the meantime reads its reply late, because this thread was slow.
         let (name, client) = ("slow prober".to_owned(), Some(number));
         recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
     let release = Operation::Release { released: HoldsReleased::All, token: None };
     holder.call(KEY, &owner(0), release.clone(), PATIENCE);
-    for (place, asked) in (1..).zip(line) {
-        let (caller, call) = asked.answer(PATIENCE);
+    for (position, wait) in (1..).zip(waits) {
+        let (caller, call) = wait.answer(PATIENCE);
         if let (Some(caller), Outcome::Granted { .. }) = (caller, call.outcome) {
-            caller.call(KEY, &owner(place), release.clone(), PATIENCE);
+            caller.call(KEY, &owner(position), release.clone(), PATIENCE);
         }
     }
 }
 
-/// Waits until an owner is seen in the queue.
-fn stands(observer: &mut Client, owner: &str) -> bool {
+/// Waits until an owner is in the queue. `false`: it did not happen in time.
+fn is_enqueued(observer: &mut Client, owner: &str) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_nanos(LEASE) {
         let Ok(info) = observer.try_call(["LOCK.INFO", KEY, "WAITERS", "100"]) else { return false };

@@ -1,4 +1,4 @@
-//! A caller whose lock calls are recorded.
+//! A client that records its lock calls.
 
 use lockward_checker::history::{Call, Operation, Outcome};
 use lockward_checker::recorder::{Recorder, OpenCall};
@@ -8,24 +8,24 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A client whose lock calls are recorded: its connection, and in a cluster those to the nodes that it was sent to.
+/// A client that records its lock calls. In a cluster it has a connection to each node that it was redirected to.
 #[derive(Debug)]
 pub struct RecordingClient<'r> {
     recorder: &'r Recorder,
     number: u32,
     port: u16,
     connections: HashMap<u16, Client>,
-    /// The nodes that it was told serve these locks.
+    /// The port of the node that serves a lock, from redirections.
     key_ports: HashMap<String, u16>,
 }
 
-/// A call that has been sent and not been answered yet.
+/// A call that was sent and has no reply yet.
 #[derive(Debug)]
 pub struct PendingCall<'r> {
     caller: RecordingClient<'r>,
     open_call: OpenCall<'r>,
     request: Request,
-    /// Where it stands.
+    /// The port of the server that has the call.
     port: u16,
 }
 
@@ -40,7 +40,7 @@ impl<'r> RecordingClient<'r> {
     /// Connects client `number` to the server on a port.
     ///
     /// # Errors
-    /// As the socket tells.
+    /// If it cannot connect.
     pub fn connect(recorder: &'r Recorder, number: u32, port: u16) -> io::Result<Self> {
         let connections = HashMap::from([(port, Client::connect(port)?)]);
         Ok(Self { recorder, number, port, connections, key_ports: HashMap::new() })
@@ -51,13 +51,12 @@ impl<'r> RecordingClient<'r> {
         self.port
     }
 
-    /// The port of the server that it asks for a lock.
+    /// The port of the server to which it sends calls for a lock.
     pub fn port_of(&self, key: &str) -> u16 {
         self.key_ports.get(key).copied().unwrap_or(self.port)
     }
 
-    /// Makes a call and waits for its answer for at most `patience`; then it closes the connection, and nobody knows what
-    /// came of it.
+    /// Makes a call and waits at most `patience` for the reply. Then it closes the connection, and the outcome is unknown.
     pub fn call(self, key: &str, owner: &str, operation: Operation, patience: Duration) -> (Option<Self>, Call) {
         match self.ask(key, owner, operation) {
             Ok(asked) => asked.answer(patience),
@@ -68,7 +67,7 @@ impl<'r> RecordingClient<'r> {
     /// Sends a call.
     ///
     /// # Errors
-    /// When the connection is gone: what was recorded.
+    /// The recorded call, if the connection is lost.
     pub fn ask(mut self, key: &str, owner: &str, operation: Operation) -> Result<PendingCall<'r>, Box<Call>> {
         let port = self.port_of(key);
         let request = Request { key: key.to_owned(), owner: owner.to_owned(), operation: operation.clone() };
@@ -91,8 +90,8 @@ impl<'r> RecordingClient<'r> {
         })
     }
 
-    /// Goes where it was sent, and asks there; the port, unless nothing was asked there.
-    fn follow(&mut self, redirection: Redirection, request: &Request) -> Option<u16> {
+    /// Sends the request to the node of a redirection. Returns its port, or `None` if the request could not be sent.
+    fn redirect(&mut self, redirection: Redirection, request: &Request) -> Option<u16> {
         let (Redirection::Moved(port) | Redirection::Ask(port)) = redirection;
         let wire = self.connection(port).ok()?;
         match redirection {
@@ -109,17 +108,17 @@ impl<'r> RecordingClient<'r> {
 }
 
 impl<'r> PendingCall<'r> {
-    /// It was seen in the server's queue.
+    /// Records that the wait is in the server's queue.
     pub fn enqueued(&mut self) {
         self.open_call.enqueued();
     }
 
-    /// Waits for the answer, as [`RecordingClient::call`] does.
+    /// Waits for the reply, as [`RecordingClient::call`] does.
     pub fn answer(self, patience: Duration) -> (Option<RecordingClient<'r>>, Call) {
         self.answer_while(patience, || true)
     }
 
-    /// The same, but gives up, as if its patience were over, when it is no longer so that it `goes_on`.
+    /// The same, but gives up as soon as `goes_on` is false.
     pub fn answer_while(
         mut self,
         patience: Duration,
@@ -135,9 +134,9 @@ impl<'r> PendingCall<'r> {
                 Err(silence) => break Err(silence),
                 Ok(reply) => match reply.redirection() {
                     None => break Ok(reply),
-                    Some(redirection) => match self.caller.follow(redirection, &self.request) {
+                    Some(redirection) => match self.caller.redirect(redirection, &self.request) {
                         Some(port) => self.port = port,
-                        // Nobody was asked: the one who sent it away refused it.
+                        // The redirection is the outcome, because no other node got the request.
                         None => return (None, self.open_call.answered(outcome(&self.request.operation, &reply))),
                     },
                 },
@@ -157,10 +156,10 @@ impl<'r> PendingCall<'r> {
     }
 }
 
-/// What a reply says.
+/// The outcome that a reply stands for.
 ///
 /// # Panics
-/// When it is none that the call can have.
+/// If the operation cannot have this reply.
 #[track_caller]
 fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
     let number = |reply: &Reply| u64::try_from(reply.int()).expect("a number that is not negative");
@@ -191,8 +190,8 @@ mod tests {
     const RENEW: Operation = Operation::Renew { lease: 1_000_000, token: None, holds: None };
 
     #[test]
-    fn a_reply_is_told_as_what_came_of_the_call() {
-        for (operation, reply, told) in [
+    fn a_reply_has_an_outcome() {
+        for (operation, reply, expected) in [
             (ACQUIRE, Array(vec![Int(7), Int(2)]), Outcome::Granted { token: 7, holds: 2 }),
             (ACQUIRE, Reply::NullArray, Outcome::NotAcquired),
             (ACQUIRE, Reply::Null, Outcome::NotAcquired),
@@ -201,12 +200,12 @@ mod tests {
             (RELEASE, Error("NOTHELD free".to_owned()), Outcome::Error("NOTHELD".to_owned())),
             (RENEW, Int(7), Outcome::Renewed { token: 7 }),
         ] {
-            assert_eq!(outcome(&operation, &reply), told, "{operation:?} answered {reply:?}");
+            assert_eq!(outcome(&operation, &reply), expected, "{operation:?} answered {reply:?}");
         }
     }
 
     #[test]
-    fn a_reply_that_the_call_cannot_have_ends_the_run() {
+    fn a_reply_that_the_operation_cannot_have_panics() {
         for (operation, reply) in [
             (ACQUIRE, Int(1)),
             (ACQUIRE, Array(vec![Int(7)])),

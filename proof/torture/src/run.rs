@@ -1,4 +1,4 @@
-//! One run in one world: its clients, its faults, and what was made of it.
+//! One run in one world: its clients, its faults, and the result.
 
 use crate::worker::{WorkerArgs, Worker};
 use crate::world::{WorldName, Nemesis};
@@ -15,26 +15,26 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The world.
     pub world: WorldName,
-    /// What everything that happens by chance follows from. The order in which processes get to run does not.
+    /// The seed of all random choices. The scheduling of processes does not depend on it.
     pub seed: u64,
-    /// For how long.
+    /// The length of the run.
     pub length: Duration,
-    /// The longest time between two faults, in milliseconds; the shortest is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest is a sixth of it.
     pub pace: u64,
-    /// How many clients.
+    /// The number of clients.
     pub clients: u32,
-    /// In how many processes.
+    /// The number of worker processes.
     pub workers: u32,
-    /// A folder of its own for the histories.
+    /// An own folder for the histories.
     pub dir: PathBuf,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     plan: Plan,
@@ -42,14 +42,14 @@ pub struct Outcome {
     history: History,
     activity: Activity,
     faults: BTreeMap<String, usize>,
-    /// How often two were seen to hold a lock at once.
+    /// The number of tenures that overlapped an earlier one.
     pub overlaps: usize,
-    /// The promises that it broke.
+    /// The promises that were broken.
     pub violations: Vec<Violation>,
 }
 
 impl Outcome {
-    /// How long after the first call, and after how many answers, this check had seen enough to raise its first violation.
+    /// How long after the first call, and after how many replies, the history contained the first violation of this check.
     #[must_use]
     pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
         let violations = self.violations.iter().filter(|violation| violation.check == check);
@@ -61,10 +61,10 @@ impl Outcome {
 }
 
 impl Plan {
-    /// Runs it and judges it.
+    /// Runs it and checks the history.
     ///
     /// # Panics
-    /// When a server does not do as it is told, or a client reads what the contract does not know.
+    /// If a server does not start or stop, or a reply violates the contract.
     #[must_use]
     pub fn run(self) -> Outcome {
         fs::create_dir_all(&self.dir).expect("a folder");
@@ -88,7 +88,7 @@ impl Plan {
         let mut files: Vec<PathBuf> = workers.into_iter().map(Worker::finish).collect();
         recorder.finish().expect("a whole history");
         files.push(faults);
-        self.judge(server, &files)
+        self.check(server, &files)
     }
 
     pub(crate) fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
@@ -109,11 +109,11 @@ impl Plan {
             .collect()
     }
 
-    fn judge(self, server: String, files: &[PathBuf]) -> Outcome {
+    fn check(self, server: String, files: &[PathBuf]) -> Outcome {
         let parts = files.iter().map(|file| History::read(file).expect("a history"));
         let history = History { lines: parts.flat_map(|part| part.lines).collect() };
         let bounds: Bounds = self.world.bounds(self.length);
-        let violations = self.world.judge(&history, &bounds);
+        let violations = self.world.check(&history, &bounds);
         let overlaps = tenures_never_overlap(&history, &bounds).len();
         let activity = measure_activity(&history, &bounds);
         let mut faults = BTreeMap::new();

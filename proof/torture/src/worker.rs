@@ -1,4 +1,4 @@
-//! Worker processes: each plays some of the clients, and can be stopped as a whole.
+//! Worker processes. Each runs some of the clients, and can be stopped as a whole.
 
 use crate::workload_client::WorkloadClient;
 use crate::queue_order;
@@ -10,37 +10,37 @@ use lockward_checker::recorder::Recorder;
 use rustix::process::{Pid, Signal, kill_process};
 use std::env;
 use std::io::{self, BufRead as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So long after the end of a run its clients may still wait for their last answers.
-const LAST_ANSWERS: Duration = Duration::from_secs(45);
+/// How long clients may wait for their last replies after the end of a run.
+const LAST_REPLIES: Duration = Duration::from_secs(45);
 
-/// What a worker is told when it starts.
+/// The arguments of a worker.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WorkerArgs {
-    /// The world whose workload the clients have.
+    /// The world, which determines the workload.
     #[arg(long)]
     pub world: WorldName,
-    /// The seed of its clients' luck.
+    /// The seed of the clients' random choices.
     #[arg(long)]
     pub seed: u64,
     /// The number of its first client.
     #[arg(long)]
     pub first: u32,
-    /// How many clients it plays.
+    /// The number of clients.
     #[arg(long)]
     pub clients: u32,
     /// The port of the store.
     #[arg(long)]
     pub store: u16,
-    /// The port of the locks, when it starts.
+    /// The port of the primary at the start.
     #[arg(long)]
     pub port: u16,
-    /// Where the locks are, for clients that go through `lockward-client`.
+    /// The URL of the servers, for clients that use `lockward-client`.
     #[arg(long)]
     pub url: Option<String>,
     /// The file for its history.
@@ -48,13 +48,13 @@ pub struct WorkerArgs {
     pub file: PathBuf,
 }
 
-/// Plays the clients until the end of standard input, which tells it, line by line, on which port the locks are.
+/// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
 ///
-/// The worker whose clients begin with 0 also tries the order of the queue.
+/// The worker with client 0 also tests the order of the queue.
 ///
 /// # Panics
-/// When a reply is none that the contract knows, or the history cannot be written.
-pub fn play(args: &WorkerArgs) {
+/// If a reply violates the contract, or the history cannot be written.
+pub fn run(args: &WorkerArgs) {
     if let Some(url) = &args.url {
         return rust_client::run(args, url);
     }
@@ -67,11 +67,11 @@ pub fn play(args: &WorkerArgs) {
             let (recorder, workload, primary, over) = (&recorder, &workload, &primary, &over);
             scope.spawn(move || {
                 let store = Store::connect(recorder, args.store);
-                let mut player = WorkloadClient::new(number, workload, random, recorder, primary, store);
+                let mut client = WorkloadClient::new(number, workload, random, recorder, primary, store);
                 while !over.load(Ordering::Relaxed) {
-                    player.step();
+                    client.act();
                 }
-                player.leave();
+                client.finish();
             });
         }
         if args.first == 0 {
@@ -106,10 +106,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker: this program once more.
+    /// Starts this program again as a worker.
     ///
     /// # Panics
-    /// When that is not possible.
+    /// If it does not start.
     #[must_use]
     pub fn start(args: &WorkerArgs) -> Self {
         let program = env::current_exe().expect("this program");
@@ -128,20 +128,20 @@ impl Worker {
         Self { args: child.stdin.take(), child, clients, file: args.file.clone() }
     }
 
-    /// Tells it on which port the locks are now.
+    /// Sends the port of the new primary.
     pub fn announce_primary(&mut self, port: u16) {
         if let Some(args) = &mut self.args {
-            // A worker that died is found at the end.
+            // `finish` reports a worker that has died.
             let _ = writeln!(args, "{port}");
         }
     }
 
-    /// Stops it (SIGSTOP).
+    /// Stops the process (SIGSTOP).
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Continues the process (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -151,10 +151,10 @@ impl Worker {
         kill_process(pid, signal).expect("a process that runs");
     }
 
-    /// Lets its clients hear their last answers; the file of its history.
+    /// Lets its clients read their last replies; returns the file of its history.
     ///
     /// # Panics
-    /// When it has failed, or its clients are not done in time.
+    /// If it has failed, or does not end in time.
     pub fn finish(mut self) -> PathBuf {
         drop(self.args.take());
         let begun = Instant::now();
@@ -162,18 +162,13 @@ impl Worker {
             if let Some(status) = self.child.try_wait().expect("a worker") {
                 break status;
             }
-            assert!(begun.elapsed() < LAST_ANSWERS, "clients {:?} still wait for an answer", self.clients);
+            assert!(begun.elapsed() < LAST_REPLIES, "clients {:?} still wait for a reply", self.clients);
             thread::park_timeout(Duration::from_millis(5));
         };
         assert!(status.success(), "a worker failed: {status}");
         self.file.clone()
     }
 
-    /// The file of its history.
-    #[must_use]
-    pub fn file(&self) -> &Path {
-        &self.file
-    }
 }
 
 impl Drop for Worker {

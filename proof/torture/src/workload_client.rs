@@ -1,4 +1,4 @@
-//! One client: it acquires, waits, re-enters, renews, releases, gives up, leaves, and sleeps through its lease.
+//! One client of the workload: it acquires, waits, re-enters, renews, releases, gives up, disconnects, and sleeps past its lease.
 
 use crate::recording_client::RecordingClient;
 use crate::store::Store;
@@ -10,18 +10,17 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// So long a client waits for an answer that is due. A server that stands still for as long as our faults let it is
-/// still waited for.
+/// How long a client waits for a reply that is due. Longer than any fault stops a server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A client, its connections and its luck.
+/// A client with its connection and its random choices.
 #[derive(Debug)]
 pub struct WorkloadClient<'r> {
     client: Client,
     workload: &'r Workload,
     random: Random,
     recorder: &'r Recorder,
-    /// On which port the locks are now.
+    /// The port of the primary.
     primary: &'r AtomicU16,
     caller: Option<RecordingClient<'r>>,
     store: Store<'r>,
@@ -41,8 +40,8 @@ impl<'r> WorkloadClient<'r> {
         Self { client: Client::new(number), workload, random, recorder, primary, caller: None, store }
     }
 
-    /// Does one thing.
-    pub fn step(&mut self) {
+    /// Does the next action.
+    pub fn act(&mut self) {
         let Some(caller) = self.connected() else {
             return thread::park_timeout(Duration::from_millis(5));
         };
@@ -55,7 +54,7 @@ impl<'r> WorkloadClient<'r> {
             Action::Pause(length, token) => {
                 self.caller = Some(caller);
                 let start = now();
-                pass(length);
+                sleep(length);
                 let client = Some(self.client.number);
                 let fault = Fault { name: "sleep".to_owned(), client, start, end: now() };
                 self.recorder.record(&Line::Fault(fault));
@@ -63,13 +62,13 @@ impl<'r> WorkloadClient<'r> {
             }
             Action::Rest(length) => {
                 self.caller = Some(caller);
-                pass(length);
+                sleep(length);
             }
         }
     }
 
-    /// Gives back what it holds: nobody who still waits has to wait for its lease.
-    pub fn leave(mut self) {
+    /// Releases what it holds, so that waiters need not wait for the end of its lease.
+    pub fn finish(mut self) {
         if let (Some(caller), Some(operation)) = (self.caller.take(), self.client.final_release(now())) {
             self.call(caller, operation);
         }
@@ -87,17 +86,17 @@ impl<'r> WorkloadClient<'r> {
         Some(caller)
     }
 
-    /// Every fourth does not hear where the locks are now, for as long as its connection lives and it is not refused.
+    /// Every fourth client stays with its server after a failover, until its connection ends or a call is refused.
     const fn ignores_moves(&self) -> bool {
         self.client.number.is_multiple_of(4)
     }
 
     fn call(&mut self, caller: RecordingClient<'r>, operation: Operation) {
         let patience = self.patience(&operation);
-        let (port, keeps_to_it) = (caller.port(), self.ignores_moves());
+        let (port, stays) = (caller.port(), self.ignores_moves());
         let (caller, call) = match caller.ask(&self.client.key, &self.client.owner, operation) {
             Ok(asked) => {
-                asked.answer_while(patience, || keeps_to_it || self.primary.load(Ordering::Relaxed) == port)
+                asked.answer_while(patience, || stays || self.primary.load(Ordering::Relaxed) == port)
             }
             Err(call) => (None, *call),
         };
@@ -106,13 +105,13 @@ impl<'r> WorkloadClient<'r> {
         if let Outcome::Error(word) = &call.outcome
             && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED" | "TRYAGAIN")
         {
-            // The server refuses everybody for a while, or is no primary any more.
+            // The server refuses all writes for a while, or is no longer a primary.
             self.caller = None;
             thread::park_timeout(Duration::from_millis(10));
         }
     }
 
-    /// Most calls are waited for. Some who wait for a lock leave before they have it, often in the very moment.
+    /// How long to wait for a reply. Some clients that wait for a lock give up early, often just when they are granted it.
     fn patience(&mut self, operation: &Operation) -> Duration {
         let wait = match *operation {
             Operation::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
@@ -128,7 +127,7 @@ impl<'r> WorkloadClient<'r> {
     }
 }
 
-fn pass(length: Nanos) {
+fn sleep(length: Nanos) {
     let end = now() + length;
     while now() < end {
         thread::park_timeout(Duration::from_nanos(end.saturating_sub(now())));

@@ -161,7 +161,7 @@ impl WorldName {
 
     /// Holds a history against what this world promises.
     #[must_use]
-    pub fn judge(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
+    pub fn check(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
         let checks: &[fn(&History, &Bounds) -> Vec<Violation>] = match self {
             Self::Alone | Self::Clocks | Self::Wiped | Self::Cluster => &[checker::check],
             // A replica that missed a re-entry or a release counts otherwise than its primary told.
