@@ -1,66 +1,65 @@
-//! What a client does next, and what it makes of an answer: the same in the simulation and on real servers.
+//! The behaviour of a client: its next action, and its reaction to outcomes. The same in the simulation and on real servers.
 
-use crate::history::{HoldsReleased, Call, Operation, Nanos, Outcome, Token, Wait};
+use crate::history::{Call, HoldsReleased, Nanos, Operation, Outcome, Token, Wait};
 use crate::random::Random;
 use std::mem;
 use std::ops::Range;
 
-/// How the clients of a run behave.
+/// The behaviour of the clients of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// The locks they ask for.
+    /// The locks.
     pub keys: Vec<String>,
-    /// Most leases: short ones, which a client may sleep through.
+    /// The short leases, which are most of them. A client may sleep past one.
     pub lease: Range<Nanos>,
-    /// The other leases: so long that a lock which is stuck until its lease ends is seen to be.
+    /// The long leases. A lock that is stuck until its lease ends is noticed with them.
     pub long_lease: Range<Nanos>,
-    /// So long some rest with a long lease that they have just renewed, so that a fault meets tenures that nobody is about
-    /// to end, and whose lease is known from its start.
+    /// How long a client keeps a lock after it has renewed a long lease, so that faults meet tenures with a known lease and no call under
+    /// way.
     pub rest: Range<Nanos>,
     /// Wait limits.
     pub wait: Range<Nanos>,
-    /// Whether they keep to what is asked of clients where a failover may lose a grant: acquisitions that name HOLDS, no
-    /// call for a tenure whose lease is over by the client's own clock, and renewals that name TOKEN and HOLDS, at once
-    /// after a lost connection.
+    /// Whether clients follow the rules for failovers that may lose a grant: acquisitions name HOLDS; there is no call for a tenure whose
+    /// lease is over on the client's clock; and after a lost connection they renew at once with TOKEN and HOLDS.
     pub careful: bool,
-    /// Whether every tenure is under an owner's name of its own.
+    /// Whether each tenure has another owner.
     pub new_owner_each_tenure: bool,
 }
 
-/// A client's next move.
+/// The next action of a client.
 #[derive(Debug)]
 pub enum Action {
     /// A call for its key and owner.
     Call(Operation),
     /// A write to the store with this token.
     Write(Token),
-    /// Nothing, past the end of its lease; then a write with its token, as if nothing had been.
+    /// Sleep past the end of the lease, then write with the token.
     Pause(Nanos, Token),
-    /// Nothing for a while, with a lock that it keeps.
+    /// Keep the lock for a while.
     Rest(Nanos),
 }
 
-/// A client: what it wants, and what it believes that it has.
+/// A client and what it knows.
 #[derive(Debug)]
 pub struct Client {
     /// Its number.
     pub number: u32,
-    /// The lock that it is busy with.
+    /// The lock that it uses.
     pub key: String,
-    /// In whose name.
+    /// The owner that it uses.
     pub owner: String,
     owners: u32,
     token: Option<Token>,
     holds: u32,
-    /// The lease that it asked for last.
+    /// The lease that it requested last.
     lease: Nanos,
-    /// Until then it holds the lock for certain, if it does.
+    /// The end of the lease on its clock, if it holds the lock.
     until: Nanos,
-    /// A call for this owner was not answered: it takes another name as soon as it can.
+    /// A call of this owner had no reply. The client changes the owner as soon as it can.
     unsure: bool,
-    /// It has renewed its lease, to rest on it.
+    /// It has renewed a long lease and rests next.
     rests: bool,
-    /// What it asks once more.
+    /// The call to repeat.
     again: Option<Operation>,
 }
 
@@ -83,7 +82,7 @@ impl Client {
         }
     }
 
-    /// What it does next.
+    /// The next action.
     pub fn next(&mut self, now: Nanos, workload: &Workload, random: &mut Random) -> Action {
         if workload.careful && self.holds > 0 && now >= self.until {
             self.holds = 0;
@@ -133,7 +132,7 @@ impl Client {
     }
 
     fn choose_lease_in(&mut self, range: &Range<Nanos>, random: &mut Random) {
-        // Whole milliseconds, as the wire has them.
+        // Commands have whole milliseconds.
         self.lease = random.between(range.start / 1_000_000, range.end / 1_000_000) * 1_000_000;
     }
 
@@ -160,7 +159,7 @@ impl Client {
         }
     }
 
-    /// Its connection was lost, and it has a new one.
+    /// Handles a new connection after a lost one.
     pub fn reconnected(&mut self, workload: &Workload, random: &mut Random) {
         if let Some(token) = self.token.filter(|_| workload.careful && self.holds > 0) {
             self.choose_lease(workload, random);
@@ -169,14 +168,14 @@ impl Client {
         }
     }
 
-    /// What it gives released when it is to ask for nothing more.
+    /// The release at the end of the run, if it holds the lock.
     #[must_use]
     pub fn final_release(&self, now: Nanos) -> Option<Operation> {
         let token = self.token.filter(|_| self.holds > 0 && now < self.until)?;
         Some(Operation::Release { released: HoldsReleased::All, token: Some(token) })
     }
 
-    /// Its last call came to an end.
+    /// Handles the outcome of its call.
     pub fn handle_outcome(&mut self, call: &Call, random: &mut Random) {
         match (&call.outcome, &call.operation) {
             (&Outcome::Granted { token, holds }, &Operation::Acquire { lease, .. }) => {
@@ -190,7 +189,7 @@ impl Client {
             (Outcome::NotAcquired, _) => self.holds = 0,
             (Outcome::Error(word), operation) if word == "TRYAGAIN" => self.again = Some(operation.clone()),
             (Outcome::Error(word), _) => {
-                // It has holds that it does not know of: those are left to their lease.
+                // The owner has holds that the client does not know. They end with their lease.
                 self.unsure |= word == "HOLDS";
                 self.holds = 0;
             }
@@ -201,7 +200,8 @@ impl Client {
                 }
                 let safe_to_repeat = match *operation {
                     Operation::Acquire { holds, .. } => holds.is_some(),
-                    Operation::Release { released: HoldsReleased::Leaving(_), .. } | Operation::Renew { .. } => true,
+                    Operation::Release { released: HoldsReleased::Leaving(_), .. }
+                    | Operation::Renew { .. } => true,
                     Operation::Release { .. } => false,
                 };
                 if safe_to_repeat && random.percent(60) {
@@ -226,7 +226,7 @@ mod tests {
     use crate::history::Outcome::Granted;
 
     #[test]
-    fn who_is_told_to_try_again_does() {
+    fn a_call_refused_with_tryagain_is_repeated() {
         let mut client = Client::new(0);
         let operation = Operation::Acquire { lease: 10, wait: Wait::Unlimited, holds: Some(1) };
         let sent_away = Call {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_call_gives_back_what_is_held_while_the_lease_runs() {
+    fn the_final_release_needs_a_running_lease() {
         let mut client = Client::new(0);
         assert_eq!(client.final_release(0), None);
         let granted = Call {
@@ -260,7 +260,10 @@ mod tests {
             outcome: Granted { token: 7, holds: 1 },
         };
         client.handle_outcome(&granted, &mut Random::new(1));
-        assert_eq!(client.final_release(14), Some(Operation::Release { released: HoldsReleased::All, token: Some(7) }));
+        assert_eq!(
+            client.final_release(14),
+            Some(Operation::Release { released: HoldsReleased::All, token: Some(7) })
+        );
         assert_eq!(client.final_release(15), None);
     }
 }

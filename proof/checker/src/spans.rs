@@ -1,11 +1,11 @@
-//! Two questions about many spans of time, each answered in O(log n).
+//! Queries over many time spans, in O(log n).
 
 use crate::history::Nanos;
 
-/// Spans of time; knows whether any of them touches another.
+/// Time spans. Finds whether one of them overlaps another span.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    /// Sorted by start; the end is the latest of all up to here.
+    /// Sorted by start. The end is the latest end up to here.
     sorted: Vec<(Nanos, Nanos)>,
 }
 
@@ -23,17 +23,17 @@ impl FromIterator<(Nanos, Nanos)> for Spans {
 }
 
 impl Spans {
-    /// Whether a span touches the one given.
+    /// Whether a span overlaps this one.
     pub(crate) fn overlap(&self, from: Nanos, to: Nanos) -> bool {
         let begun = self.sorted.partition_point(|&(start, _)| start <= to);
         begun > 0 && self.sorted[begun - 1].1 >= from
     }
 }
 
-/// Values by instant; knows the least of those from an instant on.
+/// Values by time. Finds the smallest one from a time on.
 #[derive(Debug, Default)]
 pub(crate) struct MinFrom<V> {
-    /// Sorted by instant; the value is the least of all from here on.
+    /// Sorted by time. The value is the smallest from here on.
     sorted: Vec<(Nanos, V)>,
 }
 
@@ -52,9 +52,9 @@ impl<V: Ord + Copy> FromIterator<(Nanos, V)> for MinFrom<V> {
 }
 
 impl<V: Copy> MinFrom<V> {
-    /// The least value of those at the instant or later.
+    /// The smallest value at this time or later.
     pub(crate) fn get(&self, from: Nanos) -> Option<V> {
-        let place = self.sorted.partition_point(|&(at, _)| at < from);
-        self.sorted.get(place).map(|&(_, value)| value)
+        let index = self.sorted.partition_point(|&(at, _)| at < from);
+        self.sorted.get(index).map(|&(_, value)| value)
     }
 }

@@ -1,11 +1,11 @@
-//! A history goes to a file and comes back the same.
+//! Tests of writing and reading histories.
 
-use lockward_checker::history::{HoldsReleased, History, Operation, Line, Outcome, Wait};
+use lockward_checker::history::{History, HoldsReleased, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::Recorder;
 use lockward_checker::simulate::correct_history;
 use std::path::PathBuf;
 
-/// A file that is gone when the test is over.
+/// A file that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -21,7 +21,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_written_history_is_read_back() {
     let file = Scratch::new("written");
     let history = correct_history(3);
     history.write(&file.0).unwrap();
@@ -29,7 +29,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn a_line_that_is_none_of_ours_is_told_by_its_number() {
+fn an_invalid_line_is_reported_with_its_number() {
     let file = Scratch::new("broken");
     std::fs::write(&file.0, "{\"fault\":{\"name\":\"kill\",\"start\":1,\"end\":2}}\n{\"call\":{\"cli\n")
         .unwrap();

@@ -1,14 +1,14 @@
-//! The checker tried on a thousand clean histories, and on a thousand that are each broken in one way.
+//! Tests of the checker with a thousand correct and a thousand corrupted histories.
 
-use lockward_checker::violation::Check;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::check;
 use lockward_checker::history::History;
 use lockward_checker::random::Random;
-use lockward_checker::simulate::{Corruption, bounds, corrupt, correct_history};
+use lockward_checker::simulate::{Corruption, bounds, correct_history, corrupt};
+use lockward_checker::violation::Check;
 
 #[test]
-fn a_thousand_clean_histories_raise_no_violation() {
+fn a_thousand_correct_histories_raise_no_violation() {
     for seed in 0..1_000 {
         let history = correct_history(seed);
         let violations = check(&history, &bounds());
@@ -18,8 +18,8 @@ fn a_thousand_clean_histories_raise_no_violation() {
 }
 
 #[test]
-fn a_thousand_broken_histories_raise_the_right_violation() {
-    // What is broken decides how many there are, not how many seeds have a place for it.
+fn a_thousand_corrupted_histories_raise_the_right_violation() {
+    // Each corruption is tested equally often, although some seeds have no place for it.
     for (number, how) in (0..1_000).zip(Corruption::ALL.into_iter().cycle()) {
         let broken = (0..20).find_map(|attempt| {
             let seed = 1_000 + number + attempt * 1_000;
@@ -35,8 +35,7 @@ fn a_thousand_broken_histories_raise_the_right_violation() {
             let again = shown.iter().any(|again| again.check == violation.check);
             assert!(
                 again,
-                "{how:?} at {number}: its own lines do not show it
-{}",
+                "{how:?} at {number}: its own lines do not show it\n{}",
                 violation.report(&broken)
             );
         }
@@ -50,7 +49,7 @@ fn the_same_seed_is_the_same_history() {
 }
 
 #[test]
-fn a_run_in_which_too_little_happened_is_a_violation() {
+fn a_run_with_too_little_activity_is_a_violation() {
     let history = correct_history(1);
     let mut more = bounds();
     more.minimum.handoffs = 10_000;

@@ -1,14 +1,14 @@
-//! Each check explained by small histories.
+//! Tests of each check with small histories.
 //!
-//! A line reads `start..end owner asks [what] -> what came of it`, in milliseconds; an end of `-` was never read. A wait
-//! names its limit and when it was seen in the queue. There is one lock; leases are 100 ms unless they are named.
+//! A line is `start..end owner operation -> outcome`, with times in milliseconds. The end `-` means that there was no reply. A wait has its
+//! limit and the time at which it was seen in the queue. There is one lock. Leases are 100 ms by default.
 
-use lockward_checker::violation::Check;
-use lockward_checker::bounds::{Bounds, Activity};
+use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::check;
 use lockward_checker::history::{
-    HoldsReleased, Call, Fault, History, Operation, Line, Nanos, Outcome, WriteOutcome, Wait, Write,
+    Call, Fault, History, HoldsReleased, Line, Nanos, Operation, Outcome, Wait, Write, WriteOutcome,
 };
+use lockward_checker::violation::Check;
 
 const MS: Nanos = 1_000_000;
 
@@ -55,7 +55,11 @@ fn tokens_fall_repeat_or_are_shared() {
     violation(&fallen.replace("B", "A").replace("token 4", "token 5"), Check::Tokens, &[0, 1, 2]);
     // Replies that were read at once tell no order.
     clean("0..300 A acquires wait 300 -> token 5 holds 1\n 150..200 B acquires wait 9 -> token 4 holds 1");
-    violation("0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 6 holds 2", Check::Tokens, &[0, 1]);
+    violation(
+        "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 6 holds 2",
+        Check::Tokens,
+        &[0, 1],
+    );
 }
 
 #[test]
@@ -129,9 +133,9 @@ fn a_call_is_not_answered() {
 
 #[test]
 fn the_store_takes_a_stale_write() {
-    let stale = "0..1 A writes 6 -> taken\n 2..3 B writes 5 -> taken";
+    let stale = "0..1 A writes 6 -> accepted\n 2..3 B writes 5 -> accepted";
     violation(stale, Check::Store, &[0, 1]);
-    clean(&stale.replace("5 -> taken", "5 -> refused"));
+    clean(&stale.replace("5 -> accepted", "5 -> refused"));
     clean(&stale.replace("2..3", "1..3"));
 }
 
@@ -143,16 +147,16 @@ fn a_report_is_told_in_milliseconds_from_its_first_line() {
          4998..5003 C releases -> left 0
          4000..4001 fault
          5001..5002 fault
-         4990..4999 A writes 4 -> taken",
+         4990..4999 A writes 4 -> accepted",
     );
     let violations = check(&history, &bounds());
     let overlap = violations.iter().find(|violation| violation.check == Check::Overlap).expect("a violation");
     assert_eq!(
         overlap.report(&history),
         "\
-Overlap: A held k with token 5 for 84.000 ms more at least when B had heard that it was granted it with token 6
+Overlap: A held k with token 5 for at least 84.000 ms more when B had read its grant with token 6
        0.000 to      1.000 ms  LOCK.ACQUIRE k A PX 90 -> token 5, holds 1  [line 1]
-       2.000 to      4.000 ms  LOCK.ACQUIRE k B PX 9 BLOCK 300 (seen in the queue at 3.000) -> token 6, holds 1  [line 2]
+       2.000 to      4.000 ms  LOCK.ACQUIRE k B PX 9 BLOCK 300 (in the queue at 3.000) -> token 6, holds 1  [line 2]
   Meanwhile:
        1.000 to      2.000 ms  fault: pause  [line 5]
       -2.000 to      3.000 ms  LOCK.RELEASE k C -> 0 left  [line 3]"
@@ -166,8 +170,9 @@ fn a_report_leaves_out_all_but_the_last_calls_meanwhile() {
     let history =
         parse(&format!("0..1 A acquires -> token 5 holds 1\n 40..41 B acquires -> token 4 holds 1{others}"));
     let violations = check(&history, &bounds());
-    let shown = violations.iter().find(|violation| violation.lines == [0, 1]).expect("a violation").report(&history);
-    assert!(shown.contains("\n    14 answered calls about the same lock, then\n      24.000 to"), "{shown}");
+    let shown =
+        violations.iter().find(|violation| violation.lines == [0, 1]).expect("a violation").report(&history);
+    assert!(shown.contains("\n    14 calls on the same lock with a reply, then\n      24.000 to"), "{shown}");
     assert_eq!(shown.lines().count(), 1 + 2 + 2 + 6, "{shown}");
 }
 
@@ -219,9 +224,12 @@ fn line(text: &str) -> Line {
             Operation::Acquire { lease, wait, holds }
         }
         "renews" => Operation::Renew { lease, token: after("token"), holds },
-        "releases" => Operation::Release { released: holds.map_or(HoldsReleased::One, HoldsReleased::Leaving), token: after("token") },
+        "releases" => Operation::Release {
+            released: holds.map_or(HoldsReleased::One, HoldsReleased::Leaving),
+            token: after("token"),
+        },
         "writes" => {
-            let outcome = if came == ["taken"] { WriteOutcome::Accepted } else { WriteOutcome::Refused };
+            let outcome = if came == ["accepted"] { WriteOutcome::Accepted } else { WriteOutcome::Refused };
             let (token, end) = (number(asked[3]), end.expect("an end"));
             return Line::Write(Write { client: 0, key, owner, token, start, end, outcome });
         }

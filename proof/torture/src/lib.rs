@@ -8,12 +8,12 @@
 //!
 //! [`restore`] is another kind of run: rounds in which a server forgets tenures, and their holders restore them.
 
-pub mod recording_client;
-pub mod workload_client;
 pub mod queue_order;
+pub mod recording_client;
 pub mod restore;
 pub mod run;
-pub mod store;
 pub mod rust_client;
+pub mod store;
 pub mod worker;
+pub mod workload_client;
 pub mod world;

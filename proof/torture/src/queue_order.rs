@@ -1,7 +1,7 @@
 //! Tests the order of the queue: sends waits one after another, each when the one before is in the queue.
 
 use crate::recording_client::{PendingCall, RecordingClient};
-use lockward_checker::history::{HoldsReleased, Fault, Operation, Line, Nanos, Outcome, Wait};
+use lockward_checker::history::{Fault, HoldsReleased, Line, Nanos, Operation, Outcome, Wait};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A client that records its lock calls.
 
 use lockward_checker::history::{Call, Operation, Outcome};
-use lockward_checker::recorder::{Recorder, OpenCall};
+use lockward_checker::recorder::{OpenCall, Recorder};
 use lockward_tests::{Client, Redirection, Reply, Silence};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -57,7 +57,13 @@ impl<'r> RecordingClient<'r> {
     }
 
     /// Makes a call and waits at most `patience` for the reply. Then it closes the connection, and the outcome is unknown.
-    pub fn call(self, key: &str, owner: &str, operation: Operation, patience: Duration) -> (Option<Self>, Call) {
+    pub fn call(
+        self,
+        key: &str,
+        owner: &str,
+        operation: Operation,
+        patience: Duration,
+    ) -> (Option<Self>, Call) {
         match self.ask(key, owner, operation) {
             Ok(asked) => asked.answer(patience),
             Err(call) => (None, *call),
@@ -137,7 +143,9 @@ impl<'r> PendingCall<'r> {
                     Some(redirection) => match self.caller.redirect(redirection, &self.request) {
                         Some(port) => self.port = port,
                         // The redirection is the outcome, because no other node got the request.
-                        None => return (None, self.open_call.answered(outcome(&self.request.operation, &reply))),
+                        None => {
+                            return (None, self.open_call.answered(outcome(&self.request.operation, &reply)));
+                        }
                     },
                 },
             }
@@ -214,7 +222,10 @@ mod tests {
             (RELEASE, Reply::NullArray),
             (RENEW, Reply::Null),
         ] {
-            assert!(catch_unwind(|| outcome(&operation, &reply)).is_err(), "{operation:?} answered {reply:?}");
+            assert!(
+                catch_unwind(|| outcome(&operation, &reply)).is_err(),
+                "{operation:?} answered {reply:?}"
+            );
         }
     }
 }

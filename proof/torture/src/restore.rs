@@ -1,16 +1,18 @@
-//! Rounds in which a server forgets: holders come back with their tokens, and nobody else is granted what they hold.
+//! Rounds in which a server forgets tenures, and their holders restore them.
 //!
-//! In each round some locks are acquired, re-entered, renewed, given back and handed to waiters. Then the server forgets
-//! all of it, or what a replica has missed when that takes its place. Whoever holds a lock by its own clock renews with
-//! TOKEN and HOLDS, and must get the tenure back; others ask for the same locks before and after, and must not get them.
+//! In each round owners acquire, re-enter, renew and release some locks, and waiters get them. Then the server forgets all locks, or a
+//! replica that missed changes is promoted. Each owner that still holds a lock by its own clock renews with TOKEN and HOLDS, and
+//! must get the tenure back. Others try to acquire the same locks before and after, and must not get them.
 
 use crate::recording_client::{PendingCall, RecordingClient};
-use lockward_checker::violation::Violation;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
-use lockward_checker::history::{HoldsReleased, Fault, History, Operation, Line, Nanos, Outcome, Token, Wait};
+use lockward_checker::history::{
+    Fault, History, HoldsReleased, Line, Nanos, Operation, Outcome, Token, Wait,
+};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
+use lockward_checker::violation::Violation;
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
@@ -23,53 +25,53 @@ const QUARANTINE: Nanos = 6_000 * MS;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOCKS: u64 = 4;
 
-/// How the server forgets.
+/// How a server forgets tenures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerFailure {
-    /// It is killed and comes back empty.
+    /// The server is killed and restarts empty.
     Wiped,
-    /// It is killed when its replica has not heard of the last grants, and the replica is promoted.
+    /// The primary is killed, and a replica that missed the last grants is promoted.
     Stale,
-    /// It lives on without a connection to its replicas, until it refuses writes for want of them; then one is promoted.
+    /// The primary loses its replicas and accepts writes until it notices. Then a replica is promoted.
     Isolated,
 }
 
-/// How much came of the rounds.
+/// Figures of the rounds.
 #[derive(Debug, Default)]
 struct Counts {
     wiped: AtomicU32,
     stale: AtomicU32,
     isolated: AtomicU32,
     restored: AtomicU32,
-    /// Of them: tenures that the new server did not know at all, or with another owner.
+    /// Restored tenures that the server did not know, or knew with another owner.
     unknown: AtomicU32,
-    /// Of them: tenures that it knew with another count.
+    /// Restored tenures that the server knew with another count.
     miscounted: AtomicU32,
-    /// Holders whose lease was over before the server took them back.
+    /// Holders whose lease ended before the server restored the tenure.
     too_late: AtomicU32,
-    /// Acquisitions by others that were not granted.
-    kept_out: AtomicU32,
+    /// Acquisitions of others that were refused.
+    excluded: AtomicU32,
 }
 
-/// What came of the rounds.
+/// The result of the rounds.
 #[derive(Debug)]
 pub struct RestoreReport {
     seed: u64,
     counts: Counts,
     history: History,
-    /// The promises that they broke.
+    /// The promises that were broken.
     pub violations: Vec<Violation>,
 }
 
-/// Runs rounds, some at a time, and judges them.
+/// Runs the rounds, six at a time, and checks the history.
 ///
 /// # Panics
-/// When a holder does not get its tenure back, or somebody else is granted its lock.
+/// If a holder does not get its tenure back, or another owner is granted its lock.
 #[must_use]
 pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
     let recorder = Recorder::create(file).expect("a file for the history");
     let (counts, next) = (Counts::default(), AtomicU32::new(0));
-    // They wait more than they work.
+    // The rounds wait most of the time.
     thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -79,8 +81,15 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
                         break;
                     }
                     let random = Random::new(seed ^ (u64::from(number) << 32));
-                    Round { number, random, recorder: &recorder, counts: &counts, owners: 0, held: Vec::new() }
-                        .play();
+                    Round {
+                        number,
+                        random,
+                        recorder: &recorder,
+                        counts: &counts,
+                        owners: 0,
+                        held: Vec::new(),
+                    }
+                    .run();
                 }
             });
         }
@@ -88,14 +97,14 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
     recorder.finish().expect("a whole history");
     let history = History::read(file).expect("a history");
     let bounds = Bounds::default();
-    let violations = [
+    let checks = [
         checker::tenures_never_overlap,
-        checker::tokens_rise_and_have_one_owner,
+        checker::tokens_grow_and_have_one_owner,
         checker::every_call_is_answered,
     ];
-    // How soon calls were answered is not the subject: half a dozen servers start at any time.
+    // Replies may be late, because other servers start at the same time.
     let bounds = Bounds { answer: 10_000 * MS, ..bounds };
-    let violations = violations.into_iter().flat_map(|check| check(&history, &bounds)).collect();
+    let violations = checks.into_iter().flat_map(|check| check(&history, &bounds)).collect();
     RestoreReport { seed, counts, history, violations }
 }
 
@@ -106,7 +115,7 @@ struct HeldTenure {
     owner: String,
     token: Token,
     holds: u32,
-    /// Until then, by the holder's clock.
+    /// The end of the lease on the holder's clock.
     until: Nanos,
 }
 
@@ -120,7 +129,7 @@ struct Round<'r> {
 }
 
 impl<'r> Round<'r> {
-    fn play(mut self) {
+    fn run(mut self) {
         match self.random.between(0, 10) {
             0..5 => self.wipe(),
             5..9 => self.promote(ServerFailure::Stale),
@@ -154,7 +163,7 @@ impl<'r> Round<'r> {
         let start = now();
         self.run_workload(primary.port(), 10);
         if how == ServerFailure::Isolated {
-            // Until it refuses, it is a primary like any other.
+            // It grants locks until it refuses writes.
             while self.act(primary.port()) != ActResult::Refused {
                 thread::park_timeout(Duration::from_millis(10));
             }
@@ -179,7 +188,7 @@ impl<'r> Round<'r> {
         self.recorder.record(&Line::Fault(fault));
     }
 
-    /// Everybody comes back, and others ask for the same locks.
+    /// The holders restore their tenures, while others ask for the same locks.
     fn restore_tenures(&mut self, server: &Server) {
         let mut observer = server.client();
         let keys: Vec<String> = (0..LOCKS).map(|lock| self.key(lock)).collect();
@@ -187,7 +196,7 @@ impl<'r> Round<'r> {
             self.check_excluded(server.port(), key);
         }
         let waiters: Vec<PendingCall<'r>> = keys.iter().map(|key| self.wait(server.port(), key)).collect();
-        let mut back = Vec::new();
+        let mut restored = Vec::new();
         for held in std::mem::take(&mut self.held) {
             let known = observer.info(&held.key).map(|info| info.holders).unwrap_or_default();
             let known = known.into_iter().find(|known| known.owner == held.owner);
@@ -207,15 +216,15 @@ impl<'r> Round<'r> {
             let token = i64::try_from(held.token).expect("a token");
             assert_eq!(holder.tenure(), (held.owner.as_str(), held.holds.into(), token));
             self.check_excluded(server.port(), &held.key);
-            back.push(held);
+            restored.push(held);
         }
-        for held in back {
+        for held in restored {
             let release = Operation::Release { released: HoldsReleased::All, token: Some(held.token) };
             let outcome = self.call(server.port(), &held.key, &held.owner, release);
             assert_eq!(outcome, Outcome::Left { holds: 0 }, "{held:?}");
             self.check_excluded(server.port(), &held.key);
         }
-        // Every lease that the server does not know of is over by now, or its holder has come back.
+        // Now each tenure that the server forgot is restored, or its lease is over.
         assert_eq!(observer.call("CONFIG SET lock.quarantine 0"), Reply::ok());
         for (key, waiter) in keys.iter().zip(waiters) {
             let (_, call) = waiter.answer(PATIENCE);
@@ -223,10 +232,11 @@ impl<'r> Round<'r> {
         }
     }
 
-    /// Renews with the token until the server takes it, or the lease is over; whether it took it.
+    /// Renews with the token until the server accepts it. `false`: the lease ended first.
     fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
-        let operation = Operation::Renew { lease: QUARANTINE, token: Some(held.token), holds: Some(held.holds) };
-        // A call that is sent in time may come too late.
+        let operation =
+            Operation::Renew { lease: QUARANTINE, token: Some(held.token), holds: Some(held.holds) };
+        // A call that is sent just in time may arrive too late.
         while now() + 50 * MS < held.until {
             match self.call(port, &held.key, &held.owner, operation.clone()) {
                 Outcome::Renewed { token } => {
@@ -247,10 +257,10 @@ impl<'r> Round<'r> {
         let operation = Operation::Acquire { lease: QUARANTINE, wait: Wait::No, holds: None };
         let outcome = self.call(port, key, &owner, operation);
         assert!(matches!(outcome, Outcome::NotAcquired | Outcome::Error(_)), "{key}: {outcome:?}");
-        self.counts.kept_out.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
+        self.counts.excluded.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
     }
 
-    /// Some things happen, as on any server.
+    /// Does some random actions.
     fn run_workload(&mut self, port: u16, count: u64) {
         for _ in 0..count {
             self.act(port);
@@ -295,8 +305,12 @@ impl<'r> Round<'r> {
                 ActResult::from(&outcome)
             }
             3 => {
-                let outcome =
-                    self.call(port, &key, &owner, Operation::Release { released: HoldsReleased::One, token: Some(token) });
+                let outcome = self.call(
+                    port,
+                    &key,
+                    &owner,
+                    Operation::Release { released: HoldsReleased::One, token: Some(token) },
+                );
                 match outcome {
                     Outcome::Left { holds: 0 } => drop(self.held.remove(at)),
                     Outcome::Left { holds } => self.held[at].holds = holds,
@@ -312,7 +326,8 @@ impl<'r> Round<'r> {
                 let (_, call) = waiter.answer(if left { PATIENCE } else { Duration::ZERO });
                 if left {
                     self.held.remove(at);
-                    let (Some((token, holds)), Operation::Acquire { lease, .. }) = (call.granted(), &call.operation)
+                    let (Some((token, holds)), Operation::Acquire { lease, .. }) =
+                        (call.granted(), &call.operation)
                     else {
                         panic!("the waiter gets {:?}", call.outcome);
                     };
@@ -349,11 +364,11 @@ impl<'r> Round<'r> {
     }
 }
 
-/// What came of a step.
+/// The result of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ActResult {
     Done,
-    /// The server refuses writes for want of replicas.
+    /// The server refuses writes because it has too few replicas.
     Refused,
 }
 
@@ -387,13 +402,13 @@ impl Display for RestoreReport {
         )?;
         write!(
             f,
-            "  {} tenures taken back, {} of them unknown and {} with another count; {} came too late; others were kept \
-             out {} times; {} calls",
+            "  {} tenures restored, {} of them unknown and {} with another count; {} were too late; others were refused \
+             {} times; {} calls",
             count(&counts.restored),
             count(&counts.unknown),
             count(&counts.miscounted),
             count(&counts.too_late),
-            count(&counts.kept_out),
+            count(&counts.excluded),
             history.calls().count()
         )?;
         for violation in violations.iter().take(3) {

@@ -1,13 +1,13 @@
 //! One run in one world: its clients, its faults, and the result.
 
-use crate::worker::{WorkerArgs, Worker};
-use crate::world::{WorldName, Nemesis};
-use lockward_checker::violation::{Violation, Check};
-use lockward_checker::bounds::{Bounds, Activity};
-use lockward_checker::checker::{tenures_never_overlap, measure_activity};
+use crate::worker::{Worker, WorkerArgs};
+use crate::world::{Nemesis, World, WorldName};
+use lockward_checker::bounds::{Activity, Bounds};
+use lockward_checker::checker::{measure_activity, tenures_never_overlap};
 use lockward_checker::history::{self, History};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
+use lockward_checker::violation::{Check, Violation};
 use lockward_tests::{Server, Setup};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -67,31 +67,42 @@ impl Plan {
     /// If a server does not start or stop, or a reply violates the contract.
     #[must_use]
     pub fn run(self) -> Outcome {
+        let world = self.world.start();
+        let server = server_version(world.port());
+        let (_, history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
+        self.check(server, history)
+    }
+
+    /// Runs the clients, and injects faults until the end of the run. Returns the servers, which still run, and the history.
+    pub(crate) fn record(
+        &self,
+        mut world: Box<dyn World>,
+        url: Option<String>,
+        mut fault: impl FnMut(&mut dyn World, &mut Nemesis<'_>),
+    ) -> (Box<dyn World>, History) {
         fs::create_dir_all(&self.dir).expect("a folder");
         let mut random = Random::new(self.seed);
         let store = Setup::without_module().start();
-        let mut world = self.world.start();
-        let server = server_version(world.port());
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
-        let workers = self.start_workers(world.port(), &store, None);
+        let workers = self.start_workers(world.port(), &store, url);
         let mut nemesis = Nemesis::new(Random::new(random.number()), &recorder, workers);
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             nemesis.sleep(self.pace / 6..self.pace);
-            if begun.elapsed() >= self.length {
+            if start.elapsed() >= self.length {
                 break;
             }
-            world.fault(&mut nemesis);
+            fault(&mut *world, &mut nemesis);
         }
-        let workers = nemesis.into_workers();
-        let mut files: Vec<PathBuf> = workers.into_iter().map(Worker::finish).collect();
+        let mut files: Vec<PathBuf> = nemesis.into_workers().into_iter().map(Worker::finish).collect();
         recorder.finish().expect("a whole history");
         files.push(faults);
-        self.check(server, &files)
+        let parts = files.iter().map(|file| History::read(file).expect("a history"));
+        (world, History { lines: parts.flat_map(|part| part.lines).collect() })
     }
 
-    pub(crate) fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
+    fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
         let each = self.clients.div_ceil(self.workers);
         (0..self.workers)
             .map(|number| {
@@ -109,9 +120,7 @@ impl Plan {
             .collect()
     }
 
-    fn check(self, server: String, files: &[PathBuf]) -> Outcome {
-        let parts = files.iter().map(|file| History::read(file).expect("a history"));
-        let history = History { lines: parts.flat_map(|part| part.lines).collect() };
+    fn check(self, server: String, history: History) -> Outcome {
         let bounds: Bounds = self.world.bounds(self.length);
         let violations = self.world.check(&history, &bounds);
         let overlaps = tenures_never_overlap(&history, &bounds).len();
@@ -166,7 +175,9 @@ impl Display for Outcome {
         }
         write!(f, "  {} VIOLATIONS", violations.len())?;
         for of_check in violations.chunk_by(|one, other| one.check == other.check) {
-            let shortest = of_check.iter().min_by_key(|violation| (violation.lines.len(), violation.detected_at(history)));
+            let shortest = of_check
+                .iter()
+                .min_by_key(|violation| (violation.lines.len(), violation.detected_at(history)));
             if let Some(violation) = shortest {
                 write!(f, "\n{}", violation.report(history))?;
             }

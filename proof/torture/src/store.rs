@@ -1,6 +1,6 @@
 //! The fenced store: a server without faults that keeps the data which the lock protects.
 
-use lockward_checker::history::{Line, Token, WriteOutcome, Write};
+use lockward_checker::history::{Line, Token, Write, WriteOutcome};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 

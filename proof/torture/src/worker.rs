@@ -1,9 +1,9 @@
 //! Worker processes. Each runs some of the clients, and can be stopped as a whole.
 
-use crate::workload_client::WorkloadClient;
 use crate::queue_order;
-use crate::store::Store;
 use crate::rust_client;
+use crate::store::Store;
+use crate::workload_client::WorkloadClient;
 use crate::world::WorldName;
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
@@ -168,7 +168,6 @@ impl Worker {
         assert!(status.success(), "a worker failed: {status}");
         self.file.clone()
     }
-
 }
 
 impl Drop for Worker {

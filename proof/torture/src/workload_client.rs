@@ -2,8 +2,8 @@
 
 use crate::recording_client::RecordingClient;
 use crate::store::Store;
-use lockward_checker::client::{Client, Workload, Action};
-use lockward_checker::history::{Fault, Operation, Line, Nanos, Outcome, Wait};
+use lockward_checker::client::{Action, Client, Workload};
+use lockward_checker::history::{Fault, Line, Nanos, Operation, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -116,9 +116,9 @@ impl<'r> WorkloadClient<'r> {
         let wait = match *operation {
             Operation::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
             Operation::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
-            Operation::Acquire { wait: Wait::No, .. } | Operation::Release { .. } | Operation::Renew { .. } => {
-                Duration::ZERO
-            }
+            Operation::Acquire { wait: Wait::No, .. }
+            | Operation::Release { .. }
+            | Operation::Renew { .. } => Duration::ZERO,
         };
         if !wait.is_zero() && self.random.percent(5) {
             return Duration::from_micros(self.random.between(200, 20_000));

@@ -1,17 +1,16 @@
 //! Hold counts add up.
 
-use super::{IndexedCall, group_calls};
-use crate::violation::{Violation, Check};
+use super::index::{IndexedCall, group_calls};
 use crate::bounds::Bounds;
-use crate::history::{HoldsReleased, Call, History, Operation, Nanos, Outcome, Token};
+use crate::history::{Call, History, HoldsReleased, Nanos, Operation, Outcome, Token};
+use crate::violation::{Check, Violation};
 
-/// Claim: each count that an owner is reported follows from the ones before: an acquisition adds one, a release takes one or
-/// all, and a request that names HOLDS leads to that count from the one next to it, or finds it there already.
+/// Claim: each count in a reply follows from the earlier ones. An acquisition adds one, a release removes one or all, and a request with
+/// HOLDS leads to that count from the adjacent one, or finds it already there.
 ///
-/// Only calls that surely ran one after the other say exactly how many holds there are; calls of an owner that ran at
-/// once widen the counts that are possible, each by what it can have added or taken. A call without an answer can act at
-/// any later time, once, so it widens all that follows. A renewal that names its token can restore a forgotten tenure
-/// with the holds it names. Within those limits every count is allowed.
+/// Only calls that certainly ran one after another give the exact count. Concurrent calls of an owner widen the range of possible counts,
+/// each by what it may have added or removed. A call without a reply may act once at any later time, so it widens the range from then on. A
+/// renewal with TOKEN may restore a forgotten tenure with the holds that it names. All counts within the range are allowed.
 #[must_use]
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -21,24 +20,24 @@ pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     violations
 }
 
-/// The counts that are possible, in the tenure whose token was reported last.
+/// The possible counts in the tenure of the last token.
 #[derive(Clone, Copy)]
 struct Possible {
     token: Option<Token>,
     least: u32,
     most: u32,
-    /// The line that said so.
+    /// The line that shows it.
     by: Option<usize>,
 }
 
-/// How often calls without a known place can have added a hold, or taken some.
+/// The possible effects of calls whose order is unknown.
 #[derive(Clone, Copy, Default)]
 struct UnorderedEffects {
     added: u32,
-    /// The largest count that an acquisition named: it leads there and no further, however late it acts.
+    /// The largest count that an acquisition names. It leads at most to that count.
     named: u32,
     taken: bool,
-    /// The fewest and the most holds with which a forgotten tenure can have been restored.
+    /// The fewest and the most holds with which a forgotten tenure may have been restored.
     restored: Option<(u32, u32)>,
 }
 
@@ -70,7 +69,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
     let mut now = Possible { token: None, least: 0, most: 0, by: None };
     let mut rest = acted.as_slice();
     while let Some((_, call)) = rest.first() {
-        let together = as_long_as_one_runs(rest);
+        let together = concurrent_calls(rest);
         let (these, after) = rest.split_at(together);
         rest = after;
         let end: Nanos = these.iter().map(|(_, call)| call.answered()).max().unwrap_or(call.start);
@@ -84,9 +83,9 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
             }
         }
         for &(line, call) in these {
-            if let Some(reported) = count_error(call, now, around) {
+            if let Some(error) = count_error(call, now, around) {
                 let lines = now.by.into_iter().chain([line]);
-                let what = format!("{} of {} was reported {reported}", call.owner, call.key);
+                let what = format!("{} of {} was given {error}", call.owner, call.key);
                 violations.push(Violation::new(Check::Counts, history, lines, what));
             }
         }
@@ -99,7 +98,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
     violations
 }
 
-/// Whether a call's answer says that it changed a count, or can have.
+/// Whether the reply of a call shows that it changed a count, or may have.
 fn counts(call: &Call) -> bool {
     if call.end.is_none() {
         return false;
@@ -111,8 +110,8 @@ fn counts(call: &Call) -> bool {
     }
 }
 
-/// How many of the calls, sorted by start, ran at once with the first, or with one that did.
-fn as_long_as_one_runs(calls: &[IndexedCall<'_>]) -> usize {
+/// How many of the calls, sorted by start, are concurrent with the first, directly or through others.
+fn concurrent_calls(calls: &[IndexedCall<'_>]) -> usize {
     let mut end = 0;
     calls
         .iter()
@@ -124,7 +123,7 @@ fn as_long_as_one_runs(calls: &[IndexedCall<'_>]) -> usize {
         .count()
 }
 
-/// What is wrong with the count that the call was reported, if it is.
+/// Why the count in the reply is impossible; `None` if it is possible.
 fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Option<String> {
     let (least, most) = bounds_before(call, now, unordered);
     let can_be = |count: u32| (least..=most).contains(&count);
@@ -140,7 +139,9 @@ fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Optio
         (Operation::Release { released, .. }, Outcome::Left { holds: left }) => {
             let follows = match released {
                 HoldsReleased::One => can_be(left.saturating_add(1)),
-                HoldsReleased::Leaving(named) => named == left && (can_be(*left) || can_be(left.saturating_add(1))),
+                HoldsReleased::Leaving(named) => {
+                    named == left && (can_be(*left) || can_be(left.saturating_add(1)))
+                }
                 HoldsReleased::All => *left == 0 && most > 0,
             };
             (!follows).then(|| format!("{left} holds left, from {least} to {most}"))
@@ -149,15 +150,16 @@ fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Optio
     }
 }
 
-/// How many holds there can have been when the server came to the call.
+/// The fewest and the most holds that were possible just before the call.
 fn bounds_before(call: &Call, now: Possible, unordered: UnorderedEffects) -> (u32, u32) {
     let (fewest, most) = unordered.restored.unwrap_or((now.least, 0));
-    let reported = call.granted().map(|(token, _)| token);
-    if reported.is_some() && reported != now.token {
-        // A new tenure: it has only what calls without a place can have added.
+    let token = call.granted().map(|(token, _)| token);
+    if token.is_some() && token != now.token {
+        // A new tenure. Only calls of unknown order can have added holds.
         return (0, most.max(unordered.named).saturating_add(unordered.added));
     }
-    let least = if unordered.taken || unordered.added > 0 || unordered.named > 0 { 0 } else { now.least.min(fewest) };
+    let least =
+        if unordered.taken || unordered.added > 0 || unordered.named > 0 { 0 } else { now.least.min(fewest) };
     (least, now.most.max(most).max(unordered.named).saturating_add(unordered.added))
 }
 
@@ -175,7 +177,7 @@ fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffect
     }
 }
 
-/// After calls that ran at once: which was the last nobody knows, so all that any can have left is possible.
+/// The possible counts after concurrent calls. Any of them may have been the last.
 fn after_many(these: &[IndexedCall<'_>], now: Possible, unordered: UnorderedEffects) -> Possible {
     let token = these.iter().filter_map(|(_, call)| call.granted()).map(|(token, _)| token).max();
     let restored = unordered.restored.map_or(0, |(_, most)| most);

@@ -1,30 +1,24 @@
-//! A freed lock reaches a waiter within its bound.
+//! A freed lock reaches a waiter in time.
 
-use super::group_calls;
-use crate::violation::{Violation, Check};
+use super::index::{FaultSpans, group_calls};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Operation, Nanos};
+use crate::history::{Call, History, Nanos, Operation};
 use crate::report::ms;
 use crate::spans::Spans;
 use crate::tenure::tenures;
+use crate::violation::{Check, Violation};
 use std::collections::HashMap;
 
-/// Claim: a wait that begins a tenure is answered within the bound after the tenure before was over, or after it was
-/// sent, if that was later.
+/// Claim: a wait that begins a tenure has its reply within the bound after the earlier tenure was over, or after the wait was sent, if that
+/// was later.
 ///
-/// The tenure before is the one with the next smaller token. It was over when a release that left nothing was answered,
-/// or when the last lease that anything can have set was; so the lock was free by then, or was another's that the
-/// history does not show. For that there must be an acquisition without an answer: where one can have held the lock
-/// meanwhile, nothing is claimed, nor where a fault fell between. Both rest on [`Bounds::settle`].
+/// The earlier tenure is the one with the next smaller token. It was over at the reply of a release that left no holds, or at the end of
+/// the last lease that a call may have set. Then the lock was free, or another owner held it whose grant is not in the history.
+/// This needs an acquisition without a reply. If such an acquisition may have held the lock, or a fault came in between, nothing is
+/// claimed. Both depend on [`Bounds::settle`].
 #[must_use]
 pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
-    let mut faults = HashMap::<_, Vec<_>>::new();
-    for fault in history.faults() {
-        let over = fault.end.saturating_add(bounds.settle);
-        faults.entry(fault.client).or_default().push((fault.start, over));
-    }
-    let faults: HashMap<_, Spans> =
-        faults.into_iter().map(|(whose, spans)| (whose, spans.into_iter().collect())).collect();
+    let faults = FaultSpans::of(history, bounds);
     let unseen = unseen_tenures(history, bounds);
 
     let tenures = tenures(history, bounds);
@@ -37,14 +31,11 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
         }
         let free = before.freed.max(wait.start);
         let late = wait.answered() > free.saturating_add(bounds.handoff);
-        let excused = [None, Some(wait.client)]
-            .iter()
-            .filter_map(|whose| faults.get(whose))
-            .chain(unseen.get(tenure.key))
-            .any(|spans| spans.overlap(free, wait.answered()));
+        let excused = faults.overlap(wait.client, free, wait.answered())
+            || unseen.get(tenure.key).is_some_and(|spans| spans.overlap(free, wait.answered()));
         if late && !excused {
             let what = format!(
-                "{} was free for {}, who waited, and heard of it {} later",
+                "{} was free while {} waited, and its reply came {} later",
                 tenure.key,
                 tenure.owner,
                 ms(wait.answered() - free)
@@ -57,7 +48,7 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
     violations
 }
 
-/// By key, when a tenure can have been there that no grant tells of.
+/// By key, the spans in which there may have been a tenure without a grant in the history.
 fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Spans> {
     let reach = |call: &Call, lease: Nanos| match call.end {
         Some(end) => end.saturating_add(bounds.settle).saturating_add(lease),
@@ -71,8 +62,9 @@ fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str,
             Operation::Acquire { .. } | Operation::Release { .. } => None,
         });
         let over = leases.map(|(call, lease)| reach(call, lease)).max().unwrap_or(0);
-        let open =
-            calls.iter().filter(|(_, call)| matches!(call.operation, Operation::Acquire { .. }) && call.is_open());
+        let open = calls
+            .iter()
+            .filter(|(_, call)| matches!(call.operation, Operation::Acquire { .. }) && call.is_open());
         if let Some(start) = open.map(|(_, call)| call.start).min() {
             spans.entry(key).or_default().push((start, over));
         }

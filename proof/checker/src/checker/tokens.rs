@@ -1,45 +1,43 @@
-//! Tokens rise, and each has one owner.
+//! Tokens grow, and each has one owner.
 
-use super::{IndexedCall, group_calls};
-use crate::violation::{Violation, Check};
+use super::index::{IndexedCall, group_calls};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Operation, Nanos, Outcome, Token};
+use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
 use crate::spans::MinFrom;
 use crate::tenure::tenures;
+use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
 
-/// Claim: of a key, (1) a token has one owner; (2) a token reported by a call that started after another was answered is no
-/// smaller; (3) once a tenure was released, its token is not reported again; (4) an owner that re-enters is reported its
-/// tenure's token.
+/// Claim, for each key: (1) a token has one owner; (2) if a call started after the reply of another, its token is not smaller; (3) after a
+/// tenure was released, its token is not granted again; (4) a re-entry has the token of its tenure.
 ///
-/// All four rest on answered calls alone. (2): the reply of the later call tells the tenure that was there while the
-/// call ran, and the other's was there, or over, before. (3): between two grants of one token the owner held that
-/// tenure, so a release in between that left nothing ended it. (4): the whole call lies in a definite-hold interval of
-/// the same owner, so there was nothing for it but to re-enter.
+/// All four depend only on calls with a reply. (2): the reply of the later call names a tenure that existed while the call ran. The
+/// other tenure existed earlier. (3): between two grants of one token the owner held that tenure, so a release in between that left no
+/// holds ended it. (4): the whole call lies in a definite-hold interval of its owner, so it was a re-entry.
 ///
-/// (3) asks more than is promised of a failover that may lose a release.
+/// (3) does not hold where a failover may lose a release.
 #[must_use]
-pub fn tokens_rise_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
+pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (key, calls) in group_calls(history, |call| call.key.as_str()) {
-        let reported: Vec<_> = calls.iter().filter_map(|&reported| Some((reported, token_of(reported.1)?))).collect();
-        one_owner(history, key, &reported, &mut violations);
-        rising(history, key, &reported, &mut violations);
+        let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
+        one_owner(history, key, &with_token, &mut violations);
+        growing(history, key, &with_token, &mut violations);
     }
     for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).values() {
-        never_again(history, calls, &mut violations);
+        never_granted_again(history, calls, &mut violations);
     }
     equal_on_re_entry(history, bounds, &mut violations);
     violations
 }
 
-/// Claim: (1) of the claims above, alone. It holds even where two servers grant the same lock for a moment.
+/// Claim (1) only. It holds even while two servers grant the same lock.
 #[must_use]
 pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (key, calls) in group_calls(history, |call| call.key.as_str()) {
-        let reported: Vec<_> = calls.iter().filter_map(|&reported| Some((reported, token_of(reported.1)?))).collect();
-        one_owner(history, key, &reported, &mut violations);
+        let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
+        one_owner(history, key, &with_token, &mut violations);
     }
     violations
 }
@@ -52,9 +50,14 @@ fn token_of(call: &Call) -> Option<Token> {
     }
 }
 
-fn one_owner(history: &History, key: &str, reported: &[(IndexedCall<'_>, Token)], violations: &mut Vec<Violation>) {
+fn one_owner(
+    history: &History,
+    key: &str,
+    calls: &[(IndexedCall<'_>, Token)],
+    violations: &mut Vec<Violation>,
+) {
     let mut owners = HashMap::<Token, IndexedCall<'_>>::new();
-    for &((line, call), token) in reported {
+    for &((line, call), token) in calls {
         let &mut (first, known) = owners.entry(token).or_insert((line, call));
         if known.owner != call.owner {
             let what = format!("token {token} of {key} was given to {} and to {}", known.owner, call.owner);
@@ -63,10 +66,15 @@ fn one_owner(history: &History, key: &str, reported: &[(IndexedCall<'_>, Token)]
     }
 }
 
-fn rising(history: &History, key: &str, reported: &[(IndexedCall<'_>, Token)], violations: &mut Vec<Violation>) {
-    let mut answered = reported.to_vec();
+fn growing(
+    history: &History,
+    key: &str,
+    calls: &[(IndexedCall<'_>, Token)],
+    violations: &mut Vec<Violation>,
+) {
+    let mut answered = calls.to_vec();
     answered.sort_by_key(|((_, call), _)| call.answered());
-    let mut started = reported.to_vec();
+    let mut started = calls.to_vec();
     started.sort_by_key(|((_, call), _)| call.start);
     let mut answered = answered.into_iter().peekable();
     let mut largest: Option<(Token, usize)> = None;
@@ -75,13 +83,13 @@ fn rising(history: &History, key: &str, reported: &[(IndexedCall<'_>, Token)], v
             largest = largest.max(Some((known, at)));
         }
         if let Some((known, at)) = largest.filter(|&(known, _)| known > token) {
-            let what = format!("token {token} of {key} was reported after the larger {known}");
+            let what = format!("token {token} of {key} was given after the larger {known}");
             violations.push(Violation::new(Check::Tokens, history, [at, line], what));
         }
     }
 }
 
-fn never_again(history: &History, calls: &[IndexedCall<'_>], violations: &mut Vec<Violation>) {
+fn never_granted_again(history: &History, calls: &[IndexedCall<'_>], violations: &mut Vec<Violation>) {
     let over: MinFrom<(Nanos, usize)> = calls
         .iter()
         .filter(|(_, call)| matches!(call.operation, Operation::Release { .. }))

@@ -1,13 +1,13 @@
-//! Enough activity for the run to mean something.
+//! The run had enough activity to prove something.
 
-use crate::violation::{Violation, Check};
-use crate::bounds::{Bounds, Activity};
+use crate::bounds::{Activity, Bounds};
 use crate::history::{History, WriteOutcome};
 use crate::tenure::tenures;
+use crate::violation::{Check, Violation};
 
-/// Claim: at least as many grants, hand-offs, lease ends, faults and refused writes activity as the bounds say.
+/// Claim: there were at least as many grants, hand-offs, lease ends, faults and refused writes as the bounds require.
 ///
-/// A run in which nothing happens breaks no promise. What is counted activity for certain.
+/// A run without activity breaks no promise, but proves nothing. Only certain events are counted.
 #[must_use]
 pub fn enough_happened(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let (activity, least) = (measure_activity(history, bounds), bounds.minimum);
@@ -21,12 +21,12 @@ pub fn enough_happened(history: &History, bounds: &Bounds) -> Vec<Violation> {
     .into_iter()
     .filter(|(_, activity, least)| activity < least)
     .map(|(what, activity, least)| {
-        Violation::new(Check::Vacuity, history, [], format!("{activity} {what} of {least} at least"))
+        Violation::new(Check::Vacuity, history, [], format!("{activity} {what}, at least {least} required"))
     })
     .collect()
 }
 
-/// How much activity.
+/// The activity in a run.
 #[must_use]
 pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
     let mut activity = Activity {
@@ -41,7 +41,7 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
             continue;
         }
         let granted = next.first.answered();
-        // A release that was sent before the next grant was read ended this tenure; a later one, another.
+        // A release that was sent before the next grant was read ended this tenure. A later one ended another.
         let release = before.released.filter(|release| release.start < granted);
         if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
             activity.handoffs += 1;

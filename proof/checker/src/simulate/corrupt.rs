@@ -1,31 +1,33 @@
-//! Breaks a clean history in one named way.
+//! Corrupts a correct history in one named way.
 
 use super::{MS, bounds};
-use crate::violation::Check;
-use crate::history::{HoldsReleased, Call, History, Operation, Line, Nanos, Outcome, Token, WriteOutcome, Wait, Write};
+use crate::history::{
+    Call, History, HoldsReleased, Line, Nanos, Operation, Outcome, Token, Wait, Write, WriteOutcome,
+};
 use crate::random::Random;
 use crate::tenure::{Tenure, tenures};
+use crate::violation::Check;
 
-/// The ways to break a history.
+/// The ways to corrupt a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
-    /// Somebody is granted a lock that another holds.
+    /// An owner is granted a lock that another holds.
     Overlap,
     /// A tenure has the token of an earlier one of the same owner.
     TokenRepeated,
     /// A tenure has a token smaller than an earlier one's.
     TokenDroppedBack,
-    /// A grant tells the token of another owner's tenure.
+    /// A grant has the token of another owner's tenure.
     TokenOfTwoOwners,
-    /// A count is one more than it should be.
+    /// A count is one too high.
     CountSlip,
-    /// Two waiters are served in the wrong order.
+    /// Two waiters are granted in the wrong order.
     QueueSwap,
-    /// A waiter hears too late that the lock is free.
+    /// A waiter gets its grant too late.
     LateGrant,
-    /// A call gets no answer.
+    /// A call has no reply.
     Unanswered,
-    /// The store takes a write that it should refuse.
+    /// The store accepts a stale write.
     StaleWrite,
 }
 
@@ -58,7 +60,7 @@ impl Corruption {
     }
 }
 
-/// Breaks a clean history in the way named, somewhere; `None` when it has no place for that.
+/// Corrupts a correct history at a random place. `None` if it has no suitable place.
 #[must_use]
 pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Option<History> {
     let mut broken = history.clone();
@@ -173,7 +175,7 @@ fn call_at(history: &mut History, line: usize) -> Option<&mut Call> {
     }
 }
 
-/// Two tenures of a key, the earlier one first, that can be played off against each other.
+/// The pairs of tenures of a key that fit, the earlier one first.
 fn pairs<'t, 'h>(
     tenures: &'t [Tenure<'h>],
     fit: impl Fn(&Tenure<'h>, &Tenure<'h>) -> bool,
@@ -184,7 +186,7 @@ fn pairs<'t, 'h>(
         .collect()
 }
 
-/// Gives a tenure another token, wherever its own is named.
+/// Replaces the token of a tenure everywhere.
 fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     let change = |token: &mut Token| {
         if *token == tenure.token {
@@ -205,13 +207,13 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
                     Outcome::NotAcquired | Outcome::Left { .. } | Outcome::Error(_) | Outcome::Unknown => {}
                 }
             }
-            // The store is judged by itself: it would have done otherwise with other tokens.
+            // Not in writes to the store, because the store would have decided differently.
             Line::Call(_) | Line::Write(_) | Line::Fault(_) => {}
         }
     }
 }
 
-/// Whether every call of the owner was answered, and none took another's place.
+/// Whether every call of the owner has a reply, and none was superseded.
 fn all_answered(history: &History, of: &Call) -> bool {
     history
         .calls()
@@ -219,7 +221,7 @@ fn all_answered(history: &History, of: &Call) -> bool {
         .all(|(_, call)| !call.is_open() && call.outcome != Outcome::Error("SUPERSEDED".to_owned()))
 }
 
-/// Whether only one count can be the answer to this call.
+/// Whether only one count is possible in the reply of this call.
 fn counts_for_certain(history: &History, call: &Call) -> bool {
     let plain = match (&call.operation, &call.outcome) {
         (Operation::Acquire { holds: None, .. }, Outcome::Granted { .. }) => true,
@@ -229,7 +231,7 @@ fn counts_for_certain(history: &History, call: &Call) -> bool {
     plain && all_answered(history, call)
 }
 
-/// Whether nothing excuses a late answer to the wait that began the tenure.
+/// Whether nothing excuses a late reply to the wait that began the tenure.
 fn can_be_late(history: &History, before: &Tenure<'_>, tenure: &Tenure<'_>) -> bool {
     let wait = tenure.first;
     let Some(free) = before.released.map(|released| released.end) else { return false };
@@ -240,7 +242,7 @@ fn can_be_late(history: &History, before: &Tenure<'_>, tenure: &Tenure<'_>) -> b
         line == tenure.line || call.key != tenure.key || !granted
     });
     let calm = history.faults().all(|fault| fault.end + settle < from || to < fault.start);
-    // No lease of the simulation is longer than this; a renewal of that owner can have set another.
+    // No lease of the simulation is longer. A renewal may have set another one.
     let longest = 120 * MS;
     let shown = history.calls().filter(|(_, call)| call.key == tenure.key).all(|(_, call)| {
         let open = matches!(call.operation, Operation::Acquire { .. }) && call.is_open();

@@ -1,12 +1,12 @@
-//! The honest server: it does what the contract says, at the instant it is reported.
+//! A simulated server that follows the contract.
 //!
-//! It is written group_calls from the module's core on purpose: the checker must be right about the contract, not about us.
+//! It does not use the module's core, so that it does not share its errors.
 
-use crate::history::{HoldsReleased, Call, Operation, Nanos, Outcome, Token, WriteOutcome};
+use crate::history::{Call, HoldsReleased, Nanos, Operation, Outcome, Token, WriteOutcome};
 use crate::random::Random;
 use std::collections::{HashMap, VecDeque};
 
-/// An answer to a call, reported by its number.
+/// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Server {
     locks: HashMap<String, Lock>,
     token: Token,
     random: Random,
-    /// The largest token that the store beside has seen, by key.
+    /// The largest token that the fenced store has seen, by key.
     store: HashMap<String, Token>,
 }
 
@@ -45,7 +45,7 @@ impl Server {
         Self { locks: HashMap::new(), token: 1_000, random, store: HashMap::new() }
     }
 
-    /// Does what a call asks; the answers are not only to this one.
+    /// Handles a call. Returns its reply, and those of waiters that it ends.
     pub(super) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
         let mut replies = self.end_lease(now, &call.key);
         let lock = self.locks.entry(call.key.clone()).or_default();
@@ -67,10 +67,11 @@ impl Server {
             }
             (&Operation::Acquire { lease, holds, .. }, None) => {
                 let waiter = Waiter { call: number, owner: call.owner.clone(), lease, holds };
-                let place = lock.queue.iter().position(|other| holds.is_some() && other.owner == call.owner);
-                if let Some(place) = place {
-                    replies.push((lock.queue[place].call, Outcome::Error("SUPERSEDED".to_owned())));
-                    lock.queue[place] = waiter;
+                let position =
+                    lock.queue.iter().position(|other| holds.is_some() && other.owner == call.owner);
+                if let Some(position) = position {
+                    replies.push((lock.queue[position].call, Outcome::Error("SUPERSEDED".to_owned())));
+                    lock.queue[position] = waiter;
                 } else if call.waits() || lock.holder.is_none() {
                     lock.queue.push_back(waiter);
                 } else {
@@ -86,7 +87,9 @@ impl Server {
                 let left = match *released {
                     HoldsReleased::One => Some(holder.holds - 1),
                     HoldsReleased::All => Some(0),
-                    HoldsReleased::Leaving(left) => (left == holder.holds || left + 1 == holder.holds).then_some(left),
+                    HoldsReleased::Leaving(left) => {
+                        (left == holder.holds || left + 1 == holder.holds).then_some(left)
+                    }
                 };
                 let outcome =
                     left.map_or(Outcome::Error("HOLDS".to_owned()), |holds| Outcome::Left { holds });
@@ -106,7 +109,7 @@ impl Server {
         replies
     }
 
-    /// Ends a lease that is over.
+    /// Ends the lease if it is over.
     pub(super) fn end_lease(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
         if let Some(lock) = self.locks.get_mut(key) {
             lock.holder.take_if(|holder| holder.deadline <= now);
@@ -114,12 +117,12 @@ impl Server {
         self.hand_off(now, key)
     }
 
-    /// When the lease ends that runs now.
+    /// The end of the present lease.
     pub(super) fn deadline(&self, key: &str) -> Option<Nanos> {
         Some(self.locks.get(key)?.holder.as_ref()?.deadline)
     }
 
-    /// Takes a waiter out of the queue; whether it stood there.
+    /// Removes a waiter from the queue. `false`: it was not there.
     pub(super) fn remove_waiter(&mut self, key: &str, call: usize) -> bool {
         let Some(lock) = self.locks.get_mut(key) else { return false };
         let before = lock.queue.len();
@@ -127,12 +130,12 @@ impl Server {
         lock.queue.len() < before
     }
 
-    /// Whether a call stands in the queue.
+    /// Whether a call is in the queue.
     pub(super) fn is_waiting(&self, key: &str, call: usize) -> bool {
         self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(|waiter| waiter.call == call))
     }
 
-    /// Gives a free lock to the first waiter, and with it what else its owner waits for.
+    /// Grants a free lock to the first waiter, and to other waits of its owner.
     fn hand_off(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
         let mut replies = Vec::new();
         let Some(lock) = self.locks.get_mut(key) else { return replies };
@@ -140,7 +143,7 @@ impl Server {
             return replies;
         }
         let Some(first) = lock.queue.pop_front() else { return replies };
-        // Two group_calls at least, so that there are numbers which no tenure has.
+        // At least two apart, so that some numbers are no token.
         self.token += self.random.between(2, 1_000);
         let mut holder =
             Holder { owner: first.owner, token: self.token, holds: 1, deadline: now + first.lease };

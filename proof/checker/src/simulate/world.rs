@@ -1,31 +1,31 @@
-//! Clients, the server and what lies between them, in virtual time.
+//! Simulates clients, the server and the network in virtual time.
 
 use super::MS;
 use super::server::{Reply, Server};
-use crate::client::{Client, Workload, Action};
-use crate::history::{Call, Fault, History, Operation, Line, Nanos, Outcome, Token, Wait, Write};
+use crate::client::{Action, Client, Workload};
+use crate::history::{Call, Fault, History, Line, Nanos, Operation, Outcome, Token, Wait, Write};
 use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 const CLIENTS: u32 = 6;
-/// No client begins anything new after so many calls.
+/// After so many calls, clients start nothing new.
 const CALLS: usize = 250;
 
-/// What happens at an instant.
+/// A scheduled event.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A client does its next thing.
+    /// A client does its next action.
     Act(usize),
     /// A client writes to the store.
     Write(usize, Token),
     /// A call reaches the server.
     Arrive(usize),
-    /// A lease may be over.
+    /// A lease may end.
     LeaseEnd(String),
-    /// A waiter's wait limit is reached, or it is found to be gone.
-    Leave(usize),
-    /// A client reads an answer, or gives up.
+    /// A waiter reaches its wait limit, or the server notices that it has disconnected.
+    WaitEnd(usize),
+    /// A client reads a reply, or gives up.
     Answer(usize),
 }
 
@@ -33,9 +33,9 @@ enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Delivered,
-    /// The server acts; nobody hears of it.
+    /// The server acts, and the reply is lost.
     ReplyLost,
-    /// The server never sees it.
+    /// The server does not get it.
     RequestLost,
     /// The server acts after the client gave up.
     Late,
@@ -51,7 +51,7 @@ pub(super) struct World {
     rest: Vec<Line>,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     scheduled: u64,
-    /// When the server stands still.
+    /// When the server is paused.
     pause: (Nanos, Nanos),
 }
 
@@ -90,7 +90,7 @@ impl World {
 
     pub(super) fn run(mut self) -> History {
         while let Some(Reverse((now, _, event))) = self.events.pop() {
-            let of_server = matches!(event, Event::Arrive(_) | Event::LeaseEnd(_) | Event::Leave(_));
+            let of_server = matches!(event, Event::Arrive(_) | Event::LeaseEnd(_) | Event::WaitEnd(_));
             if of_server && self.pause.0 <= now && now < self.pause.1 {
                 self.at(self.pause.1, event);
             } else {
@@ -101,7 +101,7 @@ impl World {
         History { lines: calls.chain(self.rest).collect() }
     }
 
-    /// Events of one instant happen in the order in which they were scheduled.
+    /// Schedules an event. Events at the same time happen in the order of scheduling.
     fn at(&mut self, at: Nanos, event: Event) {
         self.scheduled += 1;
         self.events.push(Reverse((at, self.scheduled, event)));
@@ -121,7 +121,7 @@ impl World {
                 let replies = self.server.end_lease(now, &key);
                 self.answer(now, &key, replies);
             }
-            Event::Leave(number) => {
+            Event::WaitEnd(number) => {
                 let key = self.calls[number].0.key.clone();
                 if self.server.remove_waiter(&key, number) {
                     self.answer(now, &key, vec![(number, Outcome::NotAcquired)]);
@@ -199,16 +199,16 @@ impl World {
         let replies = self.server.handle_call(now, number, call);
         if self.server.is_waiting(&key, number) {
             self.calls[number].0.enqueued = Some(now);
-            // The server finds out a while later that nobody is there any more.
+            // The server notices a lost connection after a while.
             let limit = if fate == Fate::Late { Some(80 * MS) } else { limit };
             if let Some(limit) = limit {
-                self.at(now + limit, Event::Leave(number));
+                self.at(now + limit, Event::WaitEnd(number));
             }
         }
         self.answer(now, &key, replies);
     }
 
-    /// Sends the answers off, and looks when the lease ends that they may have begun.
+    /// Sends the replies, and schedules the end of the lease.
     fn answer(&mut self, now: Nanos, key: &str, replies: Vec<Reply>) {
         for (number, outcome) in replies {
             let end = now + self.latency();

@@ -1,32 +1,32 @@
-//! A replica that is cut off from its primary, misses grants, and is promoted.
+//! A replica that loses the link to its primary, misses grants, and is promoted.
 
 use super::{MS, Nemesis, QUARANTINE, World};
 use crate::recording_client::RecordingClient;
-use lockward_checker::history::{Call, Operation, Nanos, Outcome, Token, Wait};
+use lockward_checker::history::{Call, Nanos, Operation, Outcome, Token, Wait};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Link, Reply, Server, Setup, eventually};
 use std::time::Duration;
 use std::{mem, thread};
 
-/// A primary and two replicas. The link to one of them loses what is sent; then the primary dies, and that one takes its
-/// place. Grants that only the other has heard of are lost, though the primary had a replica all the time.
+/// A primary and two replicas. The link to one of them loses all data. Then the primary dies, and that replica is promoted. Grants
+/// that only the other replica has are lost, although the primary always had a replica in sync.
 #[derive(Debug)]
 pub(super) struct CutOff {
     settings: Settings,
     primary: Server,
-    /// The replica that will miss grants, and its link.
+    /// The replica that will miss grants.
     stale: Server,
     link: Link,
     /// The replica in sync.
     witness: Server,
 }
 
-/// How the servers are set up.
+/// The configuration of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settings {
-    /// As they come.
+    /// The default.
     Default,
-    /// A quarantine that covers every lease, and no write without a replica.
+    /// A quarantine as long as the longest lease, and no writes without a replica.
     Safe,
 }
 
@@ -57,14 +57,14 @@ impl CutOff {
         let missed = Missed::grant(nemesis.recorder(), self.port());
         self.primary.kill();
         self.promote(nemesis);
-        let what_came_of_it = missed.and_then(|missed| missed.come_back(self.port()));
+        let outcome = missed.and_then(|missed| missed.come_back(self.port()));
         self.attach(nemesis);
-        if let Some(what) = what_came_of_it {
-            nemesis.fault(what, |_| ());
+        if let Some(name) = outcome {
+            nemesis.fault(name, |_| ());
         }
     }
 
-    /// The control: what is sent to a replica that stands still waits in its socket.
+    /// The control: changes for a stopped replica wait in its socket, so none is lost.
     fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
         self.stale.freeze();
         nemesis.sleep(50..300);
@@ -121,13 +121,13 @@ impl World for CutOff {
     }
 }
 
-/// A grant that the replica to be promoted does not hear of: the surest way to see what becomes of one.
+/// A grant that the replica to be promoted misses.
 #[derive(Debug)]
 struct Missed<'r> {
     recorder: &'r Recorder,
     key: String,
     token: Token,
-    /// When the lease is over, as its holder reckons.
+    /// The end of the lease on the holder's clock.
     until: Nanos,
 }
 
@@ -136,7 +136,7 @@ impl<'r> Missed<'r> {
     const LEASE: Nanos = QUARANTINE - MS;
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Holds a lock of its own at the primary on `port`; `None` where that takes no writes now.
+    /// Acquires a lock of its own at the primary on `port`. `None`: the primary refuses writes.
     fn grant(recorder: &'r Recorder, port: u16) -> Option<Self> {
         let key = format!("missed-{}", now());
         let call = Self::call(recorder, port, &key, "holder", Self::acquire());
@@ -144,8 +144,8 @@ impl<'r> Missed<'r> {
         Some(Self { recorder, key, token, until: call.start + Self::LEASE })
     }
 
-    /// Another asks the new primary for the lock, and then its holder comes back, before its lease is over. What came of
-    /// it; `None` where the primary takes no writes for so long.
+    /// Another owner tries to acquire the lock at the new primary. Then its holder restores the tenure before its lease is over. Returns
+    /// the name of the outcome, or `None` if the primary refuses writes for too long.
     fn come_back(self, port: u16) -> Option<&'static str> {
         let Self { recorder, key, token, until } = self;
         if Self::call(recorder, port, &key, "another", Self::acquire()).granted().is_some() {
@@ -158,7 +158,7 @@ impl<'r> Missed<'r> {
                 Outcome::Error(word) if word == "NOREPLICAS" => {
                     thread::park_timeout(Duration::from_millis(5))
                 }
-                other => panic!("a missed tenure is not restored in its lease: {other:?}"),
+                other => panic!("a missed tenure is not restored within its lease: {other:?}"),
             }
         }
         None
@@ -174,7 +174,7 @@ impl<'r> Missed<'r> {
     }
 }
 
-/// The same, but what is sent to the replica only waits in its socket: nothing is lost, without any quarantine.
+/// The same, but the changes for the replica wait in its socket.
 #[derive(Debug)]
 pub(super) struct Frozen(CutOff);
 

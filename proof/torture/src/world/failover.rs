@@ -1,12 +1,12 @@
-//! A primary and its replica, which change places.
+//! A primary and its replica, with failovers.
 
 use super::alone::freeze;
 use super::{MS, Nemesis, QUARANTINE, World};
 use lockward_tests::{Reply, Server, Setup, eventually};
 use std::mem;
 
-/// A primary that takes no write while its replica is away, and the replica. A grant that the replica has not heard of
-/// is lost when the primary dies; the quarantine covers every lease.
+/// A primary, which refuses writes without its replica, and the replica. A grant that the replica does not have is lost when the primary
+/// dies. The quarantine is as long as the longest lease.
 #[derive(Debug)]
 pub(super) struct Failover {
     primary: Server,
@@ -26,7 +26,7 @@ impl Failover {
         Self { primary, replica }
     }
 
-    /// The primary hands over in order: nothing is lost.
+    /// A planned failover. No grant is lost.
     fn hand_over(&mut self) {
         let mut primary = self.primary.client();
         let answer = primary.call(format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 10000", self.replica.port()));
@@ -39,7 +39,7 @@ impl Failover {
         }
     }
 
-    /// The primary dies, and its replica takes its place with what it has heard.
+    /// The primary dies, and its replica is promoted.
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
         self.primary.kill();
         assert_eq!(self.replica.client().call("REPLICAOF NO ONE"), Reply::ok());
