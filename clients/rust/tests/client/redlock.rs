@@ -1,10 +1,10 @@
 //! One lock on five independent servers.
 
 use crate::{LONG, soon, url};
-use lockward_checker::alarm::Alarm;
+use lockward_checker::violation::Violation;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::tenures_never_overlap;
-use lockward_checker::history::{Back, Call, Fault, History, Kind, Line, Outcome, Wait};
+use lockward_checker::history::{HoldsReleased, Call, Fault, History, Operation, Line, Outcome, Wait};
 use lockward_checker::recorder::now;
 use lockward_client::redlock::{Guard, Redlock};
 use lockward_client::{Address, Error, Loss, Settings};
@@ -437,7 +437,7 @@ struct Observations {
 
 impl Observations {
     /// Notes a call of `owner` that began and ended at this instant.
-    fn note(&self, owner: &str, kind: Kind, outcome: Outcome) {
+    fn note(&self, owner: &str, operation: Operation, outcome: Outcome) {
         let (start, key) = (now(), "k".to_owned());
         let owner = owner.to_owned();
         let call =
@@ -459,7 +459,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
         // The client claims to hold the lock from now on for this long.
-        let kind = Kind::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
+        let kind = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
         observed.note(&owner, kind, Outcome::Granted { token, holds: 1 });
         let count = observed.counter.load(Ordering::Relaxed);
         for _ in 0..token % 50 {
@@ -468,10 +468,10 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         observed.counter.store(count + 1, Ordering::Relaxed);
         // The client claims that it still holds the lock.
         if guard.is_held() {
-            let kind = Kind::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
+            let kind = Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
             observed.note(&owner, kind, Outcome::Renewed { token });
         }
-        observed.note(&owner, Kind::Release { back: Back::All, token: None }, Outcome::Unknown);
+        observed.note(&owner, Operation::Release { released: HoldsReleased::All, token: None }, Outcome::Unknown);
         match guard.release().await {
             Ok(()) => {}
             // Too few servers answered, so it may have been held.
@@ -529,8 +529,8 @@ async fn competing_clients_hold_it_one_at_a_time_while_servers_fail() {
 /// Checks that no two claims to hold the lock overlap, and that no increment is lost.
 fn judge(observed: &Observations) {
     let history = History { lines: std::mem::take(&mut observed.lines.lock().unwrap()) };
-    let alarms = tenures_never_overlap(&history, &Bounds::default());
-    let reports: Vec<_> = alarms.iter().map(|alarm: &Alarm| alarm.report(&history)).collect();
+    let violations = tenures_never_overlap(&history, &Bounds::default());
+    let reports: Vec<_> = violations.iter().map(|violation: &Violation| violation.report(&history)).collect();
     assert!(reports.is_empty(), "{}", reports.join("\n"));
     let [tenures, losses, doubts, count] =
         [&observed.tenures, &observed.losses, &observed.doubts, &observed.counter]

@@ -1,48 +1,46 @@
-//! The worlds as programs see them that use `lockward-client`: its tasks write down what it lets them believe.
+//! Runs a world with tasks that use `lockward-client`, and records when the client says that a lock is held.
 //!
-//! A guard is believed in from the first look at which it says that it is held to the last one. That is recorded as an
-//! acquisition with a lease so long, and judged as the server's own grants are: no two beliefs overlap, and tokens rise. What a
-//! client owes its callers beyond that is asserted by the worker itself: a guard that is lost says so, and every call
-//! ends. When the workers are gone, nothing may be left at the servers.
+//! A belief is the time from the first to the last check at which a guard says that it is held. It is recorded as an acquisition with
+//! a lease of that length, and checked as the server's own grants are: no two beliefs overlap, and tokens grow. The worker
+//! itself asserts the other promises of the client: a lost guard says so, and every call ends. When the workers have ended, no lock
+//! and no waiter may remain at the servers.
 
 use crate::run::Plan;
-use crate::worker::{Orders, Worker};
-use crate::world::{Nemesis, World};
+use crate::worker::WorkerArgs;
+use crate::world::World;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
-use lockward_checker::history::{History, Kind as Call, Nanos, Outcome, Wait};
+use lockward_checker::history::{History, Nanos, Operation, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
-use lockward_tests::{Fate, Proxy, Setup, eventually};
+use lockward_tests::{Fate, Proxy, eventually};
 use std::fmt::Write as _;
-use std::fs;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-/// Longer than any outage of these worlds, with the quarantine after it.
+/// Longer than any outage of these worlds and the quarantine after it.
 const BOUND: Duration = Duration::from_secs(60);
-/// Within so long a task hears of what it could know.
-const TOLD: Duration = Duration::from_secs(2);
-/// The longest lease; no quarantine is shorter.
+/// How long a guard may take to report its loss.
+const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
+/// The longest lease in milliseconds. No quarantine is shorter.
 const LEASE: u64 = 800;
-/// So often a task looks whether it holds its lock.
-const LOOK: Duration = Duration::from_millis(1);
+/// How often a task checks whether it holds its lock.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Plays the clients until the end of standard input.
+/// Runs the clients until standard input ends.
 ///
 /// # Panics
-/// When the client breaks a promise, or the history cannot be written.
-pub fn play(orders: &Orders, url: &str) {
-    let recorder = Arc::new(Recorder::create(&orders.file).expect("a file for the history"));
-    // One of the processes has one thread for all.
+/// If the client breaks a promise, or the history cannot be written.
+pub fn run(args: &WorkerArgs, url: &str) {
+    let recorder = Arc::new(Recorder::create(&args.file).expect("a file for the history"));
+    // One of the worker processes uses a runtime with one thread.
     let mut builder =
-        if orders.first == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+        if args.first == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
     let over = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&over);
@@ -50,10 +48,10 @@ pub fn play(orders: &Orders, url: &str) {
         for _ in io::stdin().lines() {}
         is_over.store(true, Ordering::Relaxed);
     });
-    // Between another one and a server of its own the connections break, before, after and amid requests.
-    let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| orders.first == orders.clients);
+    // For another one, a proxy breaks connections before, during and after requests, if the world has one server.
+    let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| args.first == args.clients);
     let proxy = port.map(|port| {
-        let mut random = Random::new(orders.seed);
+        let mut random = Random::new(args.seed);
         Proxy::start(port.parse().expect("a port"), move |request| {
             let is_ours = request.first().is_some_and(|name| name.text().starts_with("LOCK."));
             match random.between(0, 100) {
@@ -74,13 +72,13 @@ pub fn play(orders: &Orders, url: &str) {
             .patience(Duration::from_secs(5))
             .waiting_connections(6);
         let client = Client::new(url.parse().expect("an address"), settings).expect("a client");
-        let tasks: Vec<_> = (orders.first..orders.first + orders.clients)
+        let tasks: Vec<_> = (args.first..args.first + args.clients)
             .map(|number| {
                 let task = Task {
                     number,
-                    keys: orders.world.manners().keys,
+                    keys: args.world.workload().keys,
                     client: client.clone(),
-                    random: Random::new(orders.seed ^ (u64::from(number) << 32)),
+                    random: Random::new(args.seed ^ (u64::from(number) << 32)),
                     recorder: Arc::clone(&recorder),
                 };
                 tokio::spawn(task.run(Arc::clone(&over)))
@@ -104,7 +102,7 @@ struct Task {
     recorder: Arc<Recorder>,
 }
 
-/// When it was believed that a lock is held.
+/// When the client said that a lock is held.
 #[derive(Clone, Copy)]
 struct Belief {
     from: Nanos,
@@ -143,7 +141,7 @@ impl Task {
         match acquired {
             Ok(guard) => Some((key, guard)),
             Err(Error::Busy | Error::Unreachable(_) | Error::Lost(_)) => None,
-            // What a server says while it cannot serve, once patience is over.
+            // Errors of a server that cannot serve. The client returns them when its patience is over.
             Err(Error::Server { code, .. })
                 if [
                     "CLUSTERDOWN",
@@ -163,19 +161,19 @@ impl Task {
         }
     }
 
-    /// Every call ends.
+    /// Asserts that a call ends.
     async fn bounded<T>(call: impl Future<Output = T>) -> T {
         timeout(BOUND, call).await.expect("the call ends")
     }
 
-    /// Looks at the guard for some time, and gives it up in one way or another.
+    /// Checks the guard for some time, and then releases or drops it.
     async fn hold(&mut self, key: &str, guard: Guard) {
         let lost = tokio::spawn(guard.lost());
         let until =
             Instant::now() + if self.random.percent(3) { self.ms(0, 3 * LEASE) } else { self.ms(0, 40) };
         let mut belief = None;
         let mut holds = Vec::new();
-        while Instant::now() < until && look(&guard, &mut belief) {
+        while Instant::now() < until && observe(&guard, &mut belief) {
             if self.random.percent(2) {
                 match Self::bounded(guard.re_enter()).await {
                     Ok(again) => {
@@ -188,24 +186,24 @@ impl Task {
             if self.random.percent(2) {
                 drop(holds.pop());
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
-        let is_held = look(&guard, &mut belief);
+        let is_held = observe(&guard, &mut belief);
         if let Some(Belief { from, to }) = belief {
             let (owner, lease) =
                 (String::from_utf8_lossy(guard.owner()).into_owned(), to.saturating_sub(from) + 1);
-            let kind = Call::Acquire { lease, wait: Wait::No, holds: None };
+            let kind = Operation::Acquire { lease, wait: Wait::No, holds: None };
             let mut call = self.recorder.start(self.number, 0, key, &owner, kind);
             call.at(from, Outcome::Granted { token: guard.token(), holds: 1 });
         }
         if !is_held {
-            let loss = timeout(TOLD, lost).await.expect("a loss is told").expect("no panic");
-            assert_ne!(loss, Loss::Released, "{key}: nobody has released it");
-            assert!(!guard.is_held() && guard.lease_left().is_zero(), "{key}: what is lost stays lost");
+            let loss = timeout(LOSS_REPORT_LIMIT, lost).await.expect("a loss is reported").expect("no panic");
+            assert_ne!(loss, Loss::Released, "{key}: it was not released");
+            assert!(!guard.is_held() && guard.lease_left().is_zero(), "{key}: a lost lock stays lost");
             let released = Self::bounded(guard.release()).await;
             assert!(
                 !holds.is_empty() || matches!(released, Err(Error::Lost(_))),
-                "{key}: it was lost, and given back: {released:?}"
+                "{key}: the release of a lost lock: {released:?}"
             );
             return;
         }
@@ -215,13 +213,13 @@ impl Task {
             _ => drop(Self::bounded(guard.release()).await),
         }
         drop(holds);
-        // One more may have been entered by the owner's name, but not by this task.
-        timeout(BOUND, lost).await.expect("the end is told").expect("no panic");
+        // Another task with the same owner may still hold the lock.
+        timeout(BOUND, lost).await.expect("the end is reported").expect("no panic");
     }
 }
 
-/// Whether the guard is held; if so, it was at some instant between the two that are noted.
-fn look(guard: &Guard, belief: &mut Option<Belief>) -> bool {
+/// Whether the guard is held. If so, it was held at some instant between the two that are noted.
+fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
     let before = now();
     let is_held = guard.is_held();
     if is_held {
@@ -232,81 +230,65 @@ fn look(guard: &Guard, belief: &mut Option<Belief>) -> bool {
 }
 
 impl Plan {
-    /// Runs it with clients that go through `lockward-client`; what was seen, or what went wrong.
+    /// Runs it with clients that use `lockward-client`. Returns a summary.
     ///
     /// # Errors
-    /// The alarms.
+    /// A report of the violations.
     ///
     /// # Panics
-    /// When a server does not do as it is told, or the client breaks a promise.
+    /// If a server does not start or stop, or the client breaks a promise.
     pub fn run_through_client(self) -> Result<String, String> {
-        fs::create_dir_all(&self.dir).expect("a folder");
-        let mut random = Random::new(self.seed);
-        let store = Setup::without_module().start();
-        let mut world = self.world.start(self.how);
-        let faults = self.dir.join("faults.json");
-        let recorder = Recorder::create(&faults).expect("a file");
-        let workers = self.start_workers(world.port(), &store, Some(world.url()));
-        let mut nemesis = Nemesis::new(Random::new(random.number()), &recorder, workers);
-        let begun = Instant::now();
+        let world = self.world.start();
+        let url = world.url();
         let mut most = 0;
-        loop {
-            nemesis.pass(self.pace / 6..self.pace);
-            most = most.max(connections(&*world));
-            if begun.elapsed() >= self.length {
-                break;
-            }
+        let (world, history) = self.record(world, Some(url), |world, nemesis| {
+            most = most.max(connections(world));
             if nemesis.random.percent(20) {
                 nemesis.stop_clients();
             } else {
-                world.fault(&mut nemesis);
+                world.fault(nemesis);
             }
-        }
-        let mut files: Vec<PathBuf> = nemesis.into_workers().into_iter().map(Worker::finish).collect();
-        recorder.finish().expect("a whole history");
-        files.push(faults);
+        });
         for port in world.ports() {
             let mut observer = lockward_tests::Client::connect(port).expect("a connection");
-            eventually("nothing is left at the server", || {
+            eventually("no lock and no waiter remains", || {
                 observer.call("DBSIZE").int() == 0 && observer.call("LOCK.TOP").items().is_empty()
             });
         }
-        let parts = files.iter().map(|file| History::read(file).expect("a history"));
-        let history = History { lines: parts.flat_map(|part| part.lines).collect() };
-        self.judge_beliefs(&history, most)
+        self.check_beliefs(&history, most)
     }
 
-    fn judge_beliefs(&self, history: &History, most: i64) -> Result<String, String> {
+    fn check_beliefs(&self, history: &History, most: i64) -> Result<String, String> {
         let bounds = Bounds { tolerance: 0, ..Bounds::default() };
-        let mut alarms = checker::each_token_has_one_owner(history, &bounds);
+        let mut violations = checker::each_token_has_one_owner(history, &bounds);
         if !self.world.wakes_primaries() {
-            alarms.extend(checker::tenures_never_overlap(history, &bounds));
-            alarms.extend(checker::tokens_rise_and_have_one_owner(history, &bounds));
+            violations.extend(checker::tenures_never_overlap(history, &bounds));
+            violations.extend(checker::tokens_grow_and_have_one_owner(history, &bounds));
         }
-        let mut told = String::new();
+        let mut report = String::new();
         let (beliefs, faults) = (history.calls().count(), history.faults().count());
         let _ = write!(
-            told,
+            report,
             "client in {}: {beliefs} beliefs, {faults} faults, {most} connections at most, seed {}",
             self.world.name(),
             self.seed
         );
         if beliefs < 20 {
-            let _ = write!(told, "\nTOO FEW BELIEFS");
-            return Err(told);
+            let _ = write!(report, "\nTOO FEW BELIEFS");
+            return Err(report);
         }
-        if alarms.is_empty() {
-            return Ok(told);
+        if violations.is_empty() {
+            return Ok(report);
         }
-        let _ = write!(told, "\n{} ALARMS", alarms.len());
-        for alarm in alarms.iter().take(3) {
-            let _ = write!(told, "\n{}", alarm.report(history));
+        let _ = write!(report, "\n{} VIOLATIONS", violations.len());
+        for violation in violations.iter().take(3) {
+            let _ = write!(report, "\n{}", violation.report(history));
         }
-        Err(told)
+        Err(report)
     }
 }
 
-/// How many connections a server has that answers at once.
+/// The number of connections to the primary, or 0 if it does not answer.
 fn connections(world: &dyn World) -> i64 {
     let Ok(mut observer) = lockward_tests::Client::connect(world.port()) else { return 0 };
     let Ok(info) = observer.try_call("INFO clients") else { return 0 };

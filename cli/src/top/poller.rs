@@ -1,4 +1,4 @@
-//! The thread that asks the servers.
+//! The thread that queries the servers.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -8,23 +8,23 @@ use std::{io, thread};
 use redis::RedisError;
 
 use crate::failure::Failure;
-use crate::locks::{Contended, Lock, info, most_contended};
-use crate::primaries::{Place, Primaries};
+use crate::locks::{Contended, Lock, info_command};
+use crate::primaries::{Primaries, ServerUrl};
 
-/// So many of a queue are shown.
-const QUEUE: u64 = 200;
+/// How many waiters of a queue are shown.
+const QUEUE_LENGTH: u64 = 200;
 
-/// What the servers told at one time.
+/// The state of the servers at one time.
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) servers: String,
     pub(super) totals: Totals,
     pub(super) locks: Vec<(Contended, Option<Lock>)>,
-    /// The lock that is looked at, if anybody holds it.
+    /// The selected lock whose queue is shown, and its state if anybody holds it.
     pub(super) focus: Option<(Vec<u8>, Option<Lock>)>,
 }
 
-/// From INFO lock, of all primaries together.
+/// Figures of INFO lock, summed over all primaries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) held: u64,
@@ -35,56 +35,56 @@ pub(super) struct Totals {
 }
 
 /// A sample, or why there is none.
-pub(super) type News = Result<Sample, String>;
+pub(super) type Update = Result<Sample, String>;
 
-pub(super) struct Watch {
-    told: Receiver<News>,
+pub(super) struct Poller {
+    updates: Receiver<Update>,
     focus: Sender<Option<Vec<u8>>>,
 }
 
-impl Watch {
-    pub(super) fn start(place: Place, interval: Duration, count: u64) -> io::Result<Self> {
-        let (teller, told) = channel();
-        let (focus, asked) = channel();
-        let watcher = Watcher { place, count, primaries: None, focus: None };
+impl Poller {
+    pub(super) fn start(server: ServerUrl, interval: Duration, count: u64) -> io::Result<Self> {
+        let (sender, updates) = channel();
+        let (focus, focus_changes) = channel();
+        let thread = PollerThread { server, count, primaries: None, focus: None };
         thread::Builder::new()
-            .name("watch".into())
-            .spawn(move || watcher.watch(interval, &teller, &asked))?;
-        Ok(Self { told, focus })
+            .name("poller".into())
+            .spawn(move || thread.run(interval, &sender, &focus_changes))?;
+        Ok(Self { updates, focus })
     }
 
-    /// What has been told since.
-    pub(super) fn news(&self) -> impl Iterator<Item = News> {
-        self.told.try_iter()
+    /// The updates since the last call.
+    pub(super) fn updates(&self) -> impl Iterator<Item = Update> {
+        self.updates.try_iter()
     }
 
-    /// Which lock to tell all of.
-    pub(super) fn look_at(&self, focus: Option<Vec<u8>>) {
-        // The thread ends only after this.
+    /// Sets the lock whose queue to query.
+    pub(super) fn set_focus(&self, focus: Option<Vec<u8>>) {
+        // The thread ends only when this is dropped.
         let _ = self.focus.send(focus);
     }
 }
 
-struct Watcher {
-    place: Place,
+struct PollerThread {
+    server: ServerUrl,
     count: u64,
     primaries: Option<Primaries>,
     focus: Option<Vec<u8>>,
 }
 
-impl Watcher {
-    fn watch(mut self, interval: Duration, teller: &Sender<News>, asked: &Receiver<Option<Vec<u8>>>) {
+impl PollerThread {
+    fn run(mut self, interval: Duration, sender: &Sender<Update>, focus_changes: &Receiver<Option<Vec<u8>>>) {
         loop {
             let next = Instant::now() + interval;
-            let news = self.ask().map_err(|failure| failure.to_string());
-            if news.is_err() {
+            let update = self.poll().map_err(|failure| failure.to_string());
+            if update.is_err() {
                 self.primaries = None;
             }
-            if teller.send(news).is_err() {
+            if sender.send(update).is_err() {
                 return;
             }
             loop {
-                match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                match focus_changes.recv_timeout(next.saturating_duration_since(Instant::now())) {
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => return,
                     Ok(focus) if focus == self.focus => {}
@@ -97,10 +97,10 @@ impl Watcher {
         }
     }
 
-    fn ask(&mut self) -> Result<Sample, Failure> {
+    fn poll(&mut self) -> Result<Sample, Failure> {
         let primaries = match &mut self.primaries {
             Some(primaries) => primaries,
-            none => none.insert(Primaries::connect(&self.place)?),
+            none => none.insert(Primaries::connect(&self.server)?),
         };
         Ok(sample(primaries, self.count, self.focus.as_deref())?)
     }
@@ -109,16 +109,16 @@ impl Watcher {
 fn sample(primaries: &mut Primaries, count: u64, focus: Option<&[u8]>) -> Result<Sample, RedisError> {
     let mut totals = Totals::default();
     for connection in primaries.connections() {
-        let told: String = redis::cmd("INFO").arg("lock").query(connection)?;
-        totals.add(&told);
+        let info: String = redis::cmd("INFO").arg("lock").query(connection)?;
+        totals.add(&info);
     }
     let mut locks = Vec::new();
-    for lock in most_contended(primaries, count)? {
-        let held = primaries.ask(&info(&lock.key, None))?;
+    for lock in primaries.most_contended(count)? {
+        let held = primaries.query(&info_command(&lock.key, None))?;
         locks.push((lock, held));
     }
     let focus = match focus {
-        Some(key) => Some((key.to_vec(), primaries.ask(&info(key, Some(QUEUE)))?)),
+        Some(key) => Some((key.to_vec(), primaries.query(&info_command(key, Some(QUEUE_LENGTH)))?)),
         None => None,
     };
     let servers = primaries.addresses().collect::<Vec<_>>().join(" ");

@@ -1,81 +1,85 @@
-//! `lockward ls`: the locks on the servers.
+//! `lockward ls`: the locks that are held.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
-use redis::Connection;
+use redis::{Connection, RedisError};
 use serde::Serialize;
 
 use crate::duration;
+use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::{self, Lock, TYPE, info};
-use crate::primaries::{Place, Primaries, TROUBLE};
+use crate::locks::{Lock, TYPE, info_command};
+use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
-/// How many keys the server looks at in one go, before it serves others again.
-const AT_ONCE: u64 = 1_000;
+/// How many keys the server scans before it serves other clients again.
+const SCAN_COUNT: u64 = 1_000;
 
 /// List the locks that are held
 ///
-/// It goes through the keys by SCAN, a thousand at a time, on every primary: a server with many other keys takes a
-/// while, and goes on serving meanwhile. With --top only LOCK.TOP is asked, which takes no time.
+/// It reads all keys with SCAN, a thousand at a time, on each primary. This takes a while if there are many other keys, and does not
+/// block the server. With --top it sends LOCK.TOP instead, which is fast.
 #[derive(Args)]
-pub(crate) struct List {
-    /// Only locks whose name matches, as in KEYS: order:*
+pub(crate) struct Ls {
+    /// Only locks whose key matches this pattern, as in KEYS: order:*
     #[arg(value_name = "PATTERN", conflicts_with = "top")]
     pattern: Option<String>,
 
-    /// Only the locks that most wait for, most waiters first
+    /// Only the N locks with the most waiters, most waiters first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     top: Option<u64>,
 
-    /// One line of JSON a lock
+    /// Print one line of JSON for each lock
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
-    place: Place,
+    server: ServerUrl,
 }
 
 #[derive(Serialize)]
-struct Named<'a> {
+struct LockWithKey<'a> {
     #[serde(serialize_with = "json::name")]
     key: &'a [u8],
     #[serde(flatten)]
     lock: &'a Lock,
 }
 
-impl List {
+impl Ls {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let mut primaries = Primaries::connect(&self.place)?;
-        let found = self.find(&mut primaries).map_err(|error| Failure::from(error).exit(TROUBLE))?;
+        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
+    }
+
+    fn try_run(self) -> Result<ExitCode, Failure> {
+        let mut primaries = Primaries::connect(&self.server)?;
+        let found = self.find(&mut primaries)?;
         let mut out = io::stdout().lock();
         let written = if self.json {
             found.iter().try_for_each(|(key, lock)| {
-                writeln!(out, "{}", json::line(&Named { key, lock }).unwrap_or_default())
+                writeln!(out, "{}", json::line(&LockWithKey { key, lock }).unwrap_or_default())
             })
         } else {
             out.write_all(table(&found).as_bytes())
         };
         match written.and_then(|()| out.flush()) {
-            // Whoever reads has seen enough.
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            // The reader has closed the pipe, as head(1) does.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-            written => {
-                written.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::from(error).exit(TROUBLE))
-            }
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn find(&self, primaries: &mut Primaries) -> Result<Vec<(Vec<u8>, Lock)>, redis::RedisError> {
+    fn find(&self, primaries: &mut Primaries) -> Result<Vec<(Vec<u8>, Lock)>, RedisError> {
         let mut found = Vec::new();
         if let Some(count) = self.top {
-            for lock in locks::most_contended(primaries, count)? {
-                // Nobody holds it, in quarantine; or the last hold was given back meanwhile.
-                let nobody = Lock { holders: Vec::new(), waiters: lock.waiters, queue: None };
-                let held: Option<Lock> = primaries.ask(&info(&lock.key, None))?;
-                found.push((lock.key, held.unwrap_or(nobody)));
+            for lock in primaries.most_contended(count)? {
+                // Nobody holds the lock: the server is in quarantine, or the lock was released in the meantime.
+                let free = Lock { holders: Vec::new(), waiters: lock.waiters, queue: None };
+                let held: Option<Lock> = primaries.query(&info_command(&lock.key, None))?;
+                found.push((lock.key, held.unwrap_or(free)));
             }
             return Ok(found);
         }
@@ -83,16 +87,12 @@ impl List {
             self.scan(connection, &mut found)?;
         }
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
-        // SCAN may show a key twice.
+        // SCAN may return a key twice.
         found.dedup_by(|(one, _), (other, _)| one == other);
         Ok(found)
     }
 
-    fn scan(
-        &self,
-        connection: &mut Connection,
-        found: &mut Vec<(Vec<u8>, Lock)>,
-    ) -> Result<(), redis::RedisError> {
+    fn scan(&self, connection: &mut Connection, found: &mut Vec<(Vec<u8>, Lock)>) -> Result<(), RedisError> {
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("SCAN");
@@ -100,15 +100,15 @@ impl List {
             if let Some(pattern) = &self.pattern {
                 scan.arg("MATCH").arg(pattern);
             }
-            let scan = scan.arg("COUNT").arg(AT_ONCE).arg("TYPE").arg(TYPE);
+            let scan = scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
             let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
-            let mut asked = redis::pipe();
+            let mut infos = redis::pipe();
             for key in &keys {
-                asked.add_command(info(key, None));
+                infos.add_command(info_command(key, None));
             }
             if !keys.is_empty() {
-                let told: Vec<Option<Lock>> = asked.query(connection)?;
-                let held = keys.into_iter().zip(told);
+                let locks: Vec<Option<Lock>> = infos.query(connection)?;
+                let held = keys.into_iter().zip(locks);
                 found.extend(held.filter_map(|(key, lock)| Some((key, lock?))));
             }
             if next == 0 {

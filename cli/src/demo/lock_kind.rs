@@ -1,40 +1,45 @@
-//! The four ways to guard the number.
+//! The four kinds of lock that the demo compares.
 //!
-//! The home-made locks are written as teams write them once they have met the usual accidents: an atomic lease, an
-//! owner checked before the release. What is left is what polling costs.
+//! The two home-made locks are correct: they set the lease atomically and check the owner before the release. So the difference
+//! that remains is the cost of polling.
 
 use std::time::Duration;
 
 use redis::{Cmd, Connection, RedisResult, Script};
 
-use super::round::Client;
 use crate::duration;
 use crate::failure::Failure;
 
-/// Far above what an increment takes: the demo is about contention, not about leases that end.
+/// Much longer than an increment takes, so that no lease ends during the demo.
 const LEASE_MS: u64 = 30_000;
 const WAIT_LIMIT_MS: u64 = 60_000;
 
-/// How long a connection waits for a reply: longer than LOCK.ACQUIRE may block.
+/// How long a connection waits for a reply. LOCK.ACQUIRE blocks for less.
 pub(super) const REPLY_LIMIT: Duration = Duration::from_millis(WAIT_LIMIT_MS + 5_000);
 
-/// One way to guard the number. All clients share the contender, so it keeps no state.
-pub(super) trait Contender: Sync {
+/// A client of the demo. It stands for one thread of an application.
+pub(super) struct Client {
+    pub(super) connection: Connection,
+    pub(super) owner: String,
+}
+
+/// A kind of lock. All clients share the value, so it has no state.
+pub(super) trait LockKind: Sync {
     fn name(&self) -> String;
 
-    /// Done once, before anything is counted.
+    /// Runs once, before the round starts.
     fn prepare(&self, _control: &mut Connection) -> RedisResult<()> {
         Ok(())
     }
 
-    /// One attempt. `false` means that the client should sleep for [`Contender::pause`] and try again.
+    /// Tries once. `false`: the client sleeps for [`LockKind::pause`] and tries again.
     fn acquire(&self, client: &mut Client, lock: &str) -> RedisResult<bool>;
 
     fn pause(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Whether a client ever has to wait for its turn.
+    /// Whether clients wait for each other.
     fn waits(&self) -> bool {
         true
     }
@@ -45,7 +50,7 @@ pub(super) trait Contender: Sync {
 /// No lock at all.
 pub(super) struct NoLock;
 
-impl Contender for NoLock {
+impl LockKind for NoLock {
     fn name(&self) -> String {
         "no lock".into()
     }
@@ -63,7 +68,7 @@ impl Contender for NoLock {
     }
 }
 
-/// SET NX PX, released by a script that deletes the key only for its owner.
+/// SET NX PX. A script deletes the key only for its owner.
 pub(super) struct SetNx {
     release: Script,
     retry: Duration,
@@ -79,7 +84,7 @@ impl SetNx {
     }
 }
 
-impl Contender for SetNx {
+impl LockKind for SetNx {
     fn name(&self) -> String {
         format!("SET NX PX, retry {}", duration::show(self.retry))
     }
@@ -109,7 +114,7 @@ impl Contender for SetNx {
     }
 }
 
-/// The re-entrant lock: a hash of owner and holds, changed by scripts.
+/// A re-entrant lock: scripts change a hash with owner and holds.
 pub(super) struct ReentrantHash {
     acquire: Script,
     release: Script,
@@ -139,7 +144,7 @@ impl ReentrantHash {
     }
 }
 
-impl Contender for ReentrantHash {
+impl LockKind for ReentrantHash {
     fn name(&self) -> String {
         format!("Lua hash, retry {}", duration::show(self.retry))
     }
@@ -166,13 +171,13 @@ impl Contender for ReentrantHash {
 /// LOCK.ACQUIRE and LOCK.RELEASE.
 pub(super) struct LockCommands;
 
-impl Contender for LockCommands {
+impl LockKind for LockCommands {
     fn name(&self) -> String {
         "LOCK.ACQUIRE BLOCK".into()
     }
 
     fn acquire(&self, client: &mut Client, lock: &str) -> RedisResult<bool> {
-        // HOLDS names the count that each call leads to, so that a repeated call does not count twice.
+        // With HOLDS a repeated call does not count twice.
         let granted: Option<(u64, u64)> = lock_command("LOCK.ACQUIRE", client, lock)
             .arg("PX")
             .arg(LEASE_MS)

@@ -1,15 +1,14 @@
-//! What the checker says when a promise was broken.
+//! Broken promises.
 
 use crate::history::{History, Nanos};
-use crate::report::report;
 use std::fmt;
 
-/// The checks: each holds one promise against the history.
+/// The checks. Each tests one promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
     /// Two tenures of a lock never overlap.
     Overlap,
-    /// Tokens rise, and each has one owner.
+    /// Tokens grow, and each has one owner.
     Tokens,
     /// Hold counts add up.
     Counts,
@@ -19,25 +18,25 @@ pub enum Check {
     Promptness,
     /// Every call is answered.
     Answers,
-    /// The fenced store took no stale write.
+    /// The fenced store accepted no stale write.
     Store,
-    /// Enough happened for the run to mean something.
+    /// The run had enough activity to prove something.
     Vacuity,
 }
 
 /// A promise that the history breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alarm {
-    /// Which check raised it.
+pub struct Violation {
+    /// The check that found it.
     pub check: Check,
     /// What is wrong.
     pub what: String,
-    /// The fewest lines that show it, as places in [`History::lines`], in order of time.
+    /// The fewest lines that show it, as indexes into [`History::lines`], in order of time.
     pub lines: Vec<usize>,
 }
 
-impl Alarm {
-    /// An alarm over these lines; a line told twice is shown once.
+impl Violation {
+    /// A violation that these lines show. Duplicates are removed.
     pub(crate) fn new(
         check: Check,
         history: &History,
@@ -50,22 +49,15 @@ impl Alarm {
         Self { check, what, lines }
     }
 
-    /// The alarm and the lines that show it, for a person to read: times in milliseconds from the start of the first line.
-    /// What was done to the servers and to the same lock meanwhile stands below.
+    /// When the last line that shows it ended. By then the promise was broken.
     #[must_use]
-    pub fn report(&self, history: &History) -> String {
-        report(self, history)
-    }
-
-    /// When the last line that shows it was over: by then the promise was broken.
-    #[must_use]
-    pub fn seen_by(&self, history: &History) -> Nanos {
+    pub fn detected_at(&self, history: &History) -> Nanos {
         let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));
         ends.max().unwrap_or(Nanos::MAX)
     }
 }
 
-impl fmt::Display for Alarm {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.check, self.what)
     }

@@ -1,12 +1,12 @@
-//! The locks that are tried.
+//! The kinds of lock under test.
 
 use lockward_tests::Client;
 use serde_json::{Value, json};
 
-/// Far longer than a run, so that no lease ends in it.
+/// Much longer than a run, so that no lease ends.
 const LEASE: &str = "36000000";
 
-/// A re-entrant lock as many have it: a hash of owners and their holds.
+/// A common re-entrant lock: a hash of owners and their holds.
 const ACQUIRE_HASH: &str = "\
 if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
@@ -18,18 +18,18 @@ if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 0 end
 redis.call('DEL', KEYS[1])
 return 1";
 
-/// A way to lock.
+/// A kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contestant {
-    /// Lockward, as its users are told to use it.
+pub(crate) enum LockKind {
+    /// Lockward with HOLDS, as documented.
     Lockward,
     /// Lockward without HOLDS: a control.
     WithoutHolds,
-    /// A hash, by scripts: a control.
+    /// A hash, changed by scripts: a control.
     Hash,
 }
 
-/// Where the owner's name stands in the commands below.
+/// The owner argument of a command.
 pub(crate) fn owner_of<'a, T>(command: &'a [T], name: &str) -> Option<&'a T> {
     match name {
         "LOCK.ACQUIRE" | "LOCK.RELEASE" | "LOCK.RENEW" => command.get(2),
@@ -38,10 +38,10 @@ pub(crate) fn owner_of<'a, T>(command: &'a [T], name: &str) -> Option<&'a T> {
     }
 }
 
-impl Contestant {
+impl LockKind {
     pub(crate) const ALL: [Self; 3] = [Self::Lockward, Self::WithoutHolds, Self::Hash];
 
-    /// What its keys begin with.
+    /// The prefix of its keys.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Lockward => "lockward",
@@ -55,7 +55,7 @@ impl Contestant {
         !matches!(self, Self::Hash)
     }
 
-    /// The command that leads from `holds` - 1 to `holds`; it waits where it is told to.
+    /// The command that leads from `holds` - 1 to `holds`, with or without BLOCK.
     pub(crate) fn acquire(self, key: &str, owner: &str, holds: i64, waits: bool) -> Vec<String> {
         let block: &[&str] = if waits { &["BLOCK", "600000"] } else { &[] };
         match self {
@@ -67,7 +67,7 @@ impl Contestant {
         }
     }
 
-    /// The command that leads from `holds` + 1 to `holds`, in the tenure with this token, where it is named.
+    /// The command that leads from `holds` + 1 to `holds`, with TOKEN if there is one.
     pub(crate) fn release(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Vec<String> {
         match self {
             Self::Hash => words(&["EVAL", RELEASE_HASH, "1", key, owner]),
@@ -79,7 +79,7 @@ impl Contestant {
         }
     }
 
-    /// The command that renews the lease of a tenure with so many holds. A hash is left alone: its script counts nothing.
+    /// The command that renews the lease of a tenure with so many holds. `None` for a hash, because a renewal would not change its count.
     pub(crate) fn renew(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Option<Vec<String>> {
         let command = words(&["LOCK.RENEW", key, owner, "PX", LEASE, "TOKEN", &token?.to_string()]);
         Some(self.with_holds(command, holds))
@@ -92,7 +92,7 @@ impl Contestant {
         command
     }
 
-    /// What the reply to [`Self::acquire`] has to be, in a tenure with this token.
+    /// The correct reply to [`Self::acquire`] in a tenure with this token.
     pub(crate) fn granted(self, holds: i64, token: Option<i64>) -> Value {
         match self {
             Self::Hash => json!(1),
@@ -100,7 +100,7 @@ impl Contestant {
         }
     }
 
-    /// What the reply to [`Self::release`] has to be.
+    /// The correct reply to [`Self::release`].
     pub(crate) fn released(self, holds: i64) -> Value {
         match self {
             Self::Hash => json!(i64::from(holds == 0)),
@@ -108,7 +108,7 @@ impl Contestant {
         }
     }
 
-    /// How many holds the server counts, and for whom else it keeps the lock.
+    /// The holds at the server. An error if anyone else holds the lock or waits for it.
     pub(crate) fn counted(self, server: &mut Client, key: &str, owner: &str) -> Result<i64, String> {
         if self == Self::Hash {
             let reply = server.call(["HGET", key, owner]);
