@@ -4,7 +4,7 @@
 //! reply is parsed, and one that is not what was expected ends the benchmark.
 
 use crate::request::request;
-use crate::resp::{Reply, decode};
+use lockward_tests::{Reply, decode};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
@@ -184,7 +184,7 @@ impl Client {
 
     /// A section of INFO.
     pub fn info(&mut self, section: &str) -> String {
-        self.call(&["INFO", section]).text().expect("text")
+        self.call(&["INFO", section]).text()
     }
 
     /// A number in a section of INFO.

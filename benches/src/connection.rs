@@ -4,7 +4,7 @@
 //! then there is a minus in it (an error, a null, a number below zero), and that ends the benchmark.
 
 use crate::request::request;
-use crate::resp::{Reply, decode};
+use lockward_tests::{Reply, decode};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;

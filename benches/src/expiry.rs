@@ -3,7 +3,7 @@
 //! Late is counted from the moment at which the acquisition was sent, plus the lease: so it includes the way of that command, and
 //! of the grant.
 
-use crate::latency::Latencies;
+use crate::latencies::Latencies;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -66,7 +66,7 @@ pub fn measure(report: &mut Report) {
         row.measured = all.quantile(part) / 1e6; // of all rounds together, rather than the median of theirs
         report.row(row.target(Target::AtMost(limit)));
     }
-    let part = 100.0 * untold_without_module() as f64 / ASKED as f64;
+    let part = 100.0 * events_missing_without_module() as f64 / ASKED as f64;
     let row = Row::figure(
         "expiry/redis",
         &format!(
@@ -139,7 +139,7 @@ fn leases(clients: &mut crate::clients::Clients, numbers: &mut Numbers, mut late
 }
 
 /// Of how many expired keys a server without the module sends no event in time.
-fn untold_without_module() -> usize {
+fn events_missing_without_module() -> usize {
     let server = with_others(Loaded::Nothing);
     let mut subscriber = server.clients(1);
     subscriber.call(0, &["SUBSCRIBE", "__keyevent@0__:expired"]);
@@ -150,10 +150,10 @@ fn untold_without_module() -> usize {
         client.call(&["SET", &format!("{key}"), "x", "PX", &ttl.to_string()]);
     }
     let over = Instant::now() + PATIENCE;
-    let mut told = 0;
-    while told < ASKED && subscriber.arrival_within(over.saturating_duration_since(Instant::now())).is_some()
+    let mut published = 0;
+    while published < ASKED && subscriber.arrival_within(over.saturating_duration_since(Instant::now())).is_some()
     {
-        told += 1;
+        published += 1;
     }
-    ASKED - told
+    ASKED - published
 }

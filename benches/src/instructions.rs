@@ -12,15 +12,15 @@
 //! have none.
 
 use crate::connection::Connection;
+use crate::placement::Place;
 use crate::server::{Loaded, Server};
+use lockward_tests::{compiled, repository};
 use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 /// Rounds that are counted, after the first ones that are not.
 const ROUNDS: usize = 5;
@@ -54,28 +54,11 @@ pub fn can_be_counted() -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// The library that is preloaded, compiled once.
-fn chance_shim() -> &'static Path {
-    static COMPILED: OnceLock<PathBuf> = OnceLock::new();
-    COMPILED.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("chance_shim.rs");
-        let program = env::current_exe().expect("a program");
-        let library = program.with_file_name("libchance_shim.so");
-        let fresh = program.with_file_name(format!("libchance_shim-{}.so", process::id()));
-        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let mut command = Command::new(rustc);
-        command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
-        let done = command.arg(&fresh).arg(&source).status().expect("rustc runs");
-        assert!(done.success(), "{} does not compile", source.display());
-        fs::rename(&fresh, &library).expect("a new name");
-        library
-    })
-}
-
 impl CountedServer {
     /// Starts a server with this module and these lines of redis.conf.
     pub fn start(loaded: Loaded, config: &[&str]) -> Self {
-        let preload = format!("LD_PRELOAD={}", chance_shim().display());
+        let shim = compiled(&repository().join("benches/chance_shim.rs"));
+        let preload = format!("LD_PRELOAD={}", shim.display());
         let callgrind = [
             "env",
             &preload,
@@ -88,7 +71,7 @@ impl CountedServer {
             "--log-fd=1",
         ];
         let config = [&["enable-debug-command yes", "jemalloc-bg-thread no"], config].concat();
-        let server = Server::start_under(&callgrind, loaded, &config);
+        let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
         // Long enough for the server's cron to be due, so that it is done with the next command: there the module finds

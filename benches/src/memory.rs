@@ -5,7 +5,6 @@ use crate::limits::raise_open_files;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
-use crate::resp::Reply;
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server, wait_for};
@@ -90,10 +89,7 @@ fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>, used: &mut Series, usage: 
     drop(client);
     let mut client = server.client();
     used.push((client.info_number("memory", "used_memory") - before) / KEYS as f64);
-    let Reply::Number(bytes) = client.call(&["MEMORY", "USAGE", &name(0)]) else {
-        panic!("no number of bytes")
-    };
-    usage.push(bytes as f64);
+    usage.push(client.call(&["MEMORY", "USAGE", &name(0)]).int() as f64);
 }
 
 fn name(key: usize) -> String {

@@ -1,8 +1,8 @@
 //! Many connections that each keep so many requests on the way.
 
 use crate::clients::Clients;
-use crate::resp::Reply;
 use crate::server::Server;
+use lockward_tests::Reply;
 use std::collections::VecDeque;
 
 /// What a reply must be.
@@ -22,10 +22,10 @@ impl Expected {
     /// Ends the benchmark where the reply is another.
     pub fn check(self, reply: &Reply) {
         let as_expected = match (self, reply) {
-            (Self::Grant, Reply::Array(items)) => matches!(items[..], [Reply::Number(1..), Reply::Number(1)]),
+            (Self::Grant, Reply::Array(items)) => matches!(items[..], [Reply::Int(1..), Reply::Int(1)]),
             (Self::Element, Reply::Array(items)) => matches!(items[..], [Reply::Bulk(_), Reply::Bulk(_)]),
-            (Self::Status, Reply::Status(_)) => true,
-            (Self::Number(wanted), Reply::Number(number)) => wanted == *number,
+            (Self::Status, Reply::Simple(_)) => true,
+            (Self::Number(wanted), Reply::Int(number)) => wanted == *number,
             _ => false,
         };
         assert!(as_expected, "{reply:?} is not the expected {self:?}");

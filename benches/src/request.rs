@@ -1,15 +1,13 @@
 //! Requests as they go over the wire, and the names that all benchmarks use.
 
+use lockward_tests::encode;
+
 /// A lease that outlives every measurement, in milliseconds.
 pub const LEASE: &str = "60000";
 
 /// A command and its arguments, encoded.
 pub fn request(arguments: &[&str]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
-    for argument in arguments {
-        bytes.extend_from_slice(format!("${}\r\n{argument}\r\n", argument.len()).as_bytes());
-    }
-    bytes
+    encode(arguments)
 }
 
 /// The owner that a client's connection goes by: shaped like a UUID and a thread, 38 bytes.

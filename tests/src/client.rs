@@ -1,6 +1,7 @@
 //! A small client for both protocols.
 
 use crate::reply::Reply;
+use crate::resp::{decode, encode};
 use crate::wait::DEADLINE;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -93,7 +94,7 @@ impl Client {
     /// # Errors
     /// As the socket tells.
     pub fn try_send(&mut self, command: impl Command) -> io::Result<()> {
-        self.write(&encoded(&command.arguments()))
+        self.write(&encode(&command.arguments()))
     }
 
     /// Sends several commands in one write, without waiting for their replies, if the connection lives.
@@ -101,14 +102,14 @@ impl Client {
     /// # Errors
     /// As the socket tells.
     pub fn try_send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) -> io::Result<()> {
-        let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encoded(&command.arguments())).collect();
+        let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encode(&command.arguments())).collect();
         self.write(&bytes)
     }
 
     /// Sends a command without waiting for its reply.
     #[track_caller]
     pub fn send(&mut self, command: impl Command) {
-        self.send_bytes(&encoded(&command.arguments()));
+        self.send_bytes(&encode(&command.arguments()));
     }
 
     /// Sends several commands in one write, without waiting for their replies.
@@ -282,7 +283,7 @@ impl Client {
     #[track_caller]
     fn next(&mut self, deadline: Instant) -> Result<Reply, Silence> {
         loop {
-            if let Some((reply, length)) = parse(&self.unread) {
+            if let Some((reply, length)) = decode(&self.unread).expect("a reply") {
                 self.unread.drain(..length);
                 return Ok(reply);
             }
@@ -311,82 +312,4 @@ impl Client {
             Err(_) => Err(Silence::Closed),
         }
     }
-}
-
-/// A command as it goes over the wire.
-pub(crate) fn encoded(arguments: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
-    for argument in arguments {
-        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-        bytes.extend_from_slice(argument);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
-}
-
-/// The first reply in `bytes` and its length, once it is whole.
-pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
-    let mut reader = Reader { bytes, at: 0 };
-    let reply = reader.reply()?;
-    Some((reply, reader.at))
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl Reader<'_> {
-    fn reply(&mut self) -> Option<Reply> {
-        let line = self.line()?;
-        let (sign, rest) = line.split_at(1);
-        Some(match sign {
-            "+" => Reply::Simple(rest.into()),
-            "-" => Reply::Error(rest.into()),
-            ":" => Reply::Int(number(rest)),
-            "$" if rest == "-1" => Reply::NullBulk,
-            "$" => Reply::Bulk(self.string(number(rest))?),
-            "*" if rest == "-1" => Reply::NullArray,
-            "*" => Reply::Array(self.replies(number(rest))?),
-            "_" => Reply::Null,
-            "%" => Reply::Map(self.pairs(number(rest))?),
-            "~" => Reply::Set(self.replies(number(rest))?),
-            "#" => Reply::Bool(rest == "t"),
-            "," => Reply::Double(rest.parse().expect("a double")),
-            "=" => Reply::Verbatim(self.string(number(rest))?),
-            "(" => Reply::Big(rest.into()),
-            ">" => Reply::Push(self.replies(number(rest))?),
-            other => panic!("no reply begins with {other:?}: {line:?}"),
-        })
-    }
-
-    fn replies(&mut self, count: i64) -> Option<Vec<Reply>> {
-        (0..count).map(|_| self.reply()).collect()
-    }
-
-    fn pairs(&mut self, count: i64) -> Option<Vec<(Reply, Reply)>> {
-        (0..count).map(|_| Some((self.reply()?, self.reply()?))).collect()
-    }
-
-    fn string(&mut self, length: i64) -> Option<Vec<u8>> {
-        let end = self.at + usize::try_from(length).expect("a length");
-        let content = self.bytes.get(self.at..end)?.to_vec();
-        let after = self.bytes.get(end..end + 2)?;
-        assert_eq!(after, b"\r\n", "a string ends where its length says");
-        self.at = end + 2;
-        Some(content)
-    }
-
-    fn line(&mut self) -> Option<String> {
-        let rest = &self.bytes[self.at..];
-        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
-        self.at += end + 2;
-        assert!(end > 0, "an empty line where a reply was due");
-        Some(String::from_utf8_lossy(&rest[..end]).into_owned())
-    }
-}
-
-#[track_caller]
-fn number(text: &str) -> i64 {
-    text.parse().unwrap_or_else(|_| panic!("no integer: {text:?}"))
 }

@@ -1,12 +1,10 @@
 //! A wall clock that can be stepped, for one server.
 
+use crate::process::temporary_path;
 use crate::server::Setup;
-use std::env;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The wall clock of one server. Its monotonic clock runs on as ever.
@@ -20,9 +18,7 @@ impl WallClock {
     /// A clock that is right.
     #[track_caller]
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("lockward-clock-{}-{number}", process::id()));
+        let path = temporary_path("clock");
         fs::write(&path, [0; 8]).expect("a writable directory");
         Self { path, offset: 0 }
     }

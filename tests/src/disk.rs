@@ -1,12 +1,11 @@
 //! A disk that loses what it was not told to keep, for one server.
 
+use crate::process::temporary_path;
 use crate::random::Random;
 use crate::server::{Server, Setup};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::{env, process};
 
 /// The room that disk_shim.rs maps.
 const ROOM: usize = 1_024 * 16;
@@ -23,9 +22,7 @@ impl Disk {
     /// A disk that keeps nothing yet.
     #[track_caller]
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("lockward-disk-{}-{number}", process::id()));
+        let path = temporary_path("disk");
         fs::write(&path, [0; ROOM]).expect("a writable directory");
         Self { path }
     }

@@ -214,6 +214,17 @@ impl Client {
         eventually(&format!("{count} blocked clients"), || self.stat("clients", "blocked_clients") == count);
     }
 
+    /// The server's name and version: `Redis 7.0.15`.
+    #[track_caller]
+    pub fn server_version(&mut self) -> String {
+        let info = self.call("INFO server").text();
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+        match field("valkey_version:") {
+            Some(version) => format!("Valkey {version}"),
+            None => format!("Redis {}", field("redis_version:").unwrap_or_default()),
+        }
+    }
+
     /// A field of a section of the server's INFO.
     #[track_caller]
     pub fn server_info(&mut self, section: &str, field: &str) -> String {

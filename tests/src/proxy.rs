@@ -4,8 +4,8 @@
 //! after that. What is lost is decided request by request. A cut is one for the client at once; what the server hears of
 //! it, and when, is the difference between the fates.
 
-use crate::client::parse;
 use crate::reply::Reply;
+use crate::resp::decode;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,7 +202,8 @@ impl Side {
     /// The next request or reply, and its bytes.
     fn next(&mut self, deadline: Option<Instant>) -> io::Result<(Reply, Vec<u8>)> {
         loop {
-            if let Some((reply, length)) = parse(&self.unread) {
+            let decoded = decode(&self.unread).map_err(|_| ErrorKind::InvalidData)?;
+            if let Some((reply, length)) = decoded {
                 return Ok((reply, self.unread.drain(..length).collect()));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

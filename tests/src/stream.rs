@@ -1,8 +1,9 @@
 //! What replicas and the AOF are sent.
 
-use crate::client::{Client, parse};
+use crate::client::Client;
 use crate::disk::appended_files;
 use crate::reply::Reply;
+use crate::resp::decode;
 use crate::server::Server;
 use crate::wait::{eventually, soon};
 use std::fs;
@@ -106,7 +107,7 @@ fn read_appended(server: &Server) -> Vec<Sent> {
 /// The whole commands in a part of an AOF, each with the offset of its end.
 pub fn commands_in(bytes: &[u8]) -> Vec<(Sent, usize)> {
     let (mut commands, mut end) = (Vec::new(), 0);
-    while let Some((reply, length)) = parse(&bytes[end..]) {
+    while let Some((reply, length)) = decode(&bytes[end..]).expect("a command") {
         end += length;
         commands.push((reply.items().iter().map(|item| item.bytes().to_vec()).collect(), end));
     }

@@ -2,8 +2,8 @@
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::Stopped;
-use crate::server::Directory;
 use clap::ValueEnum;
+use lockward_tests::Directory;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File};
@@ -110,7 +110,7 @@ pub struct Request<'a> {
 /// When it fails, in its own words; or the driver is asked to end.
 pub fn run(request: &Request<'_>) -> Result<Outcome, Stopped> {
     let dir = Directory::new();
-    let (answer, complaints) = (dir.path.join("answer"), dir.path.join("complaints"));
+    let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));
     let file = |path| File::create(path).expect("a writable directory");
     let (program, first) = request.program.split_first().expect("a program");
     let mut command = Command::new(program);

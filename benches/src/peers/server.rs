@@ -2,15 +2,16 @@
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::{self, Stopped};
-use crate::server::{Directory, Loaded, free_port};
+use crate::server::Loaded;
+use lockward_tests::{Directory, free_port, repository, server_program};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
 
 /// How long a server may take until it serves; to get its packages is counted in.
 const START: Duration = Duration::from_secs(180);
@@ -55,25 +56,19 @@ impl Kind {
         let Some(name) = self.name() else {
             return self.redis(dir, port);
         };
-        let mut command = Command::new(root().join("scripts/peer-server"));
+        let mut command = Command::new(repository().join("scripts/peer-server"));
         command.arg(name).arg(dir.join("data")).arg(port.to_string());
         command
     }
 
     fn redis(self, dir: &Path, port: u16) -> Command {
-        let program = env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let mut command = Command::new(program);
+        let mut command = Command::new(server_program());
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(dir);
         if self == Self::Lockward {
             command.arg("--loadmodule").args(Loaded::Lockward.path());
         }
         command
     }
-}
-
-/// Where the repository is.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
 }
 
 /// A server that serves. It ends when this goes out of scope.
@@ -95,10 +90,10 @@ impl Server {
     pub fn start(kind: Kind) -> Result<Self, Stopped> {
         let dir = Directory::new();
         let port = free_port();
-        let log = dir.path.join("log");
+        let log = dir.path().join("log");
         let file = File::create(&log).expect("a writable directory");
-        std::fs::create_dir(dir.path.join("data")).expect("a writable directory");
-        let mut command = kind.command(&dir.path, port);
+        std::fs::create_dir(dir.path().join("data")).expect("a writable directory");
+        let mut command = kind.command(dir.path(), port);
         command.stdin(Stdio::null()).stderr(file.try_clone().expect("a file")).stdout(file);
         let mut process = Group::start(&mut command)?;
         let deadline = Instant::now() + START;

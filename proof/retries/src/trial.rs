@@ -101,14 +101,5 @@ pub(crate) fn hold(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let version = driver.version.clone();
     let contestants = Contestant::ALL
         .map(|contestant| (faults.tally(contestant), mem::take(&mut miscounts[contestant as usize])));
-    Finding { client, version, server: named(&server), contestants, left }
-}
-
-fn named(server: &Server) -> String {
-    let info = server.client().call("INFO server").text();
-    let version = |field: &str| info.lines().find_map(|line| line.strip_prefix(field));
-    match version("valkey_version:") {
-        Some(version) => format!("Valkey {version}"),
-        None => format!("Redis {}", version("redis_version:").unwrap_or_default()),
-    }
+    Finding { client, version, server: server.version(), contestants, left }
 }

@@ -9,7 +9,7 @@ use lockward_checker::checker::{tenures_never_overlap, what_happened};
 use lockward_checker::history::{self, History};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
-use lockward_tests::{Server, Setup};
+use lockward_tests::{Client, Server, Setup};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
@@ -74,7 +74,7 @@ impl Plan {
         let mut random = Random::new(self.seed);
         let store = Setup::without_module().start();
         let mut world = self.world.start(self.how);
-        let server = server_version(world.port());
+        let server = Client::connect(world.port()).expect("a connection").server_version();
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
         let workers = self.start_workers(world.port(), &store, None);
@@ -124,17 +124,6 @@ impl Plan {
             *faults.entry(fault.name.clone()).or_default() += 1;
         }
         Outcome { plan: self, server, history, happened, faults, overlaps, alarms }
-    }
-}
-
-fn server_version(port: u16) -> String {
-    let mut client = lockward_tests::Client::connect(port).expect("a connection");
-    let info = client.call("INFO server").text();
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-    match (field("valkey_version:"), field("redis_version:")) {
-        (Some(version), _) => format!("Valkey {version}"),
-        (None, Some(version)) => format!("Redis {version}"),
-        (None, None) => "an unknown server".to_owned(),
     }
 }
 

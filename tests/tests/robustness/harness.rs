@@ -1,6 +1,6 @@
 //! The harness itself, against a server without the module.
 
-use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence};
+use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence, decode};
 use std::time::Duration;
 
 fn start() -> Server {
@@ -148,4 +148,41 @@ fn a_server_that_crashes_fails_its_test() {
     });
     let message = *outcome.expect_err("a failure").downcast::<String>().expect("a message");
     assert!(message.contains("the server has ended"), "{message}");
+}
+
+#[test]
+fn replies_of_both_protocols_are_decoded_once_they_are_whole() {
+    let bulk = |text: &str| Reply::bulk(text);
+    let simple = |text: &str| Reply::Simple(text.into());
+    let table = [
+        (&b"+OK\r\n"[..], Reply::ok()),
+        (b"-NOTHELD it is free\r\n", Reply::Error("NOTHELD it is free".into())),
+        (b"!5\r\nERR x\r\n", Reply::Error("ERR x".into())),
+        (b":-12\r\n", Reply::Int(-12)),
+        (b",1.5\r\n", Reply::Double(1.5)),
+        (b"#t\r\n", Reply::Bool(true)),
+        (b"_\r\n", Reply::Null),
+        (b"$-1\r\n", Reply::NullBulk),
+        (b"*-1\r\n", Reply::NullArray),
+        (b"$4\r\na\r\nb\r\n", bulk("a\r\nb")),
+        (b"=5\r\ntxt:a\r\n", Reply::Verbatim(b"txt:a".to_vec())),
+        (b"*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", Reply::Array(vec![Reply::Int(1), Reply::Array(vec![bulk("x")])])),
+        (b"%1\r\n+a\r\n:1\r\n", Reply::Map(vec![(simple("a"), Reply::Int(1))])),
+        (b">2\r\n+message\r\n$0\r\n\r\n", Reply::Push(vec![simple("message"), bulk("")])),
+        (b"|1\r\n+ttl\r\n:3\r\n+OK\r\n", Reply::ok()),
+    ];
+    for (bytes, reply) in table {
+        assert_eq!(decode(bytes), Ok(Some((reply, bytes.len()))), "{}", bytes.escape_ascii());
+        for length in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..length]), Ok(None), "{length} bytes of {}", bytes.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_no_reply_are_refused() {
+    let deep = b"*1\r\n".repeat(50);
+    for bytes in [&b"hello\r\n"[..], b":12x\r\n", b"$2\r\nabc\r\n", b"*-2\r\n", b"+OK\n", b"\r\n", &deep] {
+        assert!(decode(bytes).is_err(), "{}", bytes.escape_ascii());
+    }
 }
