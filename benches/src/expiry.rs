@@ -151,7 +151,8 @@ fn events_missing_without_module() -> usize {
     }
     let over = Instant::now() + PATIENCE;
     let mut published = 0;
-    while published < ASKED && subscriber.arrival_within(over.saturating_duration_since(Instant::now())).is_some()
+    while published < ASKED
+        && subscriber.arrival_within(over.saturating_duration_since(Instant::now())).is_some()
     {
         published += 1;
     }

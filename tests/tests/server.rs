@@ -42,7 +42,7 @@ mod replication {
     mod audience;
     mod failover;
     mod quarantine;
-    mod replication;
+    mod primary_and_replica;
     mod replication_stream;
     mod resync;
     mod role_changes;

@@ -408,24 +408,24 @@ fn steps_on_locks(setup: Setup, lateness: Duration, steps: usize) {
 }
 
 #[test]
-fn steps_of_the_wall_clock_end_no_lease_early_and_nothing_late() {
+fn steps_of_the_wall_clock_end_no_lease_early_and_delay_nothing() {
     steps_on_locks(Setup::new(), LATENESS, rounds(60, 600));
 }
 
 #[test]
-fn steps_are_found_within_a_second_where_the_cron_of_the_server_runs_so_often() {
+fn a_step_is_noticed_within_a_second_where_the_server_cron_runs_once_a_second() {
     let lateness = Duration::from_millis(1_200);
     steps_on_locks(Setup::new().config("hz 1").config("dynamic-hz no"), lateness, rounds(30, 300));
 }
 
 #[test]
-fn steps_are_found_where_the_cron_of_the_server_runs_all_the_time() {
+fn a_step_is_noticed_where_the_server_cron_runs_all_the_time() {
     steps_on_locks(Setup::new().config("hz 500"), LATENESS, rounds(20, 200));
 }
 
 /// The control: what this trial is there to find, it finds where the lease is the TTL of a key.
 #[test]
-fn steps_of_the_wall_clock_end_a_ttl_early_and_late() {
+fn without_the_module_steps_of_the_wall_clock_end_a_ttl_early_and_late() {
     let mut trial = Trial::start(Used::KeyWithTtl, LATENESS, Setup::new());
     trial.swing(5);
     let seen = trial.end();

@@ -15,7 +15,7 @@ fn start() -> (WallClock, Server) {
 
 /// What steps is every clock that server and module read as the time of day, and the server's log.
 #[test]
-fn a_step_is_seen_wherever_the_server_reads_the_time_of_day() {
+fn a_step_of_the_clock_changes_every_time_of_day_that_the_server_reads() {
     let (mut clock, server) = start();
     let mut a = server.client();
     let seconds = |a: &mut Client| a.call("TIME").items()[0].text().parse::<i64>().unwrap();
@@ -106,7 +106,7 @@ fn a_step_back_stalls_no_wait_limit() {
 }
 
 #[test]
-fn a_step_forward_reaches_no_wait_limit_early() {
+fn a_step_forward_ends_no_wait_limit_early() {
     let (mut clock, server) = start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -119,7 +119,7 @@ fn a_step_forward_reaches_no_wait_limit_early() {
 }
 
 #[test]
-fn a_renewal_after_a_step_shows_the_lease_again() {
+fn a_renewal_after_a_step_sets_the_ttl_to_the_lease_again() {
     let (mut clock, server) = start();
     let mut a = server.client();
     for back in [true, false] {
@@ -139,7 +139,7 @@ fn a_renewal_after_a_step_shows_the_lease_again() {
 }
 
 #[test]
-fn a_renewal_right_after_a_step_back_is_no_end() {
+fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let (mut clock, server) = start();
     let mut a = server.client();
     let token = a.acquire("lock A PX 600000").token;
@@ -168,7 +168,7 @@ fn tokens_grow_across_steps() {
 }
 
 #[test]
-fn a_load_by_a_clock_that_is_behind_gives_no_more_than_the_lease() {
+fn a_load_by_a_clock_that_is_behind_never_extends_the_lease() {
     for aof in ["no", "yes"] {
         let mut clock = WallClock::new();
         let mut server = Setup::new().clock(&clock).config(&format!("appendonly {aof}")).start();
@@ -189,7 +189,7 @@ fn a_load_by_a_clock_that_is_behind_gives_no_more_than_the_lease() {
 }
 
 #[test]
-fn a_replica_whose_clock_is_ahead_counts_the_lease_from_when_it_heard_of_it() {
+fn a_replica_whose_clock_is_ahead_counts_a_lease_from_its_arrival() {
     let primary = Server::start();
     let mut clock = WallClock::new();
     clock.forward(HOUR);
@@ -205,7 +205,7 @@ fn a_replica_whose_clock_is_ahead_counts_the_lease_from_when_it_heard_of_it() {
 }
 
 #[test]
-fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_when_it_heard_of_it() {
+fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_its_arrival() {
     let primary = Server::start();
     let mut clock = WallClock::new();
     clock.forward(HOUR);
@@ -224,7 +224,7 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_when_it_heard_of_
 }
 
 #[test]
-fn a_replica_whose_clock_is_behind_gives_no_more_than_the_lease_and_larger_tokens() {
+fn a_replica_whose_clock_is_behind_never_extends_a_lease_and_gives_larger_tokens() {
     let primary = Server::start();
     let mut clock = WallClock::new();
     clock.back(HOUR);

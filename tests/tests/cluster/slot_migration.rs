@@ -36,7 +36,7 @@ fn migrate(client: &mut Client, to: &Server) {
 }
 
 #[test]
-fn a_lock_goes_along_with_its_slot() {
+fn a_held_lock_moves_with_its_slot() {
     let Some(cluster) = cluster() else { return };
     let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
@@ -71,7 +71,7 @@ fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
 }
 
 #[test]
-fn what_changes_while_a_slot_is_moved_goes_along() {
+fn changes_made_while_a_slot_is_moved_move_with_it() {
     let Some(cluster) = cluster() else { return };
     let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
@@ -93,7 +93,7 @@ fn what_changes_while_a_slot_is_moved_goes_along() {
 }
 
 #[test]
-fn a_slot_that_stays_after_all_keeps_its_waiters() {
+fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
     let Some(cluster) = cluster() else { return };
     let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();

@@ -74,7 +74,7 @@ fn locks_work_in_cluster_mode() {
 }
 
 #[test]
-fn a_node_sends_who_asks_for_a_key_to_the_node_that_has_it() {
+fn a_node_redirects_a_request_to_the_node_that_owns_the_slot() {
     let cluster = three_primaries();
     let (owner, other) = cluster.owner_and_other("lock");
     let mut client = other.client();
@@ -98,7 +98,7 @@ fn a_node_sends_who_asks_for_a_key_to_the_node_that_has_it() {
 }
 
 #[test]
-fn a_script_keeps_to_one_slot_that_is_all_here() {
+fn a_script_may_use_only_one_slot_and_only_while_all_of_it_is_here() {
     let cluster = three_primaries();
     let (owner, to) = cluster.owner_and_other("{tag}1");
     let mut client = owner.client();
@@ -117,7 +117,7 @@ fn a_script_keeps_to_one_slot_that_is_all_here() {
 }
 
 #[test]
-fn a_transaction_in_one_slot_cannot_tell_of_all() {
+fn lock_top_is_an_error_in_a_transaction_and_in_a_script_of_one_slot() {
     let node = node_with_all_slots(Setup::new());
     let mut client = node.client();
     client.acquire("other A PX 600000");
@@ -188,7 +188,7 @@ fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
 }
 
 #[test]
-fn while_a_slot_is_on_its_way_a_lock_that_has_gone_is_granted_only_where_it_goes() {
+fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");
     let (mut here, mut there) = (from.client(), to.client());
@@ -220,7 +220,7 @@ fn while_a_slot_is_on_its_way_a_lock_that_has_gone_is_granted_only_where_it_goes
 }
 
 #[test]
-fn where_a_slot_is_only_on_its_way_to_nothing_is_granted_in_the_background() {
+fn the_target_of_an_unfinished_migration_grants_nothing_in_the_background() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");
     from.client().acquire("lock A PX 2000");
@@ -279,7 +279,7 @@ fn a_move_counts_the_lease_by_the_wall_clocks_and_never_stretches_it() {
 }
 
 #[test]
-fn a_wait_for_a_lock_that_nobody_holds_is_sent_away_with_its_slot() {
+fn a_waiter_for_a_lock_that_nobody_holds_is_sent_away_when_its_slot_moves() {
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other("lock");
     let mut b = from.client();
@@ -291,7 +291,7 @@ fn a_wait_for_a_lock_that_nobody_holds_is_sent_away_with_its_slot() {
 }
 
 #[test]
-fn a_wait_is_sent_away_with_its_slot_where_writes_are_refused_too() {
+fn a_waiter_is_sent_away_when_its_slot_moves_even_where_writes_are_refused() {
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other("lock");
     let mut b = from.client();
@@ -344,7 +344,7 @@ fn short_and_long() -> [String; 2] {
 }
 
 #[test]
-fn waiters_are_sent_away_from_a_cluster_that_is_down_whichever_slot_is_missing() {
+fn waiters_are_sent_away_when_the_cluster_goes_down_whichever_slot_is_missing() {
     for key in short_and_long() {
         let own = slot_of(&key);
         for missing in [0, own] {
@@ -373,7 +373,7 @@ fn a_waiter_is_sent_away_from_a_slot_that_nobody_serves_while_the_lock_is_held()
 }
 
 #[test]
-fn a_wait_on_a_long_key_that_nobody_holds_is_sent_away_with_its_slot() {
+fn a_waiter_on_a_long_key_that_nobody_holds_is_sent_away_when_its_slot_moves() {
     let [_, key] = short_and_long();
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other(&key);
@@ -385,7 +385,7 @@ fn a_wait_on_a_long_key_that_nobody_holds_is_sent_away_with_its_slot() {
 }
 
 #[test]
-fn a_wait_on_a_long_key_that_was_evicted_is_sent_away_with_its_slot() {
+fn a_waiter_on_a_long_key_that_was_evicted_is_sent_away_when_its_slot_moves() {
     let [_, key] = short_and_long();
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other(&key);
@@ -458,7 +458,7 @@ fn a_planned_failover_keeps_the_tenure_and_sends_waiters_away() {
 }
 
 #[test]
-fn the_replica_of_a_primary_that_dies_goes_on_with_its_tenures() {
+fn the_replica_of_a_primary_that_dies_keeps_its_tenures() {
     let mut cluster = Cluster::start();
     let mut client = cluster.client();
     let granted = client.call("lock", "LOCK.ACQUIRE lock A PX 600000").grant();
@@ -522,7 +522,7 @@ fn keys_of_first(slots: u16, each: usize) -> BTreeMap<u16, Vec<String>> {
 }
 
 #[test]
-fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
+fn slots_with_held_and_contended_locks_move_under_load() {
     const SOON: Duration = Duration::from_millis(200);
     let (slots, each) = rounds((5, 10), (20, 100));
     let cluster = three_steady_primaries();
@@ -615,7 +615,7 @@ fn operators_move_slots_with_redis_cli() {
 }
 
 #[test]
-fn a_node_forgets_what_it_kept_of_an_evicted_lock_whose_slot_is_gone() {
+fn a_node_forgets_a_dropped_lock_whose_slot_has_moved_away() {
     let node = node_with_all_slots(Setup::new());
     let mut a = node.client();
     a.acquire("lock A PX 600000");
@@ -632,7 +632,7 @@ fn a_node_forgets_what_it_kept_of_an_evicted_lock_whose_slot_is_gone() {
 }
 
 #[test]
-fn a_snapshot_of_a_node_takes_along_what_it_kept_of_an_evicted_lock() {
+fn a_snapshot_of_a_node_contains_its_dropped_locks() {
     let node = node_with_all_slots(Setup::new());
     let mut a = node.client();
     let token = a.acquire("lock A PX 600000").token;

@@ -178,7 +178,7 @@ impl Stage {
 }
 
 #[test]
-fn every_number_is_taken_or_refused_as_its_row_says() {
+fn every_number_is_accepted_or_refused_as_the_table_says() {
     let mut stage = Stage::set();
     let mut fine = Vec::new();
     for (command, no_number, ranges) in NUMBERS {
@@ -198,7 +198,7 @@ fn every_number_is_taken_or_refused_as_its_row_says() {
 }
 
 #[test]
-fn nothing_is_an_option_but_those_there_are_each_once_and_with_its_value() {
+fn unknown_repeated_and_incomplete_options_are_refused() {
     const OPTIONS: [&str; 13] = [
         "PX 1000",
         "EX 1",
@@ -266,7 +266,7 @@ fn nothing_is_an_option_but_those_there_are_each_once_and_with_its_value() {
 }
 
 #[test]
-fn a_key_is_anything_and_an_owner_too_if_it_is_no_shorter_or_longer_than_it_may() {
+fn keys_and_owners_are_any_bytes_within_their_length_limits() {
     let mut stage = Stage::set();
     let options = ["PX", "EX", "BLOCK", "HOLDS", "SLOTS", "SHARED", "ALL", "TOKEN", "px"]
         .map(|name| name.as_bytes().to_vec());
@@ -299,7 +299,7 @@ fn a_key_is_anything_and_an_owner_too_if_it_is_no_shorter_or_longer_than_it_may(
 }
 
 #[test]
-fn an_argument_as_long_as_can_be_is_refused_where_it_lies() {
+fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     const LONGEST: usize = 512 * 1024 * 1024;
     let size = lockward_tests::rounds(32 * 1024 * 1024, LONGEST);
     let mut stage = Stage::set();

@@ -57,7 +57,7 @@ fn see_all_held(client: &mut Client, names: &[Vec<u8>], tokens: &[i64], way: &st
 }
 
 #[test]
-fn names_of_any_bytes_come_back_from_every_way_they_can_go() {
+fn keys_and_owners_of_any_bytes_survive_every_transfer() {
     let mut server = Setup::new()
         .config("appendonly yes")
         .config("appendfsync always")
@@ -101,7 +101,7 @@ fn names_of_any_bytes_come_back_from_every_way_they_can_go() {
 }
 
 #[test]
-fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_told() {
+fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_served() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     let one_in = rounds(5, 1);

@@ -8,7 +8,7 @@ use std::process::Command;
 const NAMES: [&str; 5] = ["lock.acquire", "lock.release", "lock.renew", "lock.info", "lock.top"];
 
 #[test]
-fn each_command_tells_its_arity_flags_and_keys() {
+fn command_info_shows_the_arity_flags_and_keys_of_each_command() {
     let server = Server::start();
     let mut client = server.client();
     let facts = [
@@ -32,7 +32,7 @@ fn each_command_tells_its_arity_flags_and_keys() {
 }
 
 #[test]
-fn each_command_that_touches_a_key_names_it() {
+fn command_getkeys_finds_the_key_of_each_command() {
     let server = Server::start();
     let mut client = server.client();
     for command in [
@@ -121,7 +121,7 @@ fn texts(reply: &Reply) -> Vec<String> {
 }
 
 #[test]
-fn each_page_tells_what_the_server_is_told() {
+fn each_command_page_agrees_with_the_command_metadata() {
     let server = Server::start();
     let mut client = server.client();
     for name in NAMES {
@@ -151,7 +151,7 @@ fn each_page_tells_what_the_server_is_told() {
 }
 
 #[test]
-fn redis_cli_shows_the_syntax_of_the_page() {
+fn redis_cli_shows_the_syntax_of_the_command_page() {
     let server = Server::start();
     let port = server.port().to_string();
     for name in NAMES {
@@ -162,7 +162,7 @@ fn redis_cli_shows_the_syntax_of_the_page() {
 }
 
 #[test]
-fn each_command_tells_what_it_does_to_its_key() {
+fn the_key_specification_says_what_each_command_does_to_its_key() {
     let server = Server::start();
     let mut client = server.client();
     let facts = [
@@ -182,7 +182,7 @@ fn each_command_tells_what_it_does_to_its_key() {
 }
 
 #[test]
-fn clients_and_proxies_are_told_what_to_expect() {
+fn command_tips_are_set_for_clients_and_proxies() {
     let server = Server::start();
     let mut client = server.client();
     let facts = [
@@ -205,7 +205,7 @@ fn clients_and_proxies_are_told_what_to_expect() {
 }
 
 #[test]
-fn a_user_reaches_only_the_locks_it_may() {
+fn a_user_can_access_only_the_locks_that_its_rules_allow() {
     let server = Server::start();
     let mut admin = server.client();
     assert_eq!(admin.call("ACL SETUSER writer on >secret +@all ~app:*"), Reply::ok());
@@ -226,7 +226,7 @@ fn a_user_reaches_only_the_locks_it_may() {
 }
 
 #[test]
-fn the_top_is_admin_and_dangerous_where_modules_can_say_so() {
+fn lock_top_is_admin_and_dangerous_where_modules_can_set_categories() {
     let server = Server::start();
     if !server.has_redis(7, 2) {
         return; // before 7.2 the commands of a module are in no category

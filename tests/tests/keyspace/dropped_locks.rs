@@ -46,7 +46,7 @@ fn a_waiter_on_a_long_key_that_was_evicted_is_served_after_its_holder() {
 }
 
 #[test]
-fn a_replica_knows_a_tenure_whose_key_was_evicted_and_goes_on_with_it_when_it_is_promoted() {
+fn a_promoted_replica_keeps_the_tenure_of_an_evicted_lock() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
@@ -65,7 +65,7 @@ fn a_replica_knows_a_tenure_whose_key_was_evicted_and_goes_on_with_it_when_it_is
 }
 
 #[test]
-fn a_replica_hears_how_a_tenure_goes_on_whose_key_was_evicted() {
+fn changes_of_an_evicted_lock_reach_the_replica() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
@@ -88,7 +88,7 @@ fn a_replica_hears_how_a_tenure_goes_on_whose_key_was_evicted() {
 }
 
 #[test]
-fn a_lease_that_ends_beside_the_keyspace_ends_on_the_replica_too() {
+fn the_lease_of_a_dropped_lock_ends_on_the_replica_too() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
@@ -101,7 +101,7 @@ fn a_lease_that_ends_beside_the_keyspace_ends_on_the_replica_too() {
 }
 
 #[test]
-fn what_breaks_a_lock_that_was_evicted_breaks_it_on_the_replica_too() {
+fn a_write_that_breaks_an_evicted_lock_breaks_it_on_the_replica_too() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
@@ -138,7 +138,7 @@ fn what_breaks_a_lock_that_was_evicted_breaks_it_on_the_replica_too() {
 }
 
 #[test]
-fn a_full_resync_takes_tenures_along_whose_keys_were_evicted() {
+fn a_full_resync_transfers_dropped_locks() {
     for (load, diskless) in
         [("disabled", "no"), ("disabled", "yes"), ("on-empty-db", "yes"), ("swapdb", "yes")]
     {
@@ -157,7 +157,7 @@ fn a_full_resync_takes_tenures_along_whose_keys_were_evicted() {
 }
 
 #[test]
-fn a_restart_goes_on_with_a_tenure_whose_key_was_evicted() {
+fn a_restart_keeps_the_tenure_of_an_evicted_lock() {
     for (what, aof, preamble) in [
         ("SAVE", "no", "yes"),
         ("BGSAVE", "no", "yes"),
@@ -222,7 +222,7 @@ fn a_restart_goes_on_with_a_tenure_whose_key_was_evicted() {
 }
 
 #[test]
-fn a_snapshot_leaves_no_trace_in_the_keyspace() {
+fn a_snapshot_of_dropped_locks_adds_no_key() {
     let (server, mut a, _) = start_evicted(Setup::new());
     for what in ["SAVE", "DEBUG RELOAD"] {
         assert_eq!(a.call(what), Reply::ok());
@@ -237,7 +237,7 @@ fn a_snapshot_leaves_no_trace_in_the_keyspace() {
 }
 
 #[test]
-fn a_value_that_has_taken_the_place_of_an_evicted_lock_is_the_same_after_a_load() {
+fn a_value_stored_in_place_of_an_evicted_lock_is_the_same_after_a_load() {
     let primary = Setup::new().config("appendonly yes").config("appendfsync always").start();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
@@ -252,7 +252,7 @@ fn a_value_that_has_taken_the_place_of_an_evicted_lock_is_the_same_after_a_load(
 }
 
 #[test]
-fn a_shadow_is_told_together_with_the_deletion_of_its_key() {
+fn a_dropped_lock_is_replicated_together_with_the_deletion_of_its_key() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -324,7 +324,7 @@ fn a_lock_that_a_step_of_the_clock_has_dropped_goes_back_into_the_keyspace() {
 }
 
 #[test]
-fn what_is_kept_is_counted() {
+fn dropped_locks_are_counted() {
     let (_server, mut a, _) = start_evicted(Setup::new());
     a.acquire("other A PX 600000");
     a.evict("other");
@@ -342,7 +342,7 @@ fn what_is_kept_is_counted() {
 }
 
 #[test]
-fn a_policy_that_evicts_is_warned_of_at_the_start_and_when_it_is_set() {
+fn the_log_warns_of_an_evicting_policy_at_the_start_and_when_it_is_set() {
     let warning = |policy: &str| format!("maxmemory-policy is {policy}: ");
     let server = Setup::new().config("maxmemory-policy allkeys-lru").start();
     server.see_log(&warning("allkeys-lru"));
@@ -358,7 +358,7 @@ fn a_policy_that_evicts_is_warned_of_at_the_start_and_when_it_is_set() {
 }
 
 #[test]
-fn a_demoted_primary_keeps_what_its_new_primary_knows() {
+fn a_demoted_primary_keeps_the_dropped_locks_that_its_new_primary_has() {
     let one = Server::start();
     let other = Server::start_replica_of(&one);
     let (mut a, mut there) = (one.client(), other.client());
@@ -403,7 +403,7 @@ fn see_all_held(client: &mut Client) {
 }
 
 #[test]
-fn a_lock_evicted_in_the_turn_of_a_failover_is_held_on_the_other_server() {
+fn a_lock_evicted_in_the_event_loop_pass_of_a_failover_is_held_on_the_new_primary() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut there = replica.client();
@@ -413,7 +413,7 @@ fn a_lock_evicted_in_the_turn_of_a_failover_is_held_on_the_other_server() {
 }
 
 #[test]
-fn a_lock_evicted_in_the_turn_of_a_shutdown_is_held_when_the_server_is_back() {
+fn a_lock_evicted_in_the_event_loop_pass_of_a_shutdown_is_held_after_the_restart() {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     press(&mut server.client(), "SHUTDOWN NOSAVE");
     assert!(server.see_end().success());
@@ -422,7 +422,7 @@ fn a_lock_evicted_in_the_turn_of_a_shutdown_is_held_when_the_server_is_back() {
 }
 
 #[test]
-fn a_lock_that_was_overwritten_stays_broken_when_what_took_its_place_is_evicted_in_the_same_turn() {
+fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pass() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
@@ -450,7 +450,7 @@ fn a_lock_that_was_overwritten_stays_broken_when_what_took_its_place_is_evicted_
 }
 
 #[test]
-fn a_key_in_the_place_of_a_tenure_breaks_it_however_soon_it_is_gone_again() {
+fn a_value_stored_in_place_of_a_dropped_lock_breaks_it_even_if_it_is_deleted_at_once() {
     for (made, gone) in
         [("SET lock value", "DEL lock"), ("LPUSH lock x", "LPOP lock"), ("RENAME other lock", "UNLINK lock")]
     {
@@ -468,7 +468,7 @@ fn a_key_in_the_place_of_a_tenure_breaks_it_however_soon_it_is_gone_again() {
 }
 
 #[test]
-fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the_same_turn() {
+fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
@@ -503,7 +503,7 @@ fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the
 }
 
 #[test]
-fn a_key_of_the_same_name_in_another_database_leaves_a_tenure_alone() {
+fn a_key_of_the_same_name_in_another_database_does_not_break_a_dropped_lock() {
     let (_server, mut a, _) = start_evicted(Setup::new());
     a.call("SET string value");
     // Within a transaction Valkey 9 names another database to modules than the one that is written to.

@@ -49,7 +49,7 @@ fn acquisitions_renewals_and_releases_are_published() {
 }
 
 #[test]
-fn what_changes_nothing_is_not_published() {
+fn commands_that_change_nothing_publish_no_event() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -82,7 +82,7 @@ fn the_end_of_a_lease_is_published_as_expired() {
 }
 
 #[test]
-fn the_end_of_a_lease_that_the_module_finds_is_published_as_expired_once() {
+fn a_lease_end_found_by_the_module_is_published_as_expired_once() {
     let (server, mut a, mut b) = Server::start_contended();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
     let mut heard = listener(&server);
@@ -92,7 +92,7 @@ fn the_end_of_a_lease_that_the_module_finds_is_published_as_expired_once() {
 }
 
 #[test]
-fn the_end_of_a_lease_that_a_command_finds_is_published_as_expired_once() {
+fn a_lease_end_found_by_a_command_is_published_as_expired_once() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -132,7 +132,7 @@ fn events_are_off_unless_their_class_is_on() {
 }
 
 #[test]
-fn a_replica_publishes_what_it_hears() {
+fn a_replica_publishes_the_events_of_replicated_changes() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut heard = listener(&replica);

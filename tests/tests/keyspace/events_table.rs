@@ -297,7 +297,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_happens_is_told_as_the_table_says() {
+fn events_and_invalidations_follow_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md");
     let page = fs::read_to_string(path).expect("docs/events.md");
     let rows = page.lines().skip_while(|line| !line.starts_with("| what happens |")).skip(2);
@@ -325,7 +325,7 @@ fn what_happens_is_told_as_the_table_says() {
 }
 
 #[test]
-fn a_replica_tells_of_the_end_of_a_lease_that_the_module_found_as_its_primary_does() {
+fn a_replica_publishes_a_lease_end_found_by_the_module_as_its_primary_does() {
     let primary = Server::start();
     held_briefly(&mut primary.client());
     let mut b = primary.waiter("lock B BLOCK 0");
@@ -341,7 +341,7 @@ fn a_replica_tells_of_the_end_of_a_lease_that_the_module_found_as_its_primary_do
 }
 
 #[test]
-fn a_replica_tells_of_the_end_of_a_lease_that_the_server_found_as_a_deletion() {
+fn a_replica_publishes_a_lease_end_found_by_the_server_as_a_deletion() {
     let primary = Server::start();
     held_briefly(&mut primary.client());
     let replica = Server::start_replica_of(&primary);
@@ -366,7 +366,7 @@ fn a_full_resync_and_a_promotion_have_no_events() {
 }
 
 #[test]
-fn where_the_wall_clock_is_ahead_an_end_is_told_when_the_server_finds_it_and_when_it_comes() {
+fn where_the_wall_clock_is_ahead_a_lease_end_is_published_when_found_and_when_due() {
     let mut clock = WallClock::new();
     let server = Setup::new().clock(&clock).start();
     held_briefly(&mut server.client());
@@ -398,7 +398,7 @@ fn assert_told_of(tracker: &mut Client, key: &str) {
 }
 
 #[test]
-fn a_tracker_is_told_once_until_it_reads_again() {
+fn a_tracking_client_gets_one_invalidation_until_it_reads_again() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("");
     tracker.call("LOCK.INFO lock");
     tracker.call("LOCK.INFO mark");
@@ -410,7 +410,7 @@ fn a_tracker_is_told_once_until_it_reads_again() {
 }
 
 #[test]
-fn a_tracker_is_told_of_a_lock_that_was_free_when_it_read_it() {
+fn a_tracking_client_gets_an_invalidation_for_a_lock_that_was_free_when_read() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("");
     assert_eq!(tracker.call("LOCK.INFO free"), Reply::Null);
     a.acquire("free A");
@@ -418,7 +418,7 @@ fn a_tracker_is_told_of_a_lock_that_was_free_when_it_read_it() {
 }
 
 #[test]
-fn a_tracker_of_a_prefix_is_told_again_and_again_and_need_not_read() {
+fn a_client_that_tracks_a_prefix_gets_every_invalidation_without_reading() {
     let (server, mut tracker, mut a) = tracker_of_a_held_lock("BCAST PREFIX lo PREFIX other");
     let mut b = server.waiter("lock B PX 600000 BLOCK 0");
     for _ in 0..2 {
@@ -435,7 +435,7 @@ fn a_tracker_of_a_prefix_is_told_again_and_again_and_need_not_read() {
 }
 
 #[test]
-fn a_tracker_of_a_prefix_with_noloop_is_told_of_what_others_do_only() {
+fn with_noloop_a_client_that_tracks_a_prefix_gets_invalidations_for_changes_of_others_only() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("BCAST PREFIX lock NOLOOP");
     tracker.call("LOCK.RENEW lock A PX 600000").int();
     a.acquire("lock-mark A");
@@ -446,7 +446,7 @@ fn a_tracker_of_a_prefix_with_noloop_is_told_of_what_others_do_only() {
 
 /// What is its own change takes the place of the message, and the server forgets that it has read the lock.
 #[test]
-fn a_tracker_with_noloop_reads_again_after_its_own_renewal_or_is_told_nothing_more() {
+fn with_noloop_a_tracking_client_must_read_again_after_its_own_renewal() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("NOLOOP");
     tracker.call("LOCK.INFO lock");
     tracker.call("LOCK.RENEW lock A PX 600000").int();
@@ -460,7 +460,7 @@ fn a_tracker_with_noloop_reads_again_after_its_own_renewal_or_is_told_nothing_mo
 }
 
 #[test]
-fn a_tracker_with_optin_is_told_of_what_it_opted_for() {
+fn with_optin_a_tracking_client_gets_invalidations_for_what_it_opted_for() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("OPTIN");
     tracker.call("LOCK.INFO lock");
     assert_eq!(tracker.call("CLIENT CACHING YES"), Reply::ok());
@@ -471,7 +471,7 @@ fn a_tracker_with_optin_is_told_of_what_it_opted_for() {
 }
 
 #[test]
-fn a_tracker_that_speaks_resp2_has_another_connection_told() {
+fn in_resp2_invalidations_go_to_another_connection() {
     let server = Server::start();
     let (mut told, mut tracker, mut a) = (server.client(), server.client(), server.client());
     held(&mut a);
@@ -487,7 +487,7 @@ fn a_tracker_that_speaks_resp2_has_another_connection_told() {
 }
 
 #[test]
-fn a_tracker_that_waits_for_a_lock_is_told_meanwhile() {
+fn a_tracking_client_gets_invalidations_while_it_waits() {
     let (server, mut tracker, mut a) = tracker_of_a_held_lock("");
     tracker.call("LOCK.INFO lock");
     a.acquire("other A");
@@ -500,7 +500,7 @@ fn a_tracker_that_waits_for_a_lock_is_told_meanwhile() {
 }
 
 #[test]
-fn a_user_who_may_only_watch_can() {
+fn a_user_with_read_access_alone_can_track_locks() {
     let server = Server::start();
     let (mut a, mut told, mut tracker) = (server.client(), server.client(), server.client());
     held(&mut a);

@@ -101,7 +101,7 @@ fn play(setup: Setup, policy: &str, go_on: impl FnOnce(Server) -> Server) {
 }
 
 #[test]
-fn under_no_policy_has_a_lock_a_second_holder() {
+fn no_lock_has_two_holders_under_any_eviction_policy() {
     thread::scope(|threads| {
         for policies in POLICIES.chunks(4) {
             threads.spawn(|| policies.iter().for_each(|policy| play(Setup::new(), policy, |server| server)));
@@ -110,7 +110,7 @@ fn under_no_policy_has_a_lock_a_second_holder() {
 }
 
 #[test]
-fn nor_on_a_replica_that_is_promoted_under_pressure() {
+fn no_lock_has_two_holders_on_a_replica_promoted_under_memory_pressure() {
     play(Setup::new(), "allkeys-lru", |primary| {
         let replica = Server::start_replica_of(&primary);
         press(&mut primary.client());
@@ -155,7 +155,7 @@ fn told(server: &Server) -> HashSet<Vec<u8>> {
 }
 
 #[test]
-fn nor_after_a_restart_under_pressure() {
+fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
     for (aof, save) in [("no", "BGSAVE"), ("yes", "BGREWRITEAOF"), ("yes", "")] {
         let setup = Setup::new().config(&format!("appendonly {aof}")).config("appendfsync always");
         play(setup, "volatile-random", |mut server| {
@@ -182,7 +182,7 @@ fn nor_after_a_restart_under_pressure() {
 }
 
 #[test]
-fn a_lock_is_kept_though_the_server_is_within_its_limit_again_in_the_midst_of_its_eviction() {
+fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction() {
     // It is when the last step of a rehash frees a table of keys. One command a turn, so that each eviction is the first of its.
     let server = Server::start();
     let mut client = server.client();
@@ -218,7 +218,7 @@ fn a_client_that_touches_no_keys_breaks_a_lock_where_keys_are_evicted() {
 
 /// The control: what the locks would be without the module.
 #[test]
-fn locks_by_set_nx_have_second_holders_under_pressure() {
+fn without_the_module_locks_by_set_nx_have_two_holders_under_memory_pressure() {
     let server = Setup::without_module().start();
     let mut client = server.client();
     for reply in client.call_all(names().map(|name| format!("SET {name} owner-of-{name} NX PX 600000"))) {

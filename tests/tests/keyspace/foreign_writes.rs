@@ -174,7 +174,7 @@ impl Stage {
 }
 
 #[test]
-fn every_command_that_writes_leaves_a_lock_and_its_waiters_sound() {
+fn no_write_command_leaves_a_lock_or_its_waiters_inconsistent() {
     let mut random = Random::new();
     let mut stage = Stage::set();
     let listed = stage.a.call("COMMAND LIST FILTERBY ACLCAT write");

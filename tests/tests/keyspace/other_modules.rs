@@ -107,7 +107,7 @@ fn a_client_that_joins_the_queue_of_a_lock_that_has_just_been_freed_is_granted_i
 }
 
 #[test]
-fn a_held_lock_is_kept_though_another_module_acts_as_it_hears_of_its_eviction() {
+fn a_held_lock_is_kept_although_another_module_acts_on_its_eviction_event() {
     for command in ["INCR evictions", "LOCK.ACQUIRE free B", "LOCK.INFO other"] {
         let server = start();
         let mut a = server.client();
@@ -131,7 +131,7 @@ fn a_held_lock_is_kept_though_another_module_acts_as_it_hears_of_its_eviction() 
 }
 
 #[test]
-fn an_event_in_which_the_database_is_flushed_leaves_nobody_waiting_for_a_free_lock() {
+fn a_flush_during_an_event_leaves_nobody_waiting_for_a_free_lock() {
     for event in ["lock.released", "lock.acquired"] {
         let server = start();
         let mut a = server.client();
@@ -147,7 +147,7 @@ fn an_event_in_which_the_database_is_flushed_leaves_nobody_waiting_for_a_free_lo
 }
 
 #[test]
-fn a_lock_that_another_module_deletes_as_it_hears_of_ours_goes_to_who_waits() {
+fn a_lock_that_another_module_deletes_in_its_event_goes_to_the_waiter() {
     let server = Setup::new().beside_another().start();
     let mut a = server.client();
     for event in ["lock.released", "lock.acquired"] {
@@ -165,7 +165,7 @@ fn a_lock_that_another_module_deletes_as_it_hears_of_ours_goes_to_who_waits() {
 }
 
 #[test]
-fn a_lock_that_another_module_deletes_as_it_hears_who_has_it_goes_to_the_next() {
+fn a_lock_that_another_module_deletes_in_the_event_of_its_grant_goes_to_the_next_waiter() {
     let server = Setup::new().beside_another().start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");

@@ -290,7 +290,7 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
 }
 
 #[test]
-fn nothing_that_was_told_is_lost_where_the_aof_is_synced_always() {
+fn with_appendfsync_always_a_crash_loses_nothing_that_was_acknowledged() {
     let outcome = crash("always", rounds(20, 200));
     assert_eq!(outcome.lost, [""; 0], "lost");
     assert_eq!(outcome.repeated, [""; 0], "tokens");
@@ -298,7 +298,7 @@ fn nothing_that_was_told_is_lost_where_the_aof_is_synced_always() {
 }
 
 #[test]
-fn what_was_told_may_be_lost_where_the_aof_is_synced_later_and_tokens_still_grow() {
+fn without_appendfsync_always_a_crash_may_lose_acknowledged_changes_but_tokens_grow() {
     for policy in ["everysec", "no"] {
         let outcome = crash(policy, rounds(4, 40));
         assert!(!outcome.lost.is_empty(), "{policy}: {outcome:?}");

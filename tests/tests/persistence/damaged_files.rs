@@ -237,7 +237,7 @@ impl Recording {
 }
 
 #[test]
-fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
+fn an_aof_cut_anywhere_leaves_no_pass_half_done() {
     let mut random = Random::new();
     let mut recording = recording();
     let length = recording.aof.len();
@@ -258,7 +258,7 @@ fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
 }
 
 #[test]
-fn a_server_goes_on_after_a_cut() {
+fn a_server_starts_and_goes_on_after_a_cut() {
     let mut recording = recording();
     let cut = recording.aof.len() - 5;
     recording.start_cut(cut).expect("a start");
@@ -269,7 +269,7 @@ fn a_server_goes_on_after_a_cut() {
 }
 
 #[test]
-fn a_rewrite_saves_what_follows_a_torn_transaction() {
+fn an_aof_rewrite_saves_the_commands_after_a_torn_transaction() {
     const MULTI: &[u8] = b"MULTI\r\n";
     let mut recording = recording();
     let begin =
@@ -292,7 +292,7 @@ fn a_rewrite_saves_what_follows_a_torn_transaction() {
 }
 
 #[test]
-fn a_cut_aof_is_refused_where_that_is_asked_for() {
+fn a_cut_aof_is_refused_with_aof_load_truncated_no() {
     let mut random = Random::new();
     let mut recording = recording();
     recording.server.change_setup(|setup| setup.config("aof-load-truncated no"));
@@ -394,7 +394,7 @@ fn assert_sound(server: &Server, what: &str) {
 }
 
 #[test]
-fn no_damage_to_an_aof_hurts_the_server() {
+fn no_damage_to_an_aof_crashes_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
     // As servers are set by default: what cannot be carried out is told in the log.
@@ -489,7 +489,7 @@ fn a_snapshot_that_was_cut_is_refused() {
 }
 
 #[test]
-fn no_damage_to_a_lock_in_a_snapshot_hurts_the_server() {
+fn no_damage_to_a_lock_in_a_snapshot_crashes_the_server() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     // What stands before the owner, and a part of that.

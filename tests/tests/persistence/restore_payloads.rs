@@ -131,7 +131,7 @@ fn a_payload_of_the_next_version_is_refused() {
 }
 
 #[test]
-fn a_payload_with_an_owner_token_or_number_that_cannot_be_is_refused() {
+fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
     let (_server, mut client, frame, now) = credulous();
     let honest = || Put::honest(b"A", now * 1_000, now);
     let long = |length: usize| Put { owner: vec![b'A'; length], ..honest() };
@@ -204,7 +204,7 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
 }
 
 #[test]
-fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_heard() {
+fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
     // Once, a snapshot with the longest lease did not load, and the server did not start.
     let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
     let replica = Server::start_replica_of(&primary);
@@ -336,7 +336,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
 }
 
 #[test]
-fn no_damaged_payload_hurts_the_server() {
+fn no_damaged_payload_crashes_the_server() {
     const AT_ONCE: usize = 200;
     let mut random = Random::new();
     let (_server, mut client, frame, now) = credulous_with(Setup::new().config("rdbcompression no"));
@@ -504,7 +504,7 @@ fn crowd(now: u64, left: u64) -> Vec<u8> {
 }
 
 #[test]
-fn very_many_leases_that_are_over_hold_nobody_up() {
+fn very_many_expired_leases_do_not_stall_the_server() {
     let (primary, mut client, frame, now) = credulous();
     let replica = Server::start_replica_of(&primary);
     assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());

@@ -28,7 +28,7 @@ fn fifty_clients_count_to_exactly_five_thousand() {
 
 /// Many clients come, wait, give up, leave, are killed and let leases run out, all at once.
 #[test]
-fn churn_leaves_nobody_inside_with_another_and_nothing_behind() {
+fn under_mixed_load_locks_exclude_each_other_and_leave_nothing_behind() {
     let server = Server::start();
     thread::scope(|scope| {
         for owner in 0..24_u64 {

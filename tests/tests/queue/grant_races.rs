@@ -416,34 +416,34 @@ fn race(ending: Ending) -> Vec<Tally> {
 }
 
 #[test]
-fn a_client_that_ends_its_connection_around_its_grant_stops_nobody() {
+fn a_client_that_ends_its_connection_around_its_grant_does_not_stall_the_queue() {
     let tallies = race(Ending::End);
     assert!(tallies.iter().all(|tally| tally.unheard == 0), "what the server sent can be read");
 }
 
 #[test]
-fn a_client_that_breaks_off_around_its_grant_stops_nobody() {
+fn a_client_whose_connection_breaks_around_its_grant_does_not_stall_the_queue() {
     race(Ending::BreakOff);
 }
 
 #[test]
-fn a_client_that_is_killed_around_its_grant_stops_nobody() {
+fn a_client_that_is_killed_around_its_grant_does_not_stall_the_queue() {
     let tallies = race(Ending::Kill);
     assert!(tallies.iter().all(|tally| tally.unheard == 0), "what the server sent can be read");
 }
 
 #[test]
-fn a_client_whose_user_is_deleted_around_its_grant_stops_nobody() {
+fn a_client_whose_user_is_deleted_around_its_grant_does_not_stall_the_queue() {
     race(Ending::DeleteUser);
 }
 
 #[test]
-fn a_client_that_is_unblocked_around_its_grant_stops_nobody() {
+fn a_client_that_is_unblocked_around_its_grant_does_not_stall_the_queue() {
     race(Ending::Unblock);
 }
 
 #[test]
-fn a_client_that_is_unblocked_with_an_error_around_its_grant_stops_nobody() {
+fn a_client_that_is_unblocked_with_an_error_around_its_grant_does_not_stall_the_queue() {
     race(Ending::UnblockWithError);
 }
 
@@ -453,6 +453,6 @@ fn a_wait_that_is_repeated_around_its_grant_finds_the_same_grant() {
 }
 
 #[test]
-fn a_wait_limit_that_is_reached_around_the_grant_stops_nobody() {
+fn a_wait_limit_that_is_reached_around_the_grant_does_not_stall_the_queue() {
     race(Ending::Limit);
 }

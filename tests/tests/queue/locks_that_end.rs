@@ -125,7 +125,7 @@ fn an_expiry_in_the_past_serves_the_first_waiter() {
 }
 
 #[test]
-fn an_expiry_set_by_hand_serves_the_first_waiter_when_it_says() {
+fn an_expiry_set_by_hand_serves_the_first_waiter_when_it_ends() {
     assert_served_after("PEXPIRE lock 100");
 }
 
@@ -221,7 +221,7 @@ fn a_value_set_after_a_deletion_in_one_transaction_sends_the_waiters_away() {
 }
 
 #[test]
-fn nobody_passes_the_waiters_of_a_lock_deleted_in_the_same_transaction() {
+fn nobody_overtakes_the_waiters_of_a_lock_deleted_in_the_same_transaction() {
     let (_server, mut a, mut b) = Server::start_contended();
     let results = a.transact(["DEL lock", "LOCK.ACQUIRE lock X", "LOCK.INFO lock"]);
     assert_eq!(results[1], Reply::NullArray);
@@ -274,7 +274,7 @@ fn a_moved_lock_goes_on_in_its_new_database() {
 }
 
 #[test]
-fn swapped_databases_keep_their_waiters_and_serve_them_from_what_is_there_then() {
+fn swapped_databases_keep_their_waiters_and_serve_them_from_the_new_keys() {
     let (server, mut a, mut b) = Server::start_contended();
     let (mut c, mut d) = (server.client(), server.client());
     for client in [&mut c, &mut d] {
@@ -348,7 +348,7 @@ fn a_lease_ends_although_the_expiry_has_been_taken_away() {
 }
 
 #[test]
-fn a_lock_without_waiters_is_over_with_its_lease_although_the_expiry_has_been_taken_away() {
+fn a_lock_without_waiters_ends_with_its_lease_although_the_expiry_has_been_taken_away() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 50");
@@ -368,7 +368,7 @@ fn an_expiry_set_by_hand_ends_a_lock_without_waiters() {
 }
 
 #[test]
-fn a_renewal_after_an_expiry_set_by_hand_is_the_lease_again() {
+fn a_renewal_after_an_expiry_set_by_hand_restores_the_lease() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");

@@ -165,7 +165,7 @@ fn many_waits_of_one_owner_are_granted_together() {
 }
 
 #[test]
-fn many_locks_that_are_flushed_are_granted_to_those_who_wait() {
+fn a_flush_of_many_locks_grants_each_to_its_waiter() {
     let crowd = Crowd::gather();
     let server = roomy().start();
     let mut a = server.client();
@@ -179,7 +179,7 @@ fn many_locks_that_are_flushed_are_granted_to_those_who_wait() {
 }
 
 #[test]
-fn clients_that_ask_and_leave_at_once_leave_nothing_behind() {
+fn clients_that_acquire_and_disconnect_at_once_leave_nothing_behind() {
     let crowd = Crowd::gather();
     let server = roomy().start();
     let mut a = server.client();
@@ -200,7 +200,7 @@ fn clients_that_ask_and_leave_at_once_leave_nothing_behind() {
 }
 
 #[test]
-fn a_cap_below_what_waits_sends_nobody_away_and_lets_nobody_in() {
+fn a_limit_below_the_number_of_waiters_keeps_them_and_refuses_new_ones() {
     for setting in ["lock.max-waiters", "lock.max-waiters-total"] {
         let server = Server::start();
         let (mut a, mut late) = (server.client(), server.client());
@@ -222,7 +222,7 @@ fn a_cap_below_what_waits_sends_nobody_away_and_lets_nobody_in() {
 }
 
 #[test]
-fn a_wait_is_taken_over_above_the_cap() {
+fn a_wait_can_be_taken_over_above_the_limit() {
     for setting in ["lock.max-waiters", "lock.max-waiters-total"] {
         let (server, mut a, mut b) = Server::start_contended();
         let mut first = server.waiter("lock C HOLDS 1 BLOCK 0");
@@ -245,7 +245,7 @@ fn large_key(number: usize) -> String {
 }
 
 #[test]
-fn what_waiters_take_counts_against_the_memory_limit() {
+fn the_memory_of_waiters_counts_against_the_memory_limit() {
     let server = Setup::new().config("maxmemory-policy noeviction").start();
     let mut a = server.client();
     for number in 0..40 {
@@ -281,7 +281,7 @@ fn what_waiters_take_counts_against_the_memory_limit() {
 }
 
 #[test]
-fn waiters_that_the_server_evicts_leave_their_lines() {
+fn waiters_that_the_server_evicts_leave_their_queues() {
     let (server, mut a, _b) = Server::start_contended();
     let large = large_key(0);
     a.acquire(&format!("{large} A PX 3600000"));
@@ -306,7 +306,7 @@ fn waiters_that_the_server_evicts_leave_their_lines() {
 }
 
 #[test]
-fn the_waits_of_one_owner_are_told_as_one_change() {
+fn the_waits_of_one_owner_are_replicated_as_one_change() {
     const WAITS: usize = 2_000;
     let crowd = Crowd::gather();
     let server = Setup::new().config("appendonly yes").start();

@@ -40,7 +40,7 @@ enum End {
 /// B waits over one to three connections, and C behind it. One packet frees the lock, and kills and unblocks B's calls,
 /// in any order. Whoever has been told of a grant has it; nobody else has, and C is next.
 #[test]
-fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
+fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant() {
     let server = Server::start();
     let mut random = Random::new();
     let mut a = server.client();
@@ -137,7 +137,7 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
 
 /// A silent client is as much a holder as another.
 #[test]
-fn a_waiter_that_wants_no_replies_is_granted_the_lock_without_one() {
+fn with_client_reply_off_a_waiter_is_granted_the_lock_without_a_reply() {
     for ask in [
         &["CLIENT REPLY OFF", "LOCK.ACQUIRE lock B PX 600000 BLOCK 0", "PING", "CLIENT REPLY ON"][..],
         &["CLIENT REPLY SKIP", "LOCK.ACQUIRE lock B PX 600000 BLOCK 0", "HELLO"][..],
@@ -197,7 +197,7 @@ fn a_grant_to_a_client_that_leaves_while_the_server_is_busy_is_passed_on() {
 }
 
 #[test]
-fn a_client_that_says_goodbye_behind_its_wait_keeps_the_lock_that_it_was_told_of() {
+fn a_client_that_sends_quit_behind_its_wait_keeps_the_lock_that_it_was_granted() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
@@ -254,7 +254,7 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
 }
 
 #[test]
-fn a_grant_whose_owner_asks_again_is_its_own_whatever_has_become_of_the_name() {
+fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");

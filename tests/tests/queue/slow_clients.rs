@@ -115,7 +115,7 @@ fn a_subscriber_or_monitor_that_never_reads_is_cut_off_at_the_servers_limit() {
 }
 
 #[test]
-fn half_a_command_holds_nobody_up() {
+fn half_a_command_does_not_stall_the_server() {
     let (server, mut a, mut b) = Server::start_contended();
     let begun = b"*5\r\n$12\r\nLOCK.ACQUIRE\r\n$4\r\nlock\r\n$1\r\nC\r\n$5\r\nBLOCK\r\n$";
     let mut halves: Vec<Client> = (0..begun.len())

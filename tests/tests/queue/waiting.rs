@@ -37,7 +37,7 @@ fn a_wait_limit_that_is_reached_is_answered_with_null() {
 }
 
 #[test]
-fn wait_limits_are_reached_in_their_own_order() {
+fn wait_limits_end_in_the_order_of_their_deadlines() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut late = server.waiter("lock C BLOCK 2000");
     let mut early = server.client();
@@ -68,7 +68,7 @@ fn a_client_that_does_not_wait_leaves_no_trace_in_the_queue() {
 }
 
 #[test]
-fn a_release_hands_the_lock_over_in_the_same_step() {
+fn a_release_hands_the_lock_over_in_the_same_decision() {
     let (_server, mut a, mut b) = Server::start_contended();
     a.send_all(["LOCK.RELEASE lock A", "LOCK.INFO lock", "LOCK.ACQUIRE lock A"]);
     assert_eq!(a.reply(), Reply::Int(0));
@@ -252,7 +252,7 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
 }
 
 #[test]
-fn a_hold_that_is_taken_back_leaves_the_owners_other_holds() {
+fn a_grant_that_is_taken_back_keeps_the_owners_other_holds() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
@@ -411,7 +411,7 @@ fn the_length_of_queues_can_be_set_at_any_time() {
 }
 
 #[test]
-fn a_wait_that_takes_over_needs_no_place_of_its_own() {
+fn a_wait_that_takes_over_needs_no_queue_position_of_its_own() {
     let server = Server::start_with("max-waiters 1 max-waiters-total 1");
     let mut a = server.client();
     a.acquire("lock A");
@@ -493,7 +493,7 @@ fn a_limit_reached_as_the_lease_ends_is_answered_once() {
 }
 
 #[test]
-fn a_grant_counts_for_wait_as_a_write_of_the_waiter() {
+fn the_wait_command_counts_a_grant_as_a_write_of_the_waiter() {
     let (primary, mut a, mut b) = Server::start_contended();
     let replica = Server::start_replica_of(&primary);
     b.send("WAIT 1 0");

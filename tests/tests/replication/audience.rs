@@ -211,7 +211,7 @@ fn an_aof_that_is_switched_on_while_clients_lock_misses_nothing() {
 }
 
 #[test]
-fn a_replica_that_is_promoted_tells_those_who_come_then() {
+fn a_promoted_replica_replicates_to_new_replicas() {
     let mut random = Random::new();
     let primary = Server::start();
     let replica = Setup::new().config("hz 100").start_replica_of(&primary);
@@ -224,7 +224,7 @@ fn a_replica_that_is_promoted_tells_those_who_come_then() {
 }
 
 #[test]
-fn what_changes_right_after_an_aof_is_switched_on_is_in_it() {
+fn a_change_right_after_the_aof_is_switched_on_is_in_the_aof() {
     for switch in ["CONFIG SET appendonly yes", "PING"] {
         let server = Setup::new().config("hz 100").config("appendfsync always").start();
         let mut client = see_nobody_listen(&server);
@@ -247,7 +247,7 @@ fn what_changes_right_after_an_aof_is_switched_on_is_in_it() {
 }
 
 #[test]
-fn what_changes_right_after_a_promotion_is_told() {
+fn a_change_right_after_a_promotion_is_replicated() {
     let server = Setup::new().config("hz 100").start();
     see_nobody_listen(&server);
     let other = Server::start();
@@ -259,7 +259,7 @@ fn what_changes_right_after_a_promotion_is_told() {
 }
 
 #[test]
-fn what_nobody_hears_counts_as_a_change_all_the_same() {
+fn a_change_that_is_not_replicated_still_counts_as_a_change() {
     let server = Setup::new().config("hz 100").start();
     let mut client = server.client();
     let changes = |client: &mut Client| client.stat("persistence", "rdb_changes_since_last_save");
@@ -330,7 +330,7 @@ fn let_cron_run(client: &mut Client) {
 }
 
 #[test]
-fn who_begins_to_listen_without_a_snapshot_hears_what_changes() {
+fn a_replica_that_attaches_without_a_snapshot_gets_every_change() {
     let primary = in_no_hurry();
     let mut client = see_nobody_listen(&primary);
     let _waits = ask_for_a_snapshot(&primary);
@@ -404,7 +404,7 @@ fn locks_of_aof(server: &Server) -> Option<Locks> {
 }
 
 #[test]
-fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
+fn replicas_and_aofs_that_come_and_go_under_load_miss_nothing() {
     let mut random = Random::new();
     let primary =
         Setup::new().config("hz 100").config("repl-backlog-ttl 1").config("appendfsync always").start();
@@ -466,7 +466,7 @@ fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
 }
 
 #[test]
-fn servers_that_take_turns_as_primary_go_on_alike() {
+fn servers_that_alternate_as_primary_stay_identical() {
     let mut random = Random::new();
     let start = || Setup::new().config("hz 100").config("repl-backlog-ttl 1").start();
     let (mut primary, mut replica) = (start(), start());

@@ -46,7 +46,7 @@ fn milliseconds(lines: &[String], name: &str) -> Duration {
 }
 
 #[test]
-fn the_safe_failover_shown_has_a_lease_that_outlives_it() {
+fn a_lease_outlives_the_documented_safe_failover() {
     const ELECTION: Duration = Duration::from_secs(3);
     let [servers, sentinels] = shown();
     let lease = milliseconds(&servers, "lock.default-lease ");
@@ -56,7 +56,7 @@ fn the_safe_failover_shown_has_a_lease_that_outlives_it() {
 }
 
 #[test]
-fn the_safe_failover_shown_lets_a_holder_go_on_and_a_newcomer_wait() {
+fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     let [for_servers, for_sentinels] = shown();
     let lease = milliseconds(&for_servers, "lock.default-lease ");
     let mut primary = start(&for_servers, None);

@@ -139,7 +139,7 @@ fn a_replica_with_a_connection_for_the_data_survives_a_hundred_cuts() {
 }
 
 #[test]
-fn the_waiters_of_a_server_are_sent_away_when_it_becomes_a_replica_that_never_gets_in_sync() {
+fn waiters_are_sent_away_when_their_server_becomes_a_replica_that_never_gets_in_sync() {
     let primary = primary_with_locks(Setup::new());
     let link = Link::to(&primary);
     link.swallow();

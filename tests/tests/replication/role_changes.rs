@@ -233,7 +233,7 @@ fn a_shutdown_that_waits_for_a_lagging_replica_ends_in_order() {
 }
 
 #[test]
-fn a_replica_that_was_paused_makes_up_for_it() {
+fn a_replica_that_was_paused_catches_up() {
     let [primary, replica, last] = chain();
     replica.client().call("CLIENT PAUSE 1000 WRITE");
     let mut contended = Contended::on(&primary, read_all);
@@ -244,7 +244,7 @@ fn a_replica_that_was_paused_makes_up_for_it() {
 }
 
 #[test]
-fn what_clients_do_to_a_writable_replica_stays_there() {
+fn changes_on_a_writable_replica_stay_there() {
     let primary = Server::start();
     let replica = Setup::new().config("replica-read-only no").start_replica_of(&primary);
     let last = Server::start_replica_of(&replica);
@@ -288,7 +288,7 @@ fn what_clients_do_to_a_writable_replica_stays_there() {
 }
 
 #[test]
-fn an_isolated_primary_grants_nothing_in_the_background_until_its_replica_is_back() {
+fn without_its_replica_an_isolated_primary_grants_nothing_in_the_background() {
     let primary = Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 2").start();
     let link = Link::to(&primary);
     let replica = Server::start();
@@ -311,7 +311,7 @@ fn an_isolated_primary_grants_nothing_in_the_background_until_its_replica_is_bac
 }
 
 #[test]
-fn servers_that_change_places_all_the_time_end_up_the_same() {
+fn servers_that_swap_roles_all_the_time_end_up_identical() {
     let servers = [logged().start(), logged().start()];
     let ports = servers.each_ref().map(Server::port);
     let over = AtomicBool::new(false);

@@ -71,7 +71,7 @@ fn round(fault: Fault, tally: &mut Tally) {
 }
 
 #[test]
-fn grants_that_a_promoted_replica_has_missed_are_lost_and_no_token_comes_twice() {
+fn grants_that_a_promoted_replica_has_missed_are_lost_and_no_token_is_given_twice() {
     let mut tally = Tally::default();
     for _ in 0..rounds(3, 30) {
         let before = tally.lost;
@@ -92,7 +92,7 @@ fn grants_that_wait_in_the_socket_of_a_replica_are_not_lost() {
 }
 
 #[test]
-fn holders_get_back_from_a_promoted_replica_in_quarantine_what_it_has_missed() {
+fn holders_restore_missed_tenures_on_a_promoted_replica_in_quarantine() {
     let setup = || Setup::new().module("quarantine 600000").config("min-replicas-to-write 1");
     let see_replicas = |client: &mut Client| {
         eventually("the replica counts", || client.call("LOCK.RELEASE none A").error_word() == "NOTHELD");

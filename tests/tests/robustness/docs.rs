@@ -32,7 +32,7 @@ const WAITS: &str = "(waits)\n";
 const PUSHED: &str = "-> ";
 
 #[test]
-fn the_sessions_shown_are_what_happens() {
+fn the_sessions_in_the_docs_are_what_the_server_replies() {
     let mut played = 0;
     let mut wrong = Vec::new();
     let mut pages_with_sessions = BTreeSet::new();
@@ -57,7 +57,7 @@ fn the_sessions_shown_are_what_happens() {
 }
 
 #[test]
-fn a_session_that_is_wrong_fails() {
+fn a_wrong_session_fails_its_test() {
     let wrong = [
         ("another reply", "> LOCK.RELEASE lock a HOLDS 0\n(integer) 1\n"),
         ("another error", "> LOCK.RELEASE lock a\n(error) NOTHELD the lock is held\n"),
@@ -123,7 +123,7 @@ fn every_command_has_its_page() {
 }
 
 #[test]
-fn every_setting_is_told_with_its_default() {
+fn every_setting_is_documented_with_its_default() {
     let page = read(&root().join("docs/settings.md"));
     let server = Server::start();
     let settings = server.client().call("CONFIG GET lock.*");
@@ -158,7 +158,7 @@ fn every_page_can_be_found() {
 }
 
 #[test]
-fn every_error_is_told() {
+fn every_error_is_documented() {
     let source = read(&root().join("src/errors.rs"));
     let page = read(&root().join("docs/errors.md"));
     // What no client is told.
@@ -180,7 +180,7 @@ fn every_error_is_told() {
 }
 
 #[test]
-fn links_lead_to_a_file_and_its_headings() {
+fn every_link_leads_to_a_file_and_a_heading() {
     let mut broken = Vec::new();
     for page in pages() {
         let here = root().join(&page.name);

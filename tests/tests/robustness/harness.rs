@@ -8,7 +8,7 @@ fn start() -> Server {
 }
 
 #[test]
-fn replies_are_told_apart_as_on_the_wire() {
+fn the_client_distinguishes_replies_as_on_the_wire() {
     let server = start();
     let mut client = server.client();
     assert_eq!(client.call("SET key value"), Reply::ok());
@@ -68,7 +68,7 @@ fn a_blocked_client_has_no_reply_until_it_is_served() {
 }
 
 #[test]
-fn a_connection_that_is_left_is_seen_by_the_server() {
+fn the_server_notices_a_closed_or_broken_connection() {
     let server = start();
     let mut observer = server.client();
     let leave: [fn(Client); 2] = [Client::break_off, drop];
@@ -82,7 +82,7 @@ fn a_connection_that_is_left_is_seen_by_the_server() {
 }
 
 #[test]
-fn a_closed_connection_is_told_from_a_silent_one() {
+fn the_client_distinguishes_a_closed_connection_from_a_silent_one() {
     let server = start();
     let (mut client, mut other) = (server.client(), server.client());
     assert_eq!(client.reply_within(Duration::from_millis(1)), Err(Silence::StillOpen));
@@ -133,7 +133,7 @@ fn a_killed_server_starts_again_with_its_aof() {
 }
 
 #[test]
-fn a_server_that_refuses_its_configuration_is_told_with_its_log() {
+fn a_server_that_refuses_its_configuration_is_reported_with_its_log() {
     let log = Setup::without_module().config("no-such-setting 1").start_refused();
     assert!(log.contains("no-such-setting"), "{log}");
 }

@@ -68,7 +68,7 @@ fn the_module_cannot_be_unloaded() {
 }
 
 #[test]
-fn a_snapshot_needs_the_module_as_long_as_a_lock_is_in_it() {
+fn a_snapshot_with_a_lock_needs_the_module() {
     let mut server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -129,7 +129,7 @@ fn a_replica_without_the_module_says_so_and_has_no_locks() {
 }
 
 #[test]
-fn a_replica_without_the_module_ends_where_a_resync_brings_it_a_lock() {
+fn a_replica_without_the_module_ends_at_a_resync_with_a_lock() {
     let primary = Server::start();
     primary.client().acquire("lock A PX 600000");
     let mut replica = Setup::without_module().start();
@@ -224,7 +224,7 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
 }
 
 #[test]
-fn what_only_the_next_version_can_tell_is_refused_by_this_one() {
+fn locks_that_only_the_next_version_can_read_are_refused_by_this_one() {
     let mut primary = Setup::new().next_version().start();
     let setup = Setup::new().config("propagation-error-behavior ignore");
     let mut replica = setup.start_replica_of(&primary);

@@ -117,7 +117,7 @@ impl Reckoning<'_> {
 }
 
 #[test]
-fn what_a_client_reckons_to_hold_is_right_though_replies_are_lost() {
+fn with_holds_a_client_knows_its_hold_count_although_replies_are_lost() {
     const KEYS: [&str; 3] = ["lock-1", "lock-2", "lock-3"];
     let server = Server::start();
     let proxy = Proxy::start(server.port(), some_lost());
@@ -154,7 +154,7 @@ fn what_a_client_reckons_to_hold_is_right_though_replies_are_lost() {
 
 /// The same losses without HOLDS: it is the count named that makes it right.
 #[test]
-fn without_holds_lost_replies_make_the_count_wrong() {
+fn without_holds_lost_replies_make_the_hold_count_wrong() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), some_lost());
     let mut observer = server.client();
@@ -181,7 +181,7 @@ fn first_client_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
 }
 
 #[test]
-fn a_wait_whose_client_is_lost_keeps_its_place_for_the_repeat() {
+fn a_wait_whose_connection_is_lost_keeps_its_queue_position_for_the_repeat() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), first_client_lost());
     let mut a = server.client();
@@ -205,7 +205,7 @@ fn a_wait_whose_client_is_lost_keeps_its_place_for_the_repeat() {
 
 /// B's grant is lost: the repeat finds it. B is cut off around its grant: that is passed on to C, or found by the repeat.
 #[test]
-fn a_grant_that_is_lost_is_found_by_the_repeat_and_one_that_is_cut_off_stops_nobody() {
+fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();
     let mut random = Random::new();
     let proxy = Proxy::start(server.port(), move |request| match random.within(0..3) {

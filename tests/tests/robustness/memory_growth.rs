@@ -50,7 +50,7 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
 }
 
 #[test]
-fn acquired_and_released() {
+fn acquiring_and_releasing_uses_no_more_memory() {
     let server = Server::start();
     stays_flat("acquired and released", &mut server.client(), |a, from| {
         let cycle =
@@ -60,7 +60,7 @@ fn acquired_and_released() {
 }
 
 #[test]
-fn acquired_by_the_hundred_and_released_or_flushed() {
+fn acquiring_hundreds_and_releasing_or_flushing_uses_no_more_memory() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET lazyfree-lazy-server-del yes");
@@ -78,7 +78,7 @@ fn acquired_by_the_hundred_and_released_or_flushed() {
 }
 
 #[test]
-fn acquired_and_handed_over() {
+fn hand_offs_use_no_more_memory() {
     let server = Server::start();
     let mut b = server.client();
     stays_flat("acquired and handed over", &mut server.client(), |a, from| {
@@ -100,7 +100,7 @@ fn acquired_and_handed_over() {
 }
 
 #[test]
-fn acquired_and_left_to_its_lease() {
+fn leases_that_end_use_no_more_memory() {
     let server = Server::start();
     stays_flat("acquired and left to its lease", &mut server.client(), |a, from| {
         a.call_all((from..from + BATCH).map(|number| format!("LOCK.ACQUIRE lock-{} A PX 1", number % 5_000)));
@@ -108,7 +108,7 @@ fn acquired_and_left_to_its_lease() {
 }
 
 #[test]
-fn acquired_and_evicted() {
+fn evictions_use_no_more_memory() {
     const AT_ONCE: usize = 5_000;
     let server = Server::start();
     let mut a = server.client();
@@ -127,7 +127,7 @@ fn acquired_and_evicted() {
 }
 
 #[test]
-fn the_room_for_very_many_locks_dropped_early_is_given_back() {
+fn the_memory_of_very_many_dropped_locks_is_given_back() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy allkeys-random");
@@ -153,7 +153,7 @@ fn the_room_for_very_many_locks_dropped_early_is_given_back() {
 }
 
 #[test]
-fn renewed_and_re_entered() {
+fn renewals_and_re_entries_use_no_more_memory() {
     let server = Server::start();
     stays_flat("renewed and re-entered", &mut server.client(), |a, from| {
         let cycle = |number: usize| {
