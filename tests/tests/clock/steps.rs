@@ -1,4 +1,4 @@
-//! A step of the wall clock ends no lease early, stretches none, and stalls no waiter.
+//! Steps of the wall clock: no lease ends early or late, and no waiter stalls.
 
 use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn start() -> (WallClock, Server) {
     (clock, server)
 }
 
-/// What steps is every clock that server and module read as the time of day, and the server's log.
+/// The step changes every clock that server and module read as the time of day, and the server's log.
 #[test]
 fn a_step_of_the_clock_changes_every_time_of_day_that_the_server_reads() {
     let (mut clock, server) = start();
@@ -30,7 +30,7 @@ fn a_step_of_the_clock_changes_every_time_of_day_that_the_server_reads() {
         token = a.acquire("lock A PX 1000").token;
         token / 1_000_000 >= least
     });
-    for (what, told) in [
+    for (what, shown) in [
         ("TIME", seconds(&mut a)),
         ("INFO", a.stat("server", "server_time_usec") / 1_000_000),
         ("LASTSAVE", a.call("LASTSAVE").int()),
@@ -38,7 +38,7 @@ fn a_step_of_the_clock_changes_every_time_of_day_that_the_server_reads() {
         ("a lock's TTL", a.call("PEXPIRETIME lock").int() / 1_000),
         ("a token", token / 1_000_000),
     ] {
-        assert!(least <= told && told <= most, "{what}: {told}, not {least} to {most}");
+        assert!(least <= shown && shown <= most, "{what}: {shown}, not {least} to {most}");
     }
     let year = 1970 + least / 31_556_952;
     server.see_log(&format!(" {year} "));
@@ -214,7 +214,7 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_its_arrival() {
     a.acquire("lock A PX 600000");
     let dump = a.call("DUMP lock");
     a.call("DEL lock");
-    // As a slot that moves brings it: the primary passes the RESTORE on as it came.
+    // As when a slot moves: the primary replicates the RESTORE verbatim.
     assert_eq!(a.call([b"RESTORE".as_slice(), b"lock", b"0", dump.bytes()]), Reply::ok());
     replica.see_in_sync_with(&primary);
     let mut client = replica.promote();
@@ -251,7 +251,7 @@ fn a_token_the_server_gave_itself_is_not_far_ahead_after_a_step_back() {
     let dumped = a.call("DUMP lock").bytes().to_vec();
     assert_eq!(a.call([b"RESTORE", &b"copy"[..], b"0", &dumped]), Reply::ok());
     a.call("DEL lock copy");
-    // A larger one, as a server would have given whose clock is right, is.
+    // A larger token, as a server with a correct clock would give it, is accepted.
     let claim = |token: i64| format!("LOCK.RENEW other A TOKEN {token}");
     assert!(a.call(claim(token + 1)).error().contains("a day ahead"));
     assert_eq!(a.call(claim(token)), Reply::Int(token));

@@ -13,13 +13,13 @@ fn three_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new())
 }
 
-/// The same, which a machine that stands still for some seconds does not take apart.
+/// The same, with timeouts that bear a machine that stops for some seconds.
 #[track_caller]
 fn three_steady_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new().config("cluster-node-timeout 20000"))
 }
 
-/// Ends a load when it goes out of scope: a test that fails meanwhile ends, too.
+/// Ends a load when it goes out of scope, so that a test that fails ends, too.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -44,7 +44,7 @@ fn see_state(client: &mut Client, state: &str) {
     eventually(&state, || client.call("CLUSTER INFO").text().contains(&state));
 }
 
-/// Calls with leave to use a slot that is on its way here.
+/// Sends ASKING and a command, for a slot that is being imported.
 #[track_caller]
 fn ask_with_leave(client: &mut Client, command: &str) {
     client.send_all(["ASKING", command]);
@@ -89,7 +89,7 @@ fn a_node_redirects_a_request_to_the_node_that_owns_the_slot() {
         let sent = client.call(command).redirection();
         assert_eq!(sent, Some(Redirection::Moved(owner.port())), "{command}");
     }
-    // What names no key is answered everywhere.
+    // Commands without a key are answered by every node.
     assert_eq!(client.call("LOCK.TOP").items(), []);
     owner.client().acquire("lock A PX 600000");
     let _b = owner.waiter("lock B BLOCK 0");
@@ -122,10 +122,10 @@ fn lock_top_is_an_error_in_a_transaction_and_in_a_script_of_one_slot() {
     let mut client = node.client();
     client.acquire("other A PX 600000");
     let _b = node.waiter("other B BLOCK 0");
-    let [_, told] = client.transact(["LOCK.ACQUIRE lock A", "LOCK.TOP"]);
-    assert!(told.error().contains("not possible in a transaction or script"), "{told:?}");
-    let told = client.call(["EVAL", "return redis.call('LOCK.TOP')", "1", "lock"]);
-    assert!(told.error().contains("not possible in a transaction or script"), "{told:?}");
+    let [_, reply] = client.transact(["LOCK.ACQUIRE lock A", "LOCK.TOP"]);
+    assert!(reply.error().contains("not possible in a transaction or script"), "{reply:?}");
+    let reply = client.call(["EVAL", "return redis.call('LOCK.TOP')", "1", "lock"]);
+    assert!(reply.error().contains("not possible in a transaction or script"), "{reply:?}");
     assert_eq!(client.call("LOCK.TOP").items()[0].field("holder"), &Reply::bulk("A"));
 }
 
@@ -180,7 +180,7 @@ fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
     let after = there.holder("lock");
     let took = i64::try_from(begun.elapsed().as_millis()).unwrap();
     assert_eq!(after.tenure(), before.tenure());
-    // Neither cut nor stretched by more than the move took, but for what the clocks round off.
+    // The lease differs by no more than the duration of the move and the rounding of the clocks.
     assert!((before.lease_left - took - 10..=before.lease_left).contains(&after.lease_left), "{after:?}");
     let mut b = to.waiter("lock B BLOCK 0");
     there.call("LOCK.RELEASE lock A ALL");
@@ -194,7 +194,7 @@ fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     let (mut here, mut there) = (from.client(), to.client());
     let first = here.acquire("lock A PX 600000");
     let moving = cluster.begin_to_move(slot_of("lock"), to);
-    // As long as it is here, it is served here: handed over, released, and then gone.
+    // As long as the lock is on this node, the node serves it: it hands the lock over and releases it.
     let mut b = from.waiter("lock B BLOCK 0 PX 600000");
     here.call("LOCK.RELEASE lock A");
     let second = b.reply().grant();
@@ -206,7 +206,7 @@ fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     {
         assert_eq!(here.call(command).redirection(), Some(Redirection::Ask(to.port())), "{command}");
     }
-    // There, who has leave waits, and is handed the lock.
+    // On the target, a client with ASKING can wait, and gets the lock.
     assert_eq!(there.call("LOCK.ACQUIRE lock C").redirection(), Some(Redirection::Moved(from.port())));
     let mut c = to.client();
     ask_with_leave(&mut c, "LOCK.ACQUIRE lock C BLOCK 0");
@@ -327,9 +327,9 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down() {
     let mut b = node.waiter("lock B BLOCK 0");
     let elsewhere = (0..16_384).find(|slot| *slot != slot_of("lock")).expect("another slot");
     assert_eq!(a.call(format!("CLUSTER DELSLOTS {elsewhere}")), Reply::ok());
-    // Some servers tell them themselves.
-    let told = b.reply();
-    assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "{told:?}");
+    // Some servers send the error themselves.
+    let reply = b.reply();
+    assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     assert_eq!(b.call("LOCK.ACQUIRE lock B BLOCK 0").error_word(), "CLUSTERDOWN");
     assert_eq!(a.call(format!("CLUSTER ADDSLOTS {elsewhere}")), Reply::ok());
     see_state(&mut a, "ok");
@@ -338,7 +338,7 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down() {
     assert_eq!(b.reply().grant().holds, 1);
 }
 
-/// A short key, and one that the rounds through waited-for keys leave out.
+/// A short key, and one that is too long for the periodic check of waited-for keys.
 fn short_and_long() -> [String; 2] {
     ["lock".to_owned(), "long".repeat(100)]
 }
@@ -353,8 +353,8 @@ fn waiters_are_sent_away_when_the_cluster_goes_down_whichever_slot_is_missing() 
             a.acquire(&format!("{key} A PX 600000"));
             let mut b = node.waiter(&format!("{key} B BLOCK 0"));
             assert_eq!(a.call(format!("CLUSTER DELSLOTS {missing}")), Reply::ok());
-            let told = b.reply();
-            assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "slot {missing}: {told:?}");
+            let reply = b.reply();
+            assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "slot {missing}: {reply:?}");
         }
     }
 }
@@ -367,8 +367,8 @@ fn a_waiter_is_sent_away_from_a_slot_that_nobody_serves_while_the_lock_is_held()
         a.acquire(&format!("{key} A PX 600000"));
         let mut b = node.waiter(&format!("{key} B BLOCK 0"));
         assert_eq!(a.call(format!("CLUSTER DELSLOTS {}", slot_of(&key))), Reply::ok());
-        let told = b.reply();
-        assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "{told:?}");
+        let reply = b.reply();
+        assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     }
 }
 
@@ -467,7 +467,7 @@ fn the_replica_of_a_primary_that_dies_keeps_its_tenures() {
     let port = owner.port();
     let died = cluster.nodes_mut().iter_mut().find(|node| node.port() == port).expect("it");
     died.kill();
-    // The client asks again until the replica has taken over.
+    // The client tries again until the replica has taken over.
     assert!(client.call("lock", "LOCK.ACQUIRE lock B").is_null());
     assert_eq!(client.call("lock", "LOCK.RELEASE lock A"), Reply::Int(0));
     let next = client.call("lock", "LOCK.ACQUIRE lock B PX 600000").grant();
@@ -480,14 +480,14 @@ fn the_replica_of_a_primary_that_dies_keeps_its_tenures() {
     cluster.replica_of(owner).see_in_sync_with(owner);
 }
 
-/// What is known of a lock that clients contend for.
+/// The state of a contended lock.
 #[derive(Default)]
 struct Contended {
     held: AtomicBool,
     last_token: Mutex<i64>,
 }
 
-/// Contends for these locks by way of the whole cluster, until told to stop: how many grants there were.
+/// Contends for these locks in the whole cluster until it is stopped. Returns the number of grants.
 fn contend(cluster: &Cluster, who: usize, locks: &HashMap<String, Contended>, stop: &AtomicBool) -> usize {
     let mut client = cluster.client();
     let mut grants = 0;
@@ -568,16 +568,16 @@ fn slots_with_held_and_contended_locks_move_under_load() {
             }
         }
         drop(end);
-        load.into_iter().map(|one| one.join().expect("no alarm")).sum()
+        load.into_iter().map(|one| one.join().expect("a load that does not fail")).sum()
     });
     println!(
-        "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter heard {slowest:?} after the move"
+        "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter had its reply {slowest:?} after the move"
     );
     assert!(grants > usize::from(slots), "no load: {grants} grants");
-    // On a machine that is busy with other work, some hear late; where nobody tells them, all do.
+    // On a busy machine some replies are late; if the module sent none, all of them would be.
     assert!(
         late * 2 <= usize::from(slots) * each,
-        "{late} of {} heard later than {SOON:?}",
+        "{late} of {} had their reply later than {SOON:?}",
         usize::from(slots) * each
     );
 }
@@ -605,7 +605,7 @@ fn operators_move_slots_with_redis_cli() {
         let end = Ends(&stop);
         cluster.reshard(from, to, slots);
         drop(end);
-        load.join().expect("no alarm")
+        load.join().expect("a load that does not fail")
     });
     println!("{slots} slots by redis-cli, {} locks held: {grants} grants meanwhile", held.len());
     for (key, before, waiter) in &mut held {

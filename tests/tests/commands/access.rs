@@ -1,4 +1,4 @@
-//! Who may do what: users, the module's internal commands, renamed commands, and clients in odd modes.
+//! Access control: users, internal commands, renamed commands, and clients in unusual modes.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
@@ -167,7 +167,7 @@ const NO_FOLLOWER: &str = "ERR this command is for replicas and the AOF alone";
 fn clients_cannot_send_the_commands_that_replicas_are_sent() {
     let (server, mut a, mut b) = Server::start_contended();
     let digest = a.call("DEBUG DIGEST");
-    // A payload that ends the tenure, as a replica would be told of it.
+    // A payload that ends the tenure, as a replica would receive it.
     let end = {
         let (mut token, mut payload) = (a.holder("lock").token, vec![1, 2]);
         while token > 0x7f {
@@ -231,7 +231,7 @@ fn a_command_of_the_module_cannot_be_renamed_and_the_server_says_so() {
     for command in ["LOCK.ACQUIRE", "LOCK._APPLY", "LOCK._GATE"] {
         let log = Setup::new().config(&format!("rename-command {command} \"\"")).start_refused();
         assert!(log.contains("No such command in rename-command"), "{log}");
-        // Nor can its name be taken.
+        // Nor can another command get its name.
         let log = Setup::new().config(&format!("rename-command GET {command}")).start_refused();
         assert!(log.contains(&command.to_lowercase()), "the log tells which: {log}");
     }
@@ -267,7 +267,7 @@ fn a_user_with_the_right_to_acquire_alone_is_served_in_the_background() {
     for command in ["LOCK._GATE app:lock", "LOCK._APPLY app:lock x", "LOCK.RELEASE app:lock B", "LOCK.TOP"] {
         assert_eq!(worker.call(command).error_word(), "NOPERM", "{command}");
     }
-    // What the module asks is not asked in the user's name.
+    // The module's own commands do not run as the user.
     let log = a.call("ACL LOG");
     assert!(log.items().iter().all(|entry| entry.field("context").text() == "toplevel"), "{log:?}");
     assert_eq!(log.items().len(), 4, "{log:?}");

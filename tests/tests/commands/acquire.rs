@@ -1,8 +1,8 @@
-//! LOCK.ACQUIRE where it does not wait.
+//! LOCK.ACQUIRE without waiting.
 
 use lockward_tests::{Client, Reply, Server};
 
-/// What is left of a lease lies in its last part: the rest is what the test itself may take.
+/// Asserts that at most a small part of a lease has passed: the time that the test itself may take.
 #[track_caller]
 fn assert_lease(client: &mut Client, key: &str, lease: i64) {
     let left = client.holder(key).lease_left;

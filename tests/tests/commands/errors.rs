@@ -1,4 +1,4 @@
-//! Every error is clear, and has changed nothing.
+//! Errors: each is clear and changes nothing.
 
 use lockward_tests::{Client, Command, Reply, Server};
 

@@ -5,9 +5,9 @@ use lockward_tests::{Reply, Server};
 #[track_caller]
 fn assert_holds_error(reply: &Reply, has: i64) {
     assert_eq!(reply.error_word(), "HOLDS", "{reply:?}");
-    let told =
+    let shown =
         reply.error().split(|letter: char| !letter.is_ascii_digit()).any(|word| word == has.to_string());
-    assert!(told, "the count it has, {has}: {reply:?}");
+    assert!(shown, "the count it has, {has}: {reply:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the server knows about the commands: keys, flags, access control, documentation.
+//! Command metadata: keys, flags, access control, documentation.
 
 use lockward_tests::{Client, Reply, Server};
 use std::fs;
@@ -62,7 +62,7 @@ fn each_command_is_documented() {
     }
 }
 
-/// The page of a command: its syntax behind the name, and what its table says.
+/// The page of a command: its syntax and its table.
 struct Page {
     syntax: String,
     since: String,
@@ -86,7 +86,7 @@ fn page(name: &str) -> Page {
     Page { syntax, since: row("Available since"), complexity: row("Time complexity"), categories }
 }
 
-/// What the server's documentation of a command makes of its syntax.
+/// The syntax of a command as COMMAND DOCS describes it.
 fn syntax_of(arguments: &[Reply]) -> String {
     let one = |argument: &Reply| {
         let has = |flag: &str| {
@@ -110,7 +110,7 @@ fn syntax_of(arguments: &[Reply]) -> String {
     arguments.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// What COMMAND INFO tells of a command.
+/// The reply of COMMAND INFO for a command.
 #[track_caller]
 fn info(client: &mut Client, name: &str) -> Vec<Reply> {
     client.call(["COMMAND", "INFO", name]).items()[0].items().to_vec()
@@ -132,7 +132,7 @@ fn each_command_page_agrees_with_the_command_metadata() {
         assert_eq!(page.complexity, docs.field("complexity").text(), "{name}");
         assert_eq!(docs.field("group").text(), "module", "{name}");
         assert_eq!(docs.field("module").text(), "lock", "{name}");
-        // Key and owner, where they are named, are what must be given.
+        // Key and owner are the only required arguments.
         let info = info(&mut client, name);
         let required = page.syntax.split(' ').take_while(|word| !word.starts_with('[')).count();
         assert_eq!(info[1], Reply::Int(-1 - i64::try_from(required).unwrap()), "{name}");

@@ -77,7 +77,7 @@ fn errors_are_counted_by_their_first_word_and_null_is_no_error() {
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
     assert_eq!(again.reply().grant().holds, 1);
-    // All waits have ended: some servers count them only then. A's, B's, C's two, and D's three.
+    // All waits have ended: some servers count them only then. One of A, one of B, two of C and three of D.
     assert_eq!(counted(&mut a, "lock.acquire", "calls"), 7);
     assert_eq!(counted(&mut a, "lock.acquire", "failed_calls"), 3);
     assert_eq!(counted(&mut a, "lock.acquire", "rejected_calls"), 1);
@@ -103,7 +103,7 @@ fn monitor_shows_commands_of_clients_and_none_of_the_module() {
         let Reply::Simple(line) = monitor.reply() else { panic!("no line of MONITOR") };
         shown.push(line.split_once("] ").expect("a command").1.to_owned());
     }
-    // What has the admin flag is never shown.
+    // Commands with the admin flag are never shown.
     assert_eq!(shown, ["\"LOCK.RELEASE\" \"lock\" \"A\"", "\"DEL\" \"lock\"", "\"PING\""]);
 }
 

@@ -175,7 +175,7 @@ fn config_rewrite_writes_the_settings() {
     assert!(written.contains("lock.default-lease 4321"), "{written}");
 }
 
-/// The lines of the server's own configuration file that are about the module.
+/// The module's lines in the server's configuration file.
 fn written(server: &Server) -> Vec<String> {
     let file = fs::read_to_string(server.dir().join("server.conf")).unwrap();
     let ours = |line: &&str| line.starts_with("lock.") || line.starts_with("loadmodule ");
@@ -187,7 +187,7 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
     for beside in ["", "quarantine 0 default-lease 70000 max-waiters 9"] {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
-        // One of them back to what is set where nothing is, which the argument would be taken for.
+        // One of them is set back to its default, which the module argument would otherwise override.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
@@ -235,7 +235,7 @@ fn config_set_of_several_settings_sets_all_or_none() {
         "lock.max-waiters 3 lock.no-such-setting 1",
         "lock.max-waiters 3 default-lease 1",
         "lock.max-waiters 3 lock.max-waiters 4",
-        // Found wrong only when all have been set.
+        // The error is found only after all settings are set.
         &taken,
     ] {
         let reply = client.call(format!("CONFIG SET {wrong}"));
@@ -260,7 +260,7 @@ fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // Its turn would have come with a lock that is looked at later.
+    // It would have been granted with a lock that is checked later.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");
@@ -304,12 +304,12 @@ fn a_default_lease_longer_than_a_lease_may_be_is_shortened_and_the_log_says_so()
     server.see_log("allows no lease above 400000");
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left <= 400_000);
-    // It is kept as it was set.
+    // The value is kept as it was set.
     assert_eq!(setting(&mut a, "lock.default-lease"), "600000");
     assert_eq!(a.call("CONFIG SET lock.max-lease 900000"), Reply::ok());
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left > 500_000);
-    // Once for each that comes to be, however many settings are set.
+    // Once for each change, however many settings are set.
     let together = "CONFIG SET lock.max-lease 3000 lock.default-lease 5000 lock.quarantine 4000";
     assert_eq!(a.call(together), Reply::ok());
     assert_eq!(a.call("CONFIG SET lock.max-waiters 5"), Reply::ok());
@@ -322,7 +322,7 @@ fn the_page_on_settings_agrees_with_the_server() {
     let page = fs::read_to_string(root.join("docs/settings.md")).unwrap();
     let server = Server::start();
     let mut client = server.client();
-    let mut told = Vec::new();
+    let mut documented = Vec::new();
     let table = page.lines().skip_while(|line| !line.starts_with("| setting | default | range |"));
     for row in table.skip(2).take_while(|line| line.starts_with('|')) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -335,15 +335,15 @@ fn the_page_on_settings_agrees_with_the_server() {
             assert_eq!(reply == Reply::ok(), fits, "{name} {number}: {reply:?}");
             assert!(fits || reply.error().contains(&format!("between {least} and {most}")), "{reply:?}");
         }
-        told.push(name.to_owned());
+        documented.push(name.to_owned());
     }
     let mut there = client.call("CONFIG GET lock.*").field_names();
     there.sort();
-    told.sort();
-    assert_eq!(told, there);
+    documented.sort();
+    assert_eq!(documented, there);
 }
 
-/// A server without the module, into which it can be loaded, whose housekeeping is seen by its clients.
+/// A server without the module that can load it, and whose cron can be observed by clients.
 #[track_caller]
 fn start_empty() -> (Server, Client, String) {
     let setup = Setup::without_module().config("enable-module-command yes").config("hz 100");
@@ -366,7 +366,7 @@ fn a_server_goes_on_when_a_load_is_refused() {
         assert_eq!(client.call(load).error_word(), "ERR", "{wrong:?}");
         assert!(client.call("CONFIG GET lock.*").field_names().is_empty(), "{wrong:?}");
         assert!(client.call("LOCK.INFO lock").error().contains("unknown command"), "{wrong:?}");
-        // What the server would tell the module of: its housekeeping, a change of a setting, a flush, a snapshot.
+        // Server events that the module would receive: cron, a changed setting, a flush, a snapshot.
         let clock = client.stat("server", "lru_clock");
         client.call("SET key value");
         for command in ["CONFIG SET maxmemory-policy allkeys-lru", "FLUSHALL", "SWAPDB 0 1", "SAVE"] {
@@ -429,7 +429,7 @@ fn loadex_takes_settings_by_name_and_as_arguments() {
 fn the_module_is_called_lock() {
     let server = Server::start();
     let modules = server.client().call("MODULE LIST");
-    // A server may have modules of its own (Valkey 9: lua).
+    // A server may have built-in modules (Valkey 9: lua).
     let names: Vec<String> = modules.items().iter().map(|module| module.field("name").text()).collect();
     assert!(names.contains(&"lock".to_owned()), "{names:?}");
 }

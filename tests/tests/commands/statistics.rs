@@ -1,4 +1,4 @@
-//! INFO lock: what is held, what is counted, and how long it took.
+//! INFO lock: gauges, counters and durations.
 
 use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Counts, in the order of INFO lock.
+/// The counters, in the order of INFO lock.
 const COUNTS: [&str; 14] = [
     "acquired",
     "re_entered",
@@ -28,7 +28,7 @@ fn read(client: &mut Client, field: &str) -> i64 {
     client.stat("lock", &format!("lock_{field}"))
 }
 
-/// The counts that are not zero.
+/// The counters that are not zero.
 fn counted(client: &mut Client) -> BTreeMap<&'static str, i64> {
     let counts = COUNTS.map(|field| (field, read(client, field)));
     counts.into_iter().filter(|(_, count)| *count != 0).collect()
@@ -48,7 +48,7 @@ fn assert_counted<const N: usize>(client: &mut Client, counts: [(&'static str, i
     assert_eq!(counted(client), BTreeMap::from(counts));
 }
 
-// What is told.
+// The section itself.
 
 #[test]
 fn the_fields_of_info_are_documented_and_numeric() {
@@ -61,8 +61,8 @@ fn the_fields_of_info_are_documented_and_numeric() {
     let (title, fields) = text.trim_start().split_once("\r\n").expect("a title");
     assert_eq!(title, "# lock");
     let fields: Vec<(&str, &str)> = fields.lines().filter_map(|line| line.split_once(':')).collect();
-    let told: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
-    assert_eq!(told, documented, "the fields and the rows of docs/metrics.md, in their order");
+    let shown: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
+    assert_eq!(shown, documented, "the fields and the rows of docs/metrics.md, in their order");
     for (field, value) in fields {
         for number in value.split(',').map(|part| part.rsplit('=').next().unwrap_or(part)) {
             assert!(number.parse::<u64>().is_ok(), "{field}:{value}");
@@ -98,9 +98,9 @@ fn a_script_reads_the_section() {
     assert!(text.contains("lock_held:0"));
 }
 
-// What is held.
+// Gauges: locks and owners that are held.
 
-/// Two locks are held, one by A on two counts; after each of these so many are.
+/// Two locks are held, one of them twice by A. After each of these commands so many are held.
 #[test]
 fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
     for (commands, held) in [
@@ -244,7 +244,7 @@ fn a_replica_counts_held_locks_but_no_operations_of_its_primary() {
     assert_counted(&mut there, []);
     a.acquire("lock A PX 600000");
     replica.follow(&primary);
-    // Valkey 9 frees what was there before in the background.
+    // Valkey 9 frees the old data in the background.
     eventually("the replica holds what its primary does", || read(&mut there, "held") == 1);
     let mut b = primary.waiter("lock B BLOCK 0");
     a.call("LOCK.RENEW lock A");
@@ -264,7 +264,7 @@ fn a_replica_counts_held_locks_but_no_operations_of_its_primary() {
     assert_counted(&mut there, [("acquired", 1)]);
 }
 
-// What is counted.
+// Counters.
 
 #[test]
 fn a_tenure_is_acquired_re_entered_renewed_and_released() {
@@ -426,7 +426,7 @@ fn a_broken_tenure_is_measured_and_a_renamed_one_goes_on() {
         let mut a = server.client();
         a.acquire("lock A PX 600000");
         a.call(command);
-        // Whatever follows finds out.
+        // The next command notices it.
         a.acquire("other A PX 600000");
         assert_eq!(durations(&mut a, "hold_usec")[3] > 0, over, "{command}");
         assert_counted(&mut a, [("acquired", 2)]);

@@ -1,4 +1,4 @@
-//! Held locks that the server has dropped: on replicas, in files, and wherever else a lock may be looked for.
+//! Dropped locks: held locks that the server has evicted or expired early. They are on replicas, in files, and found by every command.
 
 use super::eviction_policies::POLICIES;
 use lockward_tests::{
@@ -7,7 +7,7 @@ use lockward_tests::{
 use std::fs;
 use std::time::Duration;
 
-/// A server on which A holds `lock`, whose key has been evicted, with a connection and what is known of the holder.
+/// A server on which A holds `lock`, whose key has been evicted, with a connection and the holder.
 #[track_caller]
 fn start_evicted(setup: Setup) -> (Server, Client, Holder) {
     let server = setup.start();
@@ -23,10 +23,10 @@ fn kept(client: &mut Client) -> i64 {
     client.stat("lock", "lock_tenures_kept")
 }
 
-/// Waits until a replica has been told of all that its primary has kept, and sees that both have the same keys.
+/// Waits until a replica has all dropped locks of its primary, and checks that both have the same keys.
 #[track_caller]
-fn see_told(primary: &mut Client, replica: &mut Client) {
-    eventually("the replica is told", || kept(replica) == kept(primary));
+fn see_replicated(primary: &mut Client, replica: &mut Client) {
+    eventually("the replica has the dropped locks", || kept(replica) == kept(primary));
     eventually("both have the same keys", || {
         primary.call("DBSIZE") == replica.call("DBSIZE")
             && primary.call("DEBUG DIGEST") == replica.call("DEBUG DIGEST")
@@ -52,7 +52,7 @@ fn a_promoted_replica_keeps_the_tenure_of_an_evicted_lock() {
     let (mut a, mut there) = (primary.client(), replica.client());
     let token = a.acquire("lock A PX 600000").token;
     a.evict("lock");
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(kept(&mut there), 1);
     assert_eq!(there.call("EXISTS lock"), Reply::Int(0));
     assert_eq!(there.holder("lock").tenure(), ("A", 1, token));
@@ -73,15 +73,15 @@ fn changes_of_an_evicted_lock_reach_the_replica() {
         a.call("LOCK.RELEASE lock A ALL");
         let token = a.acquire("lock A PX 600000").token;
         a.evict("lock");
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         a.call(how);
         replica.see_in_sync_with(&primary);
         assert_eq!((kept(&mut a), kept(&mut there)), (0, 0), "{how}");
         assert_eq!(there.holder("lock").tenure(), ("A", holds, token), "{how}");
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
     }
     a.evict("lock");
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(a.call("LOCK.RELEASE lock A ALL"), Reply::Int(0));
     replica.see_in_sync_with(&primary);
     assert_eq!((there.info("lock"), kept(&mut there)), (None, 0));
@@ -95,7 +95,7 @@ fn the_lease_of_a_dropped_lock_ends_on_the_replica_too() {
     a.acquire("lock A PX 1500");
     a.evict("lock");
     eventually("the lease is over", || kept(&mut a) == 0);
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(there.info("lock"), None);
     assert_eq!(a.acquire("lock B").holds, 1);
 }
@@ -108,7 +108,7 @@ fn a_write_that_breaks_an_evicted_lock_breaks_it_on_the_replica_too() {
     for how in ["SET lock value", "RENAME other lock", "RESTORE", "FLUSHALL", "FLUSHDB", "SWAPDB 0 1"] {
         a.acquire("lock A PX 600000");
         a.evict("lock");
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         assert_eq!(kept(&mut there), 1, "{how}");
         match how {
             "RENAME other lock" => {
@@ -125,14 +125,14 @@ fn a_write_that_breaks_an_evicted_lock_breaks_it_on_the_replica_too() {
             }
         }
         if how == "SWAPDB 0 1" {
-            see_told(&mut a, &mut there);
+            see_replicated(&mut a, &mut there);
             assert_eq!((a.info("lock"), there.info("lock")), (None, None));
             there.call("SELECT 1");
             assert_eq!(there.owner("lock").as_deref(), Some("A"));
             a.call("FLUSHALL");
         }
         eventually("the tenure is over", || kept(&mut a) == 0);
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         a.call("FLUSHALL");
     }
 }
@@ -146,10 +146,10 @@ fn a_full_resync_transfers_dropped_locks() {
         let (primary, mut a, before) = start_evicted(setup);
         let replica = Setup::new().config(&format!("repl-diskless-load {load}")).start_replica_of(&primary);
         let mut there = replica.client();
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         assert_eq!(there.call("KEYS *"), Reply::Array(Vec::new()));
         assert_eq!(there.holder("lock").tenure(), before.tenure(), "{load}, diskless {diskless}");
-        // What it has kept for one primary is gone with that one's data.
+        // The dropped locks of the old primary are gone with its data.
         let other = Server::start();
         replica.follow(&other);
         assert_eq!((there.info("lock"), kept(&mut there)), (None, 0), "{load}, diskless {diskless}");
@@ -177,11 +177,11 @@ fn a_restart_keeps_the_tenure_of_an_evicted_lock() {
         a.acquire("lock B PX 600000");
         a.evict("lock");
         if aof == "yes" {
-            let told = |command: &[Vec<u8>]| {
+            let replicated = |command: &[Vec<u8>]| {
                 command[0].eq_ignore_ascii_case(b"LOCK._APPLY") && command[2].get(1) == Some(&5)
             };
-            eventually("the AOF is told", || {
-                appended_commands(&server, told).iter().filter(|c| told(c)).count() == 2
+            eventually("the AOF has the dropped locks", || {
+                appended_commands(&server, replicated).iter().filter(|c| replicated(c)).count() == 2
             });
         }
         match what {
@@ -258,17 +258,17 @@ fn a_dropped_lock_is_replicated_together_with_the_deletion_of_its_key() {
     a.acquire("lock A PX 600000");
     let mut stream = ReplicationStream::attach(&server);
     a.evict("lock");
-    let mut told = Vec::new();
-    eventually("the shadow is told", || {
-        told.extend(
+    let mut replicated = Vec::new();
+    eventually("the dropped lock is replicated", || {
+        replicated.extend(
             stream.commands(&mut a).into_iter().filter(|command| command.contains(&b"lock".to_vec())),
         );
-        told.len() == 2
+        replicated.len() == 2
     });
     let names: Vec<String> =
-        told.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect();
+        replicated.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect();
     assert!(names[0] == "LOCK._APPLY" && ["DEL", "UNLINK"].contains(&names[1].as_str()), "{names:?}");
-    assert_eq!(told[0][2][..2], [1, 5]);
+    assert_eq!(replicated[0][2][..2], [1, 5]);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_lock_that_a_step_of_the_clock_has_dropped_goes_back_into_the_keyspace() {
     });
     assert!(a.call("PTTL lock").int() > 300_000);
     assert_eq!(a.holder("lock").tenure(), before.tenure());
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(there.holder("lock").tenure(), before.tenure());
     assert_eq!((kept(&mut a), a.stat("lock", "lock_tenures_kept_from_eviction")), (0, 0));
 }
@@ -364,7 +364,7 @@ fn a_demoted_primary_keeps_the_dropped_locks_that_its_new_primary_has() {
     let (mut a, mut there) = (one.client(), other.client());
     let token = a.acquire("lock A PX 600000").token;
     a.evict("lock");
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(a.call(format!("FAILOVER TO 127.0.0.1 {}", other.port())), Reply::ok());
     eventually("the roles have changed", || a.server_info("replication", "role") == "slave");
     one.see_in_sync_with(&other);
@@ -381,8 +381,8 @@ fn pressed() -> impl Iterator<Item = String> {
     (0..PRESSED).map(|number| format!("lock-{number}"))
 }
 
-/// Lets A hold locks on a server that evicts with every command, and renews them all, so that each is put back and
-/// evicted again. Then sends a renewal and `last` in one packet, so that both are done in one turn of the event loop.
+/// Lets A hold locks on a server that evicts with every command, and renews them all, so that each is stored and
+/// evicted again. Then sends a renewal and `last` in one packet, so that both run in one event loop pass.
 #[track_caller]
 fn press(client: &mut Client, last: &str) {
     client.call_all(pressed().map(|lock| format!("LOCK.ACQUIRE {lock} A PX 600000")));
@@ -392,7 +392,7 @@ fn press(client: &mut Client, last: &str) {
     client.send_all(["LOCK.RENEW lock-0 A PX 600000", "LOCK.RENEW lock-1 A PX 600000", last]);
 }
 
-/// Sees that A holds them all, and nobody else is granted one.
+/// Checks that A holds all of them, and that no other owner is granted one.
 #[track_caller]
 fn see_all_held(client: &mut Client) {
     client.call("CONFIG SET maxmemory 0");
@@ -441,7 +441,7 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 leaves it for the next turn.
+    // Valkey 9 does it in the next event loop pass.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
     }
@@ -462,7 +462,7 @@ fn a_value_stored_in_place_of_a_dropped_lock_breaks_it_even_if_it_is_deleted_at_
         assert_eq!(b.reply().grant().holds, 1, "{made}");
         assert_eq!(a.call("LOCK.RELEASE lock B"), Reply::Int(0));
         assert_eq!(a.info("lock"), None, "{made}");
-        see_told(&mut a, &mut replica.client());
+        see_replicated(&mut a, &mut replica.client());
         assert_eq!(kept(&mut a), 0, "{made}");
     }
 }
@@ -473,7 +473,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
     a.call("CONFIG SET maxmemory-samples 64");
-    // So that the timer of the server goes on with what a command has begun.
+    // So that the server's timer continues what a command has begun.
     a.call("CONFIG SET maxmemory-eviction-tenacity 0");
     let mut evicted = 0;
     for round in 0..20 {
@@ -488,7 +488,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
             format!("CONFIG SET maxmemory {less}"),
             "SET lock v PX 800000".to_owned(),
         ]);
-        // Now and then enough other keys are evicted before it.
+        // Sometimes enough other keys are evicted before it.
         let mut is_gone = false;
         eventually("the server is within its limit", || {
             is_gone = a.call("EXISTS lock") == Reply::Int(0);

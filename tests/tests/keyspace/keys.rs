@@ -124,7 +124,7 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     let payload = a.call("DUMP lock");
     eventually("the lease is over", || a.info("lock").is_none());
     restore(&mut a, "lock", payload.bytes());
-    // Files tell time in milliseconds: the last of them may come back.
+    // Files store times in milliseconds: the last millisecond may come back.
     eventually("it is free", || a.info("lock").is_none());
     assert_eq!(a.acquire("lock B").holds, 1);
 }
@@ -273,7 +273,7 @@ fn locks_stay_intact_during_defragmentation() {
     }
     eventually("locks have been moved", || a.stat("stats", "active_defrag_hits") > 1_000);
     a.call("CONFIG SET activedefrag no");
-    // What was moved is not to be read where it was: there is something else by now.
+    // The old memory of a moved lock must not be read: it has other content by now.
     let other = "B".repeat(200);
     a.call_all((0..20_000).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     for number in (0..20_000).step_by(5) {

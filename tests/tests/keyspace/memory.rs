@@ -10,7 +10,7 @@ fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     (if has_shared_query_buffer { 18_000 } else { 38_200 }, 36_300)
 }
 
-/// A server where A holds `lock`, so many may wait, and data may be evicted, with A's connection.
+/// A server where A holds `lock`, `count` clients may wait and data may be evicted, with A's connection.
 fn with_data(waiters: usize) -> (Server, Client) {
     let server = Setup::new().module(&format!("max-waiters-total {waiters}")).start();
     let mut a = server.client();
@@ -20,7 +20,7 @@ fn with_data(waiters: usize) -> (Server, Client) {
     (server, a)
 }
 
-/// Gives a server so many bytes more than it uses.
+/// Sets `maxmemory` so many bytes above what the server uses.
 fn leave_room(client: &mut Client, bytes: i64) {
     let used = client.stat("memory", "used_memory");
     client.call(format!("CONFIG SET maxmemory {}", used + bytes));
@@ -157,7 +157,7 @@ fn a_new_waiter_takes_as_much_memory_as_the_docs_say() {
     let server = Server::start();
     let (of_connection, of_wait) = of_connection_and_wait(&server);
     let mut a = server.client();
-    // Otherwise the server shortens reply buffers after a second, which a busy machine may need for the connections.
+    // Otherwise the server shortens reply buffers after a second, and a busy machine may need longer to connect all clients.
     assert_eq!(a.call("DEBUG REPLYBUFFER RESIZING 0"), Reply::ok());
     a.acquire("lock A PX 600000");
     let before = a.stat("memory", "used_memory");

@@ -11,7 +11,7 @@ fn held_twice(a: &mut Client) -> Holder {
     a.holder("lock")
 }
 
-/// Asserts that a server which has started again goes on with a tenure of 100 s at most.
+/// Asserts that a restarted server has the same tenure, with 100 s left at most.
 #[track_caller]
 fn assert_goes_on(server: &Server, before: &Holder) {
     let mut a = server.client();

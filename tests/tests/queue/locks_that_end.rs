@@ -1,4 +1,4 @@
-//! However a lock goes away, its waiters are served at once from what the key holds then.
+//! Every way in which a lock can end: its waiters are served at once, by the new content of the key.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
@@ -475,7 +475,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let [mut b, mut c] =
             ["B", "C"].map(|owner| server.waiter(&format!("{name} {owner} PX 600000 BLOCK 0")));
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
-        // To join the queue, or leave it, takes nothing of that away.
+        // Joining or leaving the queue does not change that.
         let mut d = server.client();
         d.ask(&format!("{name} D BLOCK 1"));
         assert_eq!(d.reply(), Reply::NullArray);
@@ -483,7 +483,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         drop(b);
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
         assert_eq!(c.reply().grant().holds, 1, "{length}, again");
-        // Set before anybody waits.
+        // The expiry is set before any client waits.
         assert_eq!(a.call(format!("PEXPIRE {name} 300")), Reply::Int(1));
         let mut e = server.client();
         e.ask(&format!("{name} E BLOCK 0"));

@@ -3,7 +3,7 @@
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
-/// The two ways to leave: with the connection broken, or ended.
+/// The two ways to disconnect: with RST, or with FIN.
 const LEAVE: [fn(Client); 2] = [Client::break_off, drop];
 
 #[test]
@@ -119,7 +119,7 @@ fn a_waiter_that_is_killed_is_skipped() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// Lets the server find the release by A and the departure of B in one turn of its event loop, in this order.
+/// Makes the server read the release by A and the disconnection of B in one event loop pass, in this order.
 #[track_caller]
 fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -131,7 +131,7 @@ fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Clien
     server.thaw();
 }
 
-/// Lets the server find the departure of B and the release by A in one turn of its event loop, in this order.
+/// Makes the server read the disconnection of B and the release by A in one event loop pass, in this order.
 #[track_caller]
 fn leave_and_release(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -177,7 +177,7 @@ fn a_lock_is_free_when_its_last_waiter_disconnects_just_after_the_release() {
     }
 }
 
-/// Releases as A and kills B, which is granted the lock by that, before B can be told.
+/// Releases as A, which grants B the lock, and kills B before its reply can be sent.
 #[track_caller]
 fn release_and_kill(a: &mut Client, b: i64) {
     let results = a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {b}")]);
@@ -241,7 +241,7 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut again = server.client();
     again.call("PING");
-    // The server is still busy when B has been killed: it reads the request in the next turn of its event loop.
+    // The server is still busy when B has been killed: it reads the request in the next event loop pass.
     a.send_all(["MULTI", "LOCK.RELEASE lock A", &kill, "DEBUG SLEEP 0.1", "EXEC"]);
     assert!(b.is_closed());
     let grant = again.acquire("lock B HOLDS 1");

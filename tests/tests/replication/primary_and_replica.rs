@@ -10,7 +10,7 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// What LOCK.INFO tells that does not depend on when it is asked.
+/// The fields of LOCK.INFO that do not depend on the time.
 fn timeless(info: Option<Info>) -> Option<Vec<(String, i64, i64)>> {
     let tenure = |holder: lockward_tests::Holder| (holder.owner, holder.holds, holder.token);
     info.map(|info| info.holders.into_iter().map(tenure).collect())

@@ -3,7 +3,7 @@
 use lockward_tests::{Client, Grant, Reply, Server, Setup, eventually, rounds};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A quarantine that no test sees the end of.
+/// A quarantine that outlasts every test.
 const LONG: &str = "quarantine 600000";
 
 fn long() -> Server {
@@ -144,8 +144,8 @@ fn a_renewal_in_quarantine_confirms_the_holder_and_grants_its_waits() {
     assert_eq!(a.acquire("lock A HOLDS 2"), Grant { token, holds: 2 });
 }
 
-/// A server in quarantine that has come back from a file in which A holds `lock`, but may have forgotten what was done
-/// after that; with A's token.
+/// A server in quarantine after a restart from a file in which A holds `lock`, but which may lack the changes made
+/// after that, and A's token.
 #[track_caller]
 fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
     let mut server = Server::start();
@@ -353,7 +353,7 @@ fn a_restored_tenure_reaches_replicas_and_the_aof() {
     assert_eq!(primary.client().holder("lock").tenure(), ("A", 2, 4_711));
 }
 
-/// Restores a made-up tenure and gives it back.
+/// Restores a made-up tenure and releases it.
 fn make_up(key: &str, token: usize) -> [String; 2] {
     [format!("LOCK.RENEW {key} A TOKEN {token}"), format!("LOCK.RELEASE {key} A")]
 }

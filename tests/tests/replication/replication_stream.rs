@@ -1,4 +1,4 @@
-//! What replicas and the AOF are sent.
+//! The replication stream: what replicas and the AOF are sent.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Sent, Server, Setup, appended_commands};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -214,7 +214,7 @@ fn malformed_replicated_changes_from_an_ordinary_client_are_refused() {
     assert_eq!(a.call("DEBUG DIGEST"), digest);
 }
 
-/// What a payload of LOCK._APPLY says, change by change, as docs/design.md has it.
+/// The changes in a payload of LOCK._APPLY, as docs/design.md describes them.
 #[track_caller]
 fn changes(command: &Sent) -> Vec<String> {
     assert_eq!(command[0], b"LOCK._APPLY");
@@ -292,7 +292,7 @@ fn a_replicated_change_contains_exactly_what_has_changed() {
         format!("{next} holds 2"),
     ];
     assert_eq!(changes(&stream.next_command()), handed_over);
-    // So that it is the module that ends the lease.
+    // So that the module ends the lease.
     a.call_all(["LOCK.RENEW lock B PX 300", "PERSIST lock"]);
     let last = c.reply().grant().token;
     assert_eq!(changes(&stream.next_command()), [format!("B has {next}, holds 2, slots 1, lease 300")]);

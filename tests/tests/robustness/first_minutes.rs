@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// `make run`, without the building: the script it calls.
+/// The script that `make run` calls, without the build.
 fn run(port: u16) -> Command {
     let mut run = Command::new("scripts/run");
     run.current_dir(root()).arg(port.to_string()).arg(Setup::new().module_path());

@@ -1,4 +1,4 @@
-//! The harness itself, against a server without the module.
+//! The test library itself, with servers without the module.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence, decode};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A panic in the module is caught at its edge: the server lives, and the log tells.
+//! A panic in the module is caught in the callback: the server goes on, and the log names the panic.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
@@ -47,7 +47,7 @@ fn a_panic_in_the_reply_to_a_waiter_is_caught() {
     arm(&mut a, "reply");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert!(b.reply().error().starts_with("ERR internal error"));
-    eventually("what could not be told is passed on", || a.call("LOCK.INFO lock").is_null());
+    eventually("a grant that could not be delivered is passed on", || a.call("LOCK.INFO lock").is_null());
     assert_contained(&server);
 }
 

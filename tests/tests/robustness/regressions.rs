@@ -1,4 +1,4 @@
-//! Faults that were found, each named after what must not happen again.
+//! Regressions: faults that were found, each named after what must not happen again.
 
 use lockward_tests::{Client, Reply, Server, Setup, appended_files, commands_in, eventually};
 use std::fs;
@@ -123,7 +123,7 @@ fn a_lock_deleted_before_its_name_is_evicted_does_not_come_back() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-random");
     a.acquire("lock A PX 600000");
-    // In one turn of the event loop: nothing of ours runs in between.
+    // In one event loop pass: no callback of the module runs in between.
     let commands = ["DEL lock", "SET lock value PX 600000", "CONFIG SET maxmemory 1", "PING", "EXISTS lock"];
     a.call_all(commands);
     eventually("the value is evicted", || {
@@ -234,7 +234,7 @@ fn locks_evicted_while_memory_is_freed_in_the_background_are_kept() {
         let before = a.stat("memory", "used_memory");
         a.call(["EVAL", fill, "1", "big"]);
         let limit = before + (a.stat("memory", "used_memory") - before) / 3;
-        // In one piece, so that the other thread is still at it when the evictions begin.
+        // As one value, so that the other thread is still busy when the evictions begin.
         a.call_all([
             "UNLINK big".to_owned(),
             format!("CONFIG SET maxmemory {limit}"),
@@ -285,7 +285,7 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
     let id = c.id();
     c.ask("lock C BLOCK 0 HOLDS 1");
     a.see_waiters("lock", 2);
-    // In one turn of the event loop: C is granted the lock, killed before it is told, and goes on elsewhere.
+    // In one event loop pass: C is granted the lock, killed before its reply, and goes on over another connection.
     let replies = a.call_all([
         "LOCK.RELEASE lock A".to_owned(),
         "LOCK.RELEASE lock B".to_owned(),
@@ -293,7 +293,7 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
         "LOCK.ACQUIRE lock C HOLDS 2".to_owned(),
     ]);
     assert_eq!(replies[3].grant().holds, 2);
-    // What is left to be done is done before this waiter's limit is reached.
+    // All pending work is done before this waiter's limit is reached.
     assert_eq!(a.call("LOCK.ACQUIRE lock D BLOCK 20"), Reply::NullArray);
     assert_eq!(a.holder("lock").holds, 2);
 }
@@ -318,9 +318,9 @@ fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_
 fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // As a replica knows the tenure that has missed its last renewal: with the lease before.
+    // The tenure as a replica has it that missed the last renewal: with the previous lease.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // So that it is the module that ends the lease, as it does where somebody waits.
+    // So that the module ends the lease, as it does where a client waits.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());
