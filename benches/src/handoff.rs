@@ -6,7 +6,6 @@
 
 use crate::clients::{Client, Clients};
 use crate::latencies::Latencies;
-use crate::limits::raise_open_files;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -14,6 +13,7 @@ use crate::request::{LEASE, owner, request};
 use crate::results::{Row, Target, whole};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
+use lockward_tests::raise_open_files;
 use std::collections::VecDeque;
 use std::time::Instant;
 

@@ -21,7 +21,6 @@ pub mod handoff;
 pub mod instructions;
 pub mod latencies;
 pub mod latency;
-pub mod limits;
 pub mod load;
 pub mod machine;
 pub mod memory;

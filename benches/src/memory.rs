@@ -1,13 +1,13 @@
 //! What a held lock takes, and a client that waits for one.
 
 use crate::clients::{Client, Clients};
-use crate::limits::raise_open_files;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server, wait_for};
+use lockward_tests::raise_open_files;
 use std::thread;
 use std::time::{Duration, Instant};
 

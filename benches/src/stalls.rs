@@ -7,11 +7,11 @@
 mod cases;
 mod scene;
 
-use crate::limits::raise_open_files;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
+use lockward_tests::raise_open_files;
 use scene::{MANY, Side};
 
 /// The name of the stage. The names of its rows begin with it.

@@ -9,8 +9,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// A command and its arguments: words (`"LOCK.ACQUIRE lock A PX 1000"`), or a list of byte strings for what has spaces
-/// or other bytes in it.
+/// A command and its arguments: words (`"LOCK.ACQUIRE lock A PX 1000"`), or a list of byte strings for arguments with spaces
+/// or arbitrary bytes.
 pub trait Command {
     /// The command's name and arguments.
     fn arguments(&self) -> Vec<Vec<u8>>;
@@ -46,10 +46,10 @@ impl<A: AsRef<[u8]>> Command for Vec<A> {
     }
 }
 
-/// Why there is no reply.
+/// Why no reply came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// None has come in time.
+    /// No reply has come in time.
     StillOpen,
     /// The server has closed the connection.
     Closed,
@@ -64,10 +64,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a server on this machine; speaks RESP2 until told otherwise.
+    /// Connects to a server on this machine. The connection uses RESP2 at first.
     ///
     /// # Errors
-    /// As the socket tells.
+    /// As the socket reports.
     pub fn connect(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), DEADLINE)?;
         stream.set_nodelay(true)?;
@@ -92,7 +92,7 @@ impl Client {
     /// Sends a command without waiting for its reply, if the connection lives.
     ///
     /// # Errors
-    /// As the socket tells.
+    /// As the socket reports.
     pub fn try_send(&mut self, command: impl Command) -> io::Result<()> {
         self.write(&encode(&command.arguments()))
     }
@@ -100,7 +100,7 @@ impl Client {
     /// Sends several commands in one write, without waiting for their replies, if the connection lives.
     ///
     /// # Errors
-    /// As the socket tells.
+    /// As the socket reports.
     pub fn try_send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) -> io::Result<()> {
         let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encode(&command.arguments())).collect();
         self.write(&bytes)
@@ -176,12 +176,12 @@ impl Client {
         }
     }
 
-    /// The next push of RESP3 that has come before a reply and has not been looked at.
+    /// The next push of RESP3 that came before a reply and was not read with [`Client::push`].
     pub fn unread_push(&mut self) -> Option<Reply> {
         self.pushes.pop_front()
     }
 
-    /// Whether no reply has arrived yet. Says something only once the server is known to have done its work.
+    /// Whether no reply has arrived yet. This is meaningful only once the server is known to have done its work.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
         match self.reply_within(Duration::from_millis(1)) {
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Waits for the server to close the connection, past any replies still on the way.
+    /// Waits for the server to close the connection, and drops replies that come before.
     #[track_caller]
     pub fn is_closed(&mut self) -> bool {
         let deadline = Instant::now() + DEADLINE;
@@ -220,7 +220,7 @@ impl Client {
         assert!(matches!(self.call("HELLO 3"), Reply::Map(_)));
     }
 
-    /// Ends the connection in the direction to the server, which sees it ended. What it answers can still be read.
+    /// Shuts down the sending side (FIN). Replies can still be read.
     #[track_caller]
     pub fn end_requests(&self) {
         self.stream.shutdown(Shutdown::Write).expect("an open connection");
@@ -235,7 +235,7 @@ impl Client {
         found || !self.unread.is_empty()
     }
 
-    /// Closes the connection so that the server sees it broken (RST), not ended.
+    /// Breaks the connection: the server gets a RST instead of a FIN.
     pub fn break_off(self) {
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
         let size = libc::socklen_t::try_from(size_of::<libc::linger>()).unwrap();

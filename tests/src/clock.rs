@@ -1,4 +1,4 @@
-//! A wall clock that can be stepped, for one server.
+//! A wall clock for one server that a test can step.
 
 use crate::process::temporary_path;
 use crate::server::Setup;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The wall clock of one server. Its monotonic clock runs on as ever.
+/// The wall clock of one server. The server's monotonic clock is not changed.
 #[derive(Debug)]
 pub struct WallClock {
     path: PathBuf,
@@ -15,7 +15,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that is right.
+    /// A clock with the right time.
     #[track_caller]
     pub fn new() -> Self {
         let path = temporary_path("clock");
@@ -55,7 +55,7 @@ impl Drop for WallClock {
 }
 
 impl Setup {
-    /// Lets the server read its wall clock from `clock`.
+    /// Makes the server read its wall clock from `clock`.
     #[track_caller]
     pub fn clock(self, clock: &WallClock) -> Self {
         self.shim("clock_shim", "LOCKWARD_CLOCK", &clock.path)

@@ -1,4 +1,4 @@
-//! A server process of one's own.
+//! Server processes.
 
 use crate::client::Client;
 use crate::link::Link;
@@ -117,29 +117,29 @@ impl Setup {
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
     }
 
-    /// The same with the module at `path`.
+    /// Loads the module at `path` instead.
     pub fn module_at(self, path: impl Into<PathBuf>) -> Self {
         Self { module: Some(path.into()), ..self }
     }
 
-    /// The same with the next version of the module: this one with `tests/next-version.patch`.
+    /// Loads the next version of the module instead: this version with `tests/next-version.patch`.
     pub fn next_version(self) -> Self {
         self.module_at(built_file("LOCKWARD_NEXT_MODULE", "next-version/liblockward.so"))
     }
 
-    /// The same with a module beside it that gives commands of ours on a thread of its own, EMPTY.CALL command arguments, or
-    /// runs a command in the midst of what an event tells of, EMPTY.MEDDLE event command.
+    /// Loads a second module, which runs commands of Lockward on its own thread (EMPTY.CALL command arguments), or
+    /// runs a command from the callback of an event (EMPTY.MEDDLE event command).
     pub fn beside_another(self) -> Self {
         let path = built_file("LOCKWARD_EMPTY_MODULE", "release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))
     }
 
-    /// The same with this version of the module, after it was another.
+    /// Loads this version of the module again.
     pub fn this_version(self) -> Self {
         Self { module: Self::new().module, ..self }
     }
 
-    /// The same without the module.
+    /// Loads no module.
     pub fn no_module(self) -> Self {
         Self { module: None, module_arguments: Vec::new(), ..self }
     }
@@ -162,7 +162,7 @@ impl Setup {
         self
     }
 
-    /// The same, before the lines there are: one of them that names the same setting stands.
+    /// Adds a line of redis.conf before the others, which override it.
     pub(crate) fn config_before(mut self, line: &str) -> Self {
         self.config.insert(0, line.to_owned());
         self
@@ -229,7 +229,7 @@ impl Setup {
         }
     }
 
-    /// Starts a process on `port` and waits until it serves, or tells how it ended.
+    /// Starts a process on `port` and waits until it serves. The error says how it ended instead.
     fn launch(&self, port: u16, dir: &Path) -> Result<ProcessGroup, Refusal> {
         let file = dir.join("server.conf");
         fs::write(&file, self.configuration(port, dir)).expect("a writable directory");
@@ -267,7 +267,7 @@ impl Setup {
             TEST_SETTINGS.iter().for_each(|line| add(line));
         }
         if is_checked() {
-            // When the server crashes, as some tests want it to, it would look through all memory, the checker's too.
+            // A server that crashes, as some tests require, would check all memory, also that of the memory checker.
             add("crash-memcheck-enabled no");
         }
         self.config.iter().for_each(|line| add(line));
@@ -316,7 +316,7 @@ impl Default for Setup {
     }
 }
 
-/// How a server ended that did not start.
+/// How a server ended that refused to start.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// How its process ended.
@@ -326,7 +326,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether it ended of its own will and said why: neither by a signal nor with a stack trace. (Not always with 1:
+    /// Whether it exited and logged why, without a signal or a stack trace. (The exit code is not always 1:
     /// the server ends with 0 when its own check of an RDB file finds nothing.)
     pub fn is_clean(&self) -> bool {
         self.status.code().is_some() && !self.log.is_empty() && !self.log.contains("BUG REPORT START")
@@ -335,7 +335,7 @@ impl Refusal {
 
 /// A server process, killed when it goes out of scope.
 ///
-/// It also dies with the thread that started it, so that a killed test run leaves nothing behind: start it in the
+/// It also dies with the thread that started it, so that a killed test run leaves nothing behind. Start it in the
 /// thread of the test. If it has crashed by the end of the test, or the module has logged a panic, the test fails.
 #[derive(Debug)]
 pub struct Server {
@@ -401,7 +401,7 @@ impl Server {
         self.client().server_version()
     }
 
-    /// Whether it is Redis of at least this version, or Valkey from 8 on, which has what Redis 7.4 has.
+    /// Whether it is Redis of at least this version, or Valkey from 8 on, which has the features of Redis 7.4.
     #[track_caller]
     pub fn has_redis(&self, major: u32, minor: u32) -> bool {
         let version = self.version();
@@ -414,7 +414,7 @@ impl Server {
         }
     }
 
-    /// Whether modules can be told of EXPIRE, RENAME and MOVE: not on Valkey 8.1 and 9.0, where listening to these events
+    /// Whether modules get events of EXPIRE, RENAME and MOVE: not on Valkey 8.1 and 9.0, where listening to these events
     /// leaves clients of MOVE and COPY in another database.
     #[track_caller]
     pub fn tells_of_renames(&self) -> bool {
@@ -455,19 +455,19 @@ impl Server {
         self.signal(libc::SIGTERM);
     }
 
-    /// Whether the test has not ended it.
+    /// Whether it has not been ended by the test.
     pub const fn is_running(&self) -> bool {
         !self.end_is_expected
     }
 
-    /// Waits until it has ended, which is what the test wants.
+    /// Waits until it has ended, as the test expects.
     #[track_caller]
     pub fn see_end(&mut self) -> ExitStatus {
         self.end_is_expected = true;
         soon("the server ends", || self.process.ended())
     }
 
-    /// Waits until it has crashed, which is what the test wants, and returns its log.
+    /// Waits until it has crashed, as the test expects, and returns its log.
     #[track_caller]
     pub fn see_crash(&mut self) -> String {
         self.crash_is_expected = true;
@@ -486,7 +486,7 @@ impl Server {
     /// As [`Server::start_again`], where the server may refuse to.
     ///
     /// # Errors
-    /// How it ended instead. It may be started again.
+    /// How it ended instead. It can be started again.
     #[track_caller]
     pub fn try_to_start_again(&mut self) -> Result<(), Refusal> {
         assert!(self.end_is_expected, "it has not been ended");
@@ -502,12 +502,12 @@ impl Server {
         self.start_again();
     }
 
-    /// Changes what the next start starts with.
+    /// Changes the setup for the next start.
     pub fn change_setup(&mut self, change: impl FnOnce(Setup) -> Setup) {
         self.setup = change(self.setup.clone());
     }
 
-    /// Freezes it, as SIGSTOP does, and waits until it stands still.
+    /// Stops it with SIGSTOP, and waits until it has stopped.
     #[track_caller]
     pub fn freeze(&self) {
         self.signal(libc::SIGSTOP);
@@ -518,13 +518,13 @@ impl Server {
         });
     }
 
-    /// Waits until what the client on `port` has sent to this frozen server has arrived there.
+    /// Waits until this stopped server has unread data from the client on `port`.
     #[track_caller]
     pub fn see_unread_from(&self, port: u16) {
         eventually("something to read", || self.connection(port).is_some_and(|(_, unread)| unread > 0));
     }
 
-    /// Waits until it has arrived at this frozen server that the client on `port` has left.
+    /// Waits until the end of the client's connection on `port` has arrived at this stopped server.
     #[track_caller]
     pub fn see_left(&self, port: u16) {
         const CLOSE_WAIT: &str = "08";
@@ -533,7 +533,7 @@ impl Server {
         });
     }
 
-    /// This side of the connection with the client on `port`: its state, and the bytes that wait to be read.
+    /// The server's side of the connection with the client on `port`: its state and the number of unread bytes.
     fn connection(&self, port: u16) -> Option<(String, u64)> {
         let table = fs::read_to_string("/proc/net/tcp").expect("the table of connections");
         table.lines().find_map(|line| {
@@ -546,7 +546,7 @@ impl Server {
         })
     }
 
-    /// Lets a frozen server go on.
+    /// Continues a stopped server.
     #[track_caller]
     pub fn thaw(&self) {
         self.signal(libc::SIGCONT);
@@ -559,13 +559,13 @@ impl Server {
         self.see_in_sync_with(primary);
     }
 
-    /// Makes it a replica of what is behind `port`, and does not wait until it is in sync.
+    /// Makes it a replica of the server on `port`, without waiting until it is in sync.
     #[track_caller]
     pub fn begin_to_follow(&self, port: u16) {
         assert_eq!(self.client().call(format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
     }
 
-    /// Makes it a replica of `primary` by way of `link`, and waits until it is in sync.
+    /// Makes it a replica of `primary` over `link`, and waits until it is in sync.
     #[track_caller]
     pub fn follow_through(&self, link: &Link, primary: &Self) {
         self.begin_to_follow(link.port());
@@ -580,7 +580,7 @@ impl Server {
         client
     }
 
-    /// Waits until it has heard all that `primary` has sent up to now.
+    /// Waits until it has received everything that `primary` has sent so far.
     #[track_caller]
     pub fn see_in_sync_with(&self, primary: &Self) {
         let mut here = self.client();
@@ -592,7 +592,7 @@ impl Server {
         eventually("the replica is in sync", || here.stat("replication", "slave_repl_offset") >= offset);
     }
 
-    /// Ends it in order, should it still be able to.
+    /// Shuts it down, if it still can.
     fn end_in_order(&mut self) {
         self.signal(libc::SIGCONT);
         self.signal(libc::SIGTERM);
@@ -636,7 +636,7 @@ impl Drop for Server {
             let tail = &lines[lines.len().saturating_sub(60)..];
             eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, tail.join("\n"));
         } else if self.crash_is_expected {
-            // It has been looked at.
+            // The test has checked the log.
         } else if crashed {
             panic!("the server has ended or crashed:\n{log}");
         } else if panicked {
@@ -645,7 +645,7 @@ impl Drop for Server {
     }
 }
 
-/// Whether the servers run under a checker of their memory, which tells of leaks when they end in order.
+/// Whether the servers run under a memory checker, which reports leaks at a normal exit.
 fn is_checked() -> bool {
     env::var_os("LOCKWARD_CHECKED").is_some_and(|value| !value.is_empty() && value != "0")
 }

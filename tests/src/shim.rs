@@ -1,4 +1,4 @@
-//! Libraries that are preloaded into a server to change what it sees of the machine.
+//! Libraries that are preloaded into a server to replace functions of the C library.
 
 use crate::server::Setup;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 impl Setup {
-    /// Preloads the library made of `tests/<name>.rs`, and tells it its file by `variable`.
+    /// Preloads the library compiled from `tests/<name>.rs`. `variable` is set to the path of its file.
     #[track_caller]
     pub(crate) fn shim(self, name: &str, variable: &str, file: &Path) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("rs");
