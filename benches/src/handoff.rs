@@ -23,7 +23,7 @@ const HANDOFFS: usize = 400;
 /// Waiters, and rounds. Long queues have fewer rounds, spread over the same time.
 const SIZES: [(usize, usize); 5] = [(2, 32), (10, 16), (100, 16), (1_000, 16), (10_000, 8)];
 
-/// What stands beside Lockward as the least that any module could cost.
+/// The least that any module of this kind could cost.
 const BARE: &str = "a module that only unblocks a client";
 
 /// What is waited for.

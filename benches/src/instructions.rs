@@ -1,14 +1,14 @@
-//! Instructions of the server, counted by callgrind: the same numbers on a busy machine.
+//! Instructions of the server, counted by callgrind. The numbers do not depend on the load of the machine.
 //!
-//! Callgrind runs the server and writes what it has counted since the last time whenever the server enters ECHO. So one
-//! process is counted phase by phase, at full depth: between two ECHOs stands the work, less what the ECHO itself costs.
+//! Callgrind runs the server and writes its counts since the last time whenever the server enters ECHO. So one
+//! process is counted phase by phase: between two ECHOs is the measured work, minus the cost of the ECHO itself.
 //!
-//! The numbers do not differ from run to run, and hardly from machine to machine. How many events the server finds when it
-//! wakes would depend on how fast its client is: so nothing is sent before it sleeps. Its cron and the module's timer go
-//! off by the clock, and its hash tables have random seeds: chance_shim.rs stops the one and leaves out the other. What
-//! grows, grows in the first rounds, and of the others the fewest instructions count.
+//! The numbers are the same in every run, and almost the same on every machine. How many events the server finds when it
+//! wakes would depend on the speed of its client, so nothing is sent before it sleeps. Its cron and the module's timer depend
+//! on the clock, and its hash tables have random seeds: chance_shim.rs stops the clock and makes the seeds constant. Memory that
+//! grows does so in the first rounds; of the other rounds the one with the fewest instructions counts.
 //!
-//! The processor's own counter (`perf stat -e instructions:u`) would do without callgrind, but most virtual machines
+//! The processor's own counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual machines
 //! have none.
 
 use crate::connection::Connection;
@@ -31,23 +31,23 @@ const WARM_UP: usize = 2;
 pub struct CountedServer {
     server: Server,
     control: Connection,
-    /// How often ten milliseconds have passed while time stands still.
+    /// How often the stopped clock was advanced by ten milliseconds.
     passed: Cell<u8>,
     parts: usize,
-    /// What is counted for the two halves of ECHO, when nothing is done between two of them.
+    /// The count between two ECHOs with nothing in between.
     echo: u64,
 }
 
-/// What a work has cost the server.
+/// The cost of some work for the server.
 #[derive(Clone, Debug)]
 pub struct Count {
     /// Instructions of one unit of the work.
     pub each: f64,
-    /// What callgrind has written of a round: where they went.
+    /// Callgrind's profile of a round.
     pub profile: String,
 }
 
-/// Whether callgrind is there.
+/// Whether callgrind is installed.
 pub fn can_be_counted() -> bool {
     let asked =
         Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -74,8 +74,8 @@ impl CountedServer {
         let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // Long enough for the server's cron to be due, so that it is done with the next command: there the module finds
-        // out whether anybody listens.
+        // Long enough for the server's cron to be due, so that it runs with the next command: there the module notices
+        // whether changes must be replicated.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();
@@ -106,13 +106,13 @@ impl CountedServer {
         Count { each: (instructions - self.echo) as f64 / units as f64, profile }
     }
 
-    /// Lets ten milliseconds pass for the server.
+    /// Advances the server's clock by ten milliseconds.
     pub fn pass_time(&self) {
         self.passed.set(self.passed.get() + 1);
         self.stand_still();
     }
 
-    /// Lets time stand still for the server.
+    /// Stops the server's clock.
     fn stand_still(&self) {
         let file = OpenOptions::new().write(true).open(self.server.dir().join("still"));
         file.and_then(|mut file| file.write_all(&[1, self.passed.get()])).expect("a directory of our own");
@@ -130,7 +130,7 @@ impl CountedServer {
         rounds.min_by_key(|(instructions, _)| *instructions).expect("a round")
     }
 
-    /// What was counted since the last time.
+    /// The count since the last call.
     fn part(&mut self) -> (u64, String) {
         self.settle();
         self.control.call(&["ECHO", "part"], 2);

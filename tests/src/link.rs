@@ -113,6 +113,15 @@ impl Drop for Link {
     }
 }
 
+impl Server {
+    /// Makes it a replica of `primary` over `link`, and waits until it is in sync.
+    #[track_caller]
+    pub fn follow_through(&self, link: &Link, primary: &Self) {
+        self.begin_to_follow(link.port());
+        self.see_in_sync_with(primary);
+    }
+}
+
 impl State {
     fn accept(self: &Arc<Self>, near: TcpStream) {
         let server = SocketAddr::from(([127, 0, 0, 1], self.server));

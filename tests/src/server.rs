@@ -1,7 +1,6 @@
 //! Server processes.
 
 use crate::client::Client;
-use crate::link::Link;
 use crate::process::{Directory, ProcessGroup, built_file, free_port, server_program};
 use crate::reply::Reply;
 use crate::wait::{DEADLINE, eventually, soon, within};
@@ -563,13 +562,6 @@ impl Server {
     #[track_caller]
     pub fn begin_to_follow(&self, port: u16) {
         assert_eq!(self.client().call(format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
-    }
-
-    /// Makes it a replica of `primary` over `link`, and waits until it is in sync.
-    #[track_caller]
-    pub fn follow_through(&self, link: &Link, primary: &Self) {
-        self.begin_to_follow(link.port());
-        self.see_in_sync_with(primary);
     }
 
     /// Makes it a primary, and returns a connection to it.

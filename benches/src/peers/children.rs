@@ -1,4 +1,4 @@
-//! Processes that end with the value that stands for them.
+//! Processes that end when their value is dropped.
 
 use crate::peers::interrupts::{self, Stopped};
 use lockward_tests::ProcessGroup;

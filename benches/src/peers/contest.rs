@@ -1,4 +1,4 @@
-//! What a contestant is asked, and what it answers.
+//! The request to a contestant and its result.
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::Stopped;
@@ -32,7 +32,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// What a contestant answers, in one line of JSON.
+/// The result of a contestant, in one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// The name of the peer, as asked.
@@ -87,7 +87,7 @@ impl Quantiles {
     }
 }
 
-/// What a contestant is asked.
+/// The request to a contestant.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The program, with the arguments that come first.

@@ -1,4 +1,4 @@
-//! The servers that the peers need, each on a free port of 127.0.0.1 and with its data in a temporary directory.
+//! The servers of the peers, each on a free port of 127.0.0.1 and with its data in a temporary directory.
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::{self, Stopped};
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// Whether what clients send and what scripts do can be told apart.
+    /// Whether commands of clients and of scripts can be distinguished.
     pub const fn has_monitor(self) -> bool {
         matches!(self, Self::Lockward | Self::Redis)
     }
@@ -158,7 +158,7 @@ fn version(kind: Kind, port: u16) -> Option<String> {
             let status = exchange(port, b"srvr").ok()?;
             Some(format!("ZooKeeper {}", after(&status, "Zookeeper version: ", &['-', ','])?))
         }
-        // It greets: a length, a number, the protocol, the version up to a NUL (after a prefix for old clients).
+        // Its greeting: a length, a number, the protocol, the version up to a NUL (after a prefix for old clients).
         Kind::Mariadb => {
             let greeting = first_words(port, &[]).ok()?;
             let version = greeting.get(5..)?.split('\0').next()?.trim_start_matches("5.5.5-");
@@ -181,7 +181,7 @@ fn postgres_login() -> Vec<u8> {
     message
 }
 
-/// How often a server was asked what since it started, by its own counting, as far as it tells.
+/// How often each command was sent to a server since its start, if the server counts that.
 pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
     match kind {
         Kind::Lockward | Kind::Redis => {
@@ -225,7 +225,7 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What a server says to this before it closes the connection.
+/// The server's answer to a request, up to the end of the connection.
 fn exchange(port: u16, request: &[u8]) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(request)?;
@@ -238,7 +238,7 @@ fn get(port: u16, path: &str) -> io::Result<String> {
     exchange(port, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
 }
 
-/// What a server says first.
+/// The first bytes of the server's answer.
 fn first_words(port: u16, request: &[u8]) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(request)?;
