@@ -99,14 +99,5 @@ pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let remaining = server.client().call(["KEYS", &pattern]).items().iter().map(Reply::text).collect();
     let version = driver.version.clone();
     let kinds = LockKind::ALL.map(|kind| (faults.counts(kind), mem::take(&mut miscounts[kind as usize])));
-    Finding { client, version, server: server_version(&server), kinds, remaining }
-}
-
-fn server_version(server: &Server) -> String {
-    let info = server.client().call("INFO server").text();
-    let version = |field: &str| info.lines().find_map(|line| line.strip_prefix(field));
-    match version("valkey_version:") {
-        Some(version) => format!("Valkey {version}"),
-        None => format!("Redis {}", version("redis_version:").unwrap_or_default()),
-    }
+    Finding { client, version, server: server.version(), kinds, remaining }
 }

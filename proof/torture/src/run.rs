@@ -8,7 +8,7 @@ use lockward_checker::history::{self, History};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
 use lockward_checker::violation::{Check, Violation};
-use lockward_tests::{Server, Setup};
+use lockward_tests::{Client, Server, Setup};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
@@ -68,7 +68,7 @@ impl Plan {
     #[must_use]
     pub fn run(self) -> Outcome {
         let world = self.world.start();
-        let server = server_version(world.port());
+        let server = Client::connect(world.port()).expect("a connection").server_version();
         let (_, history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
         self.check(server, history)
     }
@@ -130,17 +130,6 @@ impl Plan {
             *faults.entry(fault.name.clone()).or_default() += 1;
         }
         Outcome { plan: self, server, history, activity, faults, overlaps, violations }
-    }
-}
-
-fn server_version(port: u16) -> String {
-    let mut client = lockward_tests::Client::connect(port).expect("a connection");
-    let info = client.call("INFO server").text();
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-    match (field("valkey_version:"), field("redis_version:")) {
-        (Some(version), _) => format!("Valkey {version}"),
-        (None, Some(version)) => format!("Redis {version}"),
-        (None, None) => "an unknown server".to_owned(),
     }
 }
 

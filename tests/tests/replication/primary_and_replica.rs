@@ -10,7 +10,7 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// What LOCK.INFO tells that does not depend on when it is asked.
+/// The fields of LOCK.INFO that do not depend on the time.
 fn timeless(info: Option<Info>) -> Option<Vec<(String, i64, i64)>> {
     let tenure = |holder: lockward_tests::Holder| (holder.owner, holder.holds, holder.token);
     info.map(|info| info.holders.into_iter().map(tenure).collect())
@@ -59,7 +59,7 @@ fn a_replica_has_the_same_tenure_after_every_command() {
 }
 
 #[test]
-fn the_digest_tells_a_replica_that_differs() {
+fn debug_digest_differs_when_a_replica_differs() {
     let (primary, replica) = pair();
     primary.client().acquire("lock A");
     replica.see_in_sync_with(&primary);
@@ -88,7 +88,7 @@ fn a_replica_ends_when_a_command_from_its_primary_fails() {
 }
 
 #[test]
-fn a_replica_that_comes_later_gets_the_locks_there_are() {
+fn a_replica_that_attaches_later_gets_the_existing_locks() {
     let primary = Server::start();
     let mut a = primary.client();
     a.acquire("lock A PX 100000");
@@ -145,7 +145,7 @@ fn a_grant_in_the_background_reaches_the_replica_in_its_own_database() {
 }
 
 #[test]
-fn what_scripts_do_reaches_the_replica() {
+fn changes_by_scripts_reach_the_replica() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     let script = "
@@ -160,7 +160,7 @@ fn what_scripts_do_reaches_the_replica() {
 }
 
 #[test]
-fn an_evicted_lock_reaches_the_replica_again_with_its_next_change() {
+fn an_evicted_lock_is_back_on_the_replica_with_its_next_change() {
     for change in
         ["LOCK.RENEW lock A", "LOCK.ACQUIRE lock A", "LOCK.RELEASE lock A HOLDS 1", "LOCK.RELEASE lock A ALL"]
     {
@@ -221,7 +221,7 @@ fn a_failover_sends_the_waiters_away_and_keeps_the_tenure() {
 }
 
 #[test]
-fn a_server_that_ends_while_a_replica_lags_grants_nothing_and_ends_in_order() {
+fn a_server_that_shuts_down_while_a_replica_lags_grants_nothing() {
     let mut primary = Setup::new().config("shutdown-timeout 1").start();
     let replica = Server::start_replica_of(&primary);
     let mut a = primary.client();
@@ -253,7 +253,7 @@ fn the_end_of_a_lease_and_the_hand_off_reach_the_replica() {
 }
 
 #[test]
-fn a_mixture_of_many_commands_leaves_primary_and_replica_the_same() {
+fn primary_and_replica_are_identical_after_a_mixture_of_commands() {
     let (primary, replica) = pair();
     let mut clients = [primary.client(), primary.client(), primary.client()];
     let mut seed = 7_u64;
@@ -336,7 +336,7 @@ fn a_replica_refuses_every_write() {
 }
 
 #[test]
-fn a_replica_frees_nothing_by_itself() {
+fn a_replica_ends_no_lease_by_itself() {
     let (primary, replica) = pair();
     primary.client().call("DEBUG SET-ACTIVE-EXPIRE 0");
     primary.client().acquire("lock A PX 100");
@@ -389,7 +389,7 @@ fn a_replica_of_a_replica_has_the_same_tenure() {
 }
 
 #[test]
-fn a_replica_keeps_what_it_hears_in_its_own_aof() {
+fn a_replica_appends_replicated_changes_to_its_own_aof() {
     let primary = Server::start();
     let mut replica =
         Setup::new().config("appendonly yes").config("appendfsync always").start_replica_of(&primary);
@@ -420,7 +420,7 @@ fn a_replica_keeps_what_it_hears_in_its_own_aof() {
 }
 
 #[test]
-fn a_change_heard_from_the_primary_invalidates_what_a_client_of_the_replica_has_cached() {
+fn a_replicated_change_invalidates_what_a_client_of_the_replica_has_cached() {
     let (primary, replica) = pair();
     let mut reader = replica.client3();
     assert_eq!(reader.call("CLIENT TRACKING ON"), Reply::ok());
@@ -432,7 +432,7 @@ fn a_change_heard_from_the_primary_invalidates_what_a_client_of_the_replica_has_
 }
 
 #[test]
-fn an_acquisition_can_be_waited_for_on_replicas() {
+fn the_wait_command_waits_for_an_acquisition_to_reach_replicas() {
     let (primary, _replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A");
@@ -440,7 +440,7 @@ fn an_acquisition_can_be_waited_for_on_replicas() {
 }
 
 #[test]
-fn a_token_heard_from_a_primary_is_passed_after_promotion() {
+fn tokens_after_a_promotion_are_larger_than_replicated_ones() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A");
