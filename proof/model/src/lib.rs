@@ -1,52 +1,52 @@
-//! What Lockward promises across crashes and promotions, checked in every interleaving of a small world.
+//! A model check of Lockward's promises across crashes and promotions: every interleaving in a small world.
 //!
-//! The world is explored by stateright. Nothing of the lock is modelled: servers run the functions of core, as the
-//! module does, and hear each other in core's encoding ([`Node`]). What is modelled is what surrounds it ([`World`]):
+//! stateright explores the world. The lock is not modelled: servers run the functions of core, as the module does, and
+//! exchange core's payloads ([`Node`]). The model is what surrounds the lock ([`World`]):
 //!
-//! | part | what it is here |
+//! | part | in the model |
 //! | --- | --- |
-//! | time | ticks, the same for all monotonic clocks; wall clocks may step |
-//! | a call | one action: asked, decided and answered in one instant, or decided and the reply lost; a call that never arrives is one that was not made |
-//! | the link | an ordered queue of what the primary sends; its replica hears it at any later time, or never |
-//! | a crash | the primary starts again in the same instant, with nothing, or with a file saved earlier |
-//! | a promotion | the replica goes on with what it has heard; the old primary is gone, or cut off but reached by owners |
-//! | an owner | acquires (and waits), renews with TOKEN and HOLDS, releases with TOKEN; relies on the lock from the answer until the start of its last answered call and a lease |
+//! | time | ticks, the same for all monotonic clocks; wall clocks can be set |
+//! | a call | one action: sent, decided and answered in one instant, or decided and the reply is lost; a call that never arrives is the same as no call |
+//! | the link | an ordered queue of what the primary sends; the replica receives each message at any later time, or never |
+//! | a crash | the primary restarts in the same instant, without data, or with a file that it saved earlier |
+//! | a promotion | the replica goes on with what it has received; the old primary is gone, or it is cut off from the replica and owners still reach it |
+//! | an owner | acquires (and waits), renews with TOKEN and HOLDS, releases with TOKEN; relies on the lock until one lease after the start of its last answered call |
 //!
-//! A call takes no time here since that is the worst there is: one that takes longer ends what the owner relies on
-//! earlier, as seen from the server. A waiter cannot tell when it was granted the lock; it renews at once over the
-//! same connection, and counts from there.
+//! A call takes no time in the model. That is the worst case: a longer call only ends the time earlier in which the owner
+//! relies on the lock. A waiter does not know when it was granted the lock. It renews at once over the same connection, and
+//! counts its lease from then.
 //!
-//! What is promised, always:
+//! The promises hold in every state:
 //!
-//! | | |
+//! | promise | |
 //! | --- | --- |
 //! | [`EXCLUSION`] | two owners never rely on the lock at the same instant |
-//! | [`NOBODY_ELSE`] | no server grants it to one while another relies on it |
-//! | [`TENURE_BACK`] | an owner that relies on it and renews with its token at the primary is not refused |
-//! | [`HOLDS_BACK`] | ... and has as many holds there afterwards as it named |
-//! | [`TOKENS`] | a new tenure's token is larger than every earlier one |
+//! | [`NOBODY_ELSE`] | no server grants the lock while another owner relies on it |
+//! | [`TENURE_BACK`] | an owner that relies on the lock, and renews with its token at the primary, is not refused |
+//! | [`HOLDS_BACK`] | after that renewal the owner has as many holds at the primary as it named |
+//! | [`TOKENS`] | the token of a new tenure is larger than every earlier one |
 //!
-//! And under what assumptions. Each has a test that drops it, and finds the promise broken:
+//! The promises need these assumptions. For each one, a test drops it and finds a promise broken.
 //!
-//! 1. A quarantine is set, and is no shorter than any lease that was granted before the crash or promotion; also by a
-//!    server with other settings, and before the setting was changed.
-//! 2. A renewal with TOKEN reaches the server in quarantine while the lease runs, by the owner's own clock. A server
-//!    that has forgotten everything takes the owner's word for it. A late renewal takes the lock back from whoever was
-//!    granted it in between, until that one renews as well (and then the larger token wins).
-//! 3. The old primary has stopped taking writes when the replica is promoted: it is dead, or min-replicas-max-lag is
-//!    shorter than the time in which it is taken for dead. A longer quarantine is no substitute: it holds new grants of
-//!    the new primary back, but a holder that renews there is no holder any more at the old one, which goes on granting.
-//! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. Who names no count is let
-//!    in as a holder where the server remembers it as one.
-//! 5. Tokens: the granting server has heard of the largest token so far, or its wall clock is past what the wall clock
-//!    of any granting server showed at any grant of that lock before. It is not enough that no clock was set back since
-//!    the last grant: one that was set back before it gave a token ahead of itself, which a restart without data
-//!    forgets. (The quarantine helps: it is time in which the clock catches up.)
+//! 1. The quarantine is at least as long as every lease that was granted before the crash or promotion. This includes leases
+//!    that were granted by a server with other settings, or before the setting was changed.
+//! 2. A renewal with TOKEN reaches a server in quarantine while the lease runs, by the owner's own clock. A server that has
+//!    lost its data believes the owner. A late renewal takes the lock from an owner that was granted it meanwhile, until that
+//!    owner renews too; then the larger token wins.
+//! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter than the
+//!    time after which it is declared dead. A longer quarantine does not replace this. It delays new grants at the new primary.
+//!    But a holder that renews there is no longer a holder at the old primary, which goes on granting.
+//! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. An owner that names no count
+//!    re-enters a tenure that the server has by unconfirmed data.
+//! 5. For tokens: the granting server has received the largest token so far, or its wall clock is later than the wall clock of
+//!    any granting server at any earlier grant of that lock. It is not enough that no clock was set back since the last grant. A
+//!    clock that was set back before it may have left a token ahead of that clock, and a restart without data loses that
+//!    token. The quarantine helps, as the clock catches up meanwhile.
 //!
-//! All monotonic clocks run at the same rate here. Where they do not, owners have to leave a margin.
+//! All monotonic clocks run at the same rate in the model. Where they do not, owners must leave a margin.
 //!
-//! What promises do not need: that renewals reach the replica (one that it missed is made good by the next), that
-//! replies arrive, that the wall clock is right (but for tokens), that the key is still there.
+//! The promises do not need that renewals reach the replica (the next renewal corrects a missed one), that replies arrive, that
+//! the wall clock is right (except for tokens), or that the key still exists.
 
 mod node;
 mod world;

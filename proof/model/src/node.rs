@@ -1,6 +1,6 @@
 //! One server: a lock in its key, and core's [`Store`] around it, as the module has them.
 //!
-//! A node's state is plain and can be hashed. For each step the store is made from it, and taken apart again.
+//! The state of a node is plain data that can be hashed. For each decision a store is made from it, and its state is taken back.
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
@@ -12,10 +12,10 @@ use lockward_core::{
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
-/// The wall clock of a server that is right, in ticks, when the world begins.
+/// The right wall time, in ticks, when the world begins.
 const WALL_AT_START: i64 = 1_000;
 
-/// A number of ticks, each a millisecond, as core has it.
+/// A number of ticks as a span. A tick is a millisecond.
 pub(crate) fn span(ticks: u64) -> Span {
     Span::from_millis(ticks).expect("worlds are short")
 }
@@ -34,9 +34,9 @@ fn owner(number: usize) -> Owner {
 pub enum Replicated {
     /// LOCK._APPLY with this payload.
     Apply(Vec<u8>),
-    /// A LOCK.RELEASE as it was given: owner, holds to be left if named, token.
+    /// A LOCK.RELEASE as the client sent it: owner, the holds to be left if named, token.
     Release(usize, Option<u32>, FencingToken),
-    /// The server's own DEL of a key that it has expired or evicted.
+    /// The server's own DEL of a key that it expired or evicted.
     Delete,
 }
 
@@ -47,7 +47,7 @@ pub struct Node {
     pub lock: Lock,
     /// Whether the server has dropped the key before the lease was over; on a replica, whether the primary has.
     pub dropped: bool,
-    /// Whether the dropped lock is yet to be replicated.
+    /// Whether the dropped lock is still to be replicated.
     pub unreplicated: bool,
     /// The owners in the wait queue, next to be served first.
     pub queue: Vec<usize>,
@@ -55,48 +55,48 @@ pub struct Node {
     pub tokens: TokenSource,
     /// The time after a start or promotion.
     pub quarantine: Quarantine,
-    /// What it has seen of the lock in this quarantine.
+    /// What it has observed of the lock in this quarantine.
     pub memory: QuarantineMemory,
-    /// By how many ticks the wall clock is ahead.
+    /// How many ticks the wall clock is ahead of the right time.
     pub wall_ahead: i64,
-    /// The zero of its monotonic clock, in ticks: another on each server.
+    /// How many ticks the monotonic clock is ahead. It differs between servers.
     pub mono_ahead: i64,
 }
 
-/// What a decision on a node has led to.
+/// The results of a decision on a node.
 #[derive(Debug)]
 pub(crate) struct Done<R> {
     pub(crate) answer: R,
     /// Waiters that were granted the lock.
-    pub(crate) woken: Vec<(usize, Grant)>,
-    /// What the replica is to hear.
+    pub(crate) granted: Vec<(usize, Grant)>,
+    /// What is replicated.
     pub(crate) sent: Option<Replicated>,
 }
 
-/// What all servers and owners of a world go by.
+/// The rules that all servers and owners of a world follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// How long every lease is, in ticks.
     pub lease: u64,
     /// How long the quarantine is, in ticks; 0 is none.
     pub quarantine: u64,
-    /// Whether owners name the count of HOLDS that a request is to lead to.
+    /// Whether owners name HOLDS.
     pub names_holds: bool,
     /// Where tokens come from.
     pub tokens: Tokens,
 }
 
-/// Whether tokens come from the clock, as they do, or from a counter that a restart sets back.
+/// Where tokens come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
-    /// From the wall clock.
+    /// From the wall clock, as in core.
     FromTheClock,
-    /// From 1 on, in each life of a server.
+    /// From a counter that begins at 1 after each restart.
     FromOne,
 }
 
 impl Node {
-    /// A server that starts at `tick` with nothing stored.
+    /// A server that starts at `tick` without data.
     pub(crate) fn start(tick: u64, rules: &Rules, wall_ahead: i64, mono_ahead: i64) -> Self {
         let began = Instant::from_micros((tick.cast_signed() + mono_ahead) * 1_000);
         Self {
@@ -148,7 +148,7 @@ impl Node {
         (store, Lock::new())
     }
 
-    /// Takes over what has become of the store, and of the lock in the key.
+    /// Takes back the state from the store and from the lock in the key.
     fn close(&mut self, store: &Store<usize>, in_key: Lock) {
         let dropped = store.dropped_locks.get(DB, KEY).cloned();
         self.dropped = dropped.is_some();
@@ -164,9 +164,8 @@ impl Node {
             .collect();
     }
 
-    /// Decides on the lock, as the module does: decide, store, and say what the replica is to hear. `release` is the
-    /// command, where it is one that is sent as it is.
-    fn on_lock<R>(
+    /// One decision on the lock, as in the module. `release` is the command, if it is a release: it may be replicated verbatim.
+    fn decide<R>(
         &mut self,
         tick: u64,
         rules: &Rules,
@@ -190,19 +189,20 @@ impl Node {
             Propagation::Verbatim => release,
             Propagation::Changes(payload) => Some(Replicated::Apply(payload.to_vec())),
         };
-        let woken = decided.effects.completions.drain(..).filter_map(|wake| match wake.outcome {
-            Outcome::Granted(grant) => Some((wake.waiter.wait_request.handle, grant)),
-            Outcome::NotAcquired
-            | Outcome::Refused(_)
-            | Outcome::Superseded
-            | Outcome::WrongType
-            | Outcome::NotServed
-            | Outcome::BecameReplica => None,
-        });
-        Done { answer, woken: woken.collect(), sent }
+        let granted =
+            decided.effects.completions.drain(..).filter_map(|completion| match completion.outcome {
+                Outcome::Granted(grant) => Some((completion.waiter.wait_request.handle, grant)),
+                Outcome::NotAcquired
+                | Outcome::Refused(_)
+                | Outcome::Superseded
+                | Outcome::WrongType
+                | Outcome::NotServed
+                | Outcome::BecameReplica => None,
+            });
+        Done { answer, granted: granted.collect(), sent }
     }
 
-    /// LOCK.ACQUIRE, with BLOCK 0 where `wait`.
+    /// LOCK.ACQUIRE, with BLOCK 0 if `wait`.
     pub(crate) fn acquire(
         &mut self,
         tick: u64,
@@ -212,7 +212,7 @@ impl Node {
         wait: bool,
     ) -> Done<Result<Acquired, Refusal>> {
         let request = acquire(who, rules, holds);
-        let done = self.on_lock(tick, rules, None, |decision| decision.acquire(&request));
+        let done = self.decide(tick, rules, None, |decision| decision.acquire(&request));
         if wait && matches!(done.answer, Ok(Acquired::Busy)) {
             self.queue.push(who);
         }
@@ -234,7 +234,7 @@ impl Node {
             token: Some(token),
             holds: Some(holds),
         };
-        self.on_lock(tick, rules, None, |decision| decision.renew(&request))
+        self.decide(tick, rules, None, |decision| decision.renew(&request))
     }
 
     /// LOCK.RELEASE of one hold, with TOKEN.
@@ -249,16 +249,16 @@ impl Node {
         let left = rules.names_holds.then_some(left);
         let request = release(who, left, token);
         let message = Replicated::Release(who, left, token);
-        self.on_lock(tick, rules, Some(message), |decision| decision.release(&request))
+        self.decide(tick, rules, Some(message), |decision| decision.release(&request))
     }
 
-    /// The timer.
+    /// What the wake-up timer does.
     pub(crate) fn recheck(&mut self, tick: u64, rules: &Rules) -> Done<()> {
-        self.on_lock(tick, rules, None, |decision| decision.recheck())
+        self.decide(tick, rules, None, |decision| decision.recheck())
     }
 
-    /// What a replica does with what it hears.
-    pub(crate) fn hear(&mut self, tick: u64, rules: &Rules, message: &Replicated) {
+    /// What a replica does with a message from its primary.
+    pub(crate) fn receive(&mut self, tick: u64, rules: &Rules, message: &Replicated) {
         let now = self.now(tick);
         match message {
             Replicated::Apply(payload) => {
@@ -276,8 +276,8 @@ impl Node {
             }
             Replicated::Release(who, left, token) => {
                 let request = release(*who, *left, *token);
-                let follow = |decision: &mut Decision<'_, usize>| decision.apply_release(&request).is_ok();
-                self.on_lock(tick, rules, None, follow);
+                let apply = |decision: &mut Decision<'_, usize>| decision.apply_release(&request).is_ok();
+                self.decide(tick, rules, None, apply);
             }
             Replicated::Delete => self.lock = Lock::new(),
         }
@@ -292,7 +292,7 @@ impl Node {
         self.close(&store, Lock::new());
     }
 
-    /// What the replica hears of a dropped lock, after the server has deleted the key.
+    /// The message about a dropped lock, after the server has deleted its key.
     pub(crate) fn replicate_dropped(&mut self, tick: u64, rules: &Rules) -> Option<Replicated> {
         if !self.unreplicated {
             return None;
@@ -314,7 +314,7 @@ impl Node {
         self.close(&store, lock);
     }
 
-    /// What the server writes to its file, of a dropped lock too: nothing for a lock that is free.
+    /// What the server writes to its file, dropped locks included. Nothing for a free lock.
     pub(crate) fn save(&self, tick: u64) -> Vec<u8> {
         let mut payload = Vec::new();
         if !self.lock.is_free() {

@@ -1,59 +1,59 @@
-//! The world: servers, the link between them, owners, time, and all that may happen next.
+//! The world: servers, the link between them, owners, time, and the actions that may come next.
 
 use crate::node::{Done, Node, Replicated, Rules, span};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Quarantine};
 use stateright::{Model, Property};
 
-/// How far the monotonic clocks of the two servers differ, in ticks: an instant that left its server would show.
+/// How far the monotonic clocks of the two servers differ, in ticks. An instant that left its server would then be wrong.
 const MONO_APART: i64 = 500;
 
-/// How many messages may be under way.
-const LINK_HOLDS: usize = 4;
+/// How many messages may be on the link.
+const LINK_CAPACITY: usize = 4;
 
-/// What becomes of the primary when its replica is promoted.
+/// What happens to the primary when its replica is promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldPrimary {
-    /// It is gone: it has crashed, or nobody reaches it.
+    /// It has crashed, or nobody reaches it.
     Gone,
     /// It is cut off from its replica, but owners reach it.
     CutOff {
-        /// For so many ticks after the cut it takes writes (min-replicas-max-lag), then it refuses them.
+        /// How many ticks after the cut it still takes writes (min-replicas-max-lag).
         writes_for: u64,
-        /// The replica is promoted no sooner than so many ticks after the cut.
+        /// How many ticks after the cut the replica is promoted at the earliest.
         promoted_after: u64,
     },
 }
 
-/// What is said of tokens after a restart or a promotion: each is larger than all before it ...
+/// When the token of a new tenure must be larger than all before it, after a restart or a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenPromise {
-    /// ... if the server's clock is past what the granting server's clock showed at the last grant.
+    /// If the server's clock is later than the granting server's clock at the last grant.
     PastTheLastGrant,
-    /// ... if it is past what any granting server's clock has shown at any grant so far.
+    /// If it is later than the clock of any granting server at any grant so far.
     PastEveryGrant,
 }
 
 /// A world: its rules, and how much may happen in it.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// What servers and owners go by.
+    /// The rules of servers and owners.
     pub rules: Rules,
     /// How many owners there are.
     pub owners: usize,
-    /// The largest count of holds an owner goes for.
+    /// The largest count of holds that an owner acquires.
     pub most_holds: u32,
     /// Whether owners wait for a lock that is busy.
     pub waits: bool,
-    /// For so many ticks after its lease is over an owner may still renew; 0 for one that keeps to the rule.
+    /// How many ticks after the end of its lease an owner may still renew. 0 for one that follows the rule.
     pub late: u64,
     /// Whether there is a replica.
     pub replica: bool,
-    /// What becomes of the old primary.
+    /// What happens to the old primary at a promotion.
     pub old_primary: OldPrimary,
-    /// What is said of tokens.
+    /// When tokens must grow.
     pub token_promise: TokenPromise,
-    /// By how many ticks a wall clock may step.
-    pub steps: &'static [i64],
+    /// By how many ticks a wall clock may be set.
+    pub clock_steps: &'static [i64],
     /// How often each of these may happen.
     pub budget: Budget,
     /// The tick at which the world ends.
@@ -73,52 +73,52 @@ pub struct Budget {
     pub reloads: u8,
     /// The replica is promoted.
     pub promotions: u8,
-    /// A wall clock steps.
-    pub steps: u8,
-    /// The primary drops the key of a held lock, by eviction or because its wall clock has jumped.
+    /// A wall clock is set.
+    pub clock_steps: u8,
+    /// The primary drops the key of a held lock, by eviction or because its wall clock was set ahead.
     pub drops: u8,
     /// The reply to a call is lost.
     pub lost_replies: u8,
 }
 
-/// An owner, and what it knows.
+/// What an owner knows of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// It has not been heard of.
+    /// It has not made a call yet.
     Unknown,
-    /// It has no tenure that it knows of.
+    /// It knows of no tenure.
     Idle,
     /// It waits at this server.
     Waits(usize),
-    /// It was told of a tenure.
+    /// It got a reply with a tenure.
     Holds {
-        /// The tenure.
+        /// The token of the tenure.
         token: FencingToken,
         /// Its count of holds.
         holds: u32,
-        /// It relies on the lock before this tick: the start of its last answered call, and a lease.
+        /// It relies on the lock before this tick: one lease after the start of its last answered call.
         until: u64,
     },
 }
 
-/// What has just happened, where a property is about that.
+/// What has just happened, for the properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Happened {
-    /// A waiter was granted a lock that another gave up.
+    /// A waiter was granted a lock that another owner had held.
     HandOff,
-    /// A live holder was given its forgotten tenure back.
+    /// A live holder restored a tenure that the server had lost.
     Restored,
-    /// A live holder was given its tenure back in the place of an older one.
+    /// A live holder restored its tenure in place of an older one.
     RestoredOverAnother,
-    /// The primary has forgotten a tenure that somebody relies on.
+    /// The primary has lost a tenure that an owner relies on.
     CrashedHeld,
-    /// The primary has read a file in which a tenure is missing that somebody relies on.
+    /// The primary has loaded a file without a tenure that an owner relies on.
     ReloadedStale,
-    /// A replica was promoted that does not know a tenure that somebody relies on.
+    /// A replica was promoted that does not know a tenure that an owner relies on.
     PromotedStale,
-    /// A tenure was granted by another server, or another life of it, than the one before.
+    /// A tenure was granted by another server than the one before, or after a restart.
     GrantedElsewhere,
-    /// Somebody was granted the lock while another relies on it.
+    /// An owner was granted the lock while another relies on it.
     GrantedOverAnother,
     /// A live holder that renewed with its token was refused.
     LiveHolderRefused,
@@ -131,7 +131,7 @@ pub enum Happened {
 /// The state of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The true time, at which all monotonic clocks tick.
+    /// The right time. All monotonic clocks tick with it.
     pub tick: u64,
     /// The servers: the first primary, and its replica.
     pub nodes: Vec<Node>,
@@ -139,7 +139,7 @@ pub struct State {
     pub primary: usize,
     /// Since when the first primary has been cut off.
     pub cut: Option<u64>,
-    /// What the primary has sent and the replica not heard.
+    /// What the primary has sent and the replica has not received.
     pub link: Vec<Replicated>,
     /// The primary's file.
     pub file: Option<Vec<u8>>,
@@ -153,49 +153,49 @@ pub struct State {
     pub happened: Option<Happened>,
 }
 
-/// What is remembered of all grants of new tenures.
+/// The grants of new tenures so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
     /// How many there were.
     pub count: u32,
     /// The largest token.
     pub largest: Option<FencingToken>,
-    /// What the granting server's wall clock showed at the last.
+    /// The granting server's wall clock at the last grant.
     pub last_wall: i64,
-    /// The latest that a granting server's wall clock has shown.
+    /// The latest wall clock of a granting server at any grant.
     pub latest_wall: i64,
 }
 
 /// What may happen next. Owners are numbered, and so are servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Time passes; leases and the quarantine may end, and timers go off.
+    /// Time passes. Leases and the quarantine may end, and timers fire.
     Tick,
-    /// The replica hears the next message.
-    Hear,
+    /// The replica receives the next message.
+    Receive,
     /// This owner calls LOCK.ACQUIRE at this server.
     Acquire(usize, usize),
     /// This owner calls LOCK.RENEW with TOKEN and HOLDS at this server.
     Renew(usize, usize),
-    /// This owner calls LOCK.RENEW likewise, and the reply is lost.
+    /// This owner calls LOCK.RENEW in the same way, and the reply is lost.
     RenewUnanswered(usize, usize),
     /// This owner calls LOCK.RELEASE with TOKEN at this server.
     Release(usize, usize),
     /// This owner stops waiting.
     Leave(usize),
-    /// The reply that told this owner of its tenure was lost, or it has died: it knows of none.
+    /// The reply with this owner's tenure was lost, or the owner has died. It knows of no tenure.
     Forget(usize),
     /// The primary drops the key before the lease is over.
     Drop,
-    /// The wall clock of this server steps by so many ticks.
-    Decision(usize, i64),
+    /// The wall clock of this server is set by so many ticks.
+    SetClock(usize, i64),
     /// The primary writes its file.
     Save,
     /// The primary crashes and starts from its file.
     Reload,
     /// The primary crashes and starts with nothing.
     Crash,
-    /// The primary is cut off from its replica; what is under way is lost.
+    /// The primary is cut off from its replica. The messages on the link are lost.
     Cut,
     /// The replica is promoted.
     Promote,
@@ -216,15 +216,15 @@ impl State {
         self.relying().any(|other| other != owner)
     }
 
-    /// Whether the primary lacks a tenure that somebody relies on.
-    fn primary_has_forgotten(&self) -> bool {
+    /// Whether the primary lacks a tenure that an owner relies on.
+    fn primary_has_lost_tenure(&self) -> bool {
         let known = self.nodes[self.primary].token();
         self.owners.iter().any(
             |owner| matches!(owner, Owner::Holds { token, until, .. } if self.tick < *until && known != Some(*token)),
         )
     }
 
-    /// Those who wait at a server lose their connection.
+    /// The waiters of a server lose their connection.
     fn disconnect(&mut self, node: usize) {
         self.nodes[node].queue.clear();
         for owner in &mut self.owners {
@@ -235,7 +235,7 @@ impl State {
     }
 
     fn note(&mut self, happened: Happened) {
-        // What breaks a promise is not covered up by what else has happened.
+        // A broken promise is not overwritten by another event of the same action.
         let broken = |happened| {
             matches!(
                 happened,
@@ -257,13 +257,13 @@ impl World {
         Node::start(tick, &self.rules, wall_ahead, apart)
     }
 
-    /// Whether a server takes writes: a primary that can tell it is cut off does not.
+    /// Whether a server takes writes. A primary that knows that it is cut off does not.
     fn takes_writes(&self, state: &State, node: usize) -> bool {
-        let in_touch = match (state.cut, self.old_primary) {
+        let connected = match (state.cut, self.old_primary) {
             (Some(cut), OldPrimary::CutOff { writes_for, .. }) => state.tick <= cut + writes_for,
             (None, _) | (_, OldPrimary::Gone) => true,
         };
-        node == state.primary && node == 1 || node == 0 && in_touch && self.is_reached(state, 0)
+        node == state.primary && node == 1 || node == 0 && connected && self.is_reached(state, 0)
     }
 
     /// Whether owners reach a server as a primary.
@@ -277,20 +277,20 @@ impl World {
         }
     }
 
-    /// Carries out what a step at a server has led to for others than who asked, and hands back the answer.
+    /// Carries out the effects of a decision, and returns its answer.
     fn carry_out<R>(&self, state: &mut State, node: usize, before: &Node, done: Done<R>) -> R {
         Self::send(state, node, done.sent);
-        for (owner, grant) in done.woken {
+        for (owner, grant) in done.granted {
             if before.token().is_some_and(|token| token != grant.token) {
                 state.note(Happened::HandOff);
             }
-            // It does not know for how long it has been granted the lock, and renews at once over the same connection.
+            // The owner does not know when it was granted the lock. It renews at once over the same connection.
             self.granted(state, node, before, owner, grant);
         }
         done.answer
     }
 
-    /// An owner is told of a grant.
+    /// An owner gets the reply with a grant.
     fn granted(&self, state: &mut State, node: usize, before: &Node, owner: usize, grant: Grant) {
         if state.another_relies(owner) {
             state.note(Happened::GrantedOverAnother);
@@ -367,7 +367,7 @@ impl World {
     fn release(&self, state: &mut State, owner: usize, node: usize) {
         let Owner::Holds { token, holds, until } = state.owners[owner] else { return };
         let before = state.nodes[node].clone();
-        // It relies on the outer holds alone from when it gives the innermost back.
+        // As soon as it releases the innermost hold, it relies only on the outer ones.
         state.owners[owner] =
             if holds > 1 { Owner::Holds { token, holds: holds - 1, until } } else { Owner::Idle };
         let done = state.nodes[node].release(state.tick, &self.rules, owner, holds - 1, token);
@@ -402,14 +402,14 @@ impl World {
             state.nodes[node].load(state.tick, &self.rules, file);
         }
         if node == 0 && state.nodes.len() == 2 && state.cut.is_none() {
-            // The replica is sent everything anew. It has not restarted, and knows the tokens it has heard of.
+            // A full resync. The replica has not restarted, so it keeps the tokens that it has received.
             state.link.clear();
             let lock = state.nodes[0].save(state.tick);
             state.nodes[1].lock = Lock::new();
             state.nodes[1].dropped = false;
             state.link.extend(Some(Replicated::Apply(lock)).filter(|_| !state.nodes[0].lock.is_free()));
         }
-        if state.primary_has_forgotten() {
+        if state.primary_has_lost_tenure() {
             state.note(if file.is_some() { Happened::ReloadedStale } else { Happened::CrashedHeld });
         }
     }
@@ -423,7 +423,7 @@ impl World {
             state.nodes[0] = self.start(0, 0, 0);
             state.file = None;
         }
-        if state.primary_has_forgotten() {
+        if state.primary_has_lost_tenure() {
             state.note(Happened::PromotedStale);
         }
     }
@@ -441,7 +441,7 @@ impl World {
         let lossy = state.budget.lost_replies > 0;
         let nodes = || (0..state.nodes.len()).filter(|node| self.takes_writes(state, *node));
         match state.owners[owner] {
-            // Owners are alike: they come in their order.
+            // All owners are equal, so they make their first call in order.
             Owner::Unknown if owner > 0 && state.owners[owner - 1] == Owner::Unknown => {}
             Owner::Unknown | Owner::Idle => actions.extend(nodes().map(|node| Action::Acquire(owner, node))),
             Owner::Waits(_) => actions.push(Action::Leave(owner)),
@@ -473,7 +473,7 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let servers = if self.replica { 2 } else { 1 };
-        // The first start is long past. The first primary may have granted leases before a quarantine was set.
+        // The servers started long ago. The first primary may have granted leases before a quarantine was set.
         let node = |number| {
             let mut node = self.start(0, number, 0);
             let length = if number == 0 { 0 } else { self.rules.quarantine };
@@ -499,7 +499,7 @@ impl Model for World {
             actions.push(Action::Tick);
         }
         if !state.link.is_empty() {
-            actions.push(Action::Hear);
+            actions.push(Action::Receive);
         }
         for owner in 0..self.owners {
             self.owner_actions(state, owner, actions);
@@ -509,8 +509,8 @@ impl Model for World {
         if budget.drops > 0 && held && !primary.dropped {
             actions.push(Action::Drop);
         }
-        if budget.steps > 0 {
-            let steps = |node| self.steps.iter().map(move |by| Action::Decision(node, *by));
+        if budget.clock_steps > 0 {
+            let steps = |node| self.clock_steps.iter().map(move |by| Action::SetClock(node, *by));
             actions.extend((0..state.nodes.len()).flat_map(steps));
         }
         if budget.saves > 0 {
@@ -539,9 +539,9 @@ impl Model for World {
         state.happened = None;
         match action {
             Action::Tick => self.tick(&mut state),
-            Action::Hear => {
+            Action::Receive => {
                 let message = state.link.remove(0);
-                state.nodes[1].hear(state.tick, &self.rules, &message);
+                state.nodes[1].receive(state.tick, &self.rules, &message);
             }
             Action::Acquire(owner, node) => self.acquire(&mut state, owner, node),
             Action::Renew(owner, node) => self.renew(&mut state, owner, node, true),
@@ -564,8 +564,8 @@ impl Model for World {
                 state.nodes[primary].drop_key(state.tick, &self.rules);
                 Self::send(&mut state, primary, Some(Replicated::Delete));
             }
-            Action::Decision(node, by) => {
-                state.budget.steps -= 1;
+            Action::SetClock(node, by) => {
+                state.budget.clock_steps -= 1;
                 state.nodes[node].wall_ahead += by;
             }
             Action::Save => {
@@ -623,17 +623,17 @@ impl Model for World {
     }
 
     fn within_boundary(&self, state: &State) -> bool {
-        state.grants.count <= self.most_tenures && state.link.len() <= LINK_HOLDS
+        state.grants.count <= self.most_tenures && state.link.len() <= LINK_CAPACITY
     }
 }
 
 /// No two owners rely on the lock at the same instant.
 pub const EXCLUSION: &str = "two owners never rely on the lock at once";
-/// Nobody is granted the lock while another relies on it.
+/// No owner is granted the lock while another relies on it.
 pub const NOBODY_ELSE: &str = "nobody is granted what another relies on";
 /// A live holder that renews with its token gets its tenure back.
 pub const TENURE_BACK: &str = "a live holder that renews with its token is not refused";
-/// ... with its holds.
+/// After such a renewal, the server has the count of holds that the owner named.
 pub const HOLDS_BACK: &str = "a live holder that renews with its holds has as many at the server";
-/// Tokens grow.
+/// The token of a new tenure is larger than every earlier one.
 pub const TOKENS: &str = "a new tenure's token is larger than every earlier one";
