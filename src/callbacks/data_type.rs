@@ -170,7 +170,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 }
 
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    // What we do ourselves is no news.
+    // Not for changes of the module's own.
     if !state::own_write() {
         // SAFETY: the server's context and value of this very call.
         unsafe { unlinked(context, value) };

@@ -1,7 +1,7 @@
-//! Whether there is still somebody at the other end of a client's connection.
+//! Whether a client is still connected.
 //!
-//! The server hears of a client that has left when it reads from its connection, once in each turn of its event loop.
-//! What is granted in that turn is answered at its end; the socket itself knows more by then.
+//! The server notices that a client has left when it reads from its connection, once in each pass of its event loop.
+//! The reply to a grant is sent at the end of the pass. By then the socket itself may know more.
 
 use super::call_reply::CallReply;
 use super::context::Context;
@@ -52,7 +52,7 @@ unsafe extern "C" {
 }
 
 impl Context {
-    /// The socket of a client, which the module API does not tell, but CLIENT LIST does.
+    /// The socket of a client, from CLIENT LIST: the module API has no function for it.
     pub fn socket(self, client: u64) -> Option<Socket> {
         let id = c_longlong::try_from(client).ok()?;
         let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());
