@@ -219,7 +219,7 @@ impl Context {
         unsafe { api!(RedisModule_ReplicateVerbatim(self.raw)) };
     }
 
-    /// Tells WATCH and client-side caches that a key has changed.
+    /// Signals a changed key to WATCH and client-side caches.
     pub fn signal_modified(self, name: &KeyName<'_>) {
         // SAFETY: context and name are valid.
         unsafe { api!(RedisModule_SignalModifiedKey(self.raw, name.as_ptr())) };

@@ -1,11 +1,11 @@
 //! One lock on five independent servers.
 
 use crate::{LONG, soon, url};
-use lockward_checker::violation::Violation;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::tenures_never_overlap;
-use lockward_checker::history::{HoldsReleased, Call, Fault, History, Operation, Line, Outcome, Wait};
+use lockward_checker::history::{Call, Fault, History, HoldsReleased, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::now;
+use lockward_checker::violation::Violation;
 use lockward_client::redlock::{Guard, Redlock};
 use lockward_client::{Address, Error, Loss, Settings};
 use lockward_tests::{Fate, Proxy, Random, Server, Setup, eventually, free_port, rounds};
@@ -471,7 +471,11 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
             let kind = Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
             observed.note(&owner, kind, Outcome::Renewed { token });
         }
-        observed.note(&owner, Operation::Release { released: HoldsReleased::All, token: None }, Outcome::Unknown);
+        observed.note(
+            &owner,
+            Operation::Release { released: HoldsReleased::All, token: None },
+            Outcome::Unknown,
+        );
         match guard.release().await {
             Ok(()) => {}
             // Too few servers answered, so it may have been held.
