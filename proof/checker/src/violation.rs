@@ -2,6 +2,7 @@
 
 use crate::history::{History, Nanos};
 use std::fmt;
+use std::str::FromStr;
 
 /// The checks. Each tests one promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +23,26 @@ pub enum Check {
     Store,
     /// The run had enough activity to prove something.
     Vacuity,
+}
+
+impl FromStr for Check {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [
+            Self::Overlap,
+            Self::Tokens,
+            Self::Counts,
+            Self::Queue,
+            Self::Promptness,
+            Self::Answers,
+            Self::Store,
+            Self::Vacuity,
+        ]
+        .into_iter()
+        .find(|check| format!("{check:?}").eq_ignore_ascii_case(name))
+        .ok_or_else(|| format!("there is no check {name}"))
+    }
 }
 
 /// A promise that the history breaks.

@@ -53,7 +53,7 @@ fn tokens_fall_repeat_or_are_shared() {
     clean(&fallen.replace("token 4", "token 6"));
     violation(&fallen.replace("token 4", "token 5"), Check::Tokens, &[0, 2]);
     violation(&fallen.replace("B", "A").replace("token 4", "token 5"), Check::Tokens, &[0, 1, 2]);
-    // Replies that were read at once tell no order.
+    // Concurrent replies have no order.
     clean("0..300 A acquires wait 300 -> token 5 holds 1\n 150..200 B acquires wait 9 -> token 4 holds 1");
     violation(
         "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 6 holds 2",
@@ -116,7 +116,7 @@ fn a_freed_lock_is_late() {
                 20..21 A releases -> left 0";
     violation(late, Check::Promptness, &[0, 1, 2]);
     clean(&late.replace("5..90", "5..70"));
-    // Between them somebody may have held the lock who never heard of it; or the server stood still.
+    // An owner without a reply may have held the lock in between, or the server was paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
     let lease = "0..1 A acquires lease 30 -> token 5 holds 1\n 5..90 B acquires wait 200 -> token 6 holds 1";

@@ -1,6 +1,6 @@
 //! `torture`: clients and faults against real servers.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use lockward_checker::violation::Check;
 use lockward_torture::restore;
 use lockward_torture::run::Plan;
@@ -64,33 +64,7 @@ struct Run {
     clients: u32,
     /// Succeed only if this check finds a violation. For builds that are broken on purpose.
     #[arg(long)]
-    expect: Option<Expected>,
-}
-
-/// The checks that a broken build can fail.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Expected {
-    Overlap,
-    Tokens,
-    Counts,
-    Queue,
-    Promptness,
-    Answers,
-    Store,
-}
-
-impl Expected {
-    const fn check(self) -> Check {
-        match self {
-            Self::Overlap => Check::Overlap,
-            Self::Tokens => Check::Tokens,
-            Self::Counts => Check::Counts,
-            Self::Queue => Check::Queue,
-            Self::Promptness => Check::Promptness,
-            Self::Answers => Check::Answers,
-            Self::Store => Check::Store,
-        }
-    }
+    expect: Option<Check>,
 }
 
 fn main() -> ExitCode {
@@ -141,7 +115,7 @@ fn run(&Run { seconds, world, seed, pace, clients, through_client, expect }: &Ru
         }
         let outcome = plan.run();
         println!("{outcome}");
-        passed &= match expect.map(Expected::check) {
+        passed &= match expect {
             None => outcome.violations.is_empty() && (outcome.overlaps > 0 || !world.loses_grants()),
             Some(check) => match outcome.caught_after(check) {
                 Some((after, answers)) => {

@@ -156,8 +156,8 @@ impl<'r> Round<'r> {
             replica.follow_through(link, &primary);
         }
         see_replicas(&mut primary.client());
-        let heard = self.random.between(0, 10);
-        self.run_workload(primary.port(), heard);
+        let replicated = self.random.between(0, 10);
+        self.run_workload(primary.port(), replicated);
         one.see_in_sync_with(&primary);
         links.iter().for_each(Link::swallow);
         let start = now();
