@@ -440,8 +440,17 @@ impl Observations {
     fn note(&self, owner: &str, operation: Operation, outcome: Outcome) {
         let (start, key) = (now(), "k".to_owned());
         let owner = owner.to_owned();
-        let call =
-            Call { client: 0, node: 0, key, owner, operation, start, enqueued: None, end: Some(start), outcome };
+        let call = Call {
+            client: 0,
+            node: 0,
+            key,
+            owner,
+            operation,
+            start,
+            enqueued: None,
+            end: Some(start),
+            outcome,
+        };
         self.lines.lock().unwrap().push(Line::Call(call));
     }
 }
