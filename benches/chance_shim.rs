@@ -63,7 +63,7 @@ const FOR_US: c_int = 0o600;
 const READ: c_int = 1;
 const SHARED: c_int = 1;
 
-/// How often ten milliseconds have passed while time stands still; `None` while it does not.
+/// How often the stopped clock was advanced by ten milliseconds; `None` while it is not stopped.
 fn still() -> Option<i64> {
     static FILE: OnceLock<usize> = OnceLock::new();
     let file = *FILE.get_or_init(|| unsafe {

@@ -11,14 +11,14 @@ pub enum Callback {
     Load,
     /// A command.
     Command,
-    /// The answer to a client that was blocked.
+    /// The reply to a client that was blocked.
     Reply,
     /// CLIENT UNBLOCK of a blocked client.
     Unblock,
     /// A blocked client has left.
     Disconnect,
-    /// An answer has failed.
-    Untold,
+    /// A reply has failed.
+    ReplyFailed,
     /// The module's timer.
     Timer,
     /// The server's cron.

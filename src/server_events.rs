@@ -42,8 +42,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 /// A command begins. What is evicted from now on is not the last unlinked lock, unless another module has called this
 /// command from its own callback for that eviction.
 ///
-/// Where the server does not tell who calls, the module looks at the key: if something else stands in the place of the lock, or
-/// comes there, a command has put it there. On servers that tell, the module must not open a key here (Redis 7.2 to 8.0 and
+/// Where the server does not name the caller, the module looks at the key: if something else stands in the place of the lock, or
+/// comes there, a command has put it there. On servers that do, the module must not open a key here (Redis 7.2 to 8.0 and
 /// Valkey 8: with CLIENT NO-TOUCH they look into the command, which is not known yet).
 pub fn command_begins(caller: Caller) {
     let now = mono();

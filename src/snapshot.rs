@@ -58,7 +58,7 @@ pub fn carried(db: Db, append: impl Fn(&mut Vec<u8>, &Lock, Now)) -> Vec<Carried
 /// A snapshot key has been read, under this name. False when it is refused: outside of loading, or when its value is not
 /// locks.
 pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
-    if !global_flags().loading_somehow() {
+    if !global_flags().loading_or_async_loading() {
         return false;
     }
     subscriptions::subscribe_new_keys();

@@ -50,7 +50,7 @@ pub struct Sweeps {
 }
 
 impl State {
-    /// Forgets the sockets of clients while nobody waits, if there are many.
+    /// Forgets the sockets of clients while none waits, if there are many.
     pub fn forget_sockets(&mut self) {
         const KEPT: usize = 1_024;
         if self.sockets.len() > KEPT && self.store.queues.waiters() == 0 {

@@ -20,7 +20,7 @@ pub fn load(payload: &[u8]) -> Option<Lock> {
             // The primary passes a RESTORE on, as when a slot moves. By a clock that is ahead, the lease would end here before
             // it ends there. The time between DUMP and RESTORE is added to the lease, which is safe.
             let origin = if flags.replica() { Origin::Live } else { Origin::Loaded };
-            (origin, flags.loading_somehow() || flags.replica())
+            (origin, flags.loading_or_async_loading() || flags.replica())
         }
     };
     if let Some(version) = payload.first().filter(|version| **version > encoding::VERSION) {

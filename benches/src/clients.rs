@@ -1,10 +1,10 @@
 //! Clients of a server: from one to thousands of connections, driven by events.
 //!
-//! Requests are sent without waiting, and replies are taken in the order in which they arrive, whoever gets them. Every
-//! reply is parsed, and one that is not what was expected ends the benchmark.
+//! Requests are sent without waiting, and replies are returned in the order of their arrival on any connection. Every
+//! reply is parsed, and an unexpected one ends the benchmark.
 
 use crate::request::request;
-use crate::resp::{Reply, decode};
+use lockward_tests::{Reply, decode};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
@@ -20,9 +20,9 @@ const CHUNK: usize = 16 * 1024;
 /// A reply, or a message, to one of the clients.
 #[derive(Debug)]
 pub struct Arrival {
-    /// To whom.
+    /// The number of the client.
     pub who: usize,
-    /// What.
+    /// The reply.
     pub reply: Reply,
     /// When it was read.
     pub at: Instant,
@@ -40,9 +40,9 @@ pub struct Clients {
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
-    /// What has been read and is no whole reply yet.
+    /// Bytes that have been read and are no complete reply yet.
     input: Vec<u8>,
-    /// What the kernel has not taken yet.
+    /// Bytes that the kernel has not accepted yet.
     output: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ impl Clients {
         self.connections.len()
     }
 
-    /// Lets one send requests.
+    /// Sends requests of one of them.
     pub fn send(&mut self, who: usize, requests: &[u8]) {
         let connection = &mut self.connections[who];
         connection.output.extend_from_slice(requests);
@@ -103,14 +103,14 @@ impl Clients {
         self.arrived.pop_front()
     }
 
-    /// The next reply to this one, which nobody else's precedes.
+    /// The next reply to this client. No reply to another client may come first.
     pub fn reply_to(&mut self, who: usize) -> Reply {
         let arrival = self.arrival();
         assert_eq!(arrival.who, who, "nobody else awaits a reply: {:?}", arrival.reply);
         arrival.reply
     }
 
-    /// Sends one command of one of them, and waits for its reply, which no other precedes. Errors end the benchmark.
+    /// Sends one command of one client and waits for its reply. Panics at an error.
     pub fn call(&mut self, who: usize, arguments: &[&str]) -> Reply {
         self.send(who, &request(arguments));
         let reply = self.reply_to(who);
@@ -120,7 +120,7 @@ impl Clients {
 }
 
 impl Connection {
-    /// Writes as much as the kernel takes.
+    /// Writes as much as the kernel accepts.
     fn flush(&mut self) {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// Reads all that is there, and passes on what replies have come to their end.
+    /// Reads everything that has arrived, and adds the complete replies to `arrived`.
     fn read(&mut self, who: usize, arrived: &mut VecDeque<Arrival>) {
         loop {
             let mut chunk = [0; CHUNK];
@@ -168,12 +168,12 @@ impl Client {
         Self(Clients::open(port, 1))
     }
 
-    /// Sends one command and waits for its reply. Errors end the benchmark.
+    /// Sends one command and waits for its reply. Panics at an error.
     pub fn call(&mut self, arguments: &[&str]) -> Reply {
         self.0.call(0, arguments)
     }
 
-    /// Sends requests and waits for as many replies, which may be no errors.
+    /// Sends requests and waits for as many replies. Panics at an error.
     pub fn pipeline(&mut self, requests: &[Vec<u8>]) {
         self.0.send(0, &requests.concat());
         for _ in requests {
@@ -184,7 +184,7 @@ impl Client {
 
     /// A section of INFO.
     pub fn info(&mut self, section: &str) -> String {
-        self.call(&["INFO", section]).text().expect("text")
+        self.call(&["INFO", section]).text()
     }
 
     /// A number in a section of INFO.

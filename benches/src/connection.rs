@@ -1,10 +1,10 @@
-//! A connection that writes prepared bytes and counts the lines of what comes back.
+//! A connection that writes encoded requests and counts the lines of the replies.
 //!
-//! Whoever writes knows how many lines the replies have; what is in them matters only when it is not the expected one:
-//! then there is a minus in it (an error, a null, a number below zero), and that ends the benchmark.
+//! The caller knows how many lines the replies have. Their content matters only if it is unexpected:
+//! then it contains a minus (an error, a null, a negative number), and the benchmark panics.
 
 use crate::request::request;
-use crate::resp::{Reply, decode};
+use lockward_tests::{Reply, decode};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Connection {
         self.expect_where(lines, |bytes| !bytes.contains(&b'-'));
     }
 
-    /// As [`Connection::expect`], where replies may be null and hold a minus. An error is still none of them.
+    /// As [`Connection::expect`], where replies may be null or contain a minus, but no reply may be an error.
     pub fn expect_nulls(&mut self, lines: usize) {
         self.expect_where(lines, |bytes| {
             !bytes.starts_with(b"-") && !bytes.windows(2).any(|two| two == b"\n-")
@@ -64,7 +64,7 @@ impl Connection {
         bytes.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// Reads the next reply, and nothing of what follows it: for where the replies are not known beforehand.
+    /// Reads the next reply and nothing after it, for replies that are not known beforehand.
     pub fn reply(&mut self) -> Reply {
         let mut read = Vec::new();
         loop {

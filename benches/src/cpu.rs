@@ -24,7 +24,7 @@ impl CpuClock {
         (status == 0).then_some(Self { pid, clock })
     }
 
-    /// What the clock shows once the process sleeps. While it runs, the kernel brings the counter up to date only now
+    /// Waits until the process sleeps and reads the clock. While the process runs, the kernel updates the counter only now
     /// and then.
     pub fn settled(&self) -> Duration {
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -35,7 +35,7 @@ impl CpuClock {
         self.read()
     }
 
-    /// What the clock shows now. For a process that runs, the last milliseconds may be missing.
+    /// Reads the clock. For a running process, the last milliseconds may be missing.
     pub fn read(&self) -> Duration {
         let read = self.try_read();
         read.unwrap_or_else(|| {
@@ -58,7 +58,7 @@ impl CpuClock {
     }
 }
 
-/// What a process and all that descend from it have used, with those that have ended. What has just come or gone may be
+/// The CPU time of a process and all its descendants, with those that have ended. Processes that have just started or ended may be
 /// missed.
 pub fn of_family(pid: u32) -> Duration {
     let own = CpuClock::find(pid).and_then(|clock| clock.try_read()).unwrap_or_default();
@@ -72,13 +72,13 @@ fn of_ended_children(pid: u32) -> Duration {
     ticks(fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
-/// Those that its first thread has started: no server and no contestant starts processes from another.
+/// The children of its first thread: no server and no contestant starts processes from another thread.
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// What the whole machine has used since it was started, on all its CPUs.
+/// The CPU time of the whole machine since its start, on all CPUs.
 pub fn of_machine() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);

@@ -1,9 +1,9 @@
-//! How late the end of a lease reaches the first waiter, in a database with many other keys that have a TTL.
+//! How late the first waiter is granted a lock whose lease ends, in a database with many other keys that have a TTL.
 //!
-//! Late is counted from the moment at which the acquisition was sent, plus the lease: so it includes the way of that command, and
+//! Lateness is counted from the time at which the acquisition was sent, plus the lease: so it includes the transfer of that command and
 //! of the grant.
 
-use crate::latency::Latencies;
+use crate::latencies::Latencies;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 
 /// Other keys with a TTL, as the titles say.
 const OTHERS: usize = 50_000;
-/// Locks whose leases end, all of them at work at the same time, each with a holder and a waiter.
+/// Locks whose leases end, all at the same time, each with a holder and a waiter.
 const LOCKS: usize = 50;
 /// Leases in milliseconds: each from 20 to below this.
 const LONGEST: u64 = 200;
 const ROUNDS: usize = 16;
 const ROUND: Duration = Duration::from_secs(1);
-/// How long one waits for the events of expired keys.
+/// How long the benchmark waits for the events of expired keys.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Keys that expire on a server without the module.
 const ASKED: usize = 300;
 
-/// Where a lock is.
+/// The state of a lock.
 #[derive(Clone, Copy)]
 enum Step {
     /// The holder's acquisition was sent.
@@ -35,7 +35,7 @@ enum Step {
     Waiting { ends: Instant },
     /// The waiter's release was sent.
     Releasing,
-    /// No more: the time is over.
+    /// Nothing is sent any more: the time of the round is over.
     Idle,
 }
 
@@ -66,7 +66,7 @@ pub fn measure(report: &mut Report) {
         row.measured = all.quantile(part) / 1e6; // of all rounds together, rather than the median of theirs
         report.row(row.target(Target::AtMost(limit)));
     }
-    let part = 100.0 * untold_without_module() as f64 / ASKED as f64;
+    let part = 100.0 * events_missing_without_module() as f64 / ASKED as f64;
     let row = Row::figure(
         "expiry/redis",
         &format!(
@@ -90,7 +90,7 @@ fn with_others(loaded: Loaded) -> Server {
     server
 }
 
-/// Lets leases end, for the time of a round.
+/// Lets leases end for the time of a round.
 fn leases(clients: &mut crate::clients::Clients, numbers: &mut Numbers, mut late: impl FnMut(Duration)) {
     let key = |lock: usize| format!("expiry:{lock:04}");
     let mut steps = [Step::Idle; LOCKS];
@@ -138,8 +138,8 @@ fn leases(clients: &mut crate::clients::Clients, numbers: &mut Numbers, mut late
     }
 }
 
-/// Of how many expired keys a server without the module sends no event in time.
-fn untold_without_module() -> usize {
+/// The number of expired keys for which a server without the module publishes no event in time.
+fn events_missing_without_module() -> usize {
     let server = with_others(Loaded::Nothing);
     let mut subscriber = server.clients(1);
     subscriber.call(0, &["SUBSCRIBE", "__keyevent@0__:expired"]);
@@ -150,10 +150,11 @@ fn untold_without_module() -> usize {
         client.call(&["SET", &format!("{key}"), "x", "PX", &ttl.to_string()]);
     }
     let over = Instant::now() + PATIENCE;
-    let mut told = 0;
-    while told < ASKED && subscriber.arrival_within(over.saturating_duration_since(Instant::now())).is_some()
+    let mut published = 0;
+    while published < ASKED
+        && subscriber.arrival_within(over.saturating_duration_since(Instant::now())).is_some()
     {
-        told += 1;
+        published += 1;
     }
-    ASKED - told
+    ASKED - published
 }

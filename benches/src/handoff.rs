@@ -1,12 +1,11 @@
 //! Hand-offs: a lock given back and granted to the next waiter, beside a push that wakes the next blocked pop.
 //!
-//! The two have the same shape: somebody sends one command, and somebody else, who has waited, gets a reply. Measured
-//! is a chain of them, one after the other, each sent by whom the one before has reached: once with the line growing
-//! shorter, which is the hand-off alone, and once with everybody joining the line again.
+//! The two have the same shape: one client sends a command, and another client, which has waited, gets a reply. A chain of
+//! hand-offs is measured: each receiver passes on to the next. In one half of a round the former holder joins the wait queue again;
+//! in the other half it does not, which is the cost of the hand-off alone.
 
 use crate::clients::{Client, Clients};
-use crate::latency::Latencies;
-use crate::limits::raise_open_files;
+use crate::latencies::Latencies;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -14,15 +13,17 @@ use crate::request::{LEASE, owner, request};
 use crate::results::{Row, Target, whole};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
+use lockward_tests::raise_open_files;
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// Hand-offs in one measurement.
 const HANDOFFS: usize = 400;
 
-/// Waiters, and rounds: fewer of the longer lines, spread over the same time.
+/// Waiters, and rounds. Long queues have fewer rounds, spread over the same time.
 const SIZES: [(usize, usize); 5] = [(2, 32), (10, 16), (100, 16), (1_000, 16), (10_000, 8)];
 
-/// What stands beside Lockward as the least that any module could cost.
+/// The least that any module of this kind could cost.
 const BARE: &str = "a module that only unblocks a client";
 
 /// What is waited for.
@@ -37,30 +38,30 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn key(self, line: usize) -> String {
+    fn key(self, queue: usize) -> String {
         match self {
-            Self::Lock => format!("hand:lock:{line:04}"),
-            Self::List => format!("hand:list:{line:04}"),
-            Self::Bare => format!("hand:bare:{line:04}"),
+            Self::Lock => format!("hand:lock:{queue:04}"),
+            Self::List => format!("hand:list:{queue:04}"),
+            Self::Bare => format!("hand:bare:{queue:04}"),
         }
     }
 
-    fn wait(self, line: usize, member: usize) -> Vec<u8> {
+    fn wait(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
             Self::Lock => {
                 let owner = owner(member);
-                request(&["LOCK.ACQUIRE", &self.key(line), &owner, "PX", LEASE, "BLOCK", "0"])
+                request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", LEASE, "BLOCK", "0"])
             }
-            Self::List => request(&["BLPOP", &self.key(line), "0"]),
-            Self::Bare => request(&["EMPTY.WAIT", &self.key(line), "0"]),
+            Self::List => request(&["BLPOP", &self.key(queue), "0"]),
+            Self::Bare => request(&["EMPTY.WAIT", &self.key(queue), "0"]),
         }
     }
 
-    fn pass_on(self, line: usize, member: usize) -> Vec<u8> {
+    fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
-            Self::Lock => request(&["LOCK.RELEASE", &self.key(line), &owner(member)]),
-            Self::List => request(&["LPUSH", &self.key(line), "x"]),
-            Self::Bare => request(&["EMPTY.PASS", &self.key(line), "x"]),
+            Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member)]),
+            Self::List => request(&["LPUSH", &self.key(queue), "x"]),
+            Self::Bare => request(&["EMPTY.PASS", &self.key(queue), "x"]),
         }
     }
 
@@ -93,9 +94,9 @@ pub struct Costs {
     pub latencies: Latencies,
 }
 
-/// A server with lines of waiters, all of the same length.
+/// A server with queues of waiters, all of the same length.
 #[derive(Debug)]
-pub struct Lines {
+pub struct Queues {
     server: Server,
     control: Client,
     members: Clients,
@@ -103,14 +104,14 @@ pub struct Lines {
     count: usize,
 }
 
-impl Lines {
-    /// How many files a process must be able to open for lines of so many `waiters`, at either end.
+impl Queues {
+    /// How many files a process must be able to open for queues of so many `waiters`, at either end.
     const fn open_files(waiters: usize) -> usize {
         Self::count(waiters) * (waiters + 1) + 100
     }
 
     const fn count(waiters: usize) -> usize {
-        // Lines too short for a whole measurement stand side by side.
+        // Where a queue is too short for a whole measurement, there are several.
         HANDOFFS.div_ceil(waiters)
     }
 
@@ -124,50 +125,50 @@ impl Lines {
         Self { control: server.client(), server, members, waiters, count }
     }
 
-    /// Lets everybody wait, measures, and sends everybody home.
+    /// Lets all clients wait, measures, and serves them all.
     pub fn round(&mut self, kind: Kind, costs: &mut Costs) {
-        let mut lines = self.gather(kind);
+        let mut queues = self.gather(kind);
         let cpu = self.server.cpu();
         let begin = cpu.settled();
-        for (line, members) in lines.iter_mut().enumerate() {
+        for (queue, members) in queues.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                let former = self.hand_over(kind, line, members, true, &mut Latencies::default());
+                let former = self.hand_over(kind, queue, members, true, &mut Latencies::default());
                 members.push_back(former);
             }
         }
         self.settle_queue();
         let middle = cpu.settled();
-        for (line, members) in lines.iter_mut().enumerate() {
+        for (queue, members) in queues.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                self.hand_over(kind, line, members, false, &mut costs.latencies);
+                self.hand_over(kind, queue, members, false, &mut costs.latencies);
             }
         }
         let end = cpu.settled();
         let handoffs = (HANDOFFS / self.count * self.count) as f64;
         costs.cpu_with_wait.push((middle - begin).as_nanos() as f64 / handoffs);
         costs.cpu.push((end - middle).as_nanos() as f64 / handoffs);
-        self.dismiss(kind, lines);
+        self.dismiss(kind, queues);
     }
 
-    /// In each line the first member holds, and all others wait in this order.
+    /// In each queue the first member holds, and all others wait in this order.
     fn gather(&mut self, kind: Kind) -> Vec<VecDeque<usize>> {
         let length = self.waiters + 1;
-        let lines = (0..self.count).map(|line| (line * length..(line + 1) * length).collect());
-        let lines: Vec<VecDeque<usize>> = lines.collect();
-        for (line, members) in lines.iter().enumerate() {
+        let queues = (0..self.count).map(|queue| (queue * length..(queue + 1) * length).collect());
+        let queues: Vec<VecDeque<usize>> = queues.collect();
+        for (queue, members) in queues.iter().enumerate() {
             if kind == Kind::Lock {
-                self.members.send(members[0], &kind.wait(line, members[0]));
+                self.members.send(members[0], &kind.wait(queue, members[0]));
                 kind.received().check(&self.members.reply_to(members[0]));
             }
             for &waiter in members.iter().skip(1) {
-                self.members.send(waiter, &kind.wait(line, waiter));
+                self.members.send(waiter, &kind.wait(queue, waiter));
                 self.settle_queue(); // so that they wait in this order
             }
         }
-        lines
+        queues
     }
 
-    /// The server has read all that was sent before.
+    /// Waits until the server has read all that was sent before.
     fn settle_queue(&mut self) {
         self.control.call(&["PING"]);
     }
@@ -176,18 +177,18 @@ impl Lines {
     fn hand_over(
         &mut self,
         kind: Kind,
-        line: usize,
+        queue: usize,
         members: &mut VecDeque<usize>,
         wait_again: bool,
         latencies: &mut Latencies,
     ) -> usize {
         let from = members.pop_front().expect("a holder");
         let to = *members.front().expect("a waiter");
-        let mut requests = kind.pass_on(line, from);
+        let mut requests = kind.pass_on(queue, from);
         if wait_again {
-            requests.extend(kind.wait(line, from));
+            requests.extend(kind.wait(queue, from));
         }
-        let sent = latencies.begin();
+        let sent = Instant::now();
         self.members.send(from, &requests);
         for _ in [from, to] {
             let arrival = self.members.arrival();
@@ -202,13 +203,13 @@ impl Lines {
         from
     }
 
-    fn dismiss(&mut self, kind: Kind, mut lines: Vec<VecDeque<usize>>) {
-        for (line, members) in lines.iter_mut().enumerate() {
+    fn dismiss(&mut self, kind: Kind, mut queues: Vec<VecDeque<usize>>) {
+        for (queue, members) in queues.iter_mut().enumerate() {
             while members.len() > 1 {
-                self.hand_over(kind, line, members, false, &mut Latencies::default());
+                self.hand_over(kind, queue, members, false, &mut Latencies::default());
             }
             if kind == Kind::Lock {
-                self.members.send(members[0], &kind.pass_on(line, members[0]));
+                self.members.send(members[0], &kind.pass_on(queue, members[0]));
                 kind.passed().check(&self.members.reply_to(members[0]));
             }
         }
@@ -216,24 +217,24 @@ impl Lines {
 }
 
 struct Measured {
-    lines: Lines,
+    queues: Queues,
     rounds: usize,
     lock: Costs,
     list: Costs,
     bare: Costs,
 }
 
-/// Lock, list and bare clients, in lines from 2 waiters to 10,000.
+/// Lock, list and bare clients, in queues from 2 waiters to 10,000.
 pub fn measure(report: &mut Report) {
     for place in [Place::Together, Place::Apart] {
         let all = measure_in(report, place);
-        tell(report, &all, place);
+        add_rows(report, &all, place);
     }
 }
 
 fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
     be_client_of(place);
-    let wanted: usize = SIZES.iter().map(|(waiters, _)| Lines::open_files(*waiters)).sum();
+    let wanted: usize = SIZES.iter().map(|(waiters, _)| Queues::open_files(*waiters)).sum();
     let open_files = raise_open_files(wanted as u64);
     assert!(
         open_files >= wanted as u64,
@@ -242,7 +243,7 @@ fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
     let mut all: Vec<Measured> = SIZES
         .iter()
         .map(|&(waiters, rounds)| Measured {
-            lines: Lines::start(waiters, place),
+            queues: Queues::start(waiters, place),
             rounds,
             lock: Costs::default(),
             list: Costs::default(),
@@ -253,35 +254,35 @@ fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
     for round in 0..most {
         report.progress(round, most);
         for measured in all.iter_mut().filter(|measured| (round * measured.rounds) % most < measured.rounds) {
-            let Measured { lines, lock, list, bare, .. } = measured;
-            // Nobody always comes after the same one.
-            let mut turns = [(Kind::Lock, lock), (Kind::List, list), (Kind::Bare, bare)];
-            turns.rotate_left(round % 3);
-            for (kind, costs) in turns {
-                lines.round(kind, costs);
+            let Measured { queues, lock, list, bare, .. } = measured;
+            // No kind always comes after the same other one.
+            let mut order = [(Kind::Lock, lock), (Kind::List, list), (Kind::Bare, bare)];
+            order.rotate_left(round % 3);
+            for (kind, costs) in order {
+                queues.round(kind, costs);
             }
         }
     }
     all
 }
 
-fn tell(report: &mut Report, all: &[Measured], place: Place) {
+fn add_rows(report: &mut Report, all: &[Measured], place: Place) {
     let mark = if place == Place::Apart { "-apart" } else { "" };
     // As a rule holder and waiter are on other machines than the server, so targets are for separate CPUs.
     let judged =
         |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
-    let at = |measured: &Measured| format!("{} waiters", whole(measured.lines.waiters as f64));
-    for measured @ Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
+    let at = |measured: &Measured| format!("{} waiters", whole(measured.queues.waiters as f64));
+    for measured @ Measured { queues: Queues { waiters, .. }, lock, list, .. } in all {
         let (name, what) = (format!("handoff/{waiters}{mark}"), format!("hand-off, {place}"));
         let row = Row::ratio(&name, &what, &lock.cpu, "LPUSH waking BLPOP", &list.cpu).at(&at(measured));
         report.row(if [2, 1_000, 10_000].contains(waiters) { judged(row, 1.1) } else { row });
     }
-    for measured @ Measured { lines: Lines { waiters, .. }, list, bare, .. } in all {
+    for measured @ Measured { queues: Queues { waiters, .. }, list, bare, .. } in all {
         let (name, what) = (format!("handoff/{waiters}-bare{mark}"), format!("{BARE}, {place}"));
         let row = Row::ratio(&name, &what, &bare.cpu, "LPUSH waking BLPOP", &list.cpu);
         report.row(row.at(&at(measured)));
     }
-    for measured @ Measured { lines: Lines { waiters, .. }, lock, list, .. } in all {
+    for measured @ Measured { queues: Queues { waiters, .. }, lock, list, .. } in all {
         let name = format!("handoff/{waiters}-again{mark}");
         let what = format!("hand-off and waiting again, {place}");
         let row = Row::ratio(&name, &what, &lock.cpu_with_wait, "LPUSH + BLPOP", &list.cpu_with_wait);

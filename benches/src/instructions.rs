@@ -1,26 +1,26 @@
-//! Instructions of the server, counted by callgrind: the same numbers on a busy machine.
+//! Instructions of the server, counted by callgrind. The numbers do not depend on the load of the machine.
 //!
-//! Callgrind runs the server and writes what it has counted since the last time whenever the server enters ECHO. So one
-//! process is counted phase by phase, at full depth: between two ECHOs stands the work, less what the ECHO itself costs.
+//! Callgrind runs the server and writes its counts since the last time whenever the server enters ECHO. So one
+//! process is counted phase by phase: between two ECHOs is the measured work, minus the cost of the ECHO itself.
 //!
-//! The numbers do not differ from run to run, and hardly from machine to machine. How many events the server finds when it
-//! wakes would depend on how fast its client is: so nothing is sent before it sleeps. Its cron and the module's timer go
-//! off by the clock, and its hash tables have random seeds: chance_shim.rs stops the one and leaves out the other. What
-//! grows, grows in the first rounds, and of the others the fewest instructions count.
+//! The numbers are the same in every run, and almost the same on every machine. How many events the server finds when it
+//! wakes would depend on the speed of its client, so nothing is sent before it sleeps. Its cron and the module's timer depend
+//! on the clock, and its hash tables have random seeds: chance_shim.rs stops the clock and makes the seeds constant. Memory that
+//! grows does so in the first rounds; of the other rounds the one with the fewest instructions counts.
 //!
-//! The processor's own counter (`perf stat -e instructions:u`) would do without callgrind, but most virtual machines
+//! The processor's own counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual machines
 //! have none.
 
 use crate::connection::Connection;
+use crate::placement::Place;
 use crate::server::{Loaded, Server};
+use lockward_tests::{compiled, repository};
 use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 /// Rounds that are counted, after the first ones that are not.
 const ROUNDS: usize = 5;
@@ -31,51 +31,34 @@ const WARM_UP: usize = 2;
 pub struct CountedServer {
     server: Server,
     control: Connection,
-    /// How often ten milliseconds have passed while time stands still.
+    /// How often the stopped clock was advanced by ten milliseconds.
     passed: Cell<u8>,
     parts: usize,
-    /// What is counted for the two halves of ECHO, when nothing is done between two of them.
+    /// The count between two ECHOs with nothing in between.
     echo: u64,
 }
 
-/// What a work has cost the server.
+/// The cost of some work for the server.
 #[derive(Clone, Debug)]
 pub struct Count {
     /// Instructions of one unit of the work.
     pub each: f64,
-    /// What callgrind has written of a round: where they went.
+    /// Callgrind's profile of a round.
     pub profile: String,
 }
 
-/// Whether callgrind is there.
+/// Whether callgrind is installed.
 pub fn can_be_counted() -> bool {
     let asked =
         Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     asked.is_ok_and(|status| status.success())
 }
 
-/// The library that is preloaded, compiled once.
-fn chance_shim() -> &'static Path {
-    static COMPILED: OnceLock<PathBuf> = OnceLock::new();
-    COMPILED.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("chance_shim.rs");
-        let program = env::current_exe().expect("a program");
-        let library = program.with_file_name("libchance_shim.so");
-        let fresh = program.with_file_name(format!("libchance_shim-{}.so", process::id()));
-        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let mut command = Command::new(rustc);
-        command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
-        let done = command.arg(&fresh).arg(&source).status().expect("rustc runs");
-        assert!(done.success(), "{} does not compile", source.display());
-        fs::rename(&fresh, &library).expect("a new name");
-        library
-    })
-}
-
 impl CountedServer {
     /// Starts a server with this module and these lines of redis.conf.
     pub fn start(loaded: Loaded, config: &[&str]) -> Self {
-        let preload = format!("LD_PRELOAD={}", chance_shim().display());
+        let shim = compiled(&repository().join("benches/chance_shim.rs"));
+        let preload = format!("LD_PRELOAD={}", shim.display());
         let callgrind = [
             "env",
             &preload,
@@ -88,11 +71,11 @@ impl CountedServer {
             "--log-fd=1",
         ];
         let config = [&["enable-debug-command yes", "jemalloc-bg-thread no"], config].concat();
-        let server = Server::start_under(&callgrind, loaded, &config);
+        let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // Long enough for the server's cron to be due, so that it is done with the next command: there the module finds
-        // out whether anybody listens.
+        // Long enough for the server's cron to be due, so that it runs with the next command: there the module notices
+        // whether changes must be replicated.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();
@@ -123,13 +106,13 @@ impl CountedServer {
         Count { each: (instructions - self.echo) as f64 / units as f64, profile }
     }
 
-    /// Lets ten milliseconds pass for the server.
+    /// Advances the server's clock by ten milliseconds.
     pub fn pass_time(&self) {
         self.passed.set(self.passed.get() + 1);
         self.stand_still();
     }
 
-    /// Lets time stand still for the server.
+    /// Stops the server's clock.
     fn stand_still(&self) {
         let file = OpenOptions::new().write(true).open(self.server.dir().join("still"));
         file.and_then(|mut file| file.write_all(&[1, self.passed.get()])).expect("a directory of our own");
@@ -147,7 +130,7 @@ impl CountedServer {
         rounds.min_by_key(|(instructions, _)| *instructions).expect("a round")
     }
 
-    /// What was counted since the last time.
+    /// The count since the last call.
     fn part(&mut self) -> (u64, String) {
         self.settle();
         self.control.call(&["ECHO", "part"], 2);

@@ -1,7 +1,8 @@
-//! How long clients wait for a reply: uncontended commands, one after the other, and hand-offs; and what a server gets
-//! done at all, by how many commands are on the way.
+//! How long clients wait for the reply to a command or for a hand-off, and how many commands a second a server executes by the
+//! depth of the pipeline.
 
-use crate::handoff::{Costs, Kind, Lines};
+use crate::handoff::{Costs, Kind, Queues};
+use crate::latencies::Latencies;
 use crate::pairs::{CONNECTIONS, Pair};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
@@ -10,8 +11,7 @@ use crate::report::Report;
 use crate::results::{Row, Unit};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
-use hdrhistogram::Histogram;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Depths of the pipeline.
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -20,43 +20,8 @@ const PAIRS: usize = 12_800;
 const ROUNDS: usize = 15;
 /// Pairs of commands one after the other in a round.
 const ALONE: usize = 1_000;
-/// Waiters in the lines whose hand-offs are timed.
+/// Waiters in the queues whose hand-offs are timed.
 const WAITERS: usize = 50;
-
-/// Latencies, in nanoseconds, to three digits.
-#[derive(Debug)]
-pub struct Latencies {
-    histogram: Histogram<u64>,
-}
-
-impl Default for Latencies {
-    fn default() -> Self {
-        Self { histogram: Histogram::new(3).expect("a histogram") }
-    }
-}
-
-impl Latencies {
-    /// When something is about to be sent.
-    #[allow(clippy::unused_self, reason = "whoever takes the time records it here")]
-    pub fn begin(&self) -> Instant {
-        Instant::now()
-    }
-
-    /// Adds one.
-    pub fn record(&mut self, took: Duration) {
-        self.histogram.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)).expect("room for it");
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.histogram.len()
-    }
-
-    /// What a `part` of them stays below, in nanoseconds.
-    pub fn quantile(&self, part: f64) -> f64 {
-        self.histogram.value_at_quantile(part) as f64
-    }
-}
 
 /// Pairs a second, by the depth of the pipeline.
 pub fn throughput(report: &mut Report) {
@@ -69,8 +34,8 @@ pub fn throughput(report: &mut Report) {
     for round in 0..=ROUNDS {
         report.progress(round, ROUNDS);
         for (at, depth) in DEPTHS.into_iter().enumerate() {
-            for turn in 0..kinds.len() {
-                let which = (round + turn) % kinds.len();
+            for offset in 0..kinds.len() {
+                let which = (round + offset) % kinds.len();
                 let times = PAIRS / CONNECTIONS / (depth / 2).max(1);
                 let begin = Instant::now();
                 pipeline.run(&batches[at][which], times);
@@ -121,14 +86,14 @@ pub fn distribution(report: &mut Report) {
     let mut client = server.clients(1);
     let kinds = [Pair::Lock, Pair::Set, Pair::Ping];
     let mut alone = kinds.map(|_| Latencies::default());
-    let mut lines = Lines::start(WAITERS, Place::Apart);
+    let mut queues = Queues::start(WAITERS, Place::Apart);
     let mut handed = [(Kind::Lock, Costs::default()), (Kind::List, Costs::default())];
     for round in 0..ROUNDS {
         report.progress(round, ROUNDS);
         for (pair, latencies) in kinds.iter().zip(&mut alone) {
             let batch = pair.batch(&server, 0, 1);
             for part in batch.0.iter().cycle().take(2 * ALONE) {
-                let sent = latencies.begin();
+                let sent = Instant::now();
                 client.send(0, &part.requests);
                 let arrival = client.arrival();
                 latencies.record(arrival.at - sent);
@@ -136,7 +101,7 @@ pub fn distribution(report: &mut Report) {
             }
         }
         for (kind, costs) in &mut handed {
-            lines.round(*kind, costs);
+            queues.round(*kind, costs);
         }
     }
     let [lock, set, ping] = &alone;

@@ -1,4 +1,4 @@
-//! What loading a snapshot of a million locks costs, beside a million strings with a TTL.
+//! The CPU time of loading a snapshot of a million locks, compared with a million strings with a TTL.
 
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;

@@ -1,11 +1,11 @@
-//! What a run happens on.
+//! The machine of a run.
 
 use crate::placement::{cpus, goes_before_others};
 use crate::results::Machine;
 use std::fs;
 use std::process::Command;
 
-/// The machine, without anything that names it.
+/// The machine, without its name.
 pub fn machine() -> Machine {
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();

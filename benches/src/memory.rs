@@ -1,29 +1,28 @@
-//! What a held lock takes, and a client that waits for one.
+//! The memory of a held lock and of a waiting client.
 
 use crate::clients::{Client, Clients};
-use crate::limits::raise_open_files;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
-use crate::resp::Reply;
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server, wait_for};
+use lockward_tests::raise_open_files;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Keys that are counted.
+/// The number of keys.
 const KEYS: usize = 100_000;
-/// Clients that wait.
+/// The number of waiters.
 const WAITERS: usize = 5_000;
-/// Clients that connect at once: so few that all wait before the server shortens the buffers of the first.
+/// Clients that connect at once: so few that all of them wait before the server shortens the buffers of the first.
 const BURST: usize = 1_000;
-/// Each kind is measured on so many servers.
+/// The number of servers on which each kind is measured.
 const ROUNDS: usize = 1;
-/// Memory that has not fallen for so long is settled: the server shortens buffers after five seconds of rest.
+/// Memory is final when it has not decreased for this long: the server shortens buffers after five idle seconds.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// Locks and hashes, clients that wait for a lock and for nothing.
+/// Locks and hashes, clients that wait for a lock and idle clients.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let (mut lock, mut hash, mut lock_usage, mut hash_usage) = Default::default();
@@ -77,7 +76,7 @@ pub fn measure(report: &mut Report) {
     );
 }
 
-/// Bytes a key, by the difference that many make and by MEMORY USAGE.
+/// Bytes a key: by the difference in used memory, and by MEMORY USAGE.
 fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>, used: &mut Series, usage: &mut Series) {
     let server = Server::start(&[]);
     let mut client = server.client();
@@ -90,10 +89,7 @@ fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>, used: &mut Series, usage: 
     drop(client);
     let mut client = server.client();
     used.push((client.info_number("memory", "used_memory") - before) / KEYS as f64);
-    let Reply::Number(bytes) = client.call(&["MEMORY", "USAGE", &name(0)]) else {
-        panic!("no number of bytes")
-    };
-    usage.push(bytes as f64);
+    usage.push(client.call(&["MEMORY", "USAGE", &name(0)]).int() as f64);
 }
 
 fn name(key: usize) -> String {
@@ -120,7 +116,7 @@ fn of_new_connections() -> f64 {
     })
 }
 
-/// Bytes a client, right after many have connected and asked for something.
+/// Bytes a client, right after many have connected and sent a request.
 fn of_new_clients(ask: impl FnOnce(&mut Client, &mut Clients)) -> f64 {
     raise_open_files(2 * BURST as u64 + 200);
     let server = Server::start(&[]);
@@ -131,7 +127,7 @@ fn of_new_clients(ask: impl FnOnce(&mut Client, &mut Clients)) -> f64 {
     (control.info_number("memory", "used_memory") - before) / BURST as f64
 }
 
-/// The request of an owner that waits for as long as it takes.
+/// The request of an owner that waits without limit.
 fn wait_request(command: &str, owner: &str) -> Vec<u8> {
     request(&[command, "memory:wait", owner, "PX", LEASE, "BLOCK", "0"])
 }
@@ -141,7 +137,7 @@ struct Crowd {
     server: Server,
     control: Client,
     _waiters: Clients,
-    /// Memory before they came, by the server's count and resident.
+    /// Memory before the clients connected: used memory and resident memory.
     before: (f64, f64),
 }
 
@@ -169,7 +165,7 @@ impl Crowd {
         Self { server, control, _waiters: waiters, before }
     }
 
-    /// Bytes a waiter, by the server's count and resident, once the server has given back what buffers were too large.
+    /// Bytes a waiter, of used and of resident memory, once the server has shortened its buffers.
     fn settled(mut self) -> (f64, f64) {
         let mut least = (f64::MAX, Instant::now());
         while least.1.elapsed() < SETTLED {

@@ -1,7 +1,7 @@
-//! What the module costs those who do not use it: SET + DEL of plain keys while locks are waited for.
+//! The cost for other commands: SET + DEL of plain keys while clients wait for locks.
 //!
-//! Held against a server with a module that does nothing, since any module costs a few per cent: with one, the event loop
-//! takes a lock. Each server is started several times, as two processes of the same program differ by where their memory lies.
+//! Compared with a server with a module that does nothing, since any module costs a few per cent: with a module the event loop
+//! takes a mutex. Each server is started several times, as two processes of the same program differ by the layout of their memory.
 
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Pipeline};
@@ -16,7 +16,7 @@ const STARTS: usize = 6;
 const ROUNDS: usize = 10;
 /// Batches of a connection in a round: 40,000 pairs.
 const TIMES: usize = 100;
-/// Locks that are held, and waited for by as many clients.
+/// The number of held locks, and of clients that wait for them.
 const LOCKS: usize = 100;
 
 const MODULES: [Loaded; 3] = [Loaded::Lockward, Loaded::Empty, Loaded::Nothing];
@@ -39,7 +39,7 @@ pub fn measure(report: &mut Report) {
             pipeline.run(&batches, TIMES);
             Subject { server, pipeline, batches }
         });
-        // Everywhere there are as many keys with a TTL, which alone makes the server look twice, and as many blocked clients.
+        // All servers have the same number of keys with a TTL, which cost the server a second lookup, and of blocked clients.
         let _waiting: Vec<_> = subjects
             .iter()
             .zip(MODULES)

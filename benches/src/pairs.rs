@@ -1,4 +1,4 @@
-//! Pairs of commands that take a lock and give it back, uncontended, and what a pair costs the server.
+//! The server's CPU time for a pair of commands that acquires and releases a lock, without contention.
 
 use crate::clients::Client;
 use crate::pipeline::{Batch, Expected, Part, Pipeline};
@@ -10,9 +10,9 @@ use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use std::time::Duration;
 
-/// Connections at work.
+/// The number of connections.
 pub const CONNECTIONS: usize = 50;
-/// Commands on the way on each connection.
+/// Commands in flight on each connection.
 pub const DEPTH: usize = 16;
 
 const ROUNDS: usize = 23;
@@ -21,7 +21,7 @@ const TIMES: usize = 100;
 /// Batches before anything is measured.
 const WARM_UP: usize = 40;
 
-/// What stands beside Lockward as the least that any module could cost.
+/// The least that any module of this kind could cost.
 const BARE: &str = "a module that makes the same server calls and decides nothing";
 
 /// The reentrant hash lock: the owner is a field, its number the holds.
@@ -50,13 +50,13 @@ pub enum Pair {
     Hash,
     /// PING, PING: what any two commands cost.
     Ping,
-    /// EMPTY.TAKE, EMPTY.GIVE: the calls that a module makes to keep a lock, and nothing decided. Only where the empty
-    /// module is loaded too.
+    /// EMPTY.TAKE, EMPTY.GIVE: the module API calls that a lock needs, without any logic. Only where the empty
+    /// module is loaded.
     Bare,
 }
 
 impl Pair {
-    /// What a connection sends over and over, on a key of its own, with `depth` commands on the way: 1 or an even number.
+    /// What a connection sends over and over, on its own key, with `depth` commands in flight: 1 or an even number.
     pub fn batch(self, server: &Server, connection: usize, depth: usize) -> Batch {
         let key = format!("hot:{connection:04}");
         let owner = owner(connection);
@@ -104,21 +104,21 @@ impl Pair {
     }
 }
 
-/// Has a script kept by the server, and returns its name there.
+/// Loads a script into the server and returns its hash.
 pub(crate) fn load(client: &mut Client, script: &str) -> String {
-    client.call(&["SCRIPT", "LOAD", script]).text().expect("the hash of a script")
+    client.call(&["SCRIPT", "LOAD", script]).text()
 }
 
-/// What the pairs cost a server, and its replica if it has one: nanoseconds of CPU a pair, a number for each round.
+/// The cost of the pairs for a server, and for its replica if it has one: nanoseconds of CPU a pair, one number a round.
 #[derive(Debug)]
 struct Costs {
-    /// The server's, in the order of the pairs asked for.
+    /// Those of the server, in the order of the pairs.
     server: Vec<Series>,
-    /// The replica's.
+    /// Those of the replica.
     replica: Option<Vec<Series>>,
 }
 
-/// Lock and others, while nobody listens.
+/// Without a replica or an AOF.
 pub fn plain(report: &mut Report) {
     let pairs = [Pair::Lock, Pair::Set, Pair::Hash, Pair::Ping, Pair::Bare];
     for (place, mark) in [(Place::Together, ""), (Place::Apart, "-apart")] {
@@ -175,13 +175,13 @@ fn started(place: Place, config: &[&str]) -> Server {
     Server::start_with(Loaded::Lockward, place, config)
 }
 
-/// Measures `pairs` in turn, on a server of their own.
+/// Measures `pairs` alternately, on their own server.
 fn measure(report: &mut Report, place: Place, pairs: &[Pair]) -> Vec<Series> {
     be_client_of(place);
     measure_on(report, &started(place, &[&Loaded::Empty.line_of_config()]), None, pairs).server
 }
 
-/// Measures `pairs` in turn.
+/// Measures `pairs` alternately.
 fn measure_on(report: &mut Report, server: &Server, replica: Option<&Server>, pairs: &[Pair]) -> Costs {
     let mut pipeline = Pipeline::open(server, CONNECTIONS);
     let batches: Vec<_> = pairs.iter().map(|pair| pair.batches(server, CONNECTIONS, DEPTH)).collect();
@@ -214,7 +214,7 @@ fn measure_on(report: &mut Report, server: &Server, replica: Option<&Server>, pa
     costs
 }
 
-/// Waits until the replica has heard all: until it confirms one write more.
+/// Waits until the replica has received everything: until it confirms one more write.
 fn wait_for_replica(control: &mut Client) {
     control.pipeline(&[request(&["SET", "hot:last", "1"]), request(&["WAIT", "1", "60000"])]);
 }

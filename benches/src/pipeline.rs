@@ -1,8 +1,8 @@
-//! Many connections that each keep so many requests on the way.
+//! Many connections, each with several requests in flight.
 
 use crate::clients::Clients;
-use crate::resp::Reply;
 use crate::server::Server;
+use lockward_tests::Reply;
 use std::collections::VecDeque;
 
 /// What a reply must be.
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 pub enum Expected {
     /// A grant: `[token, holds]`.
     Grant,
-    /// What BLPOP gives: key and element.
+    /// The reply of BLPOP: key and element.
     Element,
     /// A status.
     Status,
@@ -19,13 +19,13 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Ends the benchmark where the reply is another.
+    /// Panics if the reply is another one.
     pub fn check(self, reply: &Reply) {
         let as_expected = match (self, reply) {
-            (Self::Grant, Reply::Array(items)) => matches!(items[..], [Reply::Number(1..), Reply::Number(1)]),
+            (Self::Grant, Reply::Array(items)) => matches!(items[..], [Reply::Int(1..), Reply::Int(1)]),
             (Self::Element, Reply::Array(items)) => matches!(items[..], [Reply::Bulk(_), Reply::Bulk(_)]),
-            (Self::Status, Reply::Status(_)) => true,
-            (Self::Number(wanted), Reply::Number(number)) => wanted == *number,
+            (Self::Status, Reply::Simple(_)) => true,
+            (Self::Number(wanted), Reply::Int(number)) => wanted == *number,
             _ => false,
         };
         assert!(as_expected, "{reply:?} is not the expected {self:?}");
@@ -41,15 +41,15 @@ pub struct Part {
     pub expected: Vec<Expected>,
 }
 
-/// What a connection repeats: one part, the next as soon as all of this one is answered, and so on.
+/// The requests that a connection repeats. Each part is sent as soon as the previous one is answered.
 #[derive(Clone, Debug)]
 pub struct Batch(pub Vec<Part>);
 
 /// Connections that work at the same time.
 ///
-/// Each goes on as soon as it is answered. Where client and server share a CPU neither interrupts the other (see
-/// [`crate::placement`]): the server does all that has been sent, and sleeps; then everybody sends anew. So a command costs the
-/// same, however fast the other side is.
+/// Each connection sends its next part as soon as it is answered. Where client and server share a CPU, neither interrupts the other (see
+/// [`crate::placement`]): the server executes everything that was sent, and sleeps; then all connections send again. So a command costs the
+/// same, however fast the client is.
 #[derive(Debug)]
 pub struct Pipeline {
     clients: Clients,
@@ -61,7 +61,7 @@ impl Pipeline {
         Self { clients: server.clients(connections) }
     }
 
-    /// Lets every connection do its batch, `times` over.
+    /// Runs the batch of every connection `times` times.
     pub fn run(&mut self, batches: &[Batch], times: usize) {
         assert_eq!(batches.len(), self.clients.count(), "a batch a connection");
         let mut parts: Vec<_> =

@@ -1,13 +1,13 @@
-//! Which CPU runs what, and who may interrupt whom.
+//! The CPUs and priorities of clients and servers.
 //!
-//! Together ([`Place::Together`]) client and server share a CPU and never run at the same time. So nobody else comes between,
-//! whose data would take the place of the server's in the caches, and nothing hides what one command costs beside another: the ratios are
-//! the strictest there are, and targets are judged so. Apart ([`Place::Apart`]) they have a CPU each, where there are two, as in earnest.
-//! There a reply wakes another CPU, which costs the server more than many a command, on a virtual machine several times as
-//! much. The scheduler is never left to choose, as it changes its mind.
+//! With [`Place::Together`] client and server share a CPU and never run at the same time. So no other process displaces the
+//! server's data in the caches, and other costs do not hide the difference between two commands: the ratios are
+//! the strictest. With [`Place::Apart`] they have a CPU each, where there are two, as in production.
+//! There a reply wakes another CPU, which costs the server more than some commands, on a virtual machine several times as
+//! much. The CPUs are fixed, since the scheduler would move processes between them.
 //!
-//! Where it is allowed, both go before their neighbours and neither interrupts the other (`SCHED_RR`): so the numbers repeat from
-//! run to run, also on a busy machine.
+//! Where it is allowed, both have priority over other processes and neither interrupts the other (`SCHED_RR`): so the numbers are repeatable from
+//! run to run, even on a busy machine.
 
 use std::fmt::{self, Display};
 use std::sync::OnceLock;
@@ -22,11 +22,11 @@ pub enum Place {
     Apart,
 }
 
-/// Where and how a process is run, as the kernel takes it.
+/// The CPUs and the scheduling policy of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
     cpus: libc::cpu_set_t,
-    /// How it is scheduled where it may not go before others.
+    /// The policy where a higher priority is not allowed.
     policy: libc::c_int,
 }
 
@@ -35,7 +35,7 @@ pub fn cpus() -> usize {
     allowed().len()
 }
 
-/// Makes this process the client of servers in a place. To be called before they are started.
+/// Makes this process the client of servers in a place. Call this before they are started.
 pub fn be_client_of(place: Place) {
     let together = Place::Together.confinement();
     Confinement { policy: place.confinement().policy, ..together }.enter().expect("a CPU of our own");
@@ -51,7 +51,7 @@ impl Display for Place {
 }
 
 impl Place {
-    /// The number of its CPU. Which CPUs there are is settled at the first call.
+    /// The number of its CPU. The available CPUs are read at the first call.
     pub fn cpu(self) -> usize {
         let cpu = match self {
             Self::Together => allowed().first(),
@@ -103,8 +103,8 @@ pub fn go_before_own_threads() {
     schedule(libc::SCHED_RR, 2);
 }
 
-/// Lets the main thread of a process go before its neighbours, where that is allowed, but no other thread of it and no process
-/// that it starts: these would take so much of a CPU that the kernel lets the neighbours go before all for 50 ms.
+/// Gives the main thread of a process priority over other processes, where that is allowed, but no other thread of it and no process
+/// that it starts: these would use so much CPU time that the kernel throttles all real-time threads for 50 ms.
 pub fn put_main_thread_first(pid: u32) {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
     let threads = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -114,7 +114,7 @@ pub fn put_main_thread_first(pid: u32) {
     schedule_thread(pid, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
 }
 
-/// Whether this process goes before its neighbours.
+/// Whether this process has priority over others.
 pub fn goes_before_others() -> bool {
     // SAFETY: has no conditions.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_RR }
@@ -139,8 +139,8 @@ fn no_cpus() -> libc::cpu_set_t {
     unsafe { mem::zeroed() }
 }
 
-/// Lets this process, and all that it starts from now on, go before its neighbours as far as that is allowed: it says
-/// whether it was. Unlike [`be_client_of`] it leaves the choice of CPUs to the scheduler, and something to the neighbours.
+/// Gives this process, and all that it starts from now on, a high priority, if that is allowed. Returns
+/// whether it was. Unlike [`be_client_of`] it leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
 pub fn go_first() -> bool {
     // SAFETY: has no conditions; 0 is this process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }

@@ -1,23 +1,23 @@
-//! Hand-offs beside those of locks without a queue: whoever releases publishes, all who wait hear of it and try again with the
-//! script that acquires, and one of them gets the lock.
+//! Hand-offs beside those of locks without a wait queue: a release publishes a message, every waiter receives it and runs the script
+//! that acquires again, and one of them gets the lock.
 //!
-//! To their advantage, everybody subscribes with RESP3, on the connection that also acquires, and the messages arrive all at once.
-//! In both, the former holder wants the lock again.
+//! To the advantage of these locks, clients subscribe with RESP3 on the connection that also acquires, and all messages arrive at once.
+//! In both cases the former holder wants the lock again.
 
 use crate::clients::Clients;
-use crate::handoff::{Costs, Kind, Lines};
+use crate::handoff::{Costs, Kind, Queues};
 use crate::pairs::load;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
-use crate::resp::Reply;
 use crate::results::{Row, Target, whole};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
+use lockward_tests::Reply;
 
 const ROUNDS: usize = 25;
 
-/// Tells how long to wait at most where the lock is held by another, and nothing where it has been acquired.
+/// Returns how long to wait at most where another owner holds the lock, and nil where the lock has been acquired.
 const ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, owner) == 0 then return redis.call('PTTL', key) end
@@ -36,7 +36,7 @@ return 1";
 const KEY: &str = "hand:hash:0000";
 const CHANNEL: &str = "hand:free:0000";
 
-/// A server with clients that all want one lock.
+/// A server and clients that all want one lock.
 struct Herd {
     server: Server,
     members: Clients,
@@ -46,7 +46,7 @@ struct Herd {
 }
 
 impl Herd {
-    /// Starts a server; one client holds, so many wait.
+    /// Starts a server. One client holds the lock, and `waiters` wait.
     fn start(waiters: usize) -> Self {
         let server =
             Server::start_with(Loaded::Nothing, Place::Together, &[&format!("maxclients {}", waiters + 100)]);
@@ -62,7 +62,7 @@ impl Herd {
         for who in 0..herd.members.count() {
             herd.try_to_acquire(who);
             let reply = herd.members.reply_to(who);
-            assert_eq!(reply == Reply::Null, who == 0, "the first holds it: {reply:?}");
+            assert_eq!(reply.is_null(), who == 0, "the first holds it: {reply:?}");
         }
         herd
     }
@@ -72,7 +72,7 @@ impl Herd {
         self.members.send(who, &request(&["EVALSHA", &self.acquire, "1", KEY, &owner, LEASE]));
     }
 
-    /// The holder releases, everybody tries, one holds.
+    /// The holder releases, all clients try to acquire, and one of them becomes the holder.
     fn hand_over(&mut self) {
         let former = self.holder;
         let mut holder = None;
@@ -82,15 +82,15 @@ impl Herd {
         while answered < self.members.count() {
             let arrival = self.members.arrival();
             match (arrival.reply, arrival.who == former) {
-                (Reply::Push(_), true) => {} // it tries when its release has been answered
+                (Reply::Push(_), true) => {} // it tries once its release is answered
                 (Reply::Push(_), false) => self.try_to_acquire(arrival.who),
-                (Reply::Number(1), true) => self.try_to_acquire(former),
-                (Reply::Number(2..), _) => answered += 1,
-                (Reply::Null, _) => {
+                (Reply::Int(1), true) => self.try_to_acquire(former),
+                (Reply::Int(2..), _) => answered += 1,
+                (Reply::NullBulk | Reply::NullArray | Reply::Null, _) => {
                     assert_eq!(holder.replace(arrival.who), None, "one holds it");
                     answered += 1;
                 }
-                (reply, _) => panic!("an attempt comes to {reply:?}"),
+                (reply, _) => panic!("the reply to an attempt is {reply:?}"),
             }
         }
         self.holder = holder.expect("one holds it");
@@ -109,13 +109,13 @@ impl Herd {
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (waiters, handoffs, target) in [(50, 100, 15.0), (1_000, 10, 400.0)] {
-        let (mut herd, mut lines) = (Herd::start(waiters), Lines::start(waiters, Place::Together));
+        let (mut herd, mut queues) = (Herd::start(waiters), Queues::start(waiters, Place::Together));
         let (mut published, mut lock) = (Series::default(), Costs::default());
         herd.round(handoffs);
         for round in 0..ROUNDS {
             report.progress(round, ROUNDS);
             published.push(herd.round(handoffs));
-            lines.round(Kind::Lock, &mut lock);
+            queues.round(Kind::Lock, &mut lock);
         }
         let (name, what) = (
             format!("pubsub/{waiters}"),

@@ -1,4 +1,4 @@
-//! What a run writes down as it goes, and what it says meanwhile.
+//! The figures and plots of a run, and the progress that it shows.
 
 use crate::plot::Plot;
 use crate::results::Row;
@@ -16,9 +16,9 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The plots.
     pub plots: Vec<Plot>,
-    /// By the name of a row, another limit than its own.
+    /// Limits that replace those of rows, by the name of the row.
     limits: BTreeMap<String, f64>,
-    /// What was asked for: `STAGE` or `STAGE/CASE`, or nothing where all of it was.
+    /// The stages to run: `STAGE` or `STAGE/CASE`. All of them if this is empty.
     asked: Vec<String>,
     begin: Instant,
     stage: String,
@@ -26,8 +26,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty one. `limits` are put in the place of the targets of the rows they name. `asked` are the stages to be
-    /// run (`STAGE`), or single cases of them (`STAGE/CASE`); all, if there are none.
+    /// An empty report. `limits` replace the targets of the rows that they name. `asked` are the stages to run
+    /// (`STAGE`), or single cases of them (`STAGE/CASE`); all stages if it is empty.
     pub fn new(limits: BTreeMap<String, f64>, asked: Vec<String>) -> Self {
         let now = Instant::now();
         Self {
@@ -41,12 +41,12 @@ impl Report {
         }
     }
 
-    /// Whether a stage was asked for, or a case of it.
+    /// Whether to run a stage, or a case of it.
     pub fn is_stage_asked(&self, stage: &str) -> bool {
         self.asked.is_empty() || self.asked.iter().any(|asked| asked.split('/').next() == Some(stage))
     }
 
-    /// Whether a case of the present stage was asked for, or all of the stage.
+    /// Whether to run a case of the current stage.
     pub fn is_asked(&self, case: &str) -> bool {
         let stage = &self.stage;
         self.asked.is_empty()
@@ -64,7 +64,7 @@ impl Report {
         self.say(&format!("{} {name}: {about}", self.clock()));
     }
 
-    /// So much of a stage is done.
+    /// Shows the progress of a stage.
     pub fn progress(&mut self, done: usize, of: usize) {
         if stderr().is_terminal() && self.shown.elapsed() >= SHOWN_EVERY {
             self.shown = Instant::now();
@@ -72,7 +72,7 @@ impl Report {
         }
     }
 
-    /// Something was found.
+    /// Adds a figure.
     pub fn row(&mut self, mut row: Row) {
         if let (Some(target), Some(limit)) = (row.target, self.limits.get(&row.name)) {
             row.target = Some(target.with_limit(*limit));
@@ -90,7 +90,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// A plot was made.
+    /// Adds a plot.
     pub fn plot(&mut self, plot: Plot) {
         self.plots.push(plot);
     }

@@ -1,23 +1,21 @@
-//! Requests as they go over the wire, and the names that all benchmarks use.
+//! Encoded requests, and the names that all benchmarks use.
+
+use lockward_tests::encode;
 
 /// A lease that outlives every measurement, in milliseconds.
 pub const LEASE: &str = "60000";
 
 /// A command and its arguments, encoded.
 pub fn request(arguments: &[&str]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
-    for argument in arguments {
-        bytes.extend_from_slice(format!("${}\r\n{argument}\r\n", argument.len()).as_bytes());
-    }
-    bytes
+    encode(arguments)
 }
 
-/// The owner that a client's connection goes by: shaped like a UUID and a thread, 38 bytes.
+/// The owner of a client's connection: like a UUID and a thread, 38 bytes.
 pub fn owner(connection: usize) -> String {
     format!("{:08x}-0b5e-4c3a-9d57-{:012x}:7", connection * 0x9e37_79b1 % 0xffff_ffff, connection)
 }
 
-/// Numbers that look random, the same in every run (SplitMix64).
+/// Pseudo-random numbers, the same in every run (SplitMix64).
 #[derive(Debug, Default)]
 pub struct Numbers(u64);
 

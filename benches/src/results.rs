@@ -1,17 +1,17 @@
-//! What a run has found, as it is written to `results.json`, and whether it is what was aimed at.
+//! The results of a run, as written to `results.json`, and whether they meet their targets.
 
 use crate::plot::Plot;
 use crate::rounds::Series;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// A miss by less than this part of the target may be noise; a miss by more never is, however noisy the run.
+/// A miss by less than this part of the target may be noise. A larger miss never counts as noise.
 const FORGIVEN: f64 = 0.03;
 
-/// A figure whose noise is more than this part of it says nothing, and meets no target.
+/// A figure whose noise is more than this part of it meets no target.
 const TOO_NOISY: f64 = 0.10;
 
-/// All of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// The server's name and version.
@@ -39,7 +39,7 @@ pub struct Machine {
     pub memory: u64,
     /// Kernel and its version.
     pub kernel: String,
-    /// Whether client and server went before all other processes.
+    /// Whether client and server had priority over all other processes.
     pub goes_before_others: bool,
     /// How many processes wanted a CPU, on average over the minute before the run.
     pub load_before: f64,
@@ -57,9 +57,9 @@ pub struct Row {
     pub at: Option<String>,
     /// What it is compared with.
     pub against: Option<String>,
-    /// What the figure is counted in.
+    /// The unit of the figure.
     pub unit: Unit,
-    /// What `ours` and `theirs` are counted in.
+    /// The unit of `ours` and `theirs`.
     pub each: Unit,
     /// The figure.
     pub measured: f64,
@@ -70,9 +70,9 @@ pub struct Row {
     /// Which of the rounds the figure is.
     #[serde(default)]
     pub statistic: Statistic,
-    /// What was aimed at.
+    /// The target.
     pub target: Option<Target>,
-    /// What is aimed at beyond that.
+    /// A stricter number to reach for.
     pub stretch: Option<f64>,
     /// Our side, round by round.
     pub ours: Series,
@@ -80,13 +80,13 @@ pub struct Row {
     pub theirs: Option<Series>,
 }
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// How many times ours is theirs.
+    /// Ours divided by theirs.
     Times,
-    /// How many times theirs is ours.
+    /// Theirs divided by ours.
     Cheaper,
     /// Nanoseconds of the server's CPU, in a series.
     Nanoseconds,
@@ -94,22 +94,22 @@ pub enum Unit {
     Milliseconds,
     /// Bytes.
     Bytes,
-    /// Parts of a hundred.
+    /// Per cent.
     Percent,
 }
 
-/// What a series of rounds comes to.
+/// How a figure is computed from a series of rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Statistic {
     /// The median.
     #[default]
     Median,
-    /// The smallest, where noise only adds.
+    /// The smallest value, where noise can only add.
     Least,
 }
 
-/// What is aimed at.
+/// A target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
@@ -167,7 +167,7 @@ impl Target {
 }
 
 impl Row {
-    /// How many times `theirs` is `ours`: the medians, with the noise of the ratios round by round.
+    /// `ours` divided by `theirs`: the medians, with the noise of the ratios round by round.
     pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
         let measured = ours.median() / theirs.median();
         let ratios = ours.ratios(theirs);
@@ -188,7 +188,7 @@ impl Row {
         Self::new(name, what, (unit, unit), (ours, None), ours.median(), ours)
     }
 
-    /// The smallest number of `ours`, beside that of `theirs`: for what noise only makes larger. It has no noise of its own.
+    /// The smallest numbers of `ours` and `theirs`, for measurements that noise can only make larger.
     pub fn least(name: &str, what: &str, unit: Unit, ours: &Series, against: &str, theirs: &Series) -> Self {
         let sides = (ours, Some((against, theirs)));
         let row = Self::new(name, what, (unit, unit), sides, ours.least(), ours);
@@ -236,7 +236,7 @@ impl Row {
         Self { at: Some(at.to_owned()), ..self }
     }
 
-    /// The same where the sides are counted in something else than CPU time.
+    /// The same with another unit than CPU time for the two sides.
     pub fn of(self, each: Unit) -> Self {
         Self { each, ..self }
     }
@@ -296,7 +296,7 @@ impl Row {
         format!("{:.1} %", 100.0 * self.noise / self.measured.abs().max(f64::MIN_POSITIVE))
     }
 
-    /// What it is held against comes to, if there is such a thing.
+    /// The figure of the other side, if there is one.
     pub fn theirs_shown(&self) -> Option<String> {
         self.theirs.as_ref().map(|theirs| self.side_shown(theirs))
     }

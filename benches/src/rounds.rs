@@ -1,4 +1,4 @@
-//! Numbers from many rounds, and how two series of them compare.
+//! Series of measurements from many rounds, and comparisons of two series.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Series(Vec<f64>);
 
 impl Series {
-    /// Of one thing that was measured once.
+    /// A series with one measurement.
     pub fn once(number: f64) -> Self {
         Self(vec![number])
     }
@@ -32,7 +32,7 @@ impl Series {
         self.quantile(0.0)
     }
 
-    /// The number below which a `part` of the series lies.
+    /// The quantile of a `part`.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -42,13 +42,13 @@ impl Series {
         below + (above - below) * place.fract()
     }
 
-    /// How far the median may be from what many more rounds would give, 19 times of 20: 1.57 times the width of the middle
-    /// half, divided by the root of the number of rounds (the notch of a box plot).
+    /// The noise of the median, with a confidence of 95 %: 1.57 times the interquartile range
+    /// divided by the square root of the number of rounds (the notch of a box plot).
     pub fn noise(&self) -> f64 {
         1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
     }
 
-    /// So many of its rounds, spread evenly: as many as another series has.
+    /// So many of its rounds, spread evenly, to match the length of another series.
     pub fn thinned(&self, rounds: usize) -> Self {
         Self((0..rounds).map(|round| self.0[round * self.0.len() / rounds]).collect())
     }

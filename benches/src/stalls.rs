@@ -1,31 +1,31 @@
-//! The worst case: for how long nobody else is served, because of one thing that happens.
+//! Stalls: how long the server serves nobody else, at worst, while it does one large thing.
 //!
-//! A client sends PING, one after the other, while that goes on: its longest round trip is the stall. Beside it stands the like on a
-//! server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts a server of its own, and the two sides
-//! take turns. What else runs on the machine only makes a round trip longer, so the smallest of the rounds counts.
+//! A client sends PING over and over meanwhile: its longest round trip is the stall. It is compared with a similar stall of a server
+//! without any module, where keys have a TTL and clients wait with BLPOP. Each round starts its own server, and the two sides alternate.
+//! Other load of the machine can only make a round trip longer, so the smallest value of all rounds counts.
 
 mod cases;
 mod scene;
 
-use crate::limits::raise_open_files;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
+use lockward_tests::raise_open_files;
 use scene::{MANY, Side};
 
-/// The name of the stage, as its rows begin.
+/// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "stalls";
 
 /// The longest PING may be so many times as long as on a server without any module.
 const ALLOWED: f64 = 2.0;
 /// A stall of so many milliseconds is always allowed.
 const ALWAYS_ALLOWED: f64 = 5.0;
-/// Clients that do nothing but wait may take so many percent of the server's CPU, and those that wait for as many locks as may
-/// be waited for by default so many.
+/// Clients that only wait may take this share of the server's CPU, in percent. The second is for as many locks as may have waiters
+/// by default.
 const IDLE: f64 = 5.0;
 const IDLE_CROWD: f64 = 10.0;
-/// With a limit of memory, a deletion may take so many times the CPU time that it takes without.
+/// With `maxmemory`, a deletion may take so many times the CPU time that it takes without.
 const WITH_LIMIT: f64 = 1.5;
 
 /// Memory that may be left, in bytes.
@@ -144,9 +144,9 @@ pub fn measure(report: &mut Report) {
         report.progress(done, asked.len());
         let mut sides: Vec<[Series; 2]> = figures.iter().map(|_| <[Series; 2]>::default()).collect();
         for round in 0..*rounds {
-            let mut turns = [(0, Side::Lockward), (1, Side::Plain)];
-            turns.rotate_left(round % 2);
-            for (which, side) in turns {
+            let mut order = [(0, Side::Lockward), (1, Side::Plain)];
+            order.rotate_left(round % 2);
+            for (which, side) in order {
                 for (sides, number) in sides.iter_mut().zip(run(side)) {
                     sides[which].push(number);
                 }

@@ -1,8 +1,8 @@
-//! Durations as people write and read them.
+//! Durations as the user writes and reads them.
 
 use std::time::Duration;
 
-/// Reads `50ms`, `2s`, `5m` or `1h`. A bare number is refused: its unit would be a guess.
+/// Parses `50ms`, `2s`, `5m` or `1h`. A number without a unit is an error.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(number_ends);
@@ -13,15 +13,15 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000,
         _ => return Err("expected a number and a unit, such as 50ms, 2s, 5m or 1h".into()),
     };
-    let number: u64 = number.parse().map_err(|_| format!("'{number}' is not a usable number"))?;
+    let number: u64 = number.parse().map_err(|_| format!("'{number}' is not a valid number"))?;
     number.checked_mul(unit_in_ms).map(Duration::from_millis).ok_or_else(|| "too long".into())
 }
 
-/// Three digits at most, in the unit that fits: `0 ms`, `0.4 ms`, `38 ms`, `2.15 s`, `75.0 s`.
+/// A measured duration with at most three digits: `0 ms`, `0.4 ms`, `38 ms`, `2.15 s`, `75.0 s`.
 pub(crate) fn show(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let ms = seconds * 1_000.0;
-    // The bounds are where rounding would carry into the next form.
+    // At each bound, rounding would give the next form.
     if ms < 0.05 {
         "0 ms".to_owned()
     } else if ms < 9.95 {
@@ -37,7 +37,7 @@ pub(crate) fn show(duration: Duration) -> String {
     }
 }
 
-/// A time in milliseconds that runs, in whole seconds above ten, and in hours and minutes: `4.2 s`, `38 s`, `12m 05s`, `3h 20m`.
+/// The age of something, or the time left, in milliseconds: `4.2 s`, `38 s`, `12m 05s`, `3h 20m`.
 pub(crate) fn show_ms(ms: u64) -> String {
     let seconds = ms / 1_000;
     match seconds {
@@ -55,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_each_unit() {
+    fn parses_each_unit() {
         for (text, ms) in [("50ms", 50), ("0ms", 0), ("2s", 2_000), ("5m", 300_000), ("1h", 3_600_000)] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
     }
 
     #[test]
-    fn refuses_what_has_no_clear_meaning() {
+    fn refuses_a_missing_unit_a_fraction_and_an_overflow() {
         for text in
             ["", "50", "ms", "-5ms", "1.5s", "5 s", "5d", "99999999999999999999ms", "18446744073709551615s"]
         {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_time_that_runs() {
+    fn an_age_is_in_the_unit_that_fits() {
         for (ms, text) in [
             (0, "0 ms"),
             (999, "999 ms"),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_three_digits_at_most() {
+    fn a_duration_has_at_most_three_digits() {
         for (us, text) in [
             (0, "0 ms"),
             (49, "0 ms"),

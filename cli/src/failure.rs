@@ -1,10 +1,10 @@
-//! Why a subcommand gave up.
+//! The error of a subcommand.
 
 use std::{fmt, io};
 
 use redis::RedisError;
 
-/// One line for the person at the terminal: what went wrong and, where there is one, what to do next. And the exit code.
+/// What went wrong and, if possible, what to do next, as one line for the user; and the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,
@@ -17,8 +17,8 @@ impl Failure {
         Self { line: line.into(), code: 1 }
     }
 
-    /// The same with another exit code.
-    pub(crate) fn exit(self, code: u8) -> Self {
+    /// The same failure with another exit code.
+    pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
     }
 
@@ -47,9 +47,4 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::new(format!("cannot write the output: {error}"))
     }
-}
-
-/// As shells tell of a process that a signal has ended.
-pub(crate) fn code_of_signal(number: i32) -> u8 {
-    u8::try_from(number).map_or(u8::MAX, |number| number.saturating_add(128))
 }

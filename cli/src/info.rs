@@ -1,4 +1,4 @@
-//! `lockward info`: who holds a lock, and who waits for it.
+//! `lockward info`: the holders and waiters of a lock.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -8,51 +8,53 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::duration;
+use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
 use crate::locks::Lock;
-use crate::primaries::{Place, Primaries, TROUBLE};
+use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
 /// Show who holds a lock and who waits for it
 ///
-/// Exits with 0 if somebody holds it, 1 if nobody does, 2 if it cannot be told.
+/// The exit code is 0 if an owner holds the lock, 1 if none does, and 2 after an error.
 #[derive(Args)]
 pub(crate) struct Info {
     /// The lock
     key: OsString,
 
-    /// How many of the queue to show, next to be served first
+    /// How many waiters to show, the first in the queue first
     #[arg(long, value_name = "N", default_value_t = 10)]
     waiters: u64,
 
-    /// As JSON: an object, or null if nobody holds the lock
+    /// Print JSON: an object, or null if nobody holds the lock
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
-    place: Place,
+    server: ServerUrl,
 }
 
 impl Info {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let key = self.key.as_bytes();
-        let mut primaries = Primaries::connect(&self.place)?;
-        let told = primaries.look_at(key, self.waiters).map_err(|failure| failure.exit(TROUBLE))?;
+        let error = |failure: Failure| failure.with_code(exit_code::ERROR);
+        let mut primaries = Primaries::connect(&self.server)?;
+        let lock = primaries.info(key, self.waiters).map_err(error)?;
         if self.json {
-            println!("{}", json::line(&told).map_err(|failure| failure.exit(TROUBLE))?);
+            println!("{}", json::line(&lock).map_err(error)?);
         } else {
-            match &told {
-                Some(lock) => print!("{}", page(key, lock)),
+            match &lock {
+                Some(lock) => print!("{}", tables(key, lock)),
                 None => println!("nobody holds {}", text::show(key)),
             }
         }
-        Ok(if told.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if lock.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
-/// Who holds it and who waits, in two tables.
-pub(crate) fn page(key: &[u8], lock: &Lock) -> String {
+/// A table of the holders and a table of the waiters.
+pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
     let holders: Vec<_> = lock
         .holders
         .iter()
@@ -66,23 +68,23 @@ pub(crate) fn page(key: &[u8], lock: &Lock) -> String {
             ]
         })
         .collect();
-    let mut page = format!("{}\n\n", text::show(key));
-    page += &text::table(
+    let mut tables = format!("{}\n\n", text::show(key));
+    tables += &text::table(
         ["HOLDER", "HOLDS", "TOKEN", "LEASE LEFT", "HELD FOR"],
         [false, true, true, true, true],
         &holders,
     );
     let shown = lock.queue.as_deref().unwrap_or_default();
     if shown.is_empty() {
-        // Writing to a string does not fail.
-        let _ = write!(page, "\n{} waiting\n", lock.waiters);
-        return page;
+        // Writing to a string cannot fail.
+        let _ = write!(tables, "\n{} waiting\n", lock.waiters);
+        return tables;
     }
     let queue: Vec<_> = (1..)
         .zip(shown)
-        .map(|(place, waiter): (u64, _)| {
+        .map(|(position, waiter): (u64, _)| {
             [
-                place.to_string(),
+                position.to_string(),
                 text::show(&waiter.owner),
                 duration::show_ms(waiter.waited),
                 waiter.wait_left.map_or_else(|| "no limit".to_owned(), duration::show_ms),
@@ -90,15 +92,15 @@ pub(crate) fn page(key: &[u8], lock: &Lock) -> String {
             ]
         })
         .collect();
-    page.push('\n');
-    page += &text::table(
+    tables.push('\n');
+    tables += &text::table(
         ["NEXT", "WAITER", "WAITED", "WAIT LEFT", "CLIENT"],
         [true, false, true, true, true],
         &queue,
     );
     let more = lock.waiters.saturating_sub(u64::try_from(shown.len()).unwrap_or(u64::MAX));
     if more > 0 {
-        let _ = writeln!(page, "and {more} more");
+        let _ = writeln!(tables, "and {more} more");
     }
-    page
+    tables
 }

@@ -1,11 +1,11 @@
-//! What `--json` prints: the same names as LOCK.INFO, in snake_case, and times in milliseconds.
+//! The output of `--json`: the fields of LOCK.INFO in snake_case, with times in milliseconds.
 
 use serde::{Serialize, Serializer};
 
 use crate::failure::Failure;
 use crate::text;
 
-/// A name: text, with what is none escaped as in tables.
+/// Serializes a key or an owner. If it is not UTF-8, it is escaped as in tables.
 pub(crate) fn name<S: Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     match std::str::from_utf8(name) {
         Ok(name) => serializer.serialize_str(name),
@@ -13,7 +13,7 @@ pub(crate) fn name<S: Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S
     }
 }
 
-/// One line.
+/// The value as one line of JSON.
 pub(crate) fn line(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string(value).map_err(|error| Failure::new(format!("cannot write the output: {error}")))
 }

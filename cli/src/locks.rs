@@ -1,14 +1,14 @@
-//! What LOCK.INFO and LOCK.TOP tell.
+//! The replies of LOCK.INFO and LOCK.TOP.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use redis::{Cmd, FromRedisValue, ParsingError, RedisError, Value};
+use redis::{Cmd, FromRedisValue, ParsingError, Value};
 use serde::Serialize;
 
 use crate::json;
-use crate::primaries::Primaries;
 
-/// The type that TYPE and SCAN know locks by.
+/// The type of a lock in TYPE and SCAN.
 pub(crate) const TYPE: &str = "lockward-";
 
 /// A lock that is held.
@@ -16,12 +16,12 @@ pub(crate) const TYPE: &str = "lockward-";
 pub(crate) struct Lock {
     pub(crate) holders: Vec<Holder>,
     pub(crate) waiters: u64,
-    /// As many as were asked for.
+    /// `None`: not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<Vec<Waiter>>,
 }
 
-/// An owner that holds it. Times are in milliseconds.
+/// An owner that holds a lock. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Holder {
     #[serde(serialize_with = "json::name")]
@@ -32,18 +32,18 @@ pub(crate) struct Holder {
     pub(crate) held_for: u64,
 }
 
-/// A client that waits for it. Times are in milliseconds.
+/// A client that waits for a lock. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Waiter {
     #[serde(serialize_with = "json::name")]
     pub(crate) owner: Vec<u8>,
     pub(crate) client_id: u64,
     pub(crate) waited: u64,
-    /// `None`: without limit.
+    /// `None`: no limit.
     pub(crate) wait_left: Option<u64>,
 }
 
-/// A lock that is waited for.
+/// A lock with waiters.
 #[derive(Clone, Debug)]
 pub(crate) struct Contended {
     pub(crate) key: Vec<u8>,
@@ -53,8 +53,15 @@ pub(crate) struct Contended {
     pub(crate) holder: Option<Vec<u8>>,
 }
 
-/// LOCK.INFO, with the first so many of the queue.
-pub(crate) fn info(key: &[u8], waiters: Option<u64>) -> Cmd {
+impl Contended {
+    /// Most waiters first, then the longest wait.
+    pub(crate) fn rank(&self) -> (Reverse<u64>, Reverse<u64>) {
+        (Reverse(self.waiters), Reverse(self.longest_wait))
+    }
+}
+
+/// The command LOCK.INFO. With `waiters`, its reply has the first so many of the queue.
+pub(crate) fn info_command(key: &[u8], waiters: Option<u64>) -> Cmd {
     let mut cmd = redis::cmd("LOCK.INFO");
     cmd.arg(key);
     if let Some(waiters) = waiters {
@@ -63,19 +70,7 @@ pub(crate) fn info(key: &[u8], waiters: Option<u64>) -> Cmd {
     cmd
 }
 
-/// The locks that most wait for on all primaries, most waiters first.
-pub(crate) fn most_contended(primaries: &mut Primaries, count: u64) -> Result<Vec<Contended>, RedisError> {
-    let mut found: Vec<Contended> = Vec::new();
-    let top = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).to_owned();
-    for connection in primaries.connections() {
-        found.extend(top.query::<Vec<Contended>>(connection)?);
-    }
-    found.sort_by_key(|lock| (std::cmp::Reverse(lock.waiters), std::cmp::Reverse(lock.longest_wait)));
-    found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
-    Ok(found)
-}
-
-/// A map of RESP3, or the flat array that stands for it in RESP2.
+/// A map reply: a map in RESP3, a flat array in RESP2.
 struct Fields(HashMap<String, Value>);
 
 impl Fields {

@@ -1,13 +1,14 @@
-//! `lockward`: the command-line tool. One module a subcommand; this file only tells them apart.
+//! `lockward`: the command-line tool. Each subcommand is a module.
 
-mod breaking;
+mod break_lock;
 mod demo;
 mod duration;
+mod exit_code;
 mod failure;
 mod info;
 mod json;
-mod list;
 mod locks;
+mod ls;
 mod primaries;
 mod run;
 mod server;
@@ -32,14 +33,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
-    Ls(list::List),
+    Ls(ls::Ls),
     Info(info::Info),
-    Break(breaking::Break),
+    Break(break_lock::Break),
     Top(top::Top),
     Demo(demo::Demo),
-    /// Print what lets a shell complete this program's arguments
+    /// Print shell completions
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page, for man -l -
@@ -49,13 +50,13 @@ enum Command {
 fn main() -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(Cli { command }) => command,
-        Err(error) => return explain(&error),
+        Err(error) => return print_usage(&error),
     };
     let outcome = match command {
         Command::Run(run) => run.run(),
-        Command::Ls(list) => list.run(),
+        Command::Ls(ls) => ls.run(),
         Command::Info(info) => info.run(),
-        Command::Break(breaking) => breaking.run(),
+        Command::Break(break_lock) => break_lock.run(),
         Command::Top(top) => top.run(),
         Command::Completions { shell } => print(|out| {
             clap_complete::generate(shell, &mut Cli::command(), "lockward", out);
@@ -77,7 +78,7 @@ fn print(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// One page with all subcommands.
+/// One manual page with all subcommands.
 fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     let mut whole = Cli::command();
     whole.build();
@@ -89,7 +90,7 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     for command in whole.get_subcommands().filter(|command| command.get_name() != "help") {
         let section = clap_mangen::Man::new(command.clone().disable_help_flag(true));
         writeln!(out, ".SH {}", command.get_name().to_uppercase())?;
-        // Its own parts are subsections of that.
+        // Its sections become subsections.
         let mut parts = Vec::new();
         section.render_synopsis_section(&mut parts)?;
         section.render_description_section(&mut parts)?;
@@ -103,14 +104,14 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     page.render_version_section(out)
 }
 
-/// What clap has to say, help among it. Under `run`, 2 would be taken for the command's own exit code.
-fn explain(error: &clap::Error) -> ExitCode {
+/// Prints the help text or the usage error of clap. `run` has its own exit code, because 2 could be that of its command.
+fn print_usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");
     match error.use_stderr() {
         false => ExitCode::SUCCESS,
-        true if is_run => run::FAILED.into(),
-        true => 2.into(),
+        true if is_run => exit_code::RUN_FAILED.into(),
+        true => exit_code::ERROR.into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The servers that have locks, for subcommands that look at them.
+//! Connections to all primaries, for the subcommands that read locks.
 
 use std::time::Duration;
 
@@ -6,22 +6,20 @@ use clap::Args;
 use lockward_client::{Address, Client, Error, Settings};
 use redis::{Cmd, Connection, FromRedisValue, RedisError};
 
+use crate::exit_code;
 use crate::failure::Failure;
-use crate::locks::{Lock, info};
+use crate::locks::{Contended, Lock, info_command};
 use crate::server::Server;
 use crate::text;
 
-/// The exit code of a subcommand that looks, when it cannot.
-pub(crate) const TROUBLE: u8 = 2;
-
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long to look for a server that answers. Somebody is looking.
+/// How long to try while no server answers. Short, because a user waits for the output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the servers are
+/// The option for the servers
 #[derive(Args, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ServerUrl {
     /// The server, Sentinels or cluster: redis://host:port/db, redis+sentinel://host:port,host:port/name,
     /// redis+cluster://host:port,host:port
     #[arg(
@@ -34,10 +32,10 @@ pub(crate) struct Place {
     url: String,
 }
 
-impl Place {
+impl ServerUrl {
     pub(crate) fn address(&self) -> Result<Address, Failure> {
-        // Never the URL itself: it may carry a password.
-        self.url.parse().map_err(|error| Failure::new(format!("the URL is not understood: {error}")))
+        // Not the URL: it may contain a password.
+        self.url.parse().map_err(|error| Failure::new(format!("the URL is not valid: {error}")))
     }
 }
 
@@ -47,13 +45,13 @@ pub(crate) struct Primaries {
 }
 
 impl Primaries {
-    /// Finds the primaries and connects to them. Fails unless they have the module.
-    pub(crate) fn connect(place: &Place) -> Result<Self, Failure> {
-        Self::find(place).map_err(|failure| failure.exit(TROUBLE))
+    /// Finds the primaries and connects to them. Fails if one does not have the module.
+    pub(crate) fn connect(url: &ServerUrl) -> Result<Self, Failure> {
+        Self::try_connect(url).map_err(|failure| failure.with_code(exit_code::ERROR))
     }
 
-    fn find(place: &Place) -> Result<Self, Failure> {
-        let address = place.address()?;
+    fn try_connect(url: &ServerUrl) -> Result<Self, Failure> {
+        let address = url.address()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let found = runtime.block_on(async {
             let settings = Settings::default().patience(PATIENCE);
@@ -70,7 +68,7 @@ impl Primaries {
         Ok(Self { all })
     }
 
-    /// Where they are, for people.
+    /// The addresses of the primaries.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(|(server, _)| server.address())
     }
@@ -79,23 +77,35 @@ impl Primaries {
         self.all.iter_mut().map(|(_, connection)| connection)
     }
 
-    /// What LOCK.INFO tells of a key, with the first so many of its queue.
-    pub(crate) fn look_at(&mut self, key: &[u8], waiters: u64) -> Result<Option<Lock>, Failure> {
-        self.ask(&info(key, Some(waiters))).map_err(|error| match error.code() {
+    /// Sends LOCK.INFO. The reply has the first `waiters` of the queue.
+    pub(crate) fn info(&mut self, key: &[u8], waiters: u64) -> Result<Option<Lock>, Failure> {
+        self.query(&info_command(key, Some(waiters))).map_err(|error| match error.code() {
             Some("WRONGTYPE") => {
-                Failure::new(format!("{} is no lock: the key holds a value of another type", text::show(key)))
+                Failure::new(format!("{} is not a lock: the key has another type", text::show(key)))
             }
             _ => error.into(),
         })
     }
 
-    /// Sends a command to whichever of them serves its key.
-    pub(crate) fn ask<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, RedisError> {
+    /// Sends LOCK.TOP to all primaries and merges the replies: the `count` locks with the most waiters, most waiters first.
+    pub(crate) fn most_contended(&mut self, count: u64) -> Result<Vec<Contended>, RedisError> {
+        let mut found: Vec<Contended> = Vec::new();
+        let top = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).to_owned();
+        for connection in self.connections() {
+            found.extend(top.query::<Vec<Contended>>(connection)?);
+        }
+        found.sort_by_key(Contended::rank);
+        found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    /// Sends a command to the primary that serves its key.
+    pub(crate) fn query<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut moved = None;
         for connection in self.connections() {
             match cmd.query(connection) {
                 Err(error) if error.code() == Some("MOVED") => moved = Some(error),
-                answered => return answered,
+                result => return result,
             }
         }
         Err(moved.unwrap_or_else(|| (redis::ErrorKind::ClusterConnectionNotFound, "no primary").into()))

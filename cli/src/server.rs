@@ -1,4 +1,4 @@
-//! The Redis server a subcommand talks to.
+//! A connection to one server.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(info: ConnectionInfo) -> Result<Self, Failure> {
-        // Never the URL itself: it may carry a password.
+        // Not the URL: it may contain a password.
         let address = info.addr().to_string();
         Ok(Self { client: Client::open(info)?, address })
     }
@@ -25,8 +25,8 @@ impl Server {
         &self.address
     }
 
-    /// A new connection that waits `reply_limit` for each reply. A command that blocks needs a limit longer than
-    /// its own wait limit.
+    /// Opens a connection that waits at most `reply_limit` for each reply. A blocking command needs a limit longer than its own
+    /// wait limit.
     pub(crate) fn connect(&self, reply_limit: Duration) -> Result<Connection, Failure> {
         let connected = self.client.get_connection_with_timeout(CONNECT_LIMIT);
         let connection = connected.map_err(|error| self.unreachable(&error))?;
@@ -37,7 +37,7 @@ impl Server {
     /// Fails unless the server behind `connection` has the lock commands.
     pub(crate) fn require_module(&self, connection: &mut Connection) -> Result<(), Failure> {
         let known = redis::cmd("COMMAND").arg("INFO").arg("LOCK.ACQUIRE").query::<Vec<Value>>(connection);
-        // Who may not ask that may still use them.
+        // A user without the right to COMMAND may still have the right to the lock commands.
         let known = match known {
             Err(error) if error.code() == Some("NOPERM") => return Ok(()),
             known => known?,
@@ -63,8 +63,8 @@ impl Server {
     }
 }
 
-/// How many commands the server has executed so far, all clients together, calls inside scripts included. INFO is
-/// left out, so that asking does not change the answer.
+/// The number of commands that the server has executed for all clients, including calls inside scripts. INFO is not counted,
+/// because this function calls it.
 pub(crate) fn commands_executed(connection: &mut Connection) -> Result<u64, Failure> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
     Ok(sum_of_calls(&stats))

@@ -1,8 +1,8 @@
-//! Names of locks and owners as text. They are any bytes, and must not steer the terminal that shows them.
+//! Keys and owners as text. They are arbitrary bytes, and must not send control characters to the terminal.
 
 use std::fmt::Write;
 
-/// The name as it is, but for what is no text: that is shown as `\x1b`.
+/// The name with control characters, and bytes that are not UTF-8, escaped as in `\x1b`.
 pub(crate) fn show(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -20,12 +20,12 @@ pub(crate) fn show(name: &[u8]) -> String {
 
 fn escape(shown: &mut String, bytes: &[u8]) {
     for byte in bytes {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(shown, "\\x{byte:02x}");
     }
 }
 
-/// A table whose columns are as wide as what is in them. `right` says of each column whether it is numbers.
+/// A table. Each column is as wide as its widest cell, and aligned to the right where `right` is true.
 pub(crate) fn table<const N: usize>(head: [&str; N], right: [bool; N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(String::as_str);
@@ -37,7 +37,7 @@ pub(crate) fn table<const N: usize>(head: [&str; N], right: [bool; N], rows: &[[
         for ((cell, width), right) in cells.into_iter().zip(&widths).zip(right) {
             let pad = " ".repeat(width.saturating_sub(console::measure_text_width(cell)));
             let (before, after) = if right { (pad.as_str(), "") } else { ("", pad.as_str()) };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, "{before}{cell}{after}  ");
         }
         format!("{}\n", line.trim_end())
@@ -51,12 +51,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_shown_as_they_are() {
+    fn text_is_unchanged() {
         assert_eq!(show("Auftrag:42 \u{00fc}".as_bytes()), "Auftrag:42 \u{00fc}");
     }
 
     #[test]
-    fn what_would_steer_the_terminal_is_escaped() {
+    fn control_characters_and_invalid_utf8_are_escaped() {
         assert_eq!(show(b"a\x1b[2J\n\xff\xc2\x9b"), r"a\x1b[2J\x0a\xff\xc2\x9b");
     }
 

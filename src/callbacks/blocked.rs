@@ -27,7 +27,7 @@ pub unsafe extern "C" fn on_reply(
         catch_panic(Callback::Reply, false, || client.is_some_and(|client| waiters::reply(context, client)));
     if !replied {
         context.reply_error("ERR internal error, see the server's log");
-        catch_panic(Callback::Untold, (), || _ = client.map(waiters::drop_reply));
+        catch_panic(Callback::ReplyFailed, (), || _ = client.map(waiters::drop_reply));
     }
     raw::REDISMODULE_OK as c_int
 }

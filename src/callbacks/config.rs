@@ -1,4 +1,4 @@
-//! The settings as the server asks for them.
+//! The callbacks of the settings.
 
 use crate::panics::{Callback, catch_panic};
 use crate::server::{Context, Level, api, log, string_bytes};
@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
 use std::{mem, slice};
 
-/// Registers every setting, with the number that the module's arguments give as the one that stands when the
-/// configuration names none. False, and a line in the log, when an argument is wrong.
+/// Registers every setting. The module's arguments give the defaults, used when the configuration does not name a setting. False,
+/// and a line in the log, when an argument is wrong.
 ///
 /// # Safety
 /// `argv` holds `argc` strings of the server's.
@@ -29,17 +29,17 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     let loaded = registered
         && unsafe { api!(RedisModule_LoadConfigs(context.as_ptr())) == raw::REDISMODULE_OK as c_int };
     if loaded {
-        tell_contradiction();
+        warn_of_contradiction();
     }
     loaded
 }
 
-/// The settings may contradict each other, as they are set one by one; the log tells, once, what then holds.
-fn tell_contradiction() {
-    static TOLD: Mutex<Option<(u64, u64)>> = Mutex::new(None);
+/// The settings may contradict each other, as they are set one by one. Warns, once, which value is used then.
+fn warn_of_contradiction() {
+    static LAST: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let shortened = shortened_default_lease();
-    let Ok(told) = TOLD.lock().map(|mut told| mem::replace(&mut *told, shortened)) else { return };
-    if let Some((set, is)) = shortened.filter(|_| shortened != told) {
+    let Ok(last) = LAST.lock().map(|mut last| mem::replace(&mut *last, shortened)) else { return };
+    if let Some((set, is)) = shortened.filter(|_| shortened != last) {
         log(
             Level::Warning,
             &format!(
@@ -131,6 +131,6 @@ unsafe extern "C" fn apply(
     _setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    catch_panic(Callback::Config, (), tell_contradiction);
+    catch_panic(Callback::Config, (), warn_of_contradiction);
     raw::REDISMODULE_OK as c_int
 }

@@ -28,7 +28,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_save: None,
     aux_save_triggers: 0,
     free_effort: None, // a value is freed at once, on the thread that deletes it: `lock_allocation::deleting` relies on it
-    unlink: None,      // unlink2 tells the database too
+    unlink: None,      // unlink2 has the database too
     copy: None,        // COPY is refused: one tenure cannot be in two places
     defrag: None,
     mem_usage2: None,
@@ -170,7 +170,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 }
 
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    // What we do ourselves is no news.
+    // Not for changes of the module's own.
     if !state::own_write() {
         // SAFETY: the server's context and value of this very call.
         unsafe { unlinked(context, value) };

@@ -57,7 +57,7 @@ unsafe fn event_args<'a>(
     if version() < DB_OF_CLIENT_SINCE {
         return (context, event, name);
     }
-    // The context is that of the client, and tells the database of its transaction, where MOVE and COPY tell of another.
+    // The context is that of the client, with the database of its transaction; but MOVE and COPY report a key of another.
     let db = OpenKey::to_look(context, &name).db().unwrap_or(name.db());
     // SAFETY: as the caller promises.
     (context, event, unsafe { KeyName::new(db, key) })

@@ -36,12 +36,12 @@ impl Command for Acquire {
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
-        let asked = Asked::parse(arguments)?;
+        let parsed = Parsed::parse(arguments)?;
         only_clients(context)?;
-        let (acquired, due) = transaction::run(context, &asked.key, |step| {
-            let acquired = step.acquire(&asked.request);
-            // Other modules hear of what has changed, and may free the lock before this client is in its line.
-            let due = if step.effects.changed() { Some(step.now.mono) } else { step.due() };
+        let (acquired, due) = transaction::run(context, &parsed.key, |decision| {
+            let acquired = decision.acquire(&parsed.request);
+            // Other modules are notified of a change, and may free the lock before this client is in its wait queue.
+            let due = if decision.effects.changed() { Some(decision.now.mono) } else { decision.due() };
             (acquired, due)
         })?;
         match acquired? {
@@ -49,13 +49,13 @@ impl Command for Acquire {
                 if grant.holds > 1 || !grant.counted {
                     state::with(|state| state.pending.claim(grant.token));
                 }
-                let minted = asked.minted.then_some(&asked.request.owner);
+                let minted = parsed.minted.then_some(&parsed.request.owner);
                 waiters::reply_grant(context, grant, minted);
             }
-            Acquired::Busy => match asked.block {
+            Acquired::Busy => match parsed.block {
                 Some(limit) if !context.flags().must_not_block() => {
-                    let wait = Wait { request: asked.request, limit, minted: asked.minted };
-                    waiters::park(context, &asked.key, wait, due)?;
+                    let wait = Wait { request: parsed.request, limit, minted: parsed.minted };
+                    waiters::park(context, &parsed.key, wait, due)?;
                 }
                 Some(_) | None => {
                     state::with(|state| count(&mut state.statistics.busy));
@@ -67,7 +67,7 @@ impl Command for Acquire {
     }
 }
 
-struct Asked<'a> {
+struct Parsed<'a> {
     key: KeyName<'a>,
     request: AcquireRequest,
     minted: bool,
@@ -75,12 +75,12 @@ struct Asked<'a> {
     block: Option<Option<Span>>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Parsed<'a> {
     fn parse(mut arguments: Arguments<'a>) -> Result<Self, Error> {
         let key = arguments.key()?;
-        let named = arguments.required()?;
-        let minted = named == b"*";
-        let owner = if minted { mint() } else { Owner::new(named) }.ok_or(ParseError::Owner)?;
+        let owner = arguments.required()?;
+        let minted = owner == b"*";
+        let owner = if minted { mint() } else { Owner::new(owner) }.ok_or(ParseError::Owner)?;
         let (mut lease, mut block, mut holds, mut slots) = (None, None, None, None);
         while let Some(name) = arguments.option() {
             match name {

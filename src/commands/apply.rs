@@ -27,14 +27,14 @@ impl Command for Apply {
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let key = arguments.key()?;
         let payload = arguments.required()?;
-        let heard = match command_source(context) {
+        let origin = match command_source(context) {
             Ok(CommandSource::Primary) => Origin::Live,
             Ok(CommandSource::File) => Origin::Loaded,
             // A node that moves a whole slot here sends its locks as a primary does (Valkey 9).
             Ok(CommandSource::Client) if context.flags().sent_by_primary() => Origin::Live,
             Ok(CommandSource::Client) | Err(_) => return Err(Error::NotFromPrimary),
         };
-        replicated::apply(context, &key, payload, heard)?;
+        replicated::apply(context, &key, payload, origin)?;
         context.reply_simple(c"OK");
         Ok(())
     }

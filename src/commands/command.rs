@@ -5,9 +5,9 @@ use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context};
 use crate::state;
 
-/// One command: what the server is told of it, and what it does.
+/// One command: its description for the server, and what it does.
 pub trait Command {
-    /// What the server is told.
+    /// The description.
     const INFO: CommandInfo;
 
     /// Parses the whole request, carries it out and replies. Replies nothing when it fails.

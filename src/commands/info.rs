@@ -67,7 +67,7 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>
     Ok((key, shown))
 }
 
-/// Who holds the lock now. A lease that is over holds nothing; nobody may have cleared it away yet.
+/// The holders of the lock now. A lease that is over does not count, though it may not be cleared away yet.
 pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<Vec<Holder>, Error> {
     let holding = |lock: &Lock| -> Vec<Holder> {
         lock.holders().filter(|holder| !holder.is_over(now)).map(Holder::cloned).collect()

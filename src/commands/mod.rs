@@ -1,4 +1,4 @@
-//! The commands, one file each: what the server is told of it, parse, decide, reply.
+//! The commands, one file each: describe, parse, decide, reply.
 
 mod acquire;
 mod apply;

@@ -6,7 +6,7 @@ use super::command::Command;
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::panics::probe;
-use crate::server::{Argument, CommandInfo, Context, KeyUse};
+use crate::server::{Argument, CommandInfo, Context};
 use lockward_core::arguments::ParseError;
 
 pub struct Panic;

@@ -33,19 +33,19 @@ impl Command for Release {
         let (key, request) = parse(arguments)?;
         let mut claimed = None;
         let released = match command_source(context)? {
-            CommandSource::Client => transaction::run(context, &key, |step| {
-                let left = step.release(&request)?;
+            CommandSource::Client => transaction::run(context, &key, |decision| {
+                let left = decision.release(&request)?;
                 if left > 0
                     && request.left == HoldsLeft::Exactly(left)
-                    && let Some(holder) = step.lock.holder(&request.owner)
+                    && let Some(holder) = decision.lock.holder(&request.owner)
                 {
                     claimed = Some(holder.token);
                 }
                 Ok(left)
             })?,
-            // The primary has judged the lease, and told apart what else it did.
+            // The primary has judged the lease, and replicates its other changes separately.
             CommandSource::Primary | CommandSource::File => {
-                transaction::run(context, &key, |step| step.apply_release(&request))?
+                transaction::run(context, &key, |decision| decision.apply_release(&request))?
             }
         };
         let left = released?;

@@ -35,9 +35,10 @@ impl Command for Renew {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;
         only_clients(context)?;
-        let (token, holds) = transaction::run(context, &key, |step| {
-            let renewed = step.renew(&request);
-            renewed.map(|token| (token, step.lock.holder(&request.owner).map_or(0, |holder| holder.holds)))
+        let (token, holds) = transaction::run(context, &key, |decision| {
+            let renewed = decision.renew(&request);
+            renewed
+                .map(|token| (token, decision.lock.holder(&request.owner).map_or(0, |holder| holder.holds)))
         })??;
         if holds == 1 {
             state::with(|state| state.pending.claim(token));

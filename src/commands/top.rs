@@ -47,7 +47,7 @@ impl Command for Top {
         context.reply_array(top.len());
         for contended in top {
             let name = KeyName::copied(context.db(), &contended.key);
-            // A key that holds something else by now has no holder; its waiters are about to be told.
+            // A key that holds something else by now has no holder. Its waiters get an error soon.
             let holders = holders_of(context, &name, now).unwrap_or_default();
             context.reply_map(5);
             context.reply_bytes(b"key");
@@ -74,7 +74,7 @@ struct Contended {
     first_since: Instant,
 }
 
-/// The locks of `db` that most wait for, most first, then those waited for longest.
+/// The locks of `db` with the most waiters, most first, then those with the longest wait.
 fn most_contended(db: Db, count: usize) -> Vec<Contended> {
     let mut all: Vec<Contended> = state::with(|state| {
         let contended = |(key, waiters, first_since)| Contended { key: Rc::clone(key), waiters, first_since };

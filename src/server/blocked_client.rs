@@ -27,7 +27,7 @@ pub struct BlockedClient {
     pub id: u64,
     /// Whether the server minted the owner, so that the reply must name it.
     pub minted: bool,
-    /// Its connection, if the server tells it.
+    /// Its socket, if known.
     pub socket: Option<Socket>,
 }
 

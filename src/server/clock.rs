@@ -5,11 +5,11 @@ use redis_module::raw;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How far the wall clock was ahead of the monotonic one, in microseconds, when it was last read.
+/// How far the wall clock was ahead of the monotonic one when it was last read, in microseconds.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
-/// Both clocks for a step, for the price of one: the wall clock is told by the monotonic one and how far ahead it was when
-/// it was last read. If it has been set since, that is seen as if it came a little later than it did.
+/// Both clocks for a decision, for the cost of one: the wall clock is computed from the monotonic one and the difference when
+/// it was last read. If the wall clock was set since, the module notices a little later.
 pub fn now() -> Now {
     let micros = micros();
     let wall = micros.saturating_add(AHEAD.load(Ordering::Relaxed));
@@ -33,8 +33,8 @@ fn micros() -> i64 {
     i64::try_from(unsafe { api!(RedisModule_MonotonicMicroseconds()) }).unwrap_or(i64::MAX)
 }
 
-/// The wall clock as the server may have judged a TTL by just now: at the latest. It keeps the time at which a command
-/// began until it is done, and Valkey 9 reads the clock only once a millisecond.
+/// The latest time by which the server may have judged a TTL just now. It keeps the time at which a command
+/// began until the command is done, and Valkey 9 reads the clock only once a millisecond.
 pub fn latest_wall() -> WallTime {
     // SAFETY: they take nothing and touch nothing of ours.
     let (millis, micros) = unsafe {

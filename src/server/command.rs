@@ -6,7 +6,7 @@ use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
 use std::{mem, ptr};
 
-/// What the server is told of a command.
+/// A command as it is described to the server.
 pub struct CommandInfo {
     /// Its name, in lower case.
     pub name: &'static CStr,
@@ -124,9 +124,9 @@ fn raw_list(
 pub enum KeyUse {
     /// Reads it.
     Read,
-    /// Tells what is in it, and may make, change or delete it.
+    /// Replies with its contents, and may create, change or delete it.
     Write,
-    /// The same, and tells nothing of it.
+    /// May create, change or delete it, and replies with nothing of it.
     WriteUnseen,
 }
 

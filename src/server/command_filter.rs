@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The registered filter, or null. Used under the server's lock alone.
 static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::null_mut());
 
-/// Who gives a command that begins.
+/// The caller of a command that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// A client.
     TopLevel,
     /// A script or another module, within something else.
     Inner,
-    /// One of these: Redis 7.0 does not tell.
+    /// One of these. Redis 7.0 does not say which.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ pub fn stop_watching_commands() {
     }
 }
 
-/// Who gives the command. Clients with a connection are found by their ids; scripts and modules call as clients that are in no
+/// The caller of the command. Clients with a connection are found by their ids; scripts and modules call as clients that are in no
 /// list.
 ///
 /// # Safety

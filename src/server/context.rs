@@ -14,7 +14,7 @@ pub struct Context {
     of_command: bool,
 }
 
-/// What may not be asked too often: reading it makes the server reckon its memory.
+/// The flags of a context. Costly to read: the server computes its memory use for them.
 #[derive(Clone, Copy)]
 pub struct Flags(u32);
 
@@ -32,22 +32,22 @@ impl Flags {
         )
     }
 
-    /// The command comes from our primary, or from a node that moves a slot here.
+    /// The command comes from the primary of this replica, or from a node that moves a slot here.
     pub const fn sent_by_primary(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
     }
 
-    /// The server is loading its data, and serves nobody meanwhile: a command that writes comes from the AOF.
+    /// The server is loading its data, and serves no client meanwhile: a command that writes comes from the AOF.
     pub const fn loading(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
-    /// The server is loading data, perhaps beside the old that it goes on to serve.
-    pub const fn loading_somehow(self) -> bool {
+    /// The server is loading data, perhaps beside the old data, which it goes on serving.
+    pub const fn loading_or_async_loading(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
 
-    /// The server has a memory limit, and evicts keys when it is above that.
+    /// The server has a memory limit, and evicts keys above it.
     pub const fn may_evict(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_EVICT)
     }
@@ -88,7 +88,7 @@ impl Context {
         Self { raw: context, of_command: true }
     }
 
-    /// Whether a command is running, which could be sent to replicas as it was given.
+    /// Whether a command is running, which can be replicated verbatim.
     pub const fn is_of_command(self) -> bool {
         self.of_command
     }
@@ -98,8 +98,8 @@ impl Context {
         self.raw
     }
 
-    /// Tells the server what the module takes care of itself: errors while loading, to say when a key has changed, and
-    /// not to mind when a replica loads new data beside the old, or a node the data of a slot that is not its own yet.
+    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica that loads
+    /// new data beside the old, and a node that loads the data of a slot that is not its own yet.
     pub fn set_options(self) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -111,7 +111,7 @@ impl Context {
         unsafe { api!(RedisModule_SetModuleOptions(self.raw, options.cast_signed())) };
     }
 
-    /// What is so around this callback.
+    /// The flags of this callback.
     pub fn flags(self) -> Flags {
         // SAFETY: the context is valid.
         let flags = unsafe { api!(RedisModule_GetContextFlags(self.raw)) };
@@ -124,7 +124,7 @@ impl Context {
         Db(unsafe { api!(RedisModule_GetSelectedDb(self.raw)) })
     }
 
-    /// Selects a database, in a callback that no client asked for.
+    /// Selects a database, in a callback without a client.
     pub fn select(self, db: Db) {
         // SAFETY: the context is valid; a database that does not exist is refused and changes nothing.
         unsafe { api!(RedisModule_SelectDb(self.raw, db.0)) };
@@ -160,13 +160,13 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithSimpleString(self.raw, text.as_ptr())) };
     }
 
-    /// Replies "nothing": in RESP2 the null array, in RESP3 null.
+    /// Replies null: in RESP2 the null array.
     pub fn reply_null_array(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithNullArray(self.raw)) };
     }
 
-    /// Replies that there is no string: in RESP2 the null bulk string, in RESP3 null.
+    /// Replies null in place of a string: in RESP2 the null bulk string.
     pub fn reply_null(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithNull(self.raw)) };
@@ -197,8 +197,8 @@ impl Context {
         unsafe { api!(RedisModule_WrongArity(self.raw)) };
     }
 
-    /// Sends a command with a key and packed bytes to replicas and the AOF. False when the server does not know it.
-    pub fn replicate(self, command: &CStr, name: &KeyName<'_>, packed: &[u8]) -> bool {
+    /// Sends a command with a key and a payload to replicas and the AOF. False when the server does not know the command.
+    pub fn replicate(self, command: &CStr, name: &KeyName<'_>, payload: &[u8]) -> bool {
         // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
         let status = unsafe {
             api!(RedisModule_Replicate(
@@ -206,8 +206,8 @@ impl Context {
                 command.as_ptr(),
                 c"sb".as_ptr(),
                 name.as_ptr(),
-                packed.as_ptr().cast::<c_char>(),
-                packed.len(),
+                payload.as_ptr().cast::<c_char>(),
+                payload.len(),
             ))
         };
         status == raw::REDISMODULE_OK as c_int
@@ -219,7 +219,7 @@ impl Context {
         unsafe { api!(RedisModule_ReplicateVerbatim(self.raw)) };
     }
 
-    /// Tells WATCH and client-side caches that a key has changed.
+    /// Signals a changed key to WATCH and client-side caches.
     pub fn signal_modified(self, name: &KeyName<'_>) {
         // SAFETY: context and name are valid.
         unsafe { api!(RedisModule_SignalModifiedKey(self.raw, name.as_ptr())) };
@@ -238,14 +238,14 @@ impl Context {
     }
 
     /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A write in the
-    /// background would end the server then.
+    /// background would crash the server then.
     pub fn paused() -> bool {
         // SAFETY: takes nothing.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 }
 
-/// What is so around no particular callback.
+/// The flags of the server, without a callback.
 pub fn global_flags() -> Flags {
     // SAFETY: the API allows a null context.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };

@@ -3,12 +3,12 @@
 use redis_module::raw;
 use std::ffi::c_int;
 
-/// Calls a function of the module API by its name. It has to be in the list below, whose presence [`is_recent_enough`] has
-/// made sure of.
+/// Calls a function of the module API by its name. It must be in the list below: [`is_recent_enough`] has
+/// checked that these exist.
 macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         const { $crate::server::known::$function }
-        // Looked for at each call it would be a tenth of what a command costs in the module itself.
+        // A check in each call would cost a tenth of the module's own part of a command.
         redis_module::raw::$function.unwrap_unchecked()($($argument),*)
     }};
 }
@@ -28,7 +28,7 @@ macro_rules! needed {
     };
 }
 
-// Those that are used without a check. All are there since Redis 7.0.
+// The functions that are used without a check. All are there since Redis 7.0.
 needed! {
     RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call RedisModule_CallReplyStringPtr
     RedisModule_CallReplyType RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
@@ -61,13 +61,13 @@ needed! {
 /// The oldest version, as the server numbers itself, that has all the module needs.
 const OLDEST: c_int = 0x0007_0000;
 
-/// The version of the server, as it numbers itself: 0x00MMmmpp. Zero when it is too old to tell.
+/// The version of the server, as it numbers itself: 0x00MMmmpp. Zero when it is too old to say.
 pub fn version() -> c_int {
     // SAFETY: reads a function pointer that the server set when the module was loaded; the function takes nothing.
     unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) }
 }
 
-/// Whether the server has all the module needs. To be asked before anything else of the server is used, but the log.
+/// Whether the server has all the module needs. To be called before any other function of the server but the log.
 pub fn is_recent_enough() -> bool {
     version() >= OLDEST && is_complete()
 }

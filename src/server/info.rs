@@ -1,13 +1,13 @@
-//! What the server tells of itself in INFO.
+//! What the server says of itself in INFO.
 
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
-/// The newest servers of which it is known how listeners come to be: of later ones somebody must first read that again.
+/// The newest servers whose source was read for [`crate::replication_audience`]. It must be read again for later ones.
 const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"redis_version", [8, 0])];
 
-/// Whether this is a server of which it is known how listeners come to be.
+/// Whether this is one of the servers whose source was read.
 pub fn is_known() -> bool {
     // Valkey names a version of Redis too.
     let named = KNOWN_UP_TO.iter().find_map(|(field, newest)| Some((text(c"server", field)?, newest)));
@@ -26,7 +26,7 @@ pub fn events_move_clients() -> bool {
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
 }
 
-/// What must be so for nobody to hear what changes. A server on which one of these is missing may have listeners.
+/// The fields that are all 0 when there is no audience for changes. If a server lacks one, it may have an audience.
 const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
     (
@@ -50,8 +50,8 @@ pub fn has_no_replication_audience() -> bool {
     })
 }
 
-/// Counts of the server that only grow, until CONFIG RESETSTAT sets all of them back. One might have grown beyond where
-/// it was before anybody looks, but hardly all.
+/// Counts of the server that only grow until CONFIG RESETSTAT sets them to 0. By the next look one of them may have grown beyond
+/// its old value, but hardly all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 

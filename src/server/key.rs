@@ -1,4 +1,4 @@
-//! A key opened for writing, and the lock in it.
+//! Open keys, and the locks in them.
 
 use super::{Context, KeyName, lock_allocation};
 use lockward_core::{Db, Lock, WallTime};
@@ -39,13 +39,13 @@ pub enum Content<'a> {
 /// has passed, and so calls back into the module.
 pub struct OpenKey<'a> {
     key: *mut raw::RedisModuleKey,
-    /// The lock in it, once that has been looked for.
+    /// The lock in it, once [`Self::content`] has found one.
     value: *mut Lock,
     open: PhantomData<&'a ()>,
 }
 
 impl<'a> OpenKey<'a> {
-    /// Opens a key to change it. It is neither counted as a hit or a miss nor announced as changed by this.
+    /// Opens a key to change it. The server counts no hit or miss, and signals no change.
     pub fn for_write(context: Context, name: &KeyName<'a>) -> Self {
         Self::open(context, name, raw::REDISMODULE_WRITE)
     }
@@ -71,7 +71,7 @@ impl<'a> OpenKey<'a> {
         Self { key, value: ptr::null_mut(), open: PhantomData }
     }
 
-    /// The database in which the key is; none where no key is.
+    /// The database of the key; none when there is no key.
     pub fn db(&self) -> Option<Db> {
         // SAFETY: the key is open, or null.
         (!self.key.is_null()).then(|| Db(unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.key)) }))
@@ -101,7 +101,7 @@ impl<'a> OpenKey<'a> {
         }
     }
 
-    /// Stores `lock`, and its TTL, in a key that holds nothing. One that is free has no key.
+    /// Stores `lock`, and its TTL, in a key that holds nothing. A free lock is not stored.
     #[inline(always)]
     pub fn create(&mut self, lock: Box<Lock>) {
         if lock.is_free() {
@@ -119,9 +119,9 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// After the lock in the key has changed, and with it its time from `before` to `after`: one that is free, and so has
-    /// none, loses its key; a TTL other than `before` is set. So a TTL set by hand stands until the next lease, here and
-    /// where the same changes are heard.
+    /// Follows a change of the lock in the key, and of its time of expiry from `before` to `after`. A free lock has no such time: its
+    /// key is deleted. Otherwise the TTL is set if the time has changed. So a TTL that was set by hand stays until the next lease,
+    /// here and on replicas.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
             None => lock_allocation::deleting(self.value, || {
@@ -133,7 +133,7 @@ impl<'a> OpenKey<'a> {
         }
     }
 
-    /// When the server lets the key expire, whoever has set its TTL; none where it has none or does not exist.
+    /// When the key expires, by the module's TTL or one set by hand; none when it has none or does not exist.
     pub fn expires_at(&self) -> Option<WallTime> {
         // SAFETY: the key is open. Redis crashes from 8.2 on when it is asked for the TTL of a key that does not exist
         // (`RM_GetAbsExpire`).

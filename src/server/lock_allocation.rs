@@ -1,10 +1,10 @@
-//! The values that the server keeps for us: the locks in the keyspace, how many there are, and the memory they rest in.
+//! The locks in the keyspace as values of the server: how many there are, and their memory.
 //!
-//! No event tells of every lock that goes: FLUSHALL and a full resync do not name them, and RENAME tells of one though
-//! it stays. What the server frees is gone, whatever the reason.
+//! No event reports every lock that goes: FLUSHALL and a full resync do not name them, and RENAME reports one that
+//! stays. But a value that the server frees is gone, whatever the reason.
 //!
-//! Most locks that go are given back, and the next one is about to be taken: their memory is used again. It saves the accounts that
-//! the allocator of the server keeps, some 20 ns of acquire and release.
+//! Most locks go because they are released, and the next one is acquired soon. So their memory is used again. That saves the
+//! bookkeeping of the server's allocator, some 20 ns of acquire and release.
 
 use super::shared::Shared;
 use lazy_static::lazy_static;
@@ -12,16 +12,16 @@ use lockward_core::Lock;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// How many are kept to be used again: 3 KB.
+/// How many locks' memory is kept: 3 KB.
 const SPARE: usize = 64;
 
-/// Written under the server's lock alone: the values that the server has been given, less those we have deleted.
+/// The values that the server has been given, less those that the module has deleted. Written under the server's lock alone.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
-/// Those that it has freed otherwise. Written by the server's own threads too: FLUSHALL ASYNC frees in the background.
+/// The values that the server has freed otherwise. Written by the server's own threads too: FLUSHALL ASYNC frees in the background.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
-/// The value that we delete just now. What another thread frees meanwhile is another one.
+/// The value that the module is deleting now. Another thread frees other values meanwhile.
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
 lazy_static! {
@@ -33,7 +33,7 @@ lazy_static! {
 #[allow(clippy::vec_box, reason = "what is kept is the memory of each")]
 type Spares = Vec<Box<Lock>>;
 
-/// A lock that nobody holds, to be given to the server or kept.
+/// A free lock, to be given to the server or kept.
 pub fn spare() -> Box<Lock> {
     SPARES.with(Vec::pop).unwrap_or_default()
 }
@@ -56,9 +56,9 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Has the server delete the key of a value, which it frees with that: a value of ours is no work to free, so that the
-/// server does not leave it to a thread (`freeObjAsync`). Other modules may hear of it and have us delete another one within:
-/// then this one counts as freed otherwise.
+/// Has the server delete the key of a value. The server frees the value within: it leaves only values that are much work to free
+/// to a thread (`freeObjAsync`). Another module may be notified and make this module delete another value meanwhile. Then
+/// this one counts as freed otherwise.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();
@@ -70,7 +70,7 @@ pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
 /// # Safety
 /// It was made by [`give`], and is freed once.
 pub unsafe fn free(value: *mut Lock) {
-    // SAFETY: as demanded.
+    // SAFETY: as the caller promises.
     let lock = unsafe { Box::from_raw(value) };
     if value == DELETED.load(Ordering::Relaxed) {
         GIVEN.store(GIVEN.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
@@ -80,12 +80,12 @@ pub unsafe fn free(value: *mut Lock) {
     }
 }
 
-/// How many the server has freed, beside those that we have deleted, since the module was loaded.
+/// How many values the server has freed since the module was loaded, without those that the module has deleted.
 pub fn freed() -> u64 {
     FREED.load(Ordering::Relaxed)
 }
 
-/// How many there are. After FLUSHALL ASYNC it takes the server a while to free them.
+/// How many locks are in the keyspace. After FLUSHALL ASYNC it takes the server a while to free them.
 pub fn alive() -> u64 {
     GIVEN.load(Ordering::Relaxed).wrapping_sub(freed())
 }

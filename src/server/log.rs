@@ -3,12 +3,12 @@
 use std::ffi::{CStr, CString};
 use std::ptr;
 
-/// How loud a line is.
+/// The level of a log line.
 #[derive(Clone, Copy, Debug)]
 pub enum Level {
-    /// Worth knowing.
+    /// Information.
     Notice,
-    /// Somebody should look.
+    /// The operator should look at it.
     Warning,
 }
 

@@ -1,7 +1,7 @@
-//! Whether there is still somebody at the other end of a client's connection.
+//! Whether a client is still connected.
 //!
-//! The server hears of a client that has left when it reads from its connection, once in each turn of its event loop.
-//! What is granted in that turn is answered at its end; the socket itself knows more by then.
+//! The server notices that a client has left when it reads from its connection, once in each pass of its event loop.
+//! The reply to a grant is sent at the end of the pass. By then the socket itself may know more.
 
 use super::call_reply::CallReply;
 use super::context::Context;
@@ -14,8 +14,8 @@ use std::os::fd::RawFd;
 pub struct Socket(RawFd);
 
 impl Socket {
-    /// Whether the client has ended or broken its connection, as far as this machine has heard, and whatever it sent
-    /// before. Of a descriptor that is no socket, as with RDMA, nothing is known: its client is there.
+    /// Whether the client has ended or broken its connection, as far as this machine knows, whatever it sent before. False for a
+    /// descriptor that is no socket, as with RDMA.
     pub fn is_left(self) -> bool {
         let mut byte = 0_u8;
         // SAFETY: room for one byte, which lives as long as the call. What is read is left there, and nothing is waited for.
@@ -32,7 +32,7 @@ impl Socket {
 
 /// POLLRDHUP, which other systems do not have: there a client is seen to have left when both sides have ended.
 const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
-/// POLLHUP. (POLLERR is left out: it also tells of messages in the error queue of a healthy socket.)
+/// POLLHUP. (POLLERR is left out: it also reports messages in the error queue of a healthy socket.)
 const HUNG_UP: c_short = 0x10;
 
 /// MSG_PEEK | MSG_DONTWAIT.
@@ -52,7 +52,7 @@ unsafe extern "C" {
 }
 
 impl Context {
-    /// The socket of a client, which the module API does not tell, but CLIENT LIST does.
+    /// The socket of a client, from CLIENT LIST: the module API has no function for it.
     pub fn socket(self, client: u64) -> Option<Socket> {
         let id = c_longlong::try_from(client).ok()?;
         let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());

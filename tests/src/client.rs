@@ -1,6 +1,7 @@
 //! A small client for both protocols.
 
 use crate::reply::Reply;
+use crate::resp::{decode, encode};
 use crate::wait::DEADLINE;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,8 +9,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// A command and its arguments: words (`"LOCK.ACQUIRE lock A PX 1000"`), or a list of byte strings for what has spaces
-/// or other bytes in it.
+/// A command and its arguments: words (`"LOCK.ACQUIRE lock A PX 1000"`), or a list of byte strings for arguments with spaces
+/// or arbitrary bytes.
 pub trait Command {
     /// The command's name and arguments.
     fn arguments(&self) -> Vec<Vec<u8>>;
@@ -45,10 +46,10 @@ impl<A: AsRef<[u8]>> Command for Vec<A> {
     }
 }
 
-/// Why there is no reply.
+/// Why no reply came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// None has come in time.
+    /// No reply has come in time.
     StillOpen,
     /// The server has closed the connection.
     Closed,
@@ -63,10 +64,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a server on this machine; speaks RESP2 until told otherwise.
+    /// Connects to a server on this machine. The connection uses RESP2 at first.
     ///
     /// # Errors
-    /// As the socket tells.
+    /// As the socket reports.
     pub fn connect(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), DEADLINE)?;
         stream.set_nodelay(true)?;
@@ -91,24 +92,24 @@ impl Client {
     /// Sends a command without waiting for its reply, if the connection lives.
     ///
     /// # Errors
-    /// As the socket tells.
+    /// As the socket reports.
     pub fn try_send(&mut self, command: impl Command) -> io::Result<()> {
-        self.write(&encoded(&command.arguments()))
+        self.write(&encode(&command.arguments()))
     }
 
     /// Sends several commands in one write, without waiting for their replies, if the connection lives.
     ///
     /// # Errors
-    /// As the socket tells.
+    /// As the socket reports.
     pub fn try_send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) -> io::Result<()> {
-        let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encoded(&command.arguments())).collect();
+        let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encode(&command.arguments())).collect();
         self.write(&bytes)
     }
 
     /// Sends a command without waiting for its reply.
     #[track_caller]
     pub fn send(&mut self, command: impl Command) {
-        self.send_bytes(&encoded(&command.arguments()));
+        self.send_bytes(&encode(&command.arguments()));
     }
 
     /// Sends several commands in one write, without waiting for their replies.
@@ -175,12 +176,12 @@ impl Client {
         }
     }
 
-    /// The next push of RESP3 that has come before a reply and has not been looked at.
+    /// The next push of RESP3 that came before a reply and was not read with [`Client::push`].
     pub fn unread_push(&mut self) -> Option<Reply> {
         self.pushes.pop_front()
     }
 
-    /// Whether no reply has arrived yet. Says something only once the server is known to have done its work.
+    /// Whether no reply has arrived yet. This is meaningful only once the server is known to have done its work.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
         match self.reply_within(Duration::from_millis(1)) {
@@ -189,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Waits for the server to close the connection, past any replies still on the way.
+    /// Waits for the server to close the connection, and drops replies that come before.
     #[track_caller]
     pub fn is_closed(&mut self) -> bool {
         let deadline = Instant::now() + DEADLINE;
@@ -219,7 +220,7 @@ impl Client {
         assert!(matches!(self.call("HELLO 3"), Reply::Map(_)));
     }
 
-    /// Ends the connection in the direction to the server, which sees it ended. What it answers can still be read.
+    /// Shuts down the sending side (FIN). Replies can still be read.
     #[track_caller]
     pub fn end_requests(&self) {
         self.stream.shutdown(Shutdown::Write).expect("an open connection");
@@ -234,7 +235,7 @@ impl Client {
         found || !self.unread.is_empty()
     }
 
-    /// Closes the connection so that the server sees it broken (RST), not ended.
+    /// Breaks the connection: the server gets a RST instead of a FIN.
     pub fn break_off(self) {
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
         let size = libc::socklen_t::try_from(size_of::<libc::linger>()).unwrap();
@@ -282,7 +283,7 @@ impl Client {
     #[track_caller]
     fn next(&mut self, deadline: Instant) -> Result<Reply, Silence> {
         loop {
-            if let Some((reply, length)) = parse(&self.unread) {
+            if let Some((reply, length)) = decode(&self.unread).expect("a reply") {
                 self.unread.drain(..length);
                 return Ok(reply);
             }
@@ -311,82 +312,4 @@ impl Client {
             Err(_) => Err(Silence::Closed),
         }
     }
-}
-
-/// A command as it goes over the wire.
-pub(crate) fn encoded(arguments: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
-    for argument in arguments {
-        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-        bytes.extend_from_slice(argument);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
-}
-
-/// The first reply in `bytes` and its length, once it is whole.
-pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
-    let mut reader = Reader { bytes, at: 0 };
-    let reply = reader.reply()?;
-    Some((reply, reader.at))
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl Reader<'_> {
-    fn reply(&mut self) -> Option<Reply> {
-        let line = self.line()?;
-        let (sign, rest) = line.split_at(1);
-        Some(match sign {
-            "+" => Reply::Simple(rest.into()),
-            "-" => Reply::Error(rest.into()),
-            ":" => Reply::Int(number(rest)),
-            "$" if rest == "-1" => Reply::NullBulk,
-            "$" => Reply::Bulk(self.string(number(rest))?),
-            "*" if rest == "-1" => Reply::NullArray,
-            "*" => Reply::Array(self.replies(number(rest))?),
-            "_" => Reply::Null,
-            "%" => Reply::Map(self.pairs(number(rest))?),
-            "~" => Reply::Set(self.replies(number(rest))?),
-            "#" => Reply::Bool(rest == "t"),
-            "," => Reply::Double(rest.parse().expect("a double")),
-            "=" => Reply::Verbatim(self.string(number(rest))?),
-            "(" => Reply::Big(rest.into()),
-            ">" => Reply::Push(self.replies(number(rest))?),
-            other => panic!("no reply begins with {other:?}: {line:?}"),
-        })
-    }
-
-    fn replies(&mut self, count: i64) -> Option<Vec<Reply>> {
-        (0..count).map(|_| self.reply()).collect()
-    }
-
-    fn pairs(&mut self, count: i64) -> Option<Vec<(Reply, Reply)>> {
-        (0..count).map(|_| Some((self.reply()?, self.reply()?))).collect()
-    }
-
-    fn string(&mut self, length: i64) -> Option<Vec<u8>> {
-        let end = self.at + usize::try_from(length).expect("a length");
-        let content = self.bytes.get(self.at..end)?.to_vec();
-        let after = self.bytes.get(end..end + 2)?;
-        assert_eq!(after, b"\r\n", "a string ends where its length says");
-        self.at = end + 2;
-        Some(content)
-    }
-
-    fn line(&mut self) -> Option<String> {
-        let rest = &self.bytes[self.at..];
-        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
-        self.at += end + 2;
-        assert!(end > 0, "an empty line where a reply was due");
-        Some(String::from_utf8_lossy(&rest[..end]).into_owned())
-    }
-}
-
-#[track_caller]
-fn number(text: &str) -> i64 {
-    text.parse().unwrap_or_else(|_| panic!("no integer: {text:?}"))
 }

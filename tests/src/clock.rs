@@ -1,15 +1,13 @@
-//! A wall clock that can be stepped, for one server.
+//! A wall clock for one server that a test can step.
 
+use crate::process::temporary_path;
 use crate::server::Setup;
-use std::env;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The wall clock of one server. Its monotonic clock runs on as ever.
+/// The wall clock of one server. The server's monotonic clock is not changed.
 #[derive(Debug)]
 pub struct WallClock {
     path: PathBuf,
@@ -17,12 +15,10 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that is right.
+    /// A clock with the right time.
     #[track_caller]
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("lockward-clock-{}-{number}", process::id()));
+        let path = temporary_path("clock");
         fs::write(&path, [0; 8]).expect("a writable directory");
         Self { path, offset: 0 }
     }
@@ -59,7 +55,7 @@ impl Drop for WallClock {
 }
 
 impl Setup {
-    /// Lets the server read its wall clock from `clock`.
+    /// Makes the server read its wall clock from `clock`.
     #[track_caller]
     pub fn clock(self, clock: &WallClock) -> Self {
         self.shim("clock_shim", "LOCKWARD_CLOCK", &clock.path)

@@ -1,4 +1,4 @@
-//! A cluster: three primaries, a replica each.
+//! Clusters of three primaries with a replica each.
 
 use crate::client::Client;
 use crate::reply::Reply;
@@ -9,18 +9,18 @@ use std::collections::hash_map::Entry;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How many slots there are.
+/// The number of slots.
 const SLOTS: u16 = 16_384;
 const PRIMARIES: u16 = 3;
-/// So many keys are moved in one go.
+/// How many keys one MIGRATE moves.
 const BATCH: usize = 100;
-/// For so long the servers try to hand over.
+/// How long one attempt of the servers to fail over lasts.
 const ATTEMPT: Duration = Duration::from_secs(6);
 const HAND_OVER: Duration = Duration::from_secs(60);
-/// For so long a [`ClusterClient`] follows redirections and asks again.
+/// How long a [`ClusterClient`] follows redirections and tries again.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The slot of a key, as every client of a cluster reckons it.
+/// The slot of a key.
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -32,17 +32,17 @@ pub fn slot_of(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Where a node sends a client.
+/// Where a node redirects a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirection {
-    /// To the owner of the slot, from now on.
+    /// To the owner of the slot.
     Moved(u16),
-    /// To the node that the slot is on its way to, this once, with ASKING.
+    /// To the node that imports the slot, for this command only, with ASKING.
     Ask(u16),
 }
 
 impl Reply {
-    /// Where the reply sends the client, if it is a redirection.
+    /// The redirection, if the reply is one.
     pub fn redirection(&self) -> Option<Redirection> {
         let Self::Error(text) = self else { return None };
         let mut words = text.split(' ');
@@ -63,7 +63,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts six nodes and waits until all agree, and every replica is in sync.
+    /// Starts six nodes and waits until all agree and every replica is in sync.
     #[track_caller]
     pub fn start() -> Self {
         Self::start_with(Setup::new())
@@ -75,7 +75,7 @@ impl Cluster {
         Self::start_nodes(setup, PRIMARIES)
     }
 
-    /// Starts three primaries alone: for tests that need no replica.
+    /// Starts three primaries without replicas.
     #[track_caller]
     pub fn start_without_replicas(setup: Setup) -> Self {
         Self::start_nodes(setup, 0)
@@ -111,7 +111,7 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until all nodes that run know each other's roles, and who serves which slot.
+    /// Waits until all running nodes agree about the roles and the slots of all nodes.
     #[track_caller]
     pub fn see_agreement(&self) {
         let mut clients: Vec<Client> =
@@ -133,18 +133,18 @@ impl Cluster {
         &self.nodes
     }
 
-    /// All nodes, to do something to one of them.
+    /// All nodes, to change one of them.
     pub fn nodes_mut(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
 
-    /// The nodes that are primaries now, by their own account.
+    /// The nodes that say that they are primaries.
     #[track_caller]
     pub fn primaries(&self) -> Vec<&Server> {
         self.running().filter(|node| node.client().server_info("replication", "role") == "master").collect()
     }
 
-    /// The primary that says it serves a slot.
+    /// The primary that says that it serves a slot.
     #[track_caller]
     pub fn owner(&self, slot: u16) -> &Server {
         let owner = self.running().find(|node| {
@@ -175,10 +175,10 @@ impl Cluster {
         replica.expect("a replica")
     }
 
-    /// A client that goes where it is sent.
+    /// A client that follows redirections.
     pub fn client(&self) -> ClusterClient {
         let seeds = self.nodes.iter().map(Server::port).collect();
-        ClusterClient { seeds, wires: HashMap::new(), places: HashMap::new() }
+        ClusterClient { seeds, connections: HashMap::new(), owners: HashMap::new() }
     }
 
     /// Moves a slot with all its keys to another primary, as operators' tools do.
@@ -189,8 +189,8 @@ impl Cluster {
         moving.end();
     }
 
-    /// Lets a replica take its primary's place, in order, and waits until all know. (The servers give up an attempt that
-    /// comes soon after another one, and have to be asked again.)
+    /// Makes a replica the primary by a planned failover, and waits until all nodes agree. (The servers give up an attempt that
+    /// comes soon after another one, so it is repeated.)
     #[track_caller]
     pub fn hand_over_to(&self, replica: &Server) {
         let mut client = replica.client();
@@ -205,7 +205,7 @@ impl Cluster {
         self.see_agreement();
     }
 
-    /// Begins to move a slot: nothing of it is there yet.
+    /// Begins to move a slot. No key is moved yet.
     #[track_caller]
     pub fn begin_to_move<'c>(&'c self, slot: u16, to: &'c Server) -> SlotMove<'c> {
         let from = self.owner(slot);
@@ -216,7 +216,7 @@ impl Cluster {
         SlotMove { cluster: self, slot, from, to, replacing: false }
     }
 
-    /// Lets the servers move a slot whole, as Valkey can from 9 on. Whether that has succeeded.
+    /// Lets the servers move a slot by atomic slot migration (Valkey from 9 on). Returns whether the migration succeeded.
     #[track_caller]
     pub fn migrate_slot(&self, slot: u16, to: &Server) -> bool {
         let mut source = self.owner(slot).client();
@@ -236,18 +236,18 @@ impl Cluster {
         succeeded
     }
 
-    /// Lets `redis-cli` move slots from one primary to another, and waits for it.
+    /// Moves slots from one primary to another with `redis-cli --cluster reshard`.
     #[track_caller]
     pub fn reshard(&self, from: &Server, to: &Server, slots: u16) {
-        let output = Command::new("redis-cli")
+        let run = Command::new("redis-cli")
             .args(["--cluster", "reshard", &format!("127.0.0.1:{}", from.port()), "--cluster-yes"])
             .args(["--cluster-from", &from.node_id(), "--cluster-to", &to.node_id()])
             .args(["--cluster-slots", &slots.to_string()])
             .stdin(Stdio::null())
             .output()
             .expect("redis-cli runs");
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && !told.contains("[ERR]"), "redis-cli --cluster reshard:\n{told}");
+        let output = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && !output.contains("[ERR]"), "redis-cli --cluster reshard:\n{output}");
     }
 
     fn running(&self) -> impl Iterator<Item = &Server> {
@@ -255,7 +255,7 @@ impl Cluster {
     }
 }
 
-/// A slot on its way.
+/// A slot that is being moved.
 #[derive(Debug)]
 pub struct SlotMove<'c> {
     cluster: &'c Cluster,
@@ -268,12 +268,12 @@ pub struct SlotMove<'c> {
 }
 
 impl SlotMove<'_> {
-    /// A key that is already there is replaced. No server leaves a key in both places, unless it is broken.
+    /// Replaces keys that are already on the target. Only a broken server leaves a key on both nodes.
     pub fn replacing(self) -> Self {
         Self { replacing: true, ..self }
     }
 
-    /// Moves a batch of its keys. Whether there were any.
+    /// Moves a batch of its keys. Returns whether there were any.
     #[track_caller]
     pub fn carry(&self) -> bool {
         let mut source = self.from.client();
@@ -287,10 +287,10 @@ impl SlotMove<'_> {
         command.extend(self.replacing.then_some(&b"REPLACE"[..]));
         command.push(b"KEYS");
         command.extend(keys.iter().map(Reply::bytes));
-        // They may all be gone meanwhile.
+        // All of them may be gone meanwhile.
         let answer = source.call(command);
         if matches!(answer.redirection(), Some(Redirection::Moved(_))) {
-            // The other's claim to the slot has come here before our word, and the keys that were left are dropped.
+            // The target's claim to the slot has already arrived here, and the keys that were left are dropped.
             return false;
         }
         assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");
@@ -303,7 +303,7 @@ impl SlotMove<'_> {
         while self.carry() {}
     }
 
-    /// The slot is the other's now: first it hears of that itself, then the former owner, then everybody.
+    /// Assigns the slot to the target: on the target first, then on the former owner, then on the other nodes.
     #[track_caller]
     pub fn end(self) {
         let there = self.to.node_id();
@@ -315,26 +315,26 @@ impl SlotMove<'_> {
             self.carry_all();
             source.call(&*command) == Reply::ok()
         });
-        let heard = [self.from.port(), self.to.port()];
-        for other in self.cluster.primaries().iter().filter(|node| !heard.contains(&node.port())) {
+        let informed = [self.from.port(), self.to.port()];
+        for other in self.cluster.primaries().iter().filter(|node| !informed.contains(&node.port())) {
             assert_eq!(other.client().call(&*command), Reply::ok());
         }
     }
 }
 
-/// A client of the whole cluster: it follows redirections, and asks again where it is told to.
+/// A client of the whole cluster: it follows redirections, and repeats a command after TRYAGAIN and CLUSTERDOWN.
 #[derive(Debug)]
 pub struct ClusterClient {
     seeds: Vec<u16>,
-    wires: HashMap<u16, Client>,
-    places: HashMap<u16, u16>,
+    connections: HashMap<u16, Client>,
+    owners: HashMap<u16, u16>,
 }
 
 impl ClusterClient {
-    /// Makes a call about a key until it is answered by the node that serves it.
+    /// Sends a command about a key until the node that serves the key answers it.
     ///
     /// # Panics
-    /// When that takes longer than a cluster may be without one.
+    /// When that takes longer than a failover may last.
     #[track_caller]
     pub fn call(&mut self, key: &str, command: &str) -> Reply {
         let slot = slot_of(key);
@@ -343,11 +343,11 @@ impl ClusterClient {
         for attempt in 0.. {
             assert!(begun.elapsed() < PATIENCE, "nobody answers {command:?}");
             let seed = self.seeds[attempt % self.seeds.len()];
-            let port = asking.or_else(|| self.places.get(&slot).copied()).unwrap_or(seed);
+            let port = asking.or_else(|| self.owners.get(&slot).copied()).unwrap_or(seed);
             let reply = self.try_call(port, asking.take().is_some(), command);
             match reply.as_ref().map(Reply::redirection) {
                 Some(Some(Redirection::Moved(port))) => {
-                    self.places.insert(slot, port);
+                    self.owners.insert(slot, port);
                 }
                 Some(Some(Redirection::Ask(port))) => asking = Some(port),
                 Some(None) => match reply {
@@ -358,8 +358,8 @@ impl ClusterClient {
                     None => {}
                 },
                 None => {
-                    self.wires.remove(&port);
-                    self.places.remove(&slot);
+                    self.connections.remove(&port);
+                    self.owners.remove(&slot);
                 }
             }
         }
@@ -367,14 +367,14 @@ impl ClusterClient {
     }
 
     fn try_call(&mut self, port: u16, asking: bool, command: &str) -> Option<Reply> {
-        let wire = match self.wires.entry(port) {
-            Entry::Occupied(wire) => wire.into_mut(),
+        let connection = match self.connections.entry(port) {
+            Entry::Occupied(connection) => connection.into_mut(),
             Entry::Vacant(none) => none.insert(Client::connect(port).ok()?),
         };
-        if asking && wire.try_call("ASKING").ok()? != Reply::ok() {
+        if asking && connection.try_call("ASKING").ok()? != Reply::ok() {
             return None;
         }
-        wire.try_call(command).ok()
+        connection.try_call(command).ok()
     }
 }
 
@@ -423,7 +423,7 @@ impl Setup {
 }
 
 impl Server {
-    /// Its name among the nodes.
+    /// Its node id.
     #[track_caller]
     pub fn node_id(&self) -> String {
         self.client().call("CLUSTER MYID").text()
@@ -435,7 +435,7 @@ impl Server {
         !self.client().call(["COMMAND", "INFO", name]).items()[0].is_null()
     }
 
-    /// Lets the node of a client meet this one.
+    /// Introduces this node to the node of a client.
     #[track_caller]
     fn meet(&self, client: &mut Client) {
         let bus = self.client().call("CONFIG GET cluster-port").field("cluster-port").text();

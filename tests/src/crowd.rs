@@ -1,33 +1,27 @@
-//! Connections by the thousand.
+//! Thousands of connections.
 
 use crate::client::Client;
+use crate::limits::raise_open_files;
 use crate::server::Server;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The right to have thousands of connections. One test at a time has it, as a process may have so many and no more.
+/// The right to open thousands of connections. One test at a time has it, because a process can open only so many.
 #[derive(Debug)]
 pub struct Crowd {
-    _turn: MutexGuard<'static, ()>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Crowd {
-    /// Waits until no other test has a crowd, and lets this process open as many connections as the system allows.
+    /// Waits until no other test has a crowd, and raises this process's limit of open files as far as the system allows.
     #[must_use]
     pub fn gather() -> Self {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit lives as long as both calls.
-        unsafe {
-            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-                limit.rlim_cur = limit.rlim_max;
-                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-            }
-        }
-        Self { _turn: turn }
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        raise_open_files(u64::MAX);
+        Self { _alone: alone }
     }
 
-    /// New connections, each of which sends one LOCK.ACQUIRE: `"lock B BLOCK 0"`.
+    /// Opens connections, each of which sends one LOCK.ACQUIRE: `"lock B BLOCK 0"`.
     #[track_caller]
     pub fn ask(&self, server: &Server, count: usize, request: impl Fn(usize) -> String) -> Vec<Client> {
         let asking = |number| {

@@ -1,19 +1,18 @@
-//! A disk that loses what it was not told to keep, for one server.
+//! A disk for one server that loses what was not synced.
 
+use crate::process::temporary_path;
 use crate::random::Random;
 use crate::server::{Server, Setup};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::{env, process};
 
-/// The room that disk_shim.rs maps.
+/// The size of the file that disk_shim.rs maps.
 const ROOM: usize = 1_024 * 16;
 
-/// What is sure to be kept of each file of one server: what it has synced.
+/// The disk of one server. It keeps of each file what was synced.
 ///
-/// A killed process loses nothing that it has written, since the system has it. A machine that loses its power does.
+/// A process that is killed loses nothing that it has written. A machine that loses its power does.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
@@ -23,15 +22,13 @@ impl Disk {
     /// A disk that keeps nothing yet.
     #[track_caller]
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("lockward-disk-{}-{number}", process::id()));
+        let path = temporary_path("disk");
         fs::write(&path, [0; ROOM]).expect("a writable directory");
         Self { path }
     }
 
-    /// Loses, as with the power, what a server that has been killed had written to its AOF and never synced: a part of
-    /// it at random. Returns how many bytes.
+    /// Loses, as at a power failure, what a killed server had written to its AOF and not synced: a random part of
+    /// it. Returns the number of lost bytes.
     #[track_caller]
     pub fn lose_unsynced(&self, server: &Server, random: &mut Random) -> u64 {
         let table = fs::read(&self.path).expect("the table");
@@ -44,7 +41,7 @@ impl Disk {
             let left = synced + random.number() % (length - synced + 1);
             File::options().write(true).open(&path).and_then(|file| file.set_len(left)).expect("a cut");
             lost += length - left;
-            // What is there when it starts again, has been read from the disk.
+            // What is left counts as synced when the server starts again.
             kept.extend_from_slice(&number.to_ne_bytes());
             kept.extend_from_slice(&left.to_ne_bytes());
         }
@@ -67,7 +64,7 @@ impl Drop for Disk {
 }
 
 impl Setup {
-    /// Gives the server's files to `disk`.
+    /// Puts the server's files on `disk`.
     #[track_caller]
     pub fn disk(self, disk: &Disk) -> Self {
         self.shim("disk_shim", "LOCKWARD_DISK", &disk.path)

@@ -1,19 +1,20 @@
-//! A replication link that breaks as networks do.
+//! A TCP proxy for replication links that cuts connections or silently drops data, as networks do.
 
+use crate::listener::Listener;
 use crate::server::Server;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A link to a server: whoever connects to its port talks to that server, as long as the link holds.
+/// A proxy to a server: connections to its port are forwarded to the server.
 ///
-/// A replica that is told to follow the link's port can be cut off, or be left waiting for what never comes.
+/// A replica that replicates over the link can be disconnected, or left waiting for data that never arrives.
 #[derive(Debug)]
 pub struct Link {
-    port: u16,
+    listener: Listener,
     state: Arc<State>,
 }
 
@@ -21,32 +22,29 @@ pub struct Link {
 struct State {
     /// The port behind the link.
     server: u16,
-    /// Both ends of every connection that may be open.
+    /// Both sides of every connection that may be open.
     ends: Mutex<Vec<TcpStream>>,
-    /// After how many bytes from the server each of the next connections is to be cut.
+    /// The number of bytes from the server after which each of the next connections is cut.
     cuts: Mutex<VecDeque<u64>>,
-    /// After how many bytes from the server the rest is lost.
+    /// The number of bytes from the server after which the rest is dropped.
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
-    over: AtomicBool,
 }
 
 /// One connection over the link.
 #[derive(Debug, Default)]
 struct Connection {
-    /// The bytes from the server that it has carried.
+    /// The number of bytes from the server that it has forwarded.
     carried: AtomicU64,
-    /// Whether it has lost something: then it carries nothing more.
+    /// Whether it has dropped data. Then it forwards nothing more.
     lost: AtomicBool,
 }
 
 impl Link {
-    /// A link to `server` that holds.
+    /// A link to `server` that forwards everything.
     #[track_caller]
     pub fn to(server: &Server) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let port = listener.local_addr().expect("an address").port();
         let state = Arc::new(State {
             server: server.port(),
             ends: Mutex::default(),
@@ -54,26 +52,25 @@ impl Link {
             swallows_after: AtomicU64::new(u64::MAX),
             connections: AtomicU64::new(0),
             latest: Mutex::default(),
-            over: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&state);
-        thread::spawn(move || accepting.accept(&listener));
-        Self { port, state }
+        let listener = Listener::start(move |near| accepting.accept(near));
+        Self { listener, state }
     }
 
     /// The port to connect to.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.listener.port()
     }
 
-    /// Closes every connection. New ones are made.
+    /// Closes every connection. New connections are accepted.
     pub fn cut(&self) {
         for end in held(&self.state.ends).drain(..) {
             let _ = end.shutdown(Shutdown::Both);
         }
     }
 
-    /// Cuts the next connections, each after its number of bytes from the server. Those that come later hold.
+    /// Cuts the next connections, each after its number of bytes from the server. Later connections are not cut.
     pub fn cut_after(&self, bytes: impl IntoIterator<Item = u64>) {
         held(&self.state.cuts).extend(bytes);
     }
@@ -83,7 +80,7 @@ impl Link {
         held(&self.state.cuts).len()
     }
 
-    /// From now on what either side sends is lost, and neither is told: the connections stay open.
+    /// From now on drops what either side sends. The connections stay open.
     pub fn swallow(&self) {
         self.swallow_after(0);
     }
@@ -93,7 +90,7 @@ impl Link {
         self.state.swallows_after.store(bytes, Ordering::SeqCst);
     }
 
-    /// Ends that: connections that have lost something are cut, new ones hold.
+    /// Stops dropping data. Existing connections are cut; new ones work.
     pub fn mend(&self) {
         self.state.swallows_after.store(u64::MAX, Ordering::SeqCst);
         self.cut();
@@ -104,7 +101,7 @@ impl Link {
         self.state.connections.load(Ordering::SeqCst)
     }
 
-    /// The bytes from the server that the latest connection has carried.
+    /// The number of bytes from the server that the latest connection has forwarded.
     pub fn carried(&self) -> u64 {
         held(&self.state.latest).carried.load(Ordering::SeqCst)
     }
@@ -112,47 +109,48 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.state.over.store(true, Ordering::SeqCst);
-        // Wakes the thread that waits for connections.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
         self.cut();
     }
 }
 
+impl Server {
+    /// Makes it a replica of `primary` over `link`, and waits until it is in sync.
+    #[track_caller]
+    pub fn follow_through(&self, link: &Link, primary: &Self) {
+        self.begin_to_follow(link.port());
+        self.see_in_sync_with(primary);
+    }
+}
+
 impl State {
-    fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        while let Ok((near, _)) = listener.accept() {
-            if self.over.load(Ordering::SeqCst) {
-                return;
-            }
-            let server = SocketAddr::from(([127, 0, 0, 1], self.server));
-            // A server that does not answer: the connection ends at once, as it does without a link.
-            let Ok(far) = TcpStream::connect(server) else { continue };
-            let cut = held(&self.cuts).pop_front().unwrap_or(u64::MAX);
-            let connection = Arc::new(Connection::default());
-            *held(&self.latest) = Arc::clone(&connection);
-            self.connections.fetch_add(1, Ordering::SeqCst);
-            let copy = |end: &TcpStream| {
-                let _ = end.set_nodelay(true);
-                end.try_clone().expect("another handle")
-            };
-            held(&self.ends).extend([copy(&near), copy(&far)]);
-            let (from, to, state, one) = (copy(&near), copy(&far), Arc::clone(self), Arc::clone(&connection));
-            thread::spawn(move || state.carry(&one, from, to, |length| length));
-            let state = Arc::clone(self);
-            thread::spawn(move || {
-                state.carry(&connection, far, near, |length| {
-                    let carried = connection.carried.load(Ordering::SeqCst);
-                    let end = cut.min(state.swallows_after.load(Ordering::SeqCst));
-                    let fits = length.min(usize::try_from(end.saturating_sub(carried)).unwrap_or(usize::MAX));
-                    connection.carried.store(carried + fits as u64, Ordering::SeqCst);
-                    fits
-                });
+    fn accept(self: &Arc<Self>, near: TcpStream) {
+        let server = SocketAddr::from(([127, 0, 0, 1], self.server));
+        // If the server does not accept, the connection ends at once, as without a link.
+        let Ok(far) = TcpStream::connect(server) else { return };
+        let cut = held(&self.cuts).pop_front().unwrap_or(u64::MAX);
+        let connection = Arc::new(Connection::default());
+        *held(&self.latest) = Arc::clone(&connection);
+        self.connections.fetch_add(1, Ordering::SeqCst);
+        let copy = |end: &TcpStream| {
+            let _ = end.set_nodelay(true);
+            end.try_clone().expect("another handle")
+        };
+        held(&self.ends).extend([copy(&near), copy(&far)]);
+        let (from, to, state, one) = (copy(&near), copy(&far), Arc::clone(self), Arc::clone(&connection));
+        thread::spawn(move || state.carry(&one, from, to, |length| length));
+        let state = Arc::clone(self);
+        thread::spawn(move || {
+            state.carry(&connection, far, near, |length| {
+                let carried = connection.carried.load(Ordering::SeqCst);
+                let end = cut.min(state.swallows_after.load(Ordering::SeqCst));
+                let fits = length.min(usize::try_from(end.saturating_sub(carried)).unwrap_or(usize::MAX));
+                connection.carried.store(carried + fits as u64, Ordering::SeqCst);
+                fits
             });
-        }
+        });
     }
 
-    /// Carries what `from` sends to `to`, of each piece what `fits`, until one of them closes or the link is cut.
+    /// Forwards what `from` sends to `to`, of each chunk the part that `fits`, until one side closes or the link is cut.
     fn carry(
         &self,
         connection: &Connection,
@@ -174,7 +172,7 @@ impl State {
             if gone || (kept < length && swallowed()) {
                 connection.lost.store(true, Ordering::SeqCst);
                 if length == 0 {
-                    // Nobody hears of the end either.
+                    // The end of the connection is dropped, too.
                     return;
                 }
             } else if kept < length || length == 0 {

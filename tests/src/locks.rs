@@ -1,42 +1,42 @@
-//! The replies of the lock commands, read.
+//! Typed replies of the lock commands, and common steps of tests with locks.
 
 use crate::client::Client;
 use crate::reply::Reply;
 use crate::server::{Server, Setup};
 use crate::wait::eventually;
 
-/// What LOCK.ACQUIRE answers to an owner that holds the lock.
+/// The reply of LOCK.ACQUIRE when it is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The fencing token.
     pub token: i64,
-    /// How often the owner now holds the lock.
+    /// The owner's hold count.
     pub holds: i64,
 }
 
-/// What LOCK.INFO tells.
+/// The reply of LOCK.INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The smallest number of owners named.
+    /// The `SLOTS` of the lock: the smallest number that its holders have named.
     pub slots: i64,
-    /// Who holds the lock.
+    /// The holders.
     pub holders: Vec<Holder>,
-    /// How many wait.
+    /// The number of waiters.
     pub waiters: i64,
-    /// The first of them, when asked for.
+    /// The first waiters, if requested.
     pub queue: Option<Vec<Waiter>>,
 }
 
-/// A holder, as LOCK.INFO tells.
+/// A holder in LOCK.INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Its name.
     pub owner: String,
-    /// How often it holds the lock.
+    /// Its hold count.
     pub holds: i64,
     /// Its fencing token.
     pub token: i64,
-    /// The number of owners it named.
+    /// The `SLOTS` that it named.
     pub slots: i64,
     /// Milliseconds left of its lease.
     pub lease_left: i64,
@@ -45,20 +45,20 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// What makes a tenure the same tenure wherever it is looked at: owner, holds and token.
+    /// The fields that are the same on every server: owner, holds and token.
     pub fn tenure(&self) -> (&str, i64, i64) {
         (&self.owner, self.holds, self.token)
     }
 }
 
-/// A waiter, as LOCK.INFO tells.
+/// A waiter in LOCK.INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// The owner that waits.
     pub owner: String,
-    /// The number of owners it named.
+    /// The `SLOTS` that it named.
     pub slots: i64,
-    /// Its connection.
+    /// The id of its connection.
     pub client_id: i64,
     /// Milliseconds it has waited.
     pub waited: i64,
@@ -67,7 +67,7 @@ pub struct Waiter {
 }
 
 impl Reply {
-    /// The grant that LOCK.ACQUIRE answered: an array of two integers.
+    /// The reply as a grant of LOCK.ACQUIRE: an array of two integers.
     #[track_caller]
     pub fn grant(&self) -> Grant {
         match self.items() {
@@ -76,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// What LOCK.INFO answered.
+    /// The reply as one of LOCK.INFO.
     #[track_caller]
     pub fn info(&self) -> Info {
         let int = |map: &Self, name: &str| map.field(name).int();
@@ -143,19 +143,19 @@ impl Setup {
 }
 
 impl Client {
-    /// Asks for a lock that is free or held by this owner: `"lock A PX 1000"`.
+    /// Acquires a lock that is free or held by this owner: `"lock A PX 1000"`.
     #[track_caller]
     pub fn acquire(&mut self, request: &str) -> Grant {
         self.call(format!("LOCK.ACQUIRE {request}")).grant()
     }
 
-    /// Asks for a lock without waiting for the reply.
+    /// Sends LOCK.ACQUIRE without waiting for the reply.
     #[track_caller]
     pub fn ask(&mut self, request: &str) {
         self.send(format!("LOCK.ACQUIRE {request}"));
     }
 
-    /// What LOCK.INFO tells of a lock; `None` when there is none.
+    /// The reply of LOCK.INFO; `None` when the lock is free.
     #[track_caller]
     pub fn info(&mut self, key: &str) -> Option<Info> {
         let reply = self.call(["LOCK.INFO", key]);
@@ -176,7 +176,7 @@ impl Client {
         self.info(key).map(|info| info.holders[0].owner.clone())
     }
 
-    /// The owners that wait for a lock, next to be served first.
+    /// The owners that wait for a lock, in the order of the wait queue.
     #[track_caller]
     pub fn queue(&mut self, key: &str) -> Vec<String> {
         let reply = self.call(["LOCK.INFO", key, "WAITERS", "1000000"]);
@@ -186,7 +186,7 @@ impl Client {
         reply.info().queue.expect("a queue").into_iter().map(|waiter| waiter.owner).collect()
     }
 
-    /// Lets the server evict every key that has an expiry, and forget about the limit again.
+    /// Makes the server evict every key with an expiry, and removes the memory limit again.
     #[track_caller]
     pub fn evict(&mut self, key: &str) {
         self.call("CONFIG SET maxmemory-policy volatile-random");
@@ -200,7 +200,7 @@ impl Client {
         self.call("CONFIG SET maxmemory-policy noeviction");
     }
 
-    /// Waits until this many wait for a held lock.
+    /// Waits until a held lock has this many waiters.
     #[track_caller]
     pub fn see_waiters(&mut self, key: &str, count: i64) {
         eventually(&format!("{count} waiters for {key}"), || {
@@ -212,6 +212,17 @@ impl Client {
     #[track_caller]
     pub fn see_blocked(&mut self, count: i64) {
         eventually(&format!("{count} blocked clients"), || self.stat("clients", "blocked_clients") == count);
+    }
+
+    /// The server's name and version: `Redis 7.0.15`.
+    #[track_caller]
+    pub fn server_version(&mut self) -> String {
+        let info = self.call("INFO server").text();
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+        match field("valkey_version:") {
+            Some(version) => format!("Valkey {version}"),
+            None => format!("Redis {}", field("redis_version:").unwrap_or_default()),
+        }
     }
 
     /// A field of a section of the server's INFO.

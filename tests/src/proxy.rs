@@ -1,14 +1,14 @@
-//! A proxy between clients and a server that loses what it is told to lose.
+//! A proxy between clients and a server that loses requests and replies.
 //!
-//! It knows where a request and a reply end, and nothing else of what it carries: one reply a request, the next request
-//! after that. What is lost is decided request by request. A cut is one for the client at once; what the server hears of
-//! it, and when, is the difference between the fates.
+//! It reads one request, forwards it, and waits for its reply before it reads the next request. For each request a plan
+//! decides what is lost. The client sees a cut at once. The fates differ in what the server notices of
+//! the cut, and when.
 
-use crate::client::parse;
+use crate::listener::Listener;
 use crate::reply::Reply;
+use crate::resp::decode;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,32 +16,32 @@ use std::time::{Duration, Instant};
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is forwarded, and so is its reply.
+    /// The request and its reply are forwarded.
     Carried,
     /// The connection is cut before the request is forwarded.
     RequestLost,
-    /// The request is forwarded, its reply is awaited, and the connection is cut instead of forwarding it.
+    /// The request is forwarded, and the connection is cut when its reply arrives.
     ReplyLost,
     /// The same, but a part of the reply is forwarded before the cut.
     ReplyTorn,
-    /// The request is forwarded, and from then on nothing reaches either side any more, as behind a firewall that has
-    /// forgotten the connection. It is cut when the client ends it, and so much later at the latest.
+    /// The request is forwarded. From then on nothing is forwarded in either direction, as behind a firewall that has
+    /// dropped the connection. The connection is cut when the client ends it, and after this time at the latest.
     Silence(Duration),
-    /// The request is forwarded and the client cut off. The server hears of that only when it has replied.
+    /// The request is forwarded and the client's side is cut. The server's side is cut when the reply arrives.
     ClientLost,
-    /// The request is forwarded, and both sides are cut off so much later, unless the reply comes first. Then it is
+    /// The request is forwarded, and both sides are cut after this time, or when the reply arrives, which is
     /// lost, too.
     CutAfter(Duration),
 }
 
-/// What has been lost up to now.
+/// What has been lost so far.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// How many requests did not reach the server.
+    /// The number of requests that did not reach the server.
     pub requests: usize,
     /// The replies that did not reach their client.
     pub replies: Vec<Reply>,
-    /// How often the server was cut off from a client it had not replied to.
+    /// How often the server's side was cut before the reply.
     pub cuts: usize,
 }
 
@@ -51,62 +51,42 @@ struct Shared {
     server: u16,
     plan: Mutex<Box<Plan>>,
     losses: Mutex<Losses>,
-    is_over: AtomicBool,
 }
 
-/// A proxy on a port of its own, until it goes out of scope.
+/// A proxy on its own port. It ends when it goes out of scope.
 pub struct Proxy {
-    port: u16,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
-    /// A proxy before the server on `server`. `plan` decides on each request, by its arguments.
+    /// Starts a proxy to the server on this port. `plan` decides the fate of each request by its arguments.
     #[track_caller]
     pub fn start(server: u16, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        let shared = Arc::new(Shared {
-            server,
-            plan: Mutex::new(Box::new(plan)),
-            losses: Mutex::default(),
-            is_over: AtomicBool::new(false),
+        let plan = Mutex::new(Box::new(plan) as Box<Plan>);
+        let shared = Arc::new(Shared { server, plan, losses: Mutex::default() });
+        let accepting = Arc::clone(&shared);
+        let listener = Listener::start(move |client| {
+            let shared = Arc::clone(&accepting);
+            // If one side of a connection fails, both are cut.
+            thread::spawn(move || Connection::open(client, &shared).and_then(|mut it| it.carry(&shared)));
         });
-        let proxy = Self { port, shared: Arc::clone(&shared) };
-        thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                if shared.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let shared = Arc::clone(&shared);
-                // A connection that fails on either side is cut on both.
-                thread::spawn(move || Connection::open(client, &shared).and_then(|mut it| it.carry(&shared)));
-            }
-        });
-        proxy
+        Self { listener, shared }
     }
 
     /// The port it listens on.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.listener.port()
     }
 
-    /// What has been lost up to now.
+    /// What has been lost so far.
     pub fn losses(&self) -> Losses {
         self.shared.losses().clone()
     }
 
-    /// How many replies have been lost up to now.
+    /// The number of replies that have been lost so far.
     pub fn replies_lost(&self) -> usize {
         self.shared.losses().replies.len()
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        // So that the listener looks.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
@@ -137,7 +117,7 @@ impl Connection {
         Ok(Self { client: Side::new(client)?, server: Side::new(server)? })
     }
 
-    /// Carries requests and replies until one side ends or something is to be lost; both sides are cut then.
+    /// Forwards requests and replies until one side ends or something is lost. Both sides are cut then.
     fn carry(&mut self, shared: &Shared) -> io::Result<()> {
         loop {
             let (request, bytes) = self.client.next(None)?;
@@ -184,7 +164,7 @@ impl Side {
         Ok(Self { stream, unread: Vec::new() })
     }
 
-    /// Reads what comes, and forgets it, until no more comes.
+    /// Reads and drops data until the other side ends the connection or the deadline passes.
     fn wait_for_end(&mut self, deadline: Instant) -> io::Result<()> {
         self.stream.set_nonblocking(false)?;
         loop {
@@ -202,14 +182,15 @@ impl Side {
     /// The next request or reply, and its bytes.
     fn next(&mut self, deadline: Option<Instant>) -> io::Result<(Reply, Vec<u8>)> {
         loop {
-            if let Some((reply, length)) = parse(&self.unread) {
+            let decoded = decode(&self.unread).map_err(|_| ErrorKind::InvalidData)?;
+            if let Some((reply, length)) = decoded {
                 return Ok((reply, self.unread.drain(..length).collect()));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // The deadline of a socket is no finer than the kernel's tick.
+            // The timeout of a socket is no finer than the kernel's tick.
             self.stream.set_nonblocking(left.is_some())?;
             let mut chunk = [0; 4 * 1024];
             match self.stream.read(&mut chunk) {

@@ -1,16 +1,16 @@
-//! Chance that can be repeated.
+//! Repeatable random numbers.
 
 use lockward_checker::random;
 use std::env;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A row of numbers that look random and follow from a seed.
+/// A random number generator with a seed.
 #[derive(Clone, Debug)]
 pub struct Random(random::Random);
 
 impl Random {
-    /// A row of its own in each run, or the one of `LOCKWARD_SEED`. Prints the seed, for the log of a test that fails.
+    /// A generator with a new seed, or with that of `LOCKWARD_SEED`. Prints the seed, for the log of a test that fails.
     #[track_caller]
     pub fn new() -> Self {
         let seed = env::var("LOCKWARD_SEED").map_or_else(
@@ -21,7 +21,7 @@ impl Random {
         Self::from_seed(seed)
     }
 
-    /// The row of `seed`.
+    /// A generator with this seed.
     pub fn from_seed(seed: u64) -> Self {
         Self(random::Random::new(seed))
     }
@@ -37,12 +37,12 @@ impl Random {
         range.start.wrapping_add((self.number() % size).cast_signed())
     }
 
-    /// Whether what happens once in `times` happens now.
+    /// True with a probability of one in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.number().is_multiple_of(times)
     }
 
-    /// One of several.
+    /// A random element.
     pub fn one_of<T: Clone>(&mut self, several: &[T]) -> T {
         let index = self.number() % several.len() as u64;
         several[usize::try_from(index).expect("an index")].clone()

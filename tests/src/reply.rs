@@ -1,8 +1,8 @@
-//! Replies, exactly as they are on the wire.
+//! Replies exactly as on the wire.
 
 use std::fmt::{self, Debug, Formatter};
 
-/// One reply. What RESP2 and RESP3 tell apart is told apart here.
+/// One reply. Values that RESP2 and RESP3 distinguish are different variants.
 #[derive(Clone, PartialEq)]
 pub enum Reply {
     /// `+`
@@ -98,7 +98,7 @@ impl Reply {
         }
     }
 
-    /// The value of a field of a map, be it a RESP3 map or a flat RESP2 array.
+    /// The value of a field of a RESP3 map or a flat RESP2 array.
     #[track_caller]
     pub fn field(&self, name: &str) -> &Reply {
         self.find(name).unwrap_or_else(|| panic!("no field {name}: {self:?}"))

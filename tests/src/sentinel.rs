@@ -6,21 +6,21 @@ use crate::server::{Server, Setup};
 use crate::wait::{eventually, within};
 use std::time::Duration;
 
-/// By what name they know the primary.
+/// The name of the primary in the Sentinels.
 const NAME: &str = "locks";
 
-/// They wait ten seconds before they believe that a server which was the primary is none, and longer where the
+/// Sentinels wait ten seconds before they accept that the former primary is a replica, and longer where the
 /// machine is slow.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Three Sentinels that watch a primary, and promote one of its replicas when it is gone for half a second.
+/// Three Sentinels that monitor a primary, and promote a replica when the primary is gone for half a second.
 #[derive(Debug)]
 pub struct Sentinels {
     all: [Server; 3],
 }
 
 impl Sentinels {
-    /// Starts them, and waits until they know each other and all `replicas` of the primary.
+    /// Starts the Sentinels, and waits until they know each other and all `replicas` of the primary.
     #[track_caller]
     pub fn watch(primary: &Server, replicas: usize) -> Self {
         Self::watch_with(primary, replicas, |port| {
@@ -43,8 +43,8 @@ impl Sentinels {
         for sentinel in &sentinels.all {
             let mut client = sentinel.client();
             eventually("the Sentinel knows all", || {
-                let told = client.call(["SENTINEL", "MASTER", NAME]);
-                let number = |name: &str| told.field(name).text();
+                let primary = client.call(["SENTINEL", "MASTER", NAME]);
+                let number = |name: &str| primary.field(name).text();
                 number("num-slaves") == replicas.to_string()
                     && number("num-other-sentinels") == "2"
                     && number("flags") == "master"
@@ -53,34 +53,34 @@ impl Sentinels {
         sentinels
     }
 
-    /// How clients are told of them: their addresses, and by what name they know the primary.
+    /// The URL for clients, with their addresses and the name of the primary.
     pub fn url(&self) -> String {
         let addresses = self.all.each_ref().map(|sentinel| format!("127.0.0.1:{}", sentinel.port()));
         format!("redis+sentinel://{}/{NAME}", addresses.join(","))
     }
 
-    /// Lets them promote a replica though the primary is well.
+    /// Makes them promote a replica although the primary works.
     #[track_caller]
     pub fn fail_over(&self) {
         let [first, ..] = &self.all;
         assert_eq!(first.client().call(["SENTINEL", "FAILOVER", NAME]), Reply::ok());
     }
 
-    /// The port of the primary, as most of them tell.
+    /// The port of the primary, by the majority of the Sentinels.
     ///
     /// # Panics
     /// When one of them does not answer.
     #[track_caller]
     pub fn primary(&self) -> Option<u16> {
-        let told = self.all.each_ref().map(|sentinel| {
+        let ports = self.all.each_ref().map(|sentinel| {
             let address = sentinel.client().call(["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
             address.items().get(1).and_then(|port| port.text().parse().ok())
         });
-        let most = |port: &Option<u16>| told.iter().filter(|other| *other == port).count() >= 2;
-        told.iter().find(|port| most(port)).copied().flatten()
+        let most = |port: &Option<u16>| ports.iter().filter(|other| *other == port).count() >= 2;
+        ports.iter().find(|port| most(port)).copied().flatten()
     }
 
-    /// Waits until they have made another server the primary, and that knows it; its port.
+    /// Waits until another server is the primary, by the Sentinels and by itself. Returns its port.
     #[track_caller]
     pub fn see_failover_from(&self, port: u16) -> u16 {
         within(PATIENCE, "the Sentinels have promoted another server", || {
@@ -89,8 +89,8 @@ impl Sentinels {
         })
     }
 
-    /// Waits until all other servers follow the primary; its port. Where the machine is slow, the Sentinels may take
-    /// a server for gone that is not, and promote once more: each new primary is told to `promoted`.
+    /// Waits until all other servers replicate from the primary. Returns its port. On a slow machine the Sentinels may
+    /// believe that a server is gone and promote again: `promoted` is called for each new primary.
     #[track_caller]
     pub fn see_all_follow(&self, servers: &[Server], mut promoted: impl FnMut(u16)) -> u16 {
         let mut latest = 0;
@@ -103,8 +103,8 @@ impl Sentinels {
             let of_it = format!("master_port:{primary}\r");
             let follows = |server: &Server| {
                 // The Sentinels close a server's connections when they make it a replica.
-                let told = replication(server.port()).unwrap_or_default();
-                told.contains(&of_it) && told.contains("master_link_status:up")
+                let info = replication(server.port()).unwrap_or_default();
+                info.contains(&of_it) && info.contains("master_link_status:up")
             };
             let mut others = servers.iter().filter(|server| server.port() != primary);
             others.all(follows).then_some(primary)

@@ -1,18 +1,33 @@
-//! A server process of one's own.
+//! Server processes.
 
 use crate::client::Client;
-use crate::link::Link;
+use crate::process::{Directory, ProcessGroup, built_file, free_port, server_program};
 use crate::reply::Reply;
-use crate::wait::{DEADLINE, eventually, soon};
+use crate::wait::{DEADLINE, eventually, soon, within};
+use std::fmt::{self, Debug, Formatter};
 use std::fs::{self, File};
-use std::io;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, thread};
+use std::{env, io, thread};
+
+/// How long a server may take until it serves. Under a tool such as valgrind that takes many times as long.
+const START: Duration = Duration::from_secs(60);
+
+/// What a server that is tested is set to. Lines of a test's own override these.
+const TEST_SETTINGS: [&str; 7] = [
+    "save \"\"",
+    "appendonly no",
+    "enable-debug-command yes",
+    "repl-diskless-sync yes",
+    "repl-diskless-sync-delay 0",
+    "shutdown-timeout 0",
+    // A replica must never fail at what its primary sends, nor a server at its AOF: where it does, the server ends, and
+    // with it the test.
+    "propagation-error-behavior panic",
+];
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -23,20 +38,45 @@ pub struct Setup {
     config: Vec<String>,
     environment: Vec<(String, String)>,
     panics_are_wanted: bool,
-    sentinel: bool,
+    kind: Kind,
+    wrapper: Vec<String>,
+    before_exec: Option<BeforeExec>,
     cluster_port: Option<u16>,
+}
+
+/// What a server is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It is tested, and has the settings that make tests strict.
+    Tested,
+    /// It is measured: it has its own settings alone, and nobody speaks to it until it serves.
+    Measured,
+    /// It is a Sentinel.
+    Sentinel,
+}
+
+/// What the new process does before it becomes the server.
+#[derive(Clone)]
+struct BeforeExec(Arc<dyn Fn() -> io::Result<()> + Send + Sync>);
+
+impl Debug for BeforeExec {
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        to.write_str("BeforeExec")
+    }
 }
 
 impl Setup {
     /// The module with its default settings on a server without persistence.
     pub fn new() -> Self {
         Self {
-            module: Some(module_path("LOCKWARD_MODULE", "target/release/liblockward.so")),
+            module: Some(built_file("LOCKWARD_MODULE", "release/liblockward.so")),
             module_arguments: Vec::new(),
             config: Vec::new(),
             environment: Vec::new(),
             panics_are_wanted: false,
-            sentinel: false,
+            kind: Kind::Tested,
+            wrapper: Vec::new(),
+            before_exec: None,
             cluster_port: None,
         }
     }
@@ -48,38 +88,57 @@ impl Setup {
 
     /// The server as a Sentinel.
     pub(crate) fn sentinel() -> Self {
-        Self { sentinel: true, ..Self::without_module() }
+        Self { kind: Kind::Sentinel, ..Self::without_module() }
+    }
+
+    /// A server for measurements: without the module, with the server's own settings, and left alone until it serves.
+    pub fn measured() -> Self {
+        Self { kind: Kind::Measured, ..Self::without_module() }
+    }
+
+    /// Starts the server as an argument of another program. `{dir}` stands for the server's directory.
+    pub fn under(mut self, words: &[&str]) -> Self {
+        self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Lets the new process call `function` before it becomes the server.
+    ///
+    /// # Safety
+    /// The function runs between fork and exec: it allocates nothing and takes no lock.
+    pub unsafe fn before_exec(self, function: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self { before_exec: Some(BeforeExec(Arc::new(function))), ..self }
     }
 
     /// The module with LOCK._PANIC; panics in the log are no failure.
     pub fn with_panic_probe() -> Self {
-        let path = module_path("LOCKWARD_PANIC_MODULE", "target/panic-probe/release/liblockward.so");
+        let path = built_file("LOCKWARD_PANIC_MODULE", "panic-probe/release/liblockward.so");
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
     }
 
-    /// The same with the module at `path`.
+    /// Loads the module at `path` instead.
     pub fn module_at(self, path: impl Into<PathBuf>) -> Self {
         Self { module: Some(path.into()), ..self }
     }
 
-    /// The same with the next version of the module: this one with `tests/next-version.patch`.
+    /// Loads the next version of the module instead: this version with `tests/next-version.patch`.
     pub fn next_version(self) -> Self {
-        self.module_at(module_path("LOCKWARD_NEXT_MODULE", "target/next-version/liblockward.so"))
+        self.module_at(built_file("LOCKWARD_NEXT_MODULE", "next-version/liblockward.so"))
     }
 
-    /// The same with a module beside it that gives commands of ours on a thread of its own, EMPTY.CALL command arguments, or
-    /// runs a command in the midst of what an event tells of, EMPTY.MEDDLE event command.
+    /// Loads a second module, which runs commands of Lockward on its own thread (EMPTY.CALL command arguments), or
+    /// runs a command from the callback of an event (EMPTY.MEDDLE event command).
     pub fn beside_another(self) -> Self {
-        let path = module_path("LOCKWARD_EMPTY_MODULE", "target/release/libempty_module.so");
+        let path = built_file("LOCKWARD_EMPTY_MODULE", "release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))
     }
 
-    /// The same with this version of the module, after it was another.
+    /// Loads this version of the module again.
     pub fn this_version(self) -> Self {
         Self { module: Self::new().module, ..self }
     }
 
-    /// The same without the module.
+    /// Loads no module.
     pub fn no_module(self) -> Self {
         Self { module: None, module_arguments: Vec::new(), ..self }
     }
@@ -102,7 +161,7 @@ impl Setup {
         self
     }
 
-    /// The same, before the lines there are: one of them that names the same setting stands.
+    /// Adds a line of redis.conf before the others, which override it.
     pub(crate) fn config_before(mut self, line: &str) -> Self {
         self.config.insert(0, line.to_owned());
         self
@@ -139,11 +198,11 @@ impl Setup {
         for _ in 0..20 {
             let port = free_port();
             self.cluster_port = self.config.iter().any(|line| line == "cluster-enabled yes").then(free_port);
-            match self.launch(port, &dir.path) {
-                Ok(child) => {
+            match self.launch(port, dir.path()) {
+                Ok(process) => {
                     let setup = self;
                     return Server {
-                        child,
+                        process,
                         port,
                         setup,
                         dir,
@@ -163,75 +222,91 @@ impl Setup {
     #[track_caller]
     pub fn start_refused(self) -> String {
         let dir = Directory::new();
-        match self.launch(free_port(), &dir.path) {
-            Ok(mut child) => {
-                child.kill().expect("a child to end");
-                child.wait().expect("a child that ends");
-                panic!("the server starts");
-            }
+        match self.launch(free_port(), dir.path()) {
+            Ok(_) => panic!("the server starts"),
             Err(refusal) => refusal.log,
         }
     }
 
-    /// Starts a process on `port` and waits until it serves, or tells how it ended.
-    fn launch(&self, port: u16, dir: &Path) -> Result<Child, Refusal> {
-        let mut config = format!("bind 127.0.0.1\nport {port}\ndir {}\n", dir.display());
-        if !self.sentinel {
-            config.push_str(
-                "save \"\"\nappendonly no\nenable-debug-command yes\nrepl-diskless-sync yes\n\
-                 repl-diskless-sync-delay 0\nshutdown-timeout 0\n",
-            );
-            // What a replica hears from its primary, and a server from its AOF, must never fail: where it does, the
-            // server ends, and with it the test.
-            config.push_str("propagation-error-behavior panic\n");
-        }
-        if is_checked() {
-            // When the server crashes, as some tests want it to, it would look through all memory, the checker's too.
-            config.push_str("crash-memcheck-enabled no\n");
-        }
-        for line in &self.config {
-            config.push_str(line);
-            config.push('\n');
-        }
-        if let Some(port) = self.cluster_port {
-            config.push_str(&format!("cluster-port {port}\n"));
-        }
+    /// Starts a process on `port` and waits until it serves. The error says how it ended instead.
+    fn launch(&self, port: u16, dir: &Path) -> Result<ProcessGroup, Refusal> {
         let file = dir.join("server.conf");
-        fs::write(&file, config).expect("a writable directory");
+        fs::write(&file, self.configuration(port, dir)).expect("a writable directory");
         let log = File::options().create(true).append(true).open(dir.join("server.log")).expect("a log");
         let logged = usize::try_from(log.metadata().expect("a log").len()).expect("a size");
-        let program = env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let mut command = Command::new(&program);
-        command.arg(&file);
-        if self.sentinel {
+        let mut command = self.command(&file, dir);
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        let mut process = ProcessGroup::start(&mut command).unwrap_or_else(|error| {
+            let program = command.get_program().display();
+            panic!("{program} does not run ({error}): run `make build`, or set LOCKWARD_SERVER")
+        });
+        let new_log = || {
+            let log = fs::read(dir.join("server.log")).unwrap_or_default();
+            String::from_utf8_lossy(&log[logged..]).into_owned()
+        };
+        within(START, "the server serves", || {
+            if let Some(status) = process.ended() {
+                return Some(Err(Refusal { status, log: new_log() }));
+            }
+            let serves = match self.kind {
+                Kind::Measured => new_log().contains("Ready to accept connections"),
+                Kind::Tested | Kind::Sentinel => answers(port, process.id()),
+            };
+            serves.then_some(Ok(()))
+        })
+        .map(|()| process)
+    }
+
+    /// The server's configuration file.
+    fn configuration(&self, port: u16, dir: &Path) -> String {
+        let mut lines =
+            vec!["bind 127.0.0.1".to_owned(), format!("port {port}"), format!("dir {}", dir.display())];
+        let mut add = |line: &str| lines.push(line.to_owned());
+        if self.kind == Kind::Tested {
+            TEST_SETTINGS.iter().for_each(|line| add(line));
+        }
+        if is_checked() {
+            // A server that crashes, as some tests require, would check all memory, also that of the memory checker.
+            add("crash-memcheck-enabled no");
+        }
+        self.config.iter().for_each(|line| add(line));
+        if let Some(port) = self.cluster_port {
+            add(&format!("cluster-port {port}"));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    /// The command that starts the server.
+    fn command(&self, config: &Path, dir: &Path) -> Command {
+        let dir = dir.display().to_string();
+        let mut words: Vec<String> = self.wrapper.iter().map(|word| word.replace("{dir}", &dir)).collect();
+        words.push(server_program());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(config);
+        if self.kind == Kind::Sentinel {
             command.arg("--sentinel");
         }
         if let Some(module) = &self.module {
             command.arg("--loadmodule").arg(module).args(&self.module_arguments);
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
-        command.process_group(0);
-        let parent = process::id();
-        // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
-        unsafe { command.pre_exec(move || die_with(parent)) };
-        let mut child = command.spawn().unwrap_or_else(|error| {
-            panic!("{program} does not run ({error}): run `make build`, or set LOCKWARD_SERVER")
-        });
-        let pid = format!("process_id:{}\r\n", child.id());
-        let serves = |child: &mut Child| -> Option<Result<(), Refusal>> {
-            if let Some(status) = child.try_wait().expect("a child") {
-                let log = fs::read(dir.join("server.log")).unwrap_or_default();
-                let log = String::from_utf8_lossy(&log[logged..]).into_owned();
-                return Some(Err(Refusal { status, log }));
-            }
-            let mut client = Client::connect(port).ok()?;
-            let info = client.try_call("INFO server").ok()?;
-            let ready = matches!(&info, Reply::Bulk(_)) && info.text().contains(&pid);
-            (ready && client.try_call("PING").ok()? == Reply::Simple("PONG".into())).then_some(Ok(()))
-        };
-        soon("the server serves", || serves(&mut child)).map(|()| child)
+        if let Some(BeforeExec(function)) = self.before_exec.clone() {
+            // SAFETY: whoever gave the function has promised that it allocates nothing and takes no lock.
+            unsafe { command.pre_exec(move || function()) };
+        }
+        command
     }
+}
+
+/// Whether the process serves on `port`.
+fn answers(port: u16, pid: u32) -> bool {
+    let ask = || {
+        let mut client = Client::connect(port).ok()?;
+        let info = client.try_call("INFO server").ok()?;
+        let ready = matches!(&info, Reply::Bulk(_)) && info.text().contains(&format!("process_id:{pid}\r\n"));
+        (ready && client.try_call("PING").ok()? == Reply::Simple("PONG".into())).then_some(())
+    };
+    ask().is_some()
 }
 
 impl Default for Setup {
@@ -240,7 +315,7 @@ impl Default for Setup {
     }
 }
 
-/// How a server ended that did not start.
+/// How a server ended that refused to start.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// How its process ended.
@@ -250,7 +325,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether it ended of its own will and said why: neither by a signal nor with a stack trace. (Not always with 1:
+    /// Whether it exited and logged why, without a signal or a stack trace. (The exit code is not always 1:
     /// the server ends with 0 when its own check of an RDB file finds nothing.)
     pub fn is_clean(&self) -> bool {
         self.status.code().is_some() && !self.log.is_empty() && !self.log.contains("BUG REPORT START")
@@ -259,11 +334,11 @@ impl Refusal {
 
 /// A server process, killed when it goes out of scope.
 ///
-/// It also dies with the thread that started it, so that a killed test run leaves nothing behind: start it in the
+/// It also dies with the thread that started it, so that a killed test run leaves nothing behind. Start it in the
 /// thread of the test. If it has crashed by the end of the test, or the module has logged a panic, the test fails.
 #[derive(Debug)]
 pub struct Server {
-    child: Child,
+    process: ProcessGroup,
     port: u16,
     setup: Setup,
     dir: Directory,
@@ -297,12 +372,12 @@ impl Server {
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Its directory.
     pub fn dir(&self) -> &Path {
-        &self.dir.path
+        self.dir.path()
     }
 
     /// A new connection that speaks RESP2.
@@ -319,32 +394,37 @@ impl Server {
         client
     }
 
-    /// Whether it is Redis of at least this version, or Valkey from 8 on, which has what Redis 7.4 has.
+    /// Its name and version: `Redis 7.0.15`.
+    #[track_caller]
+    pub fn version(&self) -> String {
+        self.client().server_version()
+    }
+
+    /// Whether it is Redis of at least this version, or Valkey from 8 on, which has the features of Redis 7.4.
     #[track_caller]
     pub fn has_redis(&self, major: u32, minor: u32) -> bool {
-        let info = self.client().call("INFO server").text();
-        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-        let parts = |version: String| -> (u32, u32) {
-            let mut numbers = version.split('.').map_while(|part| part.parse().ok());
-            (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-        };
-        match field("valkey_version:") {
-            Some(version) => parts(version) >= (8, 0) && (major, minor) <= (7, 4),
-            None => field("redis_version:").map(parts) >= Some((major, minor)),
+        let version = self.version();
+        let (name, number) = version.split_once(' ').expect("a name and a version");
+        let mut numbers = number.split('.').map_while(|part| part.parse::<u32>().ok());
+        let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        match name {
+            "Valkey" => number >= (8, 0) && (major, minor) <= (7, 4),
+            _ => number >= (major, minor),
         }
     }
 
-    /// Whether modules may listen to the events of EXPIRE, RENAME and MOVE: not on Valkey 8.1 and 9.0, where that leaves clients of
-    /// MOVE and COPY in another database.
+    /// Whether modules get events of EXPIRE, RENAME and MOVE: not on Valkey 8.1 and 9.0, where listening to these events
+    /// leaves clients of MOVE and COPY in another database.
     #[track_caller]
     pub fn tells_of_renames(&self) -> bool {
-        let info = self.client().call("INFO server").text();
-        !["8.1.", "9.0."].iter().any(|version| info.contains(&format!("valkey_version:{version}")))
+        let version = self.version();
+        !["Valkey 8.1.", "Valkey 9.0."].iter().any(|other| version.starts_with(other))
     }
 
     /// All it has logged.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.dir.path.join("server.log")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&fs::read(self.dir.path().join("server.log")).unwrap_or_default())
+            .into_owned()
     }
 
     /// Waits until it has logged `text`.
@@ -357,8 +437,7 @@ impl Server {
     #[track_caller]
     pub fn kill(&mut self) {
         self.end_is_expected = true;
-        self.child.kill().expect("a running server");
-        self.child.wait().expect("a server that ends");
+        self.process.kill().expect("a running server");
     }
 
     /// Asks it to end, as SIGTERM does, and waits for that.
@@ -375,19 +454,19 @@ impl Server {
         self.signal(libc::SIGTERM);
     }
 
-    /// Whether the test has not ended it.
+    /// Whether it has not been ended by the test.
     pub const fn is_running(&self) -> bool {
         !self.end_is_expected
     }
 
-    /// Waits until it has ended, which is what the test wants.
+    /// Waits until it has ended, as the test expects.
     #[track_caller]
     pub fn see_end(&mut self) -> ExitStatus {
         self.end_is_expected = true;
-        soon("the server ends", || self.child.try_wait().expect("a child"))
+        soon("the server ends", || self.process.ended())
     }
 
-    /// Waits until it has crashed, which is what the test wants, and returns its log.
+    /// Waits until it has crashed, as the test expects, and returns its log.
     #[track_caller]
     pub fn see_crash(&mut self) -> String {
         self.crash_is_expected = true;
@@ -406,11 +485,11 @@ impl Server {
     /// As [`Server::start_again`], where the server may refuse to.
     ///
     /// # Errors
-    /// How it ended instead. It may be started again.
+    /// How it ended instead. It can be started again.
     #[track_caller]
     pub fn try_to_start_again(&mut self) -> Result<(), Refusal> {
         assert!(self.end_is_expected, "it has not been ended");
-        self.child = self.setup.launch(self.port, &self.dir.path)?;
+        self.process = self.setup.launch(self.port, self.dir.path())?;
         self.end_is_expected = false;
         Ok(())
     }
@@ -422,12 +501,12 @@ impl Server {
         self.start_again();
     }
 
-    /// Changes what the next start starts with.
+    /// Changes the setup for the next start.
     pub fn change_setup(&mut self, change: impl FnOnce(Setup) -> Setup) {
         self.setup = change(self.setup.clone());
     }
 
-    /// Freezes it, as SIGSTOP does, and waits until it stands still.
+    /// Stops it with SIGSTOP, and waits until it has stopped.
     #[track_caller]
     pub fn freeze(&self) {
         self.signal(libc::SIGSTOP);
@@ -438,13 +517,13 @@ impl Server {
         });
     }
 
-    /// Waits until what the client on `port` has sent to this frozen server has arrived there.
+    /// Waits until this stopped server has unread data from the client on `port`.
     #[track_caller]
     pub fn see_unread_from(&self, port: u16) {
         eventually("something to read", || self.connection(port).is_some_and(|(_, unread)| unread > 0));
     }
 
-    /// Waits until it has arrived at this frozen server that the client on `port` has left.
+    /// Waits until the end of the client's connection on `port` has arrived at this stopped server.
     #[track_caller]
     pub fn see_left(&self, port: u16) {
         const CLOSE_WAIT: &str = "08";
@@ -453,7 +532,7 @@ impl Server {
         });
     }
 
-    /// This side of the connection with the client on `port`: its state, and the bytes that wait to be read.
+    /// The server's side of the connection with the client on `port`: its state and the number of unread bytes.
     fn connection(&self, port: u16) -> Option<(String, u64)> {
         let table = fs::read_to_string("/proc/net/tcp").expect("the table of connections");
         table.lines().find_map(|line| {
@@ -466,7 +545,7 @@ impl Server {
         })
     }
 
-    /// Lets a frozen server go on.
+    /// Continues a stopped server.
     #[track_caller]
     pub fn thaw(&self) {
         self.signal(libc::SIGCONT);
@@ -479,17 +558,10 @@ impl Server {
         self.see_in_sync_with(primary);
     }
 
-    /// Makes it a replica of what is behind `port`, and does not wait until it is in sync.
+    /// Makes it a replica of the server on `port`, without waiting until it is in sync.
     #[track_caller]
     pub fn begin_to_follow(&self, port: u16) {
         assert_eq!(self.client().call(format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
-    }
-
-    /// Makes it a replica of `primary` by way of `link`, and waits until it is in sync.
-    #[track_caller]
-    pub fn follow_through(&self, link: &Link, primary: &Self) {
-        self.begin_to_follow(link.port());
-        self.see_in_sync_with(primary);
     }
 
     /// Makes it a primary, and returns a connection to it.
@@ -500,7 +572,7 @@ impl Server {
         client
     }
 
-    /// Waits until it has heard all that `primary` has sent up to now.
+    /// Waits until it has received everything that `primary` has sent so far.
     #[track_caller]
     pub fn see_in_sync_with(&self, primary: &Self) {
         let mut here = self.client();
@@ -512,21 +584,18 @@ impl Server {
         eventually("the replica is in sync", || here.stat("replication", "slave_repl_offset") >= offset);
     }
 
-    /// Ends it in order, should it still be able to.
+    /// Shuts it down, if it still can.
     fn end_in_order(&mut self) {
         self.signal(libc::SIGCONT);
         self.signal(libc::SIGTERM);
         let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < DEADLINE {
+        while self.process.ended().is_none() && begun.elapsed() < DEADLINE {
             thread::park_timeout(Duration::from_millis(2));
         }
     }
 
-    fn signal(&self, signal: i32) {
-        let pid = libc::pid_t::try_from(self.child.id()).unwrap();
-        // SAFETY: `kill` reads nothing; the child has not been waited for, so its pid is still its own.
-        let sent = unsafe { libc::kill(pid, signal) };
-        assert_eq!(sent, 0, "signal {signal}");
+    fn signal(&self, signal: libc::c_int) {
+        self.process.signal(signal).unwrap_or_else(|error| panic!("signal {signal}: {error}"));
     }
 }
 
@@ -542,18 +611,15 @@ impl Setup {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let ended = self.child.try_wait().ok().flatten().filter(|_| !self.end_is_expected);
-        // What a panic leaks, or a Sentinel, is not asked for.
-        let tells = self.setup.module.is_some() && !self.setup.panics_are_wanted;
-        if is_checked() && tells && ended.is_none() && !self.end_is_expected {
+        let ended = self.process.ended().filter(|_| !self.end_is_expected);
+        // Leaks do not matter after a panic, nor in a Sentinel.
+        let reports_leaks = self.setup.module.is_some() && !self.setup.panics_are_wanted;
+        if is_checked() && reports_leaks && ended.is_none() && !self.end_is_expected {
             self.end_in_order();
         }
-        // With the children it may have: one that rewrites the AOF outlives it, and writes on in its directory.
-        let group = -libc::pid_t::try_from(self.child.id()).unwrap_or(libc::pid_t::MAX);
-        // SAFETY: `kill` reads nothing; the group was made for this server.
-        unsafe { libc::kill(group, libc::SIGKILL) };
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // With the children it may have, whatever they are doing.
+        let _ = self.process.signal_all(libc::SIGKILL);
+        let _ = self.process.kill();
         let log = self.log();
         let crashed = ended.is_some() || log.contains("BUG REPORT START");
         let panicked = !self.setup.panics_are_wanted && log.to_lowercase().contains("panic");
@@ -562,7 +628,7 @@ impl Drop for Server {
             let tail = &lines[lines.len().saturating_sub(60)..];
             eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, tail.join("\n"));
         } else if self.crash_is_expected {
-            // It has been looked at.
+            // The test has checked the log.
         } else if crashed {
             panic!("the server has ended or crashed:\n{log}");
         } else if panicked {
@@ -571,72 +637,7 @@ impl Drop for Server {
     }
 }
 
-/// A directory of one's own, removed when it goes out of scope.
-#[derive(Debug)]
-struct Directory {
-    path: PathBuf,
-}
-
-impl Directory {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("lockward-test-{}-{number}", process::id()));
-        fs::create_dir_all(&path).expect("a temporary directory");
-        Self { path }
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // A child of the server that is just ending may still add a file.
-        for _ in 0..1_000 {
-            if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
-                return;
-            }
-            thread::yield_now();
-        }
-    }
-}
-
-/// Lets a child be killed when the thread that starts it ends, also when that ends by a kill.
-fn die_with(parent: u32) -> io::Result<()> {
-    // SAFETY: prctl with PR_SET_PDEATHSIG takes a signal number and touches no memory.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // The parent may have ended before the call above.
-    // SAFETY: getppid has no conditions.
-    if u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(libc::ESRCH))
-    }
-}
-
-/// Whether the servers run under a checker of their memory, which tells of leaks when they end in order.
+/// Whether the servers run under a memory checker, which reports leaks at a normal exit.
 fn is_checked() -> bool {
     env::var_os("LOCKWARD_CHECKED").is_some_and(|value| !value.is_empty() && value != "0")
-}
-
-fn module_path(variable: &str, default: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
-    env::var_os(variable).map_or_else(|| root.join(default), PathBuf::from)
-}
-
-/// A port that nobody listens on, outside the range that outgoing connections take theirs from.
-#[track_caller]
-pub fn free_port() -> u16 {
-    const FIRST: u32 = 10_240;
-    const COUNT: u32 = 20_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let begin = process::id().wrapping_mul(7_919);
-    for _ in 0..COUNT {
-        let offset = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        let port = u16::try_from(FIRST + offset).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port within {DEADLINE:?}");
 }

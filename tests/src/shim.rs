@@ -1,4 +1,4 @@
-//! Libraries that are preloaded into a server to change what it sees of the machine.
+//! Libraries that are preloaded into a server to replace functions of the C library.
 
 use crate::server::Setup;
 use std::collections::HashMap;
@@ -8,33 +8,33 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 impl Setup {
-    /// Preloads the library made of `tests/<name>.rs`, and tells it its file by `variable`.
+    /// Preloads the library compiled from `tests/<name>.rs`. `variable` is set to the path of its file.
     #[track_caller]
     pub(crate) fn shim(self, name: &str, variable: &str, file: &Path) -> Self {
-        let library = library(name);
-        self.preload(&library).environment(variable, &file.display().to_string())
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("rs");
+        self.preload(&compiled(&source)).environment(variable, &file.display().to_string())
     }
 }
 
-/// The library, compiled once a test run to beside the test program.
+/// The library made of one source file, compiled once a run to beside the program that runs.
 #[track_caller]
-fn library(name: &str) -> PathBuf {
-    static COMPILED: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+pub fn compiled(source: &Path) -> PathBuf {
+    static COMPILED: Mutex<Option<HashMap<PathBuf, PathBuf>>> = Mutex::new(None);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let compiled = compiled.get_or_insert_default();
-    compiled.entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
+    compiled.entry(source.to_owned()).or_insert_with(|| compile(source)).clone()
 }
 
 #[track_caller]
-fn compile(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("rs");
-    let program = env::current_exe().expect("a test program");
+fn compile(source: &Path) -> PathBuf {
+    let name = source.file_stem().expect("a file").display();
+    let program = env::current_exe().expect("a program");
     let library = program.with_file_name(format!("lib{name}.so"));
     let fresh = program.with_file_name(format!("lib{name}-{}.so", process::id()));
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut command = Command::new(rustc);
     command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
-    let done = command.arg(&fresh).arg(&source).status().expect("rustc runs");
+    let done = command.arg(&fresh).arg(source).status().expect("rustc runs");
     assert!(done.success(), "{} does not compile", source.display());
     fs::rename(&fresh, &library).expect("a new name");
     library

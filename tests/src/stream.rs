@@ -1,16 +1,17 @@
-//! What replicas and the AOF are sent.
+//! The replication stream: what replicas and the AOF are sent.
 
-use crate::client::{Client, parse};
+use crate::client::Client;
 use crate::disk::appended_files;
 use crate::reply::Reply;
+use crate::resp::decode;
 use crate::server::Server;
 use crate::wait::{eventually, soon};
 use std::fs;
 
-/// A command as it is sent: its name and arguments.
+/// A command in the stream: its name and arguments.
 pub type Sent = Vec<Vec<u8>>;
 
-/// A connection that the server takes for a replica.
+/// A connection that the server treats as a replica.
 #[derive(Debug)]
 pub struct ReplicationStream {
     link: Client,
@@ -18,7 +19,7 @@ pub struct ReplicationStream {
 }
 
 impl ReplicationStream {
-    /// Attaches to a primary and skips the data set it sends first.
+    /// Attaches to a primary and skips the snapshot that it sends first.
     #[track_caller]
     pub fn attach(primary: &Server) -> Self {
         let mut link = primary.client();
@@ -47,7 +48,7 @@ impl ReplicationStream {
     }
 
     /// All commands sent since the last call, but for the housekeeping of replication (PING, SELECT, REPLCONF). `client`
-    /// speaks to the primary: a write of its own marks the end.
+    /// is connected to the primary: its own write marks the end.
     #[track_caller]
     pub fn commands(&mut self, client: &mut Client) -> Vec<Sent> {
         self.marks += 1;
@@ -106,7 +107,7 @@ fn read_appended(server: &Server) -> Vec<Sent> {
 /// The whole commands in a part of an AOF, each with the offset of its end.
 pub fn commands_in(bytes: &[u8]) -> Vec<(Sent, usize)> {
     let (mut commands, mut end) = (Vec::new(), 0);
-    while let Some((reply, length)) = parse(&bytes[end..]) {
+    while let Some((reply, length)) = decode(&bytes[end..]).expect("a command") {
         end += length;
         commands.push((reply.items().iter().map(|item| item.bytes().to_vec()).collect(), end));
     }

@@ -1,4 +1,4 @@
-//! The claims of Lockward, tested on real servers: one test a claim, each on its own server.
+//! Tests against real servers. Each test states one claim, and runs on its own server.
 
 mod commands {
     mod access;
@@ -41,8 +41,8 @@ mod keyspace {
 mod replication {
     mod audience;
     mod failover;
+    mod primary_and_replica;
     mod quarantine;
-    mod replication;
     mod replication_stream;
     mod resync;
     mod role_changes;

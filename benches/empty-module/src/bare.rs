@@ -1,4 +1,4 @@
-//! A lock that is none: all that a module must ask the server for, to keep one for its clients, and nothing of its own.
+//! A lock without logic: all calls of the module API that a lock needs, and nothing else.
 //! What stands above it is what Lockward itself costs.
 //!
 //! EMPTY.TAKE stores a value of a type of its own with a TTL and tells of it, and EMPTY.GIVE drops it, with the calls of
@@ -16,7 +16,7 @@ use std::{mem, ptr, slice};
 static KIND: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    /// Who waits, by key. The server calls in on one thread.
+    /// The waiters, by key. The server calls the module on one thread.
     static LINES: RefCell<HashMap<Vec<u8>, VecDeque<Handle>>> = RefCell::new(HashMap::new());
 }
 

@@ -1,8 +1,8 @@
-//! A module that does nothing: what any module costs a server, beside which Lockward is measured.
+//! A module that does nothing: the cost of any module, with which Lockward is compared.
 //!
 //! Its commands take whatever arguments they are given. EMPTY.REPLY answers 0. EMPTY.BLOCK blocks its client as
 //! LOCK.ACQUIRE does, for good, and keeps nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
-//! EMPTY.MEDDLE runs a command when it hears of an event. Those in `bare` ask of the server what a lock needs.
+//! EMPTY.MEDDLE runs a command when it receives an event. The commands in `bare` make the API calls that a lock needs.
 
 mod bare;
 mod meddle;
@@ -99,7 +99,7 @@ unsafe extern "C" fn block(
     OK
 }
 
-/// The client has left: without this its handle would stay.
+/// The client has disconnected: without this its handle would leak.
 unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) {
     // SAFETY: the handle is the server's, of a client that nobody else unblocks.
     unsafe {

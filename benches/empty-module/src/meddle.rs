@@ -1,4 +1,4 @@
-//! A module that runs a command as soon as it hears of an event: in the midst of whatever the event tells of.
+//! A module that runs a command from the callback of an event.
 
 use crate::{ERR, OK, copied};
 use redis_module::raw;
@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 use std::sync::Mutex;
 
-/// A command that is run once an event is heard of.
+/// A command that is run when an event is received.
 struct Order {
     event: Vec<u8>,
     command: Vec<Vec<u8>>,
@@ -14,7 +14,7 @@ struct Order {
 
 static ORDER: Mutex<Option<Order>> = Mutex::new(None);
 
-/// The classes of events that modules may hear of.
+/// The classes of events that modules can receive.
 const CLASSES: c_int = raw::REDISMODULE_NOTIFY_MODULE
     | raw::REDISMODULE_NOTIFY_EXPIRED
     | raw::REDISMODULE_NOTIFY_EVICTED

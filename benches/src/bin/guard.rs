@@ -1,5 +1,5 @@
-//! Instructions that the server needs for what Lockward does, each beside those of a plain command of the same shape in
-//! the same run. A count that has grown beyond its limit fails. Nothing here is timed.
+//! The server's instructions for commands of Lockward, each compared with a plain command of the same shape in
+//! the same run. A count above its limit fails. Nothing is timed.
 
 #![allow(
     clippy::panic,
@@ -16,8 +16,8 @@ use std::fs;
 use std::ops::Range;
 use std::process::ExitCode;
 
-/// The most that each may cost, as a multiple of what it is compared with. `make guard GUARD=--record` prints this
-/// table anew, with the room of each kind above what it has counted.
+/// The most that each may cost, as a multiple of the command that it is compared with. `make guard GUARD=--record` prints this
+/// table again, with the tolerance of each kind above the current counts.
 const LIMITS: &[(&str, f64)] = &[
     ("acquire + release", 1.209),
     ("renew", 1.321),
@@ -37,7 +37,7 @@ const LIMITS: &[(&str, f64)] = &[
 
 /// Less than 500 instructions more in a pair of commands.
 const ROOM: f64 = 0.025;
-/// Commands that are not ours cost the same with the module as without.
+/// Other commands cost the same with the module as without.
 const ROOM_OF_OTHERS: f64 = 0.005;
 
 const USAGE: &str = "\
@@ -49,7 +49,7 @@ benches/src/bin/guard.rs. Build first: make bench-builds
 
 LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE the modules (target/release).";
 
-/// Commands on the way on a connection.
+/// Commands in flight on a connection.
 const DEPTH: usize = 16;
 /// Batches in a round.
 const BATCHES: usize = 4;
@@ -104,7 +104,7 @@ fn count() -> Vec<Row> {
     rows
 }
 
-/// What locks cost, each beside a plain command.
+/// The cost of lock commands, each compared with a plain command.
 fn count_locks(rows: &mut Vec<Row>) {
     let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
     let owner = owner(0);
@@ -152,7 +152,7 @@ fn count_locks(rows: &mut Vec<Row>) {
     add("acquire + release, AOF on", "SET NX PX + DEL, AOF on", ours, theirs);
 }
 
-/// What it costs to tell the locks that are waited for: as much as there are of them, whatever else is held.
+/// The cost of LOCK.TOP: it grows with the number of contended locks, and not with the number of other locks.
 fn count_top(rows: &mut Vec<Row>) {
     const LINES: usize = 1 + 10 * 18;
     let mut add = |name, against, ours, theirs| {
@@ -174,7 +174,7 @@ fn count_top(rows: &mut Vec<Row>) {
     add("top, 1,000 more locks held", "top", beside, many);
 }
 
-/// What commands that are none of ours cost, beside a server with a module that does nothing.
+/// The cost of other commands, compared with a server with a module that does nothing.
 fn count_others(rows: &mut Vec<Row>) {
     let mut add = |name, ours, theirs| {
         rows.push(Row { name, against: "with an empty module", ours, theirs, room: ROOM_OF_OTHERS });
@@ -219,7 +219,7 @@ struct Load {
     requests: Vec<u8>,
     /// The lines of the replies to them.
     lines: usize,
-    /// How many times they are on the way at once.
+    /// How many times they are in flight at once.
     depth: usize,
 }
 
@@ -244,7 +244,7 @@ impl Load {
     }
 }
 
-/// Keys that expire, found so when they are read.
+/// Keys that expire and are deleted when they are read.
 fn expiring(server: &mut CountedServer) -> Count {
     let mut connection = server.server().connect();
     connection.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"], 1);
@@ -259,8 +259,8 @@ fn expiring(server: &mut CountedServer) -> Count {
     })
 }
 
-/// Fills keys, with a command that takes one in place of the empty argument, and waits for each with a command of
-/// like arguments.
+/// Creates keys with a command whose empty argument is the key, and waits for each key with a command of
+/// similar arguments.
 fn wait_for_keys(
     server: &Server,
     numbers: Range<usize>,
@@ -294,8 +294,8 @@ fn drop_early(server: &Server) {
     client.call(&["CONFIG", "SET", "maxmemory", "0"], 1);
 }
 
-/// Something passed round a ring of clients: one has it, the others wait; it passes it on and waits again.
-/// `lines` are those of the reply to who gets it.
+/// A ring of clients: one client holds, the others wait. The holder passes on to the next client and waits again.
+/// `lines` is the number of lines of the reply to the new holder.
 fn passed_round(
     server: &mut CountedServer,
     lines: usize,

@@ -7,7 +7,7 @@
 use clap::Parser;
 use lockward_bench::peers::contest::{Job, Outcome, Quantiles};
 use lockward_bench::request::{owner, request};
-use lockward_bench::resp::{Reply, decode};
+use lockward_tests::{Grant, Reply, decode};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -156,15 +156,14 @@ fn run(mut connection: Connection, client: usize, contended: bool, counting: &Co
         let grant = connection.call(&acquire);
         let granted = Instant::now();
         let counted = counting.covers(granted);
-        let Reply::Array(grant) = grant else { panic!("not the lock: {grant:?}") };
-        let Some(Reply::Number(token)) = grant.first() else { panic!("no token: {grant:?}") };
+        let Grant { token, .. } = grant.grant();
         // Whoever still waits at the end gets the lock after it, and does nothing with it.
         if contended && granted < counting.end {
             counting.count(client, counted);
         }
         let release = ["LOCK.RELEASE", &key, &owner, "HOLDS", "0", "TOKEN", &token.to_string()];
         let left = connection.call(&request(&release));
-        assert_eq!(left, Reply::Number(0), "holds left");
+        assert_eq!(left, Reply::Int(0), "holds left");
         if counted {
             times.push(u32::try_from((granted - asked).as_micros()).unwrap_or(u32::MAX));
         }

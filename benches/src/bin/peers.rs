@@ -10,8 +10,9 @@ use lockward_bench::peers::monitor::Monitor;
 use lockward_bench::peers::programs::Program;
 use lockward_bench::peers::report::{Entry, Measured, Report};
 use lockward_bench::peers::roster::{PEERS, Peer};
-use lockward_bench::peers::server::{Server, root};
+use lockward_bench::peers::server::Server;
 use lockward_bench::placement::go_first;
+use lockward_tests::repository;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -164,7 +165,7 @@ fn write_docs(docs: &Path) -> ExitCode {
 }
 
 fn folder() -> PathBuf {
-    root().join("target/peers")
+    repository().join("target/peers")
 }
 
 /// Leaves a file where what is built is.

@@ -1,12 +1,10 @@
-//! Processes that end with the value that stands for them.
+//! Processes that end when their value is dropped.
 
 use crate::peers::interrupts::{self, Stopped};
-use crate::server::die_with;
+use lockward_tests::ProcessGroup;
 use std::fs;
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{self, Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,11 +12,11 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A process and what it starts: a process group of its own, so that a ^C reaches only the driver. It ends when this goes
-/// out of scope, and is killed with the thread that started it.
+/// A process and those that it starts, in a process group of their own, so that a ^C reaches only the driver. When this
+/// goes out of scope, the group is asked to end, and killed if it does not.
 #[derive(Debug)]
 pub struct Group {
-    child: Child,
+    process: ProcessGroup,
 }
 
 impl Group {
@@ -27,24 +25,20 @@ impl Group {
     /// # Errors
     /// When it does not run.
     pub fn start(command: &mut Command) -> Result<Self, Stopped> {
-        let parent = process::id();
-        // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
-        unsafe { command.process_group(0).pre_exec(move || die_with(parent)) };
-        let name = command.get_program().to_string_lossy().into_owned();
-        let child = command.spawn();
-        child
-            .map(|child| Self { child })
-            .map_err(|error| Stopped::failed(format!("{name} does not run: {error}")))
+        let process = ProcessGroup::start(command).map_err(|error| {
+            Stopped::failed(format!("{} does not run: {error}", command.get_program().display()))
+        })?;
+        Ok(Self { process })
     }
 
     /// The id of the process, which is the group's too.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// How it has ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.process.ended()
     }
 
     /// Waits until it ends by itself.
@@ -64,25 +58,16 @@ impl Group {
             thread::sleep(LOOK_EVERY);
         }
     }
-
-    fn signal(&self, signal: libc::c_int) -> io::Result<()> {
-        // SAFETY: reads nothing. The child leads its group, and has not been waited for, or its group still has members.
-        let status = unsafe { libc::kill(-self.child.id().cast_signed(), signal) };
-        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if self.ended().is_none() && self.signal(libc::SIGTERM).is_ok() {
+        if self.ended().is_none() && self.process.signal_all(libc::SIGTERM).is_ok() {
             let deadline = Instant::now() + GRACE;
             while self.ended().is_none() && Instant::now() < deadline {
                 thread::sleep(LOOK_EVERY);
             }
         }
-        // Whoever is left of the group; there may be nobody.
-        let _ = self.signal(libc::SIGKILL);
-        let _ = self.child.wait();
     }
 }
 

@@ -1,9 +1,9 @@
-//! What a contestant is asked, and what it answers.
+//! The request to a contestant and its result.
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::Stopped;
-use crate::server::Directory;
 use clap::ValueEnum;
+use lockward_tests::Directory;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// What a contestant answers, in one line of JSON.
+/// The result of a contestant, in one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// The name of the peer, as asked.
@@ -87,7 +87,7 @@ impl Quantiles {
     }
 }
 
-/// What a contestant is asked.
+/// The request to a contestant.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The program, with the arguments that come first.
@@ -110,7 +110,7 @@ pub struct Request<'a> {
 /// When it fails, in its own words; or the driver is asked to end.
 pub fn run(request: &Request<'_>) -> Result<Outcome, Stopped> {
     let dir = Directory::new();
-    let (answer, complaints) = (dir.path.join("answer"), dir.path.join("complaints"));
+    let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));
     let file = |path| File::create(path).expect("a writable directory");
     let (program, first) = request.program.split_first().expect("a program");
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! Signals that ask the driver to end: it then ends what it has started.
+//! Signals that ask the driver to end. It then ends the processes that it has started.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,5 +1,5 @@
-//! What a server spends in a stretch of time that is only known afterwards: it is looked at ten times a second, and what
-//! lies between two looks is taken to have been spent evenly.
+//! The CPU time of a server in an interval that is only known afterwards: the server is sampled ten times a second, and the time
+//! between two samples is interpolated.
 
 use crate::cpu;
 use crate::peers::server::{Kind, Server, commands};
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What a server had spent at a time.
+/// The CPU time of a server at one time.
 #[derive(Clone, Debug)]
 struct Look {
     unix_ms: f64,
@@ -22,7 +22,7 @@ struct Look {
     commands: BTreeMap<String, u64>,
 }
 
-/// Looks at a server until it is ended.
+/// Samples a server until it is stopped.
 #[derive(Debug)]
 pub struct Meter {
     /// Dropped at the end.
@@ -42,7 +42,7 @@ pub struct Spent {
 }
 
 impl Meter {
-    /// Begins to look.
+    /// Starts sampling.
     pub fn start(server: &Server) -> Self {
         let (running, ended) = mpsc::channel();
         let (pid, kind, port) = (server.pid(), server.kind(), server.port());
@@ -64,7 +64,7 @@ impl Meter {
     }
 }
 
-/// All looks at a server.
+/// All samples of a server.
 #[derive(Clone, Debug)]
 pub struct Looks(Vec<Look>);
 
@@ -86,7 +86,7 @@ impl Looks {
         }
     }
 
-    /// A value at a time between two looks.
+    /// A value at a time between two samples.
     fn at(&self, unix_ms: f64, value: &dyn Fn(&Look) -> f64) -> f64 {
         let after = self.0.partition_point(|look| look.unix_ms < unix_ms);
         let (Some(one), Some(other)) = (self.0.get(after.saturating_sub(1)), self.0.get(after)) else {

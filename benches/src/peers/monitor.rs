@@ -1,4 +1,4 @@
-//! What clients of Redis send, told from what scripts do: for INFO commandstats both are commands.
+//! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
 //!
 //! MONITOR tells, but at a cost. So it is asked while the contestant warms up, and only for which part of the commands of
 //! a name comes from where; that part does not change while a contestant does its job.
@@ -56,7 +56,7 @@ impl Monitor {
         Self { enough, thread: thread::spawn(move || watch(port, &told).unwrap_or_default()) }
     }
 
-    /// What it has seen.
+    /// The samples.
     pub fn end(self) -> Parts {
         self.enough.store(true, Ordering::Relaxed);
         self.thread.join().expect("a monitor that comes to its end")

@@ -2,7 +2,7 @@
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::Stopped;
-use crate::peers::server::root;
+use lockward_tests::repository;
 use std::env;
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -30,8 +30,8 @@ impl Program {
     /// # Errors
     /// When it cannot be built, in the words of the tool; or the driver is asked to end.
     pub fn build(self) -> Result<Vec<String>, Stopped> {
-        let folder = root().join("benches/peers");
-        let built = root().join("target/peers");
+        let folder = repository().join("benches/peers");
+        let built = repository().join("target/peers");
         let path = |path: &str| built.join(path).display().to_string();
         match self {
             Self::Rust => {
@@ -68,13 +68,13 @@ fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
     if env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {
         return Ok(());
     }
-    let script = root().join("scripts/install-deps").display().to_string();
+    let script = repository().join("scripts/install-deps").display().to_string();
     run(tool, &[&[script.as_str()], packages].concat())
 }
 
 /// Runs a tool to its end.
 fn run(log: &str, command: &[&str]) -> Result<(), Stopped> {
-    let folder = root().join("target/peers");
+    let folder = repository().join("target/peers");
     let failed = |error| Stopped::failed(format!("{} cannot be written: {error}", folder.display()));
     fs::create_dir_all(&folder).map_err(failed)?;
     let log = folder.join(format!("{log}.log"));

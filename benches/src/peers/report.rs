@@ -16,7 +16,7 @@ use std::{fs, io};
 const BEGIN: &str = "<!-- measured: written by `make bench-peers-docs` -->";
 const END: &str = "<!-- end of what was measured -->";
 
-/// From which part of the CPUs on, in per cent, others are in the way.
+/// Above this share of the CPUs, in per cent, other processes disturb the measurement.
 const BUSY: f64 = 20.0;
 /// The clients of the job that is plotted.
 const PLOTTED: usize = 50;

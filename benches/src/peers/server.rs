@@ -1,16 +1,17 @@
-//! The servers that the peers need, each on a free port of 127.0.0.1 and with its data in a temporary directory.
+//! The servers of the peers, each on a free port of 127.0.0.1 and with its data in a temporary directory.
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::{self, Stopped};
-use crate::server::{Directory, Loaded, free_port};
+use crate::server::Loaded;
+use lockward_tests::{Directory, free_port, repository, server_program};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
 
 /// How long a server may take until it serves; to get its packages is counted in.
 const START: Duration = Duration::from_secs(180);
@@ -46,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// Whether what clients send and what scripts do can be told apart.
+    /// Whether commands of clients and of scripts can be distinguished.
     pub const fn has_monitor(self) -> bool {
         matches!(self, Self::Lockward | Self::Redis)
     }
@@ -55,25 +56,19 @@ impl Kind {
         let Some(name) = self.name() else {
             return self.redis(dir, port);
         };
-        let mut command = Command::new(root().join("scripts/peer-server"));
+        let mut command = Command::new(repository().join("scripts/peer-server"));
         command.arg(name).arg(dir.join("data")).arg(port.to_string());
         command
     }
 
     fn redis(self, dir: &Path, port: u16) -> Command {
-        let program = env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let mut command = Command::new(program);
+        let mut command = Command::new(server_program());
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(dir);
         if self == Self::Lockward {
             command.arg("--loadmodule").args(Loaded::Lockward.path());
         }
         command
     }
-}
-
-/// Where the repository is.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
 }
 
 /// A server that serves. It ends when this goes out of scope.
@@ -95,10 +90,10 @@ impl Server {
     pub fn start(kind: Kind) -> Result<Self, Stopped> {
         let dir = Directory::new();
         let port = free_port();
-        let log = dir.path.join("log");
+        let log = dir.path().join("log");
         let file = File::create(&log).expect("a writable directory");
-        std::fs::create_dir(dir.path.join("data")).expect("a writable directory");
-        let mut command = kind.command(&dir.path, port);
+        std::fs::create_dir(dir.path().join("data")).expect("a writable directory");
+        let mut command = kind.command(dir.path(), port);
         command.stdin(Stdio::null()).stderr(file.try_clone().expect("a file")).stdout(file);
         let mut process = Group::start(&mut command)?;
         let deadline = Instant::now() + START;
@@ -163,7 +158,7 @@ fn version(kind: Kind, port: u16) -> Option<String> {
             let status = exchange(port, b"srvr").ok()?;
             Some(format!("ZooKeeper {}", after(&status, "Zookeeper version: ", &['-', ','])?))
         }
-        // It greets: a length, a number, the protocol, the version up to a NUL (after a prefix for old clients).
+        // Its greeting: a length, a number, the protocol, the version up to a NUL (after a prefix for old clients).
         Kind::Mariadb => {
             let greeting = first_words(port, &[]).ok()?;
             let version = greeting.get(5..)?.split('\0').next()?.trim_start_matches("5.5.5-");
@@ -186,7 +181,7 @@ fn postgres_login() -> Vec<u8> {
     message
 }
 
-/// How often a server was asked what since it started, by its own counting, as far as it tells.
+/// How often each command was sent to a server since its start, if the server counts that.
 pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
     match kind {
         Kind::Lockward | Kind::Redis => {
@@ -230,7 +225,7 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What a server says to this before it closes the connection.
+/// The server's answer to a request, up to the end of the connection.
 fn exchange(port: u16, request: &[u8]) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(request)?;
@@ -243,7 +238,7 @@ fn get(port: u16, path: &str) -> io::Result<String> {
     exchange(port, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
 }
 
-/// What a server says first.
+/// The first bytes of the server's answer.
 fn first_words(port: u16, request: &[u8]) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(request)?;

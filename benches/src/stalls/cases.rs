@@ -2,8 +2,8 @@
 
 use super::scene::{HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner};
 use crate::request::{LEASE, request};
-use crate::resp::Reply;
-use crate::server::{free_port, wait_for};
+use crate::server::wait_for;
+use lockward_tests::{Reply, free_port};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const STANDING: Duration = Duration::from_secs(2);
 /// For so long the server's CPU time is counted then.
 const COUNTED: Duration = Duration::from_millis(500);
-/// From the begin of a setup until what it prepares ends all at once.
+/// From the beginning of a setup until what it prepares ends all at once.
 const LEAD: Duration = Duration::from_millis(1_500);
 /// Locks that are deleted.
 const DELETED: usize = 20_000;
@@ -36,7 +36,7 @@ const PUSH: &str = "redis.call('LPUSH', key, 'x')";
 const EXPIRE: &str = "redis.call('PEXPIRE', key, 60000)";
 
 const fn is_null(reply: &Reply) -> bool {
-    matches!(reply, Reply::Null)
+    reply.is_null()
 }
 
 const fn is_error(reply: &Reply) -> bool {
@@ -184,7 +184,7 @@ pub fn leases(side: Side) -> Vec<f64> {
         thread::sleep(left_until(end));
         wait_for("no key that has expired is left", || {
             thread::sleep(POLLED);
-            scene.control.call(&["DBSIZE"]) == Reply::Number(0)
+            scene.control.call(&["DBSIZE"]) == Reply::Int(0)
         });
     })]
 }
@@ -268,30 +268,23 @@ pub fn replica(side: Side) -> Vec<f64> {
 }
 
 pub fn slot_moves(side: Side) -> Vec<f64> {
-    let [mut source, mut target] = [(); 2].map(|()| {
-        let bus = format!("cluster-port {}", free_port());
-        Scene::start(side, &["cluster-enabled yes", "cluster-node-timeout 5000", &bus])
-    });
-    let [here, there] = [&mut source, &mut target]
-        .map(|node| node.control.call(&["CLUSTER", "MYID"]).text().expect("the name of a node"));
+    let config = ["cluster-enabled yes", "cluster-node-timeout 5000"];
+    let [mut source, mut target] = [(); 2].map(|()| Scene::start(side, &config));
+    let [here, there] = [&mut source, &mut target].map(|node| node.control.call(&["CLUSTER", "MYID"]).text());
     let port = target.server.port().to_string();
     let bus = target.control.call(&["CONFIG", "GET", "cluster-port"]);
-    let Reply::Array(bus) = bus else { panic!("{bus:?}") };
-    let bus = bus.last().and_then(Reply::text).expect("a port");
+    let bus = bus.items().last().expect("a port").text();
     source.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     source.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
     for node in [&mut source, &mut target] {
         wait_for("the nodes agree", || {
-            let info = node.control.call(&["CLUSTER", "INFO"]).text().unwrap_or_default();
+            let info = node.control.call(&["CLUSTER", "INFO"]).text();
             thread::sleep(POLLED);
             info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")
         });
     }
     let keys: Vec<String> = (0..MOVED).map(|number| format!("{{slot}}:{number}")).collect();
-    let Reply::Number(slot) = source.control.call(&["CLUSTER", "KEYSLOT", &keys[0]]) else {
-        panic!("a slot")
-    };
-    let slot = slot.to_string();
+    let slot = source.control.call(&["CLUSTER", "KEYSLOT", &keys[0]]).int().to_string();
     source.control.pipeline(&keys.iter().map(|key| side.take(key, LEASE)).collect::<Vec<_>>());
     let mut clients = source.connect(MOVED);
     source.wait(&mut clients, |who| match side {

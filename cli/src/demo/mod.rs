@@ -1,10 +1,10 @@
-//! `lockward demo`: the oversell story, told by a real server.
+//! `lockward demo`: lost updates, shown on a real server.
 //!
-//! Many clients add one to the same number, each time by GET, a sum of their own and SET. Without a lock two of them
-//! read the same number and one update is lost. The story is told four times under the same load: without a lock,
-//! with the two home-made locks that teams usually come from, and with the lock commands.
+//! Many clients add one to the same number, with GET, an addition and SET. Without a lock, two of them read the same number and
+//! one update is lost. There are four rounds with the same load: without a lock, with two common home-made locks, and with the
+//! lock commands.
 
-mod contender;
+mod lock_kind;
 mod report;
 mod round;
 
@@ -19,36 +19,36 @@ use uuid::Uuid;
 use crate::duration;
 use crate::failure::Failure;
 use crate::server::Server;
-use contender::{Contender, LockCommands, NoLock, REPLY_LIMIT, ReentrantHash, SetNx};
+use lock_kind::{Client, LockCommands, LockKind, NoLock, REPLY_LIMIT, ReentrantHash, SetNx};
 use report::Report;
-use round::{Client, Load, Score};
+use round::{Load, RoundResult};
 
-/// Show on a real server what each kind of lock does under contention
+/// Compare kinds of lock under contention, on a real server
 ///
-/// Many clients add one to the same number (GET, add 1, SET): first with no lock, then with two home-made Redis
-/// locks, then with LOCK.ACQUIRE. The demo uses keys of its own, and deletes them.
+/// Many clients add one to the same number (GET, add 1, SET): first without a lock, then with two home-made Redis
+/// locks, then with LOCK.ACQUIRE. The demo uses its own keys and deletes them.
 #[derive(Args)]
 pub(crate) struct Demo {
     /// A server with the Lockward module loaded
     #[arg(long, default_value = "redis://127.0.0.1:6379")]
     url: ConnectionInfo,
 
-    /// Clients that compete, each on a connection of its own
+    /// How many clients compete, each on its own connection
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     clients: u32,
 
-    /// Increments they make together, for each kind of lock
+    /// How many increments they make together, for each kind of lock
     #[arg(long, value_name = "N", default_value_t = 5_000,
         value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     increments: u64,
 
-    /// Sleep of the home-made locks before they try again
+    /// How long clients sleep before they try a home-made lock again
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration::parse)]
     retry: Duration,
 }
 
 impl Demo {
-    /// Plays all four rounds and prints the table. Fails unless the lock commands led to the exact number.
+    /// Runs the four rounds and prints the table. Fails if the lock commands lost an update.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let load = Load { clients: self.clients, increments: self.increments };
         let server = Server::new(self.url)?;
@@ -58,16 +58,16 @@ impl Demo {
 
         let mut stage = Stage { control, clients, report: Report::new(load), out: io::stdout().lock() };
         writeln!(stage.out, "{}", stage.report.opening(server.address()))?;
-        let no_lock = stage.play('a', &NoLock)?;
-        let set_nx = stage.play('b', &SetNx::new(self.retry))?;
-        let hash = stage.play('c', &ReentrantHash::new(self.retry))?;
-        let lockward = stage.play('d', &LockCommands)?;
+        let no_lock = stage.run('a', &NoLock)?;
+        let set_nx = stage.run('b', &SetNx::new(self.retry))?;
+        let hash = stage.run('c', &ReentrantHash::new(self.retry))?;
+        let lockward = stage.run('d', &LockCommands)?;
         writeln!(stage.out, "{}", stage.report.closing(&no_lock, &[set_nx, hash], &lockward))?;
         load.require_exact(&lockward)
     }
 }
 
-/// What all rounds share.
+/// The state that all rounds share.
 struct Stage {
     control: Connection,
     clients: Vec<Client>,
@@ -76,19 +76,19 @@ struct Stage {
 }
 
 impl Stage {
-    fn play(&mut self, letter: char, contender: &dyn Contender) -> Result<Score, Failure> {
-        let title = format!("{letter}  {}", contender.name());
+    fn run(&mut self, letter: char, kind: &dyn LockKind) -> Result<RoundResult, Failure> {
+        let title = format!("{letter}  {}", kind.name());
         let bar = progress_bar(self.report.load().increments, title.clone());
-        let score = round::play(contender, self.report.load(), &mut self.control, &mut self.clients, &bar);
+        let result = round::run(kind, self.report.load(), &mut self.control, &mut self.clients, &bar);
         bar.finish_and_clear();
-        let score = score?;
-        writeln!(self.out, "{}", self.report.row(&title, &score))?;
-        Ok(score)
+        let result = result?;
+        writeln!(self.out, "{}", self.report.row(&title, &result))?;
+        Ok(result)
     }
 }
 
 fn connect_all(server: &Server, clients: u32) -> Result<Vec<Client>, Failure> {
-    // As an application would name its owners: one UUID for the process, one number for the thread.
+    // The convention for owners: a UUID for the process, and a number for the thread.
     let process = Uuid::new_v4();
     (0..clients)
         .map(|thread| {
@@ -98,7 +98,7 @@ fn connect_all(server: &Server, clients: u32) -> Result<Vec<Client>, Failure> {
         .collect()
 }
 
-/// Drawn on stderr, and only if that is a terminal: the table on stdout stays clean in a pipe.
+/// A progress bar on stderr, only if stderr is a terminal.
 fn progress_bar(increments: u64, title: String) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:25} [{bar:33}] {human_pos} of {human_len}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -123,14 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_classic_story() {
+    fn arguments_have_defaults() {
         let demo = parse(&[]).unwrap();
         assert_eq!((demo.clients, demo.increments, demo.retry), (50, 5_000, Duration::from_millis(50)));
         assert_eq!(demo.url.addr().to_string(), "127.0.0.1:6379");
     }
 
     #[test]
-    fn arguments_are_read() {
+    fn arguments_are_parsed() {
         let demo =
             parse(&["--url", "redis://h:7000", "--clients", "3", "--increments", "30", "--retry", "2s"])
                 .unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_arguments_are_refused() {
         for arguments in [
             ["--url", "here"],
             ["--clients", "1"],

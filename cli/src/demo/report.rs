@@ -1,4 +1,4 @@
-//! What the demo prints: text from scores, in one screen of 80 columns.
+//! The output of the demo. It fits on a screen of 80 columns.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use console::style;
 use indicatif::HumanCount;
 
-use super::round::{Load, Score};
+use super::round::{Load, RoundResult};
 use crate::duration;
 
-/// The texts about one load.
+/// The texts for one load.
 pub(super) struct Report {
     load: Load,
 }
@@ -23,7 +23,7 @@ impl Report {
         self.load
     }
 
-    /// The story and the head of the table.
+    /// The introduction and the head of the table.
     pub(super) fn opening(&self, address: &str) -> String {
         let Load { clients, increments } = self.load;
         let increments = HumanCount(increments);
@@ -40,32 +40,37 @@ impl Report {
         )
     }
 
-    pub(super) fn row(&self, title: &str, score: &Score) -> String {
-        let number = HumanCount(score.number).to_string();
-        let lost = HumanCount(self.load.lost(score)).to_string();
-        let (number, lost) = if self.load.is_exact(score) {
+    pub(super) fn row(&self, title: &str, result: &RoundResult) -> String {
+        let number = HumanCount(result.number).to_string();
+        let lost = HumanCount(self.load.lost(result)).to_string();
+        let (number, lost) = if self.load.is_exact(result) {
             (style(number).green(), style(lost).green())
         } else {
             (style(number).red(), style(lost).red())
         };
-        let time = duration::show(score.took);
-        let commands = HumanCount(score.commands).to_string();
-        let wait = score.longest_wait.map_or_else(|| "-".to_owned(), duration::show);
-        let served = format!("{} to {}", HumanCount(score.fewest), HumanCount(score.most));
+        let time = duration::show(result.took);
+        let commands = HumanCount(result.commands).to_string();
+        let wait = result.longest_wait.map_or_else(|| "-".to_owned(), duration::show);
+        let served = format!("{} to {}", HumanCount(result.fewest), HumanCount(result.most));
         line([&title, &number, &lost, &time, &commands, &wait, &served])
     }
 
     /// How to read the table, and what it shows.
-    pub(super) fn closing(&self, no_lock: &Score, home_made: &[Score; 2], lockward: &Score) -> String {
+    pub(super) fn closing(
+        &self,
+        no_lock: &RoundResult,
+        home_made: &[RoundResult; 2],
+        lockward: &RoundResult,
+    ) -> String {
         let [b, c] = home_made;
         format!(
             "\n\
              commands: all that the server ran, inside Lua scripts too (INFO commandstats).\n\
-             served: increments of the client that got fewest and of the one that got most;\n\
+             served: increments of the client with the fewest and of the one with the most;\n\
              \x20       equal shares would be {}.\n\
              \n\
              a     {}.\n\
-             b, c  {}; who is next is luck; one client waited {}.\n\
+             b, c  {}; the order is by chance; one client waited {}.\n\
              d     {}; first come, first served; nobody waited over {}.",
             self.equal_share(),
             self.without_a_lock(no_lock),
@@ -76,12 +81,12 @@ impl Report {
         )
     }
 
-    fn without_a_lock(&self, score: &Score) -> String {
-        if self.load.is_exact(score) {
-            "no update lost this time: no two clients met".to_owned()
+    fn without_a_lock(&self, result: &RoundResult) -> String {
+        if self.load.is_exact(result) {
+            "no update was lost this time".to_owned()
         } else {
-            let losses = losses(self.load.lost(score));
-            format!("{losses}: clients that read the same number undo each other")
+            let losses = losses(self.load.lost(result));
+            format!("{losses}: two clients read the same number")
         }
     }
 
@@ -101,8 +106,8 @@ fn losses(lost: u64) -> String {
     }
 }
 
-fn longest_wait<'a>(scores: impl IntoIterator<Item = &'a Score>) -> Duration {
-    scores.into_iter().filter_map(|score| score.longest_wait).max().unwrap_or_default()
+fn longest_wait<'a>(results: impl IntoIterator<Item = &'a RoundResult>) -> Duration {
+    results.into_iter().filter_map(|result| result.longest_wait).max().unwrap_or_default()
 }
 
 fn line(cells: [&dyn Display; 7]) -> String {
@@ -116,8 +121,8 @@ mod tests {
 
     const REPORT: Report = Report { load: Load { clients: 50, increments: 5_000 } };
 
-    fn score(number: u64, longest_wait_ms: Option<u64>) -> Score {
-        Score {
+    fn result(number: u64, longest_wait_ms: Option<u64>) -> RoundResult {
+        RoundResult {
             number,
             took: Duration::from_millis(1_820),
             commands: 30_827,
@@ -128,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_stands_under_its_head() {
+    fn a_row_is_aligned_with_its_head() {
         let opening = REPORT.opening("127.0.0.1:6379");
         let table: Vec<&str> = opening.lines().skip(3).collect();
         assert_eq!(
@@ -140,11 +145,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            console::strip_ansi_codes(&REPORT.row("b  SET NX PX, retry 50 ms", &score(5_000, Some(1_820)))),
+            console::strip_ansi_codes(&REPORT.row("b  SET NX PX, retry 50 ms", &result(5_000, Some(1_820)))),
             "b  SET NX PX, retry 50 ms  5,000       0  1.82 s   30,827   1.82 s   1 to 1,107"
         );
         assert_eq!(
-            console::strip_ansi_codes(&REPORT.row("a  no lock", &score(187, None))),
+            console::strip_ansi_codes(&REPORT.row("a  no lock", &result(187, None))),
             "a  no lock                   187   4,813  1.82 s   30,827        -   1 to 1,107"
         );
     }
@@ -152,9 +157,9 @@ mod tests {
     #[test]
     fn the_screen_is_80_columns_by_24_lines() {
         let closing = REPORT.closing(
-            &score(114, None),
-            &[score(5_000, Some(99_000)), score(4_990, None)],
-            &score(5_000, Some(150)),
+            &result(114, None),
+            &[result(5_000, Some(99_000)), result(4_990, None)],
+            &result(5_000, Some(150)),
         );
         let opening = REPORT.opening("redis.example.org:6379");
         assert!(
@@ -166,30 +171,27 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_tells_losses_and_waits_as_they_were() {
-        let home_made = [score(5_000, Some(300)), score(4_999, Some(1_820))];
-        let closing = REPORT.closing(&score(187, None), &home_made, &score(5_000, Some(14)));
-        let verdicts: Vec<&str> = closing.lines().rev().take(3).collect();
+    fn the_closing_states_losses_and_waits() {
+        let home_made = [result(5_000, Some(300)), result(4_999, Some(1_820))];
+        let closing = REPORT.closing(&result(187, None), &home_made, &result(5_000, Some(14)));
+        let lines: Vec<&str> = closing.lines().rev().take(3).collect();
         assert_eq!(
-            verdicts,
+            lines,
             [
                 "d     no update lost; first come, first served; nobody waited over 14 ms.",
-                "b, c  1 update lost; who is next is luck; one client waited 1.82 s.",
-                "a     4,813 updates lost: clients that read the same number undo each other.",
+                "b, c  1 update lost; the order is by chance; one client waited 1.82 s.",
+                "a     4,813 updates lost: two clients read the same number.",
             ]
         );
     }
 
     #[test]
-    fn luck_without_a_lock_is_called_luck() {
-        assert_eq!(
-            REPORT.without_a_lock(&score(5_000, None)),
-            "no update lost this time: no two clients met"
-        );
+    fn a_round_without_a_lock_may_lose_no_update() {
+        assert_eq!(REPORT.without_a_lock(&result(5_000, None)), "no update was lost this time");
     }
 
     #[test]
-    fn an_equal_share_is_exact_or_says_so() {
+    fn an_equal_share_is_exact_or_marked_as_rounded() {
         for (clients, increments, share) in [(50, 5_000, "100"), (3, 5_000, "about 1,666"), (7, 3, "about 0")]
         {
             assert_eq!(Report::new(Load { clients, increments }).equal_share(), share);

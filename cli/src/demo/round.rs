@@ -1,7 +1,7 @@
-//! One round: all clients make their increments under one contender, and the round is scored.
+//! One round: all clients make their increments with one kind of lock.
 //!
-//! The clients take their increments from one pool rather than a fixed share each. So all of them compete until the
-//! end, and how often each was served shows how fairly the lock is passed on.
+//! The clients take their increments from one pool, so all of them compete until the end. The number of increments of each client
+//! shows how fair the lock is.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,12 +13,12 @@ use indicatif::ProgressBar;
 use redis::Connection;
 use uuid::Uuid;
 
-use super::contender::Contender;
+use super::lock_kind::{Client, LockKind};
 use crate::failure::Failure;
 use crate::server::commands_executed;
 
-/// If the demo is killed, the number goes by itself. (So does every lock: it has a lease.)
-const NUMBER_LEASE_S: u64 = 60;
+/// The expiry of the number, in case the demo is killed. Every lock has a lease for the same reason.
+const NUMBER_EXPIRY_S: u64 = 60;
 
 const REDRAW: Duration = Duration::from_millis(50);
 
@@ -30,84 +30,78 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn is_exact(self, score: &Score) -> bool {
-        score.number == self.increments
+    pub(super) fn is_exact(self, result: &RoundResult) -> bool {
+        result.number == self.increments
     }
 
-    pub(super) fn lost(self, score: &Score) -> u64 {
-        self.increments.saturating_sub(score.number)
+    pub(super) fn lost(self, result: &RoundResult) -> u64 {
+        self.increments.saturating_sub(result.number)
     }
 
-    /// The point of the whole demo.
-    pub(super) fn require_exact(self, score: &Score) -> Result<(), Failure> {
-        if self.is_exact(score) {
+    /// Fails if an update was lost.
+    pub(super) fn require_exact(self, result: &RoundResult) -> Result<(), Failure> {
+        if self.is_exact(result) {
             return Ok(());
         }
-        let (number, right) = (score.number, self.increments);
+        let (number, right) = (result.number, self.increments);
         Err(Failure::new(format!(
             "LOCK.ACQUIRE led to {number} instead of {right}: two owners held the lock at once. Please report this."
         )))
     }
 }
 
-/// A client of the demo: what an application's thread would have.
-pub(super) struct Client {
-    pub(super) connection: Connection,
-    pub(super) owner: String,
-}
-
-/// What a round came to.
-pub(super) struct Score {
-    /// Where the number ended.
+/// The result of a round.
+pub(super) struct RoundResult {
+    /// The number at the end.
     pub(super) number: u64,
     pub(super) took: Duration,
-    /// Executed by the server, calls inside scripts included.
+    /// The commands that the server executed, including calls inside scripts.
     pub(super) commands: u64,
-    /// The longest that one client waited for one turn; none if nobody has to.
+    /// The longest wait of one client for one increment. `None`: clients do not wait for each other.
     pub(super) longest_wait: Option<Duration>,
-    /// Increments of the client that was served least.
+    /// The increments of the client that made the fewest.
     pub(super) fewest: u64,
-    /// Increments of the client that was served most.
+    /// The increments of the client that made the most.
     pub(super) most: u64,
 }
 
-/// Plays a round and deletes its keys, however it ends.
-pub(super) fn play(
-    contender: &dyn Contender,
+/// Runs a round, and deletes its keys even if it fails.
+pub(super) fn run(
+    kind: &dyn LockKind,
     load: Load,
     control: &mut Connection,
     clients: &mut [Client],
     bar: &ProgressBar,
-) -> Result<Score, Failure> {
-    contender.prepare(control)?;
-    let round = Round { contender, pool: Pool::new(load.increments), keys: Keys::new() };
-    let score = round.play(control, clients, bar);
+) -> Result<RoundResult, Failure> {
+    kind.prepare(control)?;
+    let round = Round { kind, pool: Pool::new(load.increments), keys: Keys::new() };
+    let result = round.run(control, clients, bar);
     let deleted = round.keys.delete(control);
-    let score = score?;
+    let result = result?;
     deleted?;
-    Ok(score)
+    Ok(result)
 }
 
 struct Round<'a> {
-    contender: &'a dyn Contender,
+    kind: &'a dyn LockKind,
     pool: Pool,
     keys: Keys,
 }
 
 impl Round<'_> {
-    fn play(
+    fn run(
         &self,
         control: &mut Connection,
         clients: &mut [Client],
         bar: &ProgressBar,
-    ) -> Result<Score, Failure> {
+    ) -> Result<RoundResult, Failure> {
         self.keys.write_number(control, 0)?;
         let commands_before = commands_executed(control)?;
-        let turns = self.run_clients(control, clients, bar)?;
+        let stats = self.run_clients(control, clients, bar)?;
         let commands = commands_executed(control)?.saturating_sub(commands_before);
         let number = self.keys.read_number(control)?;
-        let score = score(number, commands, &turns);
-        Ok(Score { longest_wait: score.longest_wait.filter(|_| self.contender.waits()), ..score })
+        let result = summarize(number, commands, &stats);
+        Ok(RoundResult { longest_wait: result.longest_wait.filter(|_| self.kind.waits()), ..result })
     }
 
     fn run_clients(
@@ -115,7 +109,7 @@ impl Round<'_> {
         control: &mut Connection,
         clients: &mut [Client],
         bar: &ProgressBar,
-    ) -> Result<Vec<Turns>, Failure> {
+    ) -> Result<Vec<ClientStats>, Failure> {
         let start = Barrier::new(clients.len());
         let (sender, finished) = mpsc::channel();
         thread::scope(|scope| {
@@ -124,23 +118,23 @@ impl Round<'_> {
                 scope.spawn(move || {
                     start.wait();
                     // Cannot fail: the receiver outlives every client.
-                    let _ = sender.send(self.take_turns(client));
+                    let _ = sender.send(self.run_client(client));
                 });
             }
-            // From here on the channel is open as long as a client is at work.
+            // Now the channel closes when the last client has ended.
             drop(sender);
 
             let mut all = Vec::new();
             let mut failure = None;
             loop {
                 match finished.recv_timeout(REDRAW) {
-                    Ok(Ok(turns)) => all.push(turns),
+                    Ok(Ok(stats)) => all.push(stats),
                     Ok(Err(_)) if failure.is_some() => {}
                     Ok(Err(first)) => {
                         failure = Some(first);
                         self.pool.close();
-                        // The client that failed may hold the lock: without the key nobody waits for its lease.
-                        // If this fails too, the first failure is still the one to report.
+                        // The client that failed may hold the lock. Without the key nobody waits for its lease to end.
+                        // If this fails too, the first failure is reported.
                         let _ = self.keys.delete_lock(control);
                     }
                     Err(RecvTimeoutError::Timeout) => bar.set_position(self.pool.done()),
@@ -151,52 +145,52 @@ impl Round<'_> {
         })
     }
 
-    fn take_turns(&self, client: &mut Client) -> Result<Turns, Failure> {
+    fn run_client(&self, client: &mut Client) -> Result<ClientStats, Failure> {
         let began = Instant::now();
         let mut count: u64 = 0;
         let mut longest_wait = Duration::ZERO;
         while self.pool.take() {
             let asked = Instant::now();
-            while !self.contender.acquire(client, &self.keys.lock)? {
+            while !self.kind.acquire(client, &self.keys.lock)? {
                 if self.pool.is_closed() {
                     return Err(Failure::new("another client failed"));
                 }
-                thread::sleep(self.contender.pause());
+                thread::sleep(self.kind.pause());
             }
             longest_wait = longest_wait.max(asked.elapsed());
             self.keys.add_one(&mut client.connection)?;
-            self.contender.release(client, &self.keys.lock)?;
+            self.kind.release(client, &self.keys.lock)?;
             count = count.saturating_add(1);
             self.pool.record_done();
         }
-        Ok(Turns { began, ended: Instant::now(), count, longest_wait })
+        Ok(ClientStats { began, ended: Instant::now(), count, longest_wait })
     }
 }
 
-/// What one client got.
-struct Turns {
+/// The figures of one client.
+struct ClientStats {
     began: Instant,
     ended: Instant,
     count: u64,
     longest_wait: Duration,
 }
 
-fn score(number: u64, commands: u64, turns: &[Turns]) -> Score {
-    // By the clients' own clocks: on a busy machine the main thread may hear of either end late.
-    let began = turns.iter().map(|turns| turns.began).min();
-    let ended = turns.iter().map(|turns| turns.ended).max();
-    let counts = turns.iter().map(|turns| turns.count);
-    Score {
+fn summarize(number: u64, commands: u64, stats: &[ClientStats]) -> RoundResult {
+    // The clients measure the time, because the main thread may be late on a busy machine.
+    let began = stats.iter().map(|client| client.began).min();
+    let ended = stats.iter().map(|client| client.ended).max();
+    let counts = stats.iter().map(|client| client.count);
+    RoundResult {
         number,
         took: began.zip(ended).map(|(began, ended)| ended.duration_since(began)).unwrap_or_default(),
         commands,
-        longest_wait: turns.iter().map(|turns| turns.longest_wait).max(),
+        longest_wait: stats.iter().map(|client| client.longest_wait).max(),
         fewest: counts.clone().min().unwrap_or_default(),
         most: counts.max().unwrap_or_default(),
     }
 }
 
-/// The increments that are left to make, shared by all clients.
+/// The increments that remain, shared by all clients.
 struct Pool {
     increments: u64,
     taken: AtomicU64,
@@ -230,7 +224,7 @@ impl Pool {
     }
 }
 
-/// The keys of one round, named so that they are nobody else's.
+/// The keys of one round. Their names are unique.
 struct Keys {
     number: String,
     lock: String,
@@ -242,7 +236,7 @@ impl Keys {
         Self { number: format!("lockward:demo:{round}:number"), lock: format!("lockward:demo:{round}:lock") }
     }
 
-    /// The increment as an application without INCR would do it: three steps, so that another client can come between.
+    /// Increments in three steps, as an application without INCR does. Another client can come in between.
     fn add_one(&self, connection: &mut Connection) -> Result<(), Failure> {
         let number = self.read_number(connection)?;
         self.write_number(connection, number.saturating_add(1))
@@ -254,7 +248,7 @@ impl Keys {
     }
 
     fn write_number(&self, connection: &mut Connection, number: u64) -> Result<(), Failure> {
-        redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(NUMBER_LEASE_S).exec(connection)?;
+        redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(NUMBER_EXPIRY_S).exec(connection)?;
         Ok(())
     }
 
@@ -275,42 +269,42 @@ mod tests {
 
     const LOAD: Load = Load { clients: 50, increments: 5_000 };
 
-    fn score(number: u64) -> Score {
-        Score { number, took: Duration::ZERO, commands: 0, longest_wait: None, fewest: 0, most: 0 }
+    fn result(number: u64) -> RoundResult {
+        RoundResult { number, took: Duration::ZERO, commands: 0, longest_wait: None, fewest: 0, most: 0 }
     }
 
     #[test]
-    fn a_score_spans_all_clients() {
+    fn a_result_covers_all_clients() {
         let start = Instant::now();
-        let turns = |began, ended, count, waited| Turns {
+        let client = |began, ended, count, waited| ClientStats {
             began: start + Duration::from_millis(began),
             ended: start + Duration::from_millis(ended),
             count,
             longest_wait: Duration::from_millis(waited),
         };
-        let score = super::score(9, 40, &[turns(1, 80, 2, 30), turns(0, 70, 3, 50), turns(2, 100, 4, 40)]);
-        assert_eq!((score.number, score.commands), (9, 40));
-        assert_eq!(score.took, Duration::from_millis(100));
-        assert_eq!(score.longest_wait, Some(Duration::from_millis(50)));
-        assert_eq!((score.fewest, score.most), (2, 4));
+        let result = summarize(9, 40, &[client(1, 80, 2, 30), client(0, 70, 3, 50), client(2, 100, 4, 40)]);
+        assert_eq!((result.number, result.commands), (9, 40));
+        assert_eq!(result.took, Duration::from_millis(100));
+        assert_eq!(result.longest_wait, Some(Duration::from_millis(50)));
+        assert_eq!((result.fewest, result.most), (2, 4));
     }
 
     #[test]
-    fn one_lost_update_fails_the_demo() {
-        assert!(LOAD.require_exact(&score(5_000)).is_ok());
+    fn a_lost_update_is_a_failure() {
+        assert!(LOAD.require_exact(&result(5_000)).is_ok());
         for number in [0, 4_999, 5_001] {
-            assert!(LOAD.require_exact(&score(number)).is_err(), "{number}");
+            assert!(LOAD.require_exact(&result(number)).is_err(), "{number}");
         }
     }
 
     #[test]
-    fn the_pool_is_handed_out_once() {
+    fn each_increment_is_taken_once() {
         let pool = Pool::new(3);
         assert_eq!([(); 5].map(|()| pool.take()), [true, true, true, false, false]);
     }
 
     #[test]
-    fn a_closed_pool_hands_out_nothing() {
+    fn a_closed_pool_is_empty() {
         let pool = Pool::new(3);
         assert!(pool.take());
         pool.close();
@@ -318,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_rounds_share_a_key() {
+    fn two_rounds_have_different_keys() {
         let (one, other) = (Keys::new(), Keys::new());
         assert_ne!(one.number, other.number);
         assert_ne!(one.lock, other.lock);

@@ -1,7 +1,7 @@
-//! The command, from its start to its end.
+//! The command that runs under the lock.
 //!
-//! Where there is a terminal, the command stays in this process's group, so that Ctrl-C, Ctrl-Z and pipelines work as if it had been
-//! started without lockward. Where there is none, it gets a group of its own: then what it has started itself is reached too.
+//! With a terminal, the command stays in this process's group, so Ctrl-C, Ctrl-Z and pipelines work as without lockward. Without a
+//! terminal, it has its own process group, so signals also reach the processes that it has started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,24 +17,24 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::signals::Signals;
-use crate::failure::code_of_signal;
+use super::signals::{self, Signals};
+use crate::exit_code;
 
-/// How often to look whether what the command has started itself is gone.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often to check whether the command's process group has ended.
+const GROUP_CHECK: Duration = Duration::from_millis(20);
 
 pub(super) struct Command {
     child: Child,
     pid: Pid,
-    /// Whether its process id is that of its process group too.
-    leads_a_group: bool,
+    /// Whether the command has its own process group.
+    has_own_group: bool,
 }
 
-/// How it has ended.
+/// How the command ended.
 pub(super) enum Ending {
-    /// By itself, with what is to be this process's exit code.
+    /// By itself. This process uses the same exit code.
     Exited(u8),
-    /// It was ended, as the lock was lost.
+    /// lockward ended it, because the lock was lost.
     Lost(Loss),
 }
 
@@ -49,23 +49,23 @@ impl Command {
         let mut command = tokio::process::Command::new(program);
         command.args(arguments);
         command.envs(environment.map(|(name, value)| (name, OsStr::from_bytes(&value).to_owned())));
-        let leads_a_group = File::open("/dev/tty").is_err();
-        if leads_a_group {
+        let has_own_group = File::open("/dev/tty").is_err();
+        if has_own_group {
             command.process_group(0);
         }
         #[cfg(target_os = "linux")]
         {
             let parent = process::id();
-            // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
+            // SAFETY: between fork and exec the closure only makes system calls. It allocates nothing and takes no lock.
             unsafe { command.pre_exec(move || die_with(parent)) };
         }
         let child = command.spawn()?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("it has no process id"))?;
-        Ok(Self { child, pid, leads_a_group })
+        let pid = pid.ok_or_else(|| io::Error::other("the process has no id"))?;
+        Ok(Self { child, pid, has_own_group })
     }
 
-    /// Passes signals on until it ends. When the lock is lost, it is told to end, and killed after a while.
+    /// Passes signals on until the command ends. When the lock is lost, it sends SIGTERM, and SIGKILL after `grace`.
     pub(super) async fn run(
         mut self,
         lost: impl Future<Output = Loss>,
@@ -78,11 +78,17 @@ impl Command {
                 biased;
                 status = self.child.wait() => return Ending::Exited(code(status)),
                 loss = &mut lost => break loss,
-                signal = signals.next() => self.pass_on(&signal),
+                signal = signals.next() => self.forward(&signal),
             }
         };
+        self.end(grace, signals).await;
+        Ending::Lost(loss)
+    }
+
+    /// Sends SIGTERM, and SIGKILL after `grace`.
+    async fn end(&mut self, grace: Duration, signals: &mut Signals) {
         self.send(Signal::SIGTERM);
-        // One that was stopped would not hear of it.
+        // A stopped process handles SIGTERM only after it continues.
         self.send(Signal::SIGCONT);
         let end = Instant::now() + grace;
         loop {
@@ -94,22 +100,21 @@ impl Command {
                     let _ = self.child.wait().await;
                     break;
                 }
-                signal = signals.next() => self.pass_on(&signal),
+                signal = signals.next() => self.forward(&signal),
             }
         }
-        while self.leads_a_group && killpg(self.pid, None).is_ok() {
+        while self.has_own_group && killpg(self.pid, None).is_ok() {
             if Instant::now() >= end {
                 self.send(Signal::SIGKILL);
                 break;
             }
-            sleep(LOOK).await;
+            sleep(GROUP_CHECK).await;
         }
-        Ending::Lost(loss)
     }
 
-    fn pass_on(&self, signal: &super::signals::Signal) {
-        // The terminal has sent it to the command as well, and many programs take a second one as more urgent.
-        if signal.is_from_terminal && !self.leads_a_group {
+    fn forward(&self, signal: &signals::Signal) {
+        // The terminal has already sent it to the command, and many programs treat a second signal as more urgent.
+        if signal.is_from_terminal && !self.has_own_group {
             return;
         }
         if let Ok(signal) = Signal::try_from(signal.number) {
@@ -118,26 +123,26 @@ impl Command {
     }
 
     fn send(&self, signal: Signal) {
-        // It fails where nobody is left to be told.
-        let _ = if self.leads_a_group { killpg(self.pid, signal) } else { kill(self.pid, signal) };
+        // Fails if the process has already ended.
+        let _ = if self.has_own_group { killpg(self.pid, signal) } else { kill(self.pid, signal) };
     }
 }
 
-/// The exit code that says how the command has ended.
+/// The exit code for the command's exit status.
 fn code(status: io::Result<ExitStatus>) -> u8 {
-    let Ok(status) = status else { return super::FAILED };
+    let Ok(status) = status else { return exit_code::RUN_FAILED };
     match (status.code(), status.signal()) {
-        (Some(code), _) => u8::try_from(code).unwrap_or(super::FAILED),
-        (None, Some(signal)) => code_of_signal(signal),
-        (None, None) => super::FAILED,
+        (Some(code), _) => u8::try_from(code).unwrap_or(exit_code::RUN_FAILED),
+        (None, Some(signal)) => exit_code::after_signal(signal),
+        (None, None) => exit_code::RUN_FAILED,
     }
 }
 
-/// Lets the process that will be the command be killed when `parent` is, however that happens.
+/// Makes the kernel kill this process when `parent` dies.
 #[cfg(target_os = "linux")]
 fn die_with(parent: u32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // It may have died before.
+    // The parent may have died before the call.
     if u32::try_from(nix::unistd::getppid().as_raw()) == Ok(parent) {
         return Ok(());
     }

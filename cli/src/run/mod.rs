@@ -1,7 +1,7 @@
-//! `lockward run`: a command under a lock.
+//! `lockward run`: runs a command while holding a lock.
 //!
-//! The command must not run on without its lock. So this process renews the lease beside it, ends it when the lock is lost,
-//! passes signals on, and takes it along when it is killed itself.
+//! The command must not continue without its lock. So this process renews the lease, ends the command when the lock is lost, passes
+//! signals on, and on Linux takes the command along when it is killed itself.
 
 mod command;
 mod signals;
@@ -17,37 +17,29 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::duration;
-use crate::failure::{Failure, code_of_signal};
-use crate::primaries::Place;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::primaries::ServerUrl;
 use crate::text;
 use command::{Command, Ending};
 use signals::Signals;
 
-// Above what commands commonly exit with and below what timeout(1), env(1) and shells mean by 124 and more; these mean here
-// what they mean there.
-const BUSY: u8 = 120;
-const LOST: u8 = 121;
-const UNREACHABLE: u8 = 122;
-pub(crate) const FAILED: u8 = 125;
-const NOT_RUNNABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
-
-/// What is left behind when a wait is given up is given back within so long, or ends with its lease.
-const LEAVE_LIMIT: Duration = Duration::from_secs(2);
+/// How long to wait for the release after a wait that was given up, or after a loss. Then the lease ends the tenure.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Run a command while holding a lock
 ///
-/// Waits for the lock, renews its lease while the command runs, and gives it back afterwards. If the lock is lost, the command
-/// is ended. Signals are passed on to it. It finds LOCKWARD_KEY, LOCKWARD_OWNER and LOCKWARD_TOKEN, the fencing token, in its
-/// environment.
+/// Waits for the lock, renews its lease while the command runs, and releases it when the command ends. If the lock is lost, lockward
+/// ends the command. It passes signals on to the command. The command has LOCKWARD_KEY, LOCKWARD_OWNER and LOCKWARD_TOKEN, the
+/// fencing token, in its environment.
 #[derive(Args)]
 #[command(after_help = "\
 Exit codes: that of the command, or 128 + n if signal n ended it, and
-  120  the lock is busy: --no-wait, or the wait limit is reached (see -E)
-  121  the lock was lost; the command was ended, or ended without its lock
+  120  the lock is busy: with --no-wait, or the wait limit is reached (see -E)
+  121  the lock was lost while the command ran
   122  no server answers
-  125  lockward itself failed: wrong arguments, or the server refused
-  126  the command cannot be run
+  125  the arguments are wrong, or the server refused
+  126  the command cannot be executed
   127  the command was not found")]
 #[command(trailing_var_arg = true)]
 pub(crate) struct Run {
@@ -58,27 +50,27 @@ pub(crate) struct Run {
     #[arg(required_unless_present = "line", conflicts_with = "line", value_name = "COMMAND")]
     command: Vec<OsString>,
 
-    /// Run a command line by sh -c instead
+    /// Run a command line with sh -c instead
     #[arg(short = 'c', long = "command", value_name = "LINE")]
     line: Option<OsString>,
 
-    /// Wait so long for the lock at most, such as 500ms, 30s, 5m or 1h [default: without limit]
+    /// Wait at most this long for the lock: 500ms, 30s, 5m or 1h [default: no limit]
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, visible_alias = "timeout")]
     wait: Option<Duration>,
 
-    /// Do not wait: give up at once if another holds the lock
+    /// Give up at once if another owner holds the lock
     #[arg(short, long, conflicts_with = "wait", visible_aliases = ["nonblock", "nb"])]
     no_wait: bool,
 
     /// Exit with this code when the lock is busy
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = BUSY, visible_alias = "conflict-exit-code")]
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit_code::BUSY, visible_alias = "conflict-exit-code")]
     busy_exit_code: u8,
 
-    /// How long the lock stays held if this machine is not heard of any more
+    /// How long the lock stays held after this machine crashes or loses its network
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     lease: Duration,
 
-    /// How long the command has after SIGTERM before it is killed, when the lock is lost
+    /// The time between SIGTERM and SIGKILL when the lock is lost
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse)]
     grace: Duration,
 
@@ -86,41 +78,46 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
     patience: Duration,
 
-    /// The owner to hold it as. Whoever names the same owner has the same lock [default: HOST:PID:RANDOM]
+    /// The owner. Two runs with the same owner hold the lock at the same time [default: HOST:PID:RANDOM]
     #[arg(long, value_name = "NAME")]
     owner: Option<OsString>,
 
-    /// Say on stderr how long it took to get the lock, and with which token
+    /// Print on stderr how long it waited, and the token
     #[arg(short, long)]
     verbose: bool,
 
     #[command(flatten)]
-    place: Place,
+    server: ServerUrl,
 }
 
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.play().map_err(|failure| if failure.code() == 1 { failure.exit(FAILED) } else { failure })
+        // A failure without a code of its own has code 1.
+        self.try_run().map_err(|failure| match failure.code() {
+            1 => failure.with_code(exit_code::RUN_FAILED),
+            _ => failure,
+        })
     }
 
-    fn play(self) -> Result<ExitCode, Failure> {
+    fn try_run(self) -> Result<ExitCode, Failure> {
         let signals = Signals::listen()?;
-        // One thread: when it ends, the command does.
+        // One thread, because the kernel kills the command when the thread that started it ends.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.acquire_and_run(signals))
     }
 
     async fn acquire_and_run(self, mut signals: Signals) -> Result<ExitCode, Failure> {
         let settings = Settings::default().patience(self.patience);
-        let client = Client::new(self.place.address()?, settings).map_err(|error| self.refusal(&error))?;
-        let owner = self.owner.as_ref().map_or_else(fresh_owner, |owner| owner.as_bytes().to_vec());
+        let client =
+            Client::new(self.server.address()?, settings).map_err(|error| self.not_acquired(&error))?;
+        let owner = self.owner.as_ref().map_or_else(unique_owner, |owner| owner.as_bytes().to_vec());
         let lock = client.lock(self.key.as_bytes()).lease(self.lease).owner(&owner);
         let lock = match self.wait {
             _ if self.no_wait => lock.wait(Duration::ZERO),
             Some(limit) => lock.wait(limit),
             None => lock,
         };
-        let begun = Instant::now();
+        let start = Instant::now();
         let acquired = tokio::select! {
             biased;
             signal = signals.next() => Err(signal),
@@ -129,25 +126,24 @@ impl Run {
         let guard = match acquired {
             Ok(Ok(guard)) => guard,
             Ok(Err(error)) => {
-                if matches!(error, Error::Unreachable(_)) {
-                    return Err(self.refusal(&error));
+                if !matches!(error, Error::Unreachable(_)) {
+                    let _ = timeout(RELEASE_LIMIT, client.settled()).await;
                 }
-                let _ = timeout(LEAVE_LIMIT, client.settled()).await;
-                return Err(self.refusal(&error));
+                return Err(self.not_acquired(&error));
             }
             Err(signal) => {
-                let _ = timeout(LEAVE_LIMIT, client.settled()).await;
-                return Ok(code_of_signal(signal.number).into());
+                let _ = timeout(RELEASE_LIMIT, client.settled()).await;
+                return Ok(exit_code::after_signal(signal.number).into());
             }
         };
         if self.verbose {
-            let waited = duration::show(begun.elapsed());
-            self.say(&format!("{} is held after {waited}, with token {}", self.name(), guard.token()));
+            let waited = duration::show(start.elapsed());
+            eprintln!("lockward: acquired {} after {waited}, token {}", self.name(), guard.token());
         }
-        self.run_under(guard, &mut signals).await
+        self.run_command(guard, &mut signals).await
     }
 
-    async fn run_under(&self, guard: Guard, signals: &mut Signals) -> Result<ExitCode, Failure> {
+    async fn run_command(&self, guard: Guard, signals: &mut Signals) -> Result<ExitCode, Failure> {
         let words = match &self.line {
             Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
             None => self.command.clone(),
@@ -158,35 +154,30 @@ impl Run {
         let ending = match Command::start(&words, environment.into_iter().chain([token])) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
             Err(error) => {
-                // Given back with the first failure in mind.
+                // The first failure is the one to report.
                 let _ = guard.release().await;
-                let is_there = error.kind() != std::io::ErrorKind::NotFound;
-                let code = if is_there { NOT_RUNNABLE } else { NOT_FOUND };
+                let found = error.kind() != std::io::ErrorKind::NotFound;
+                let code = if found { exit_code::NOT_EXECUTABLE } else { exit_code::NOT_FOUND };
                 let word = words.first().map(|word| text::show(word.as_bytes())).unwrap_or_default();
-                return Err(Failure::new(format!("cannot run {word}: {error}")).exit(code));
+                return Err(Failure::new(format!("cannot run {word}: {error}")).with_code(code));
             }
         };
         let code = match ending {
             Ending::Exited(code) => code,
             Ending::Lost(loss) => {
-                // The server may not know yet that the lease is over.
-                let _ = timeout(LEAVE_LIMIT, guard.release()).await;
-                let name = self.name();
-                return Err(
-                    Failure::new(format!("{name} was lost: {loss}; the command was ended")).exit(LOST)
-                );
+                // On the server the lease may not be over yet.
+                let _ = timeout(RELEASE_LIMIT, guard.release()).await;
+                return Err(self.lost(&format!("was lost: {loss}; lockward ended the command")));
             }
         };
         match guard.release().await {
             Ok(()) => {}
             Err(Error::Lost(loss)) => {
-                let name = self.name();
-                return Err(
-                    Failure::new(format!("{name} was lost before the command ended: {loss}")).exit(LOST)
-                );
+                return Err(self.lost(&format!("was lost before the command ended: {loss}")));
             }
             Err(error) => {
-                self.say(&format!("{} was not given back, and ends with its lease: {error}", self.name()));
+                let name = self.name();
+                eprintln!("lockward: {name} could not be released, and ends with its lease: {error}");
             }
         }
         Ok(code.into())
@@ -196,23 +187,26 @@ impl Run {
         text::show(self.key.as_bytes())
     }
 
-    fn say(&self, line: &str) {
-        eprintln!("lockward: {line}");
+    fn lost(&self, how: &str) -> Failure {
+        Failure::new(format!("{} {how}", self.name())).with_code(exit_code::LOST)
     }
 
-    /// Why the lock was not acquired.
-    fn refusal(&self, error: &Error) -> Failure {
+    fn not_acquired(&self, error: &Error) -> Failure {
         let name = self.name();
         if matches!(error, Error::Busy) {
-            return Failure::new(format!("{name} is busy")).exit(self.busy_exit_code);
+            return Failure::new(format!("{name} is busy")).with_code(self.busy_exit_code);
         }
-        let code = if matches!(error, Error::Unreachable(_)) { UNREACHABLE } else { FAILED };
-        Failure::new(format!("cannot acquire {name}: {error}")).exit(code)
+        let code = if matches!(error, Error::Unreachable(_)) {
+            exit_code::UNREACHABLE
+        } else {
+            exit_code::RUN_FAILED
+        };
+        Failure::new(format!("cannot acquire {name}: {error}")).with_code(code)
     }
 }
 
-/// An owner that nobody else is, and that tells an operator where to look.
-fn fresh_owner() -> Vec<u8> {
+/// A unique owner that shows an operator the host and the process.
+fn unique_owner() -> Vec<u8> {
     let host = nix::unistd::gethostname().unwrap_or_else(|_| "?".into());
     let random = Uuid::new_v4().simple().to_string();
     let random = random.get(..8).unwrap_or_default();

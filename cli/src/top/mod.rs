@@ -1,11 +1,11 @@
-//! `lockward top`: a live view of the locks that are waited for.
+//! `lockward top`: a live view of the locks with waiters.
 //!
-//! One thread asks the servers, so that a server that is slow never holds up the keyboard. This one keeps the state, draws
-//! it, and reads keys.
+//! A thread of its own polls the servers, so a slow server does not delay the keyboard. The main thread keeps the state, draws it and
+//! reads keys.
 
+mod poller;
 mod state;
 mod view;
-mod watch;
 
 use std::io::{self, IsTerminal};
 use std::process::{self, ExitCode};
@@ -22,85 +22,86 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::duration;
-use crate::failure::{Failure, code_of_signal};
-use crate::primaries::{Place, TROUBLE};
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::primaries::ServerUrl;
+use poller::Poller;
 use state::{Order, State};
-use watch::Watch;
 
-/// How long a key may wait for an answer, and how smoothly leases run down.
+/// The time between two frames.
 const FRAME: Duration = Duration::from_millis(200);
 
-/// Watch the locks that are waited for, live
+/// Show the locks with waiters, live
 ///
-/// Shows who holds them, how long their leases last, how many wait and for how long, and how often locks are handed
-/// over. Keys: q quits, arrows or j and k select, enter shows the queue of a lock, ? shows all keys.
+/// It shows the holders and their leases, the number of waiters, the longest wait, and the hand-offs per second. Keys: q quits,
+/// arrows or j and k select, enter shows the queue of a lock, ? shows all keys.
 #[derive(Args)]
 pub(crate) struct Top {
-    /// How often to ask the servers
+    /// How often to query the servers
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration::parse)]
     interval: Duration,
 
-    /// How many locks to show at most
+    /// The maximum number of locks to show
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     count: u64,
 
     #[command(flatten)]
-    place: Place,
+    server: ServerUrl,
 }
 
 impl Top {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.play().map_err(|failure| failure.exit(TROUBLE))
+        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
     }
 
-    fn play(self) -> Result<ExitCode, Failure> {
-        self.place.address()?;
+    fn try_run(self) -> Result<ExitCode, Failure> {
+        self.server.address()?;
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err(Failure::new("top needs a terminal; lockward ls --top prints the same once"));
         }
-        let ended_by = ended_by_signals()?;
+        let signal = end_on_signals()?;
         let interval = self.interval.max(FRAME / 2);
-        let watch = Watch::start(self.place, interval, self.count)?;
-        // It also restores the terminal when this program panics.
+        let poller = Poller::start(self.server, interval, self.count)?;
+        // This also restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
-        let shown = show(&mut terminal, &watch, State::new(interval), &ended_by);
+        let shown = show(&mut terminal, &poller, State::new(interval), &signal);
         ratatui::try_restore()?;
         shown?;
-        Ok(match ended_by.load(Ordering::Relaxed) {
+        Ok(match signal.load(Ordering::Relaxed) {
             0 => ExitCode::SUCCESS,
-            number => code_of_signal(number).into(),
+            number => exit_code::after_signal(number).into(),
         })
     }
 }
 
-/// The number of the signal that is to end this, once there is one.
+/// Returns a cell that gets the number of the signal that ends the program. It is 0 until then.
 ///
-/// Who reads keys from a terminal that has just gone may never come back from it. So if this has not ended soon after a signal,
-/// it is ended here.
-fn ended_by_signals() -> io::Result<Arc<AtomicI32>> {
-    let ended_by = Arc::new(AtomicI32::new(0));
+/// A read from a terminal that has just closed may block forever. So the program exits here if it has not ended soon after the
+/// signal.
+fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
+    let signal = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
-    let flag = Arc::clone(&ended_by);
+    let flag = Arc::clone(&signal);
     thread::spawn(move || {
         let Some(number) = signals.forever().next() else { return };
         flag.store(number, Ordering::Relaxed);
         thread::sleep(FRAME * 5);
         ratatui::restore();
-        process::exit(code_of_signal(number).into());
+        process::exit(exit_code::after_signal(number).into());
     });
-    Ok(ended_by)
+    Ok(signal)
 }
 
-/// Until the person at the terminal has seen enough, or a signal ends it.
+/// Draws and handles keys until the user quits or a signal arrives.
 fn show(
     terminal: &mut DefaultTerminal,
-    watch: &Watch,
+    poller: &Poller,
     mut state: State,
-    ended_by: &AtomicI32,
+    signal: &AtomicI32,
 ) -> io::Result<()> {
-    while ended_by.load(Ordering::Relaxed) == 0 {
-        for news in watch.news() {
-            state.hear(news);
+    while signal.load(Ordering::Relaxed) == 0 {
+        for update in poller.updates() {
+            state.update(update);
         }
         terminal.draw(|frame| view::draw(frame, &mut state, Instant::now()))?;
         if !event::poll(FRAME)? {
@@ -110,10 +111,10 @@ fn show(
         if key.kind == KeyEventKind::Release {
             continue;
         }
-        match act(key, &mut state) {
-            Then::GoOn => watch.look_at(state.focus()),
-            Then::Quit => break,
-            Then::Stop => {
+        match handle_key(key, &mut state) {
+            Action::Continue => poller.set_focus(state.focus()),
+            Action::Quit => break,
+            Action::Suspend => {
                 ratatui::try_restore()?;
                 raise(Signal::SIGTSTP)?;
                 *terminal = ratatui::try_init()?;
@@ -123,25 +124,25 @@ fn show(
     Ok(())
 }
 
-enum Then {
-    GoOn,
+enum Action {
+    Continue,
     Quit,
-    /// As Ctrl-Z stops any program.
-    Stop,
+    /// Ctrl-Z.
+    Suspend,
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "all other keys do nothing")]
-fn act(key: KeyEvent, state: &mut State) -> Then {
+fn handle_key(key: KeyEvent, state: &mut State) -> Action {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
-            KeyCode::Char('c') => Then::Quit,
-            KeyCode::Char('z') => Then::Stop,
-            _ => Then::GoOn,
+            KeyCode::Char('c') => Action::Quit,
+            KeyCode::Char('z') => Action::Suspend,
+            _ => Action::Continue,
         };
     }
     match key.code {
-        KeyCode::Char('q') => return Then::Quit,
-        KeyCode::Esc if !state.close() => return Then::Quit,
+        KeyCode::Char('q') => return Action::Quit,
+        KeyCode::Esc if !state.close() => return Action::Quit,
         KeyCode::Char('j') | KeyCode::Down => state.select_by(1),
         KeyCode::Char('k') | KeyCode::Up => state.select_by(-1),
         KeyCode::PageDown => state.select_by(10),
@@ -150,13 +151,13 @@ fn act(key: KeyEvent, state: &mut State) -> Then {
         KeyCode::End | KeyCode::Char('G') => state.select_by(isize::MAX),
         KeyCode::Enter => state.open(),
         KeyCode::Backspace | KeyCode::Left => drop(state.close()),
-        KeyCode::Char('p') => state.pause(),
+        KeyCode::Char('p') => state.toggle_pause(),
         KeyCode::Char('w') => state.sort(Order::Waiters),
         KeyCode::Char('t') => state.sort(Order::LongestWait),
         KeyCode::Char('l') => state.sort(Order::Lease),
         KeyCode::Char('n') => state.sort(Order::Name),
-        KeyCode::Char('?' | 'h') => state.help(),
+        KeyCode::Char('?' | 'h') => state.toggle_help(),
         _ => {}
     }
-    Then::GoOn
+    Action::Continue
 }

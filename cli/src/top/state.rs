@@ -1,4 +1,4 @@
-//! What is shown, and what of it is selected.
+//! The data that is shown, and the selection.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use ratatui::widgets::TableState;
 
-use super::watch::{News, Sample, Totals};
-use crate::locks::{Contended, Holder, Lock};
+use super::poller::{Sample, Totals, Update};
+use crate::locks::{Holder, Lock};
 
 /// How many rates are kept for the curve.
-const KEPT: usize = 300;
+const CURVE_LENGTH: usize = 300;
 
-/// What the locks are sorted by.
+/// How the locks are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Waiters,
@@ -29,7 +29,7 @@ pub(super) enum Page {
     Help,
 }
 
-/// What happens a second.
+/// Events per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
     pub(super) handed_off: f64,
@@ -39,29 +39,29 @@ pub(super) struct Rates {
 
 pub(super) struct State {
     pub(super) sample: Option<Sample>,
-    /// Why the last attempt brought none, and since when it has been so.
-    pub(super) trouble: Option<(String, Instant)>,
+    /// Why the last poll failed, and since when polls have failed.
+    pub(super) error: Option<(String, Instant)>,
     pub(super) rates: Option<Rates>,
-    /// Hand-offs a second, the latest last.
+    /// Hand-offs per second, the latest last.
     pub(super) curve: VecDeque<u64>,
     pub(super) is_paused: bool,
     pub(super) order: Order,
     pub(super) page: Page,
     pub(super) selection: TableState,
     interval: Duration,
-    /// The lock that is selected: it keeps the selection when others pass it.
+    /// The key of the selected lock. The selection follows it when the order changes.
     selected: Option<Vec<u8>>,
-    /// What the next rates are reckoned from.
-    counted: Option<(Totals, Instant)>,
-    /// The longest that each tenure has been seen to have left: by token, and in milliseconds.
-    leases: HashMap<u64, u64>,
+    /// The totals from which the next rates are computed.
+    previous: Option<(Totals, Instant)>,
+    /// The longest lease seen in each tenure: milliseconds by token.
+    longest_leases: HashMap<u64, u64>,
 }
 
 impl State {
     pub(super) fn new(interval: Duration) -> Self {
         Self {
             sample: None,
-            trouble: None,
+            error: None,
             rates: None,
             curve: VecDeque::new(),
             is_paused: false,
@@ -70,65 +70,65 @@ impl State {
             selection: TableState::new(),
             interval,
             selected: None,
-            counted: None,
-            leases: HashMap::new(),
+            previous: None,
+            longest_leases: HashMap::new(),
         }
     }
 
-    pub(super) fn hear(&mut self, news: News) {
-        match news {
+    pub(super) fn update(&mut self, update: Update) {
+        match update {
             Err(why) => {
-                let since = self.trouble.take().map_or_else(Instant::now, |(_, since)| since);
-                self.trouble = Some((why, since));
+                let since = self.error.take().map_or_else(Instant::now, |(_, since)| since);
+                self.error = Some((why, since));
                 self.rates = None;
-                self.counted = None;
+                self.previous = None;
             }
-            Ok(_) if self.is_paused => self.trouble = None,
+            Ok(_) if self.is_paused => self.error = None,
             Ok(sample) => {
-                self.trouble = None;
-                self.count(&sample);
-                self.note_leases(&sample);
+                self.error = None;
+                self.update_rates(&sample);
+                self.update_longest_leases(&sample);
                 self.sample = Some(sample);
-                self.arrange();
+                self.sort_locks();
             }
         }
     }
 
-    fn count(&mut self, sample: &Sample) {
-        if let Some((before, then)) = self.counted {
+    fn update_rates(&mut self, sample: &Sample) {
+        if let Some((before, then)) = self.previous {
             let span = sample.at.saturating_duration_since(then);
-            // Asked out of turn, for a queue that was opened: too short a time for a rate.
+            // An extra poll, because the user opened a queue. The time is too short for a rate.
             if span < self.interval / 2 {
                 return;
             }
             self.rates = Rates::between(before, sample.totals, span);
             if let Some(rates) = self.rates {
-                self.curve.push_back(whole(rates.handed_off));
-                while self.curve.len() > KEPT {
+                self.curve.push_back(round(rates.handed_off));
+                while self.curve.len() > CURVE_LENGTH {
                     self.curve.pop_front();
                 }
             }
         }
-        self.counted = Some((sample.totals, sample.at));
+        self.previous = Some((sample.totals, sample.at));
     }
 
-    fn note_leases(&mut self, sample: &Sample) {
-        let before = std::mem::take(&mut self.leases);
+    fn update_longest_leases(&mut self, sample: &Sample) {
+        let before = std::mem::take(&mut self.longest_leases);
         let focused = sample.focus.iter().filter_map(|(_, lock)| lock.as_ref());
         let locks = sample.locks.iter().filter_map(|(_, lock)| lock.as_ref()).chain(focused);
         for holder in locks.flat_map(|lock| &lock.holders) {
             let longest = before.get(&holder.token).copied().unwrap_or_default().max(holder.lease_left);
-            self.leases.insert(holder.token, longest);
+            self.longest_leases.insert(holder.token, longest);
         }
     }
 
-    /// How much of its lease a holder has left, from 0 to 1, as far as has been seen.
+    /// The lease left, relative to the longest lease seen in this tenure, from 0 to 1.
     pub(super) fn share_left(&self, holder: &Holder, left: u64) -> f64 {
-        let longest = self.leases.get(&holder.token).copied().unwrap_or(holder.lease_left).max(1);
+        let longest = self.longest_leases.get(&holder.token).copied().unwrap_or(holder.lease_left).max(1);
         (as_f64(left) / as_f64(longest)).clamp(0.0, 1.0)
     }
 
-    /// How long ago the servers told what is shown.
+    /// The age of the data that is shown.
     pub(super) fn age(&self, now: Instant) -> Duration {
         match &self.sample {
             Some(sample) if !self.is_paused => now.saturating_duration_since(sample.at),
@@ -136,26 +136,27 @@ impl State {
         }
     }
 
-    fn arrange(&mut self) {
+    fn sort_locks(&mut self) {
         let order = self.order;
         let Some(sample) = &mut self.sample else { return };
         let lease = |lock: &Option<Lock>| {
             lock.as_ref().and_then(|lock| lock.holders.first()).map_or(u64::MAX, |holder| holder.lease_left)
         };
         sample.locks.sort_by(|(one, one_held), (other, other_held)| match order {
-            Order::Waiters => busiest(one).cmp(&busiest(other)),
+            Order::Waiters => one.rank().cmp(&other.rank()),
             Order::LongestWait => Reverse(one.longest_wait).cmp(&Reverse(other.longest_wait)),
             Order::Lease => lease(one_held).cmp(&lease(other_held)),
             Order::Name => one.key.cmp(&other.key),
         });
         let keys = || sample.locks.iter().map(|(lock, _)| &lock.key);
-        let place = self.selected.as_ref().and_then(|selected| keys().position(|key| key == selected));
-        // It is gone: what stands in its place is selected, once there is something.
+        let position = self.selected.as_ref().and_then(|selected| keys().position(|key| key == selected));
+        // If the selected lock is gone, the lock that is now at its position is selected.
         let last = sample.locks.len().checked_sub(1);
-        let place = place.or_else(|| last.map(|last| self.selection.selected().unwrap_or(0).min(last)));
-        self.selection.select(place);
+        let position = position.or_else(|| last.map(|last| self.selection.selected().unwrap_or(0).min(last)));
+        self.selection.select(position);
         if self.page != Page::Queue {
-            self.selected = place.and_then(|place| sample.locks.get(place)).map(|(lock, _)| lock.key.clone());
+            self.selected =
+                position.and_then(|position| sample.locks.get(position)).map(|(lock, _)| lock.key.clone());
         }
     }
 
@@ -165,9 +166,9 @@ impl State {
         }
         let Some(sample) = &self.sample else { return };
         let Some(last) = sample.locks.len().checked_sub(1) else { return };
-        let place = self.selection.selected().unwrap_or(0).saturating_add_signed(steps).min(last);
-        self.selection.select(Some(place));
-        self.selected = sample.locks.get(place).map(|(lock, _)| lock.key.clone());
+        let position = self.selection.selected().unwrap_or(0).saturating_add_signed(steps).min(last);
+        self.selection.select(Some(position));
+        self.selected = sample.locks.get(position).map(|(lock, _)| lock.key.clone());
     }
 
     pub(super) fn open(&mut self) {
@@ -176,24 +177,24 @@ impl State {
         }
     }
 
-    /// Back to the locks; `false` if that is where it is.
+    /// Goes back to the list of locks. `false`: it is shown already.
     pub(super) fn close(&mut self) -> bool {
         let is_elsewhere = self.page != Page::Locks;
         self.page = Page::Locks;
         is_elsewhere
     }
 
-    pub(super) fn help(&mut self) {
+    pub(super) fn toggle_help(&mut self) {
         self.page = if self.page == Page::Help { Page::Locks } else { Page::Help };
     }
 
-    pub(super) fn pause(&mut self) {
+    pub(super) fn toggle_pause(&mut self) {
         self.is_paused = !self.is_paused;
     }
 
     pub(super) fn sort(&mut self, order: Order) {
         self.order = order;
-        self.arrange();
+        self.sort_locks();
     }
 
     /// The lock whose queue is shown.
@@ -203,7 +204,7 @@ impl State {
 }
 
 impl Rates {
-    /// `None` where a server was started anew, or another one is asked.
+    /// `None` if a counter has decreased: a server was restarted, or the primary is another one.
     fn between(before: Totals, now: Totals, span: Duration) -> Option<Self> {
         let seconds = span.as_secs_f64();
         if seconds <= 0.0 {
@@ -218,11 +219,7 @@ impl Rates {
     }
 }
 
-fn busiest(lock: &Contended) -> (Reverse<u64>, Reverse<u64>) {
-    (Reverse(lock.waiters), Reverse(lock.longest_wait))
-}
-
-#[allow(clippy::cast_precision_loss, reason = "it is shown to three digits")]
+#[allow(clippy::cast_precision_loss, reason = "only the first digits are shown")]
 fn as_f64(number: u64) -> f64 {
     number as f64
 }
@@ -230,8 +227,8 @@ fn as_f64(number: u64) -> f64 {
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a rate is never below 0, and a cast never beyond"
+    reason = "a rate is never negative, and the cast saturates"
 )]
-pub(super) fn whole(rate: f64) -> u64 {
-    rate.round() as u64
+pub(super) fn round(number: f64) -> u64 {
+    number.round() as u64
 }

@@ -1,4 +1,4 @@
-//! How it is shown. Each width has what fits: 80 columns have all, 40 the most important.
+//! Draws the screen. 80 columns show everything; 40 columns show the most important fields.
 
 use std::time::Instant;
 
@@ -9,14 +9,18 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, Wrap};
 
-use super::state::{Order, Page, State, whole};
+use super::poller::Sample;
+use super::state::{Order, Page, Rates, State, round};
 use crate::duration::show_ms;
 use crate::locks::{Holder, Lock};
 use crate::text;
 
-/// From here on there is room for all columns.
+/// From this width on, all columns are shown.
 const WIDE: u16 = 70;
+/// The width of a lease bar.
 const BAR: usize = 10;
+const LOCKS_TITLE: &str = "locks with waiters";
+/// From this height on, the curve is shown.
 const CURVE_FROM: u16 = 14;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
@@ -49,7 +53,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let servers = state.sample.as_ref().map_or("", |sample| sample.servers.as_str());
-    let (word, style) = match (&state.trouble, &state.sample) {
+    let (status, style) = match (&state.error, &state.sample) {
         (Some((_, since)), Some(_)) => {
             let span = now.saturating_duration_since(*since).as_millis();
             let span = show_ms(u64::try_from(span).unwrap_or(u64::MAX));
@@ -62,20 +66,20 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         }
         (None, Some(_)) => (" connected ".to_owned(), Style::new().fg(Color::Green)),
     };
-    let width = u16::try_from(word.chars().count()).unwrap_or(u16::MAX);
+    let width = u16::try_from(status.chars().count()).unwrap_or(u16::MAX);
     let [left, right] = Layout::horizontal([Constraint::Min(1), Constraint::Length(width)]).areas(area);
     let title = Line::from(vec![" lockward ".bold().reversed(), " ".into(), Span::from(servers.to_owned())]);
     frame.render_widget(title, left);
-    frame.render_widget(Line::styled(word, style), right);
+    frame.render_widget(Line::styled(status, style), right);
 }
 
 fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(sample) = &state.sample else { return };
-    let rate = |pick: fn(&super::state::Rates) -> f64| {
+    let rate = |pick: fn(&Rates) -> f64| {
         state
             .rates
             .as_ref()
-            .map_or_else(|| "-".to_owned(), |rates| format!("{}/s", HumanCount(whole(pick(rates)))))
+            .map_or_else(|| "-".to_owned(), |rates| format!("{}/s", HumanCount(round(pick(rates)))))
     };
     let figure = |name: &str, value: String, style: Style| {
         vec![Span::from(format!(" {name} ")).dim(), Span::styled(value, style.bold()), Span::from("  ")]
@@ -108,7 +112,7 @@ fn draw_curve(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let width = usize::from(area.width.saturating_sub(2));
     let shown: Vec<u64> = state.curve.iter().rev().take(width).rev().copied().collect();
     let most = shown.iter().copied().max().unwrap_or(0);
-    let title = format!(" hand-offs a second, {} at most ", HumanCount(most));
+    let title = format!(" hand-offs per second, {} at most ", HumanCount(most));
     let block = Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(title);
     let [_, inner] = Layout::horizontal([Constraint::Length(1), Constraint::Min(1)]).areas(block.inner(area));
     frame.render_widget(block, area);
@@ -116,81 +120,66 @@ fn draw_curve(frame: &mut Frame<'_>, area: Rect, state: &State) {
 }
 
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
-    let why = state.trouble.as_ref().map(|(why, _)| why.clone());
-    let Some(sample) = &state.sample else {
-        let line = why.unwrap_or_else(|| "asking the server ...".to_owned());
-        let says = Paragraph::new(format!("\n {line}")).wrap(Wrap { trim: false });
-        frame.render_widget(says, area);
-        return;
-    };
-    if sample.locks.is_empty() {
-        let line = why.unwrap_or_else(|| match sample.totals.held {
-            0 => "No lock is held.".to_owned(),
-            held => format!("{} held, and nobody waits for any.", HumanCount(held)),
-        });
-        frame.render_widget(titled("locks that are waited for").title_bottom(""), area);
-        let [_, inner] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
-        frame.render_widget(Paragraph::new(format!(" {line}")).wrap(Wrap { trim: false }), inner);
-        return;
+    let error = state.error.as_ref().map(|(why, _)| why.clone());
+    match &state.sample {
+        None => {
+            let line = error.unwrap_or_else(|| "querying the server ...".to_owned());
+            frame.render_widget(Paragraph::new(format!("\n {line}")).wrap(Wrap { trim: false }), area);
+        }
+        Some(sample) if sample.locks.is_empty() => {
+            let line = error.unwrap_or_else(|| match sample.totals.held {
+                0 => "No lock is held.".to_owned(),
+                held => format!("{} held, and nobody waits.", HumanCount(held)),
+            });
+            frame.render_widget(titled(LOCKS_TITLE), area);
+            let [_, inner] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
+            frame.render_widget(Paragraph::new(format!(" {line}")).wrap(Wrap { trim: false }), inner);
+        }
+        Some(sample) => {
+            let title = error.unwrap_or_else(|| LOCKS_TITLE.to_owned());
+            let table = lock_table(&title, state, sample, age_ms(state, now), area.width >= WIDE)
+                .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
+                .highlight_symbol("> ");
+            frame.render_stateful_widget(table, area, &mut state.selection);
+        }
     }
-    let age = u64::try_from(state.age(now).as_millis()).unwrap_or(u64::MAX);
-    let is_wide = area.width >= WIDE;
-    let rows: Vec<Row<'_>> = sample
-        .locks
-        .iter()
-        .map(|(lock, held)| {
-            let holder = held.as_ref().and_then(|lock| lock.holders.first());
-            let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
-            let owner = owner.map_or_else(|| "-".to_owned(), |owner| text::show(owner));
-            let wait = lock.longest_wait.saturating_add(age);
-            let cells = [
-                Cell::from(text::show(&lock.key)),
-                Cell::from(Line::from(HumanCount(lock.waiters).to_string()).right_aligned().bold()),
-                Cell::from(Line::from(show_ms(wait)).right_aligned().style(wait_style(wait))),
-            ];
-            let lease =
-                Cell::from(holder.map_or_else(Line::default, |holder| lease(state, holder, age, is_wide)));
-            let mut cells = Vec::from(cells);
-            if is_wide {
-                cells.push(Cell::from(owner));
-            }
-            cells.push(lease);
-            Row::new(cells)
-        })
-        .collect();
+}
+
+fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bool) -> Table<'static> {
     let mark = |order: Order, name: &str| {
         let mark = if state.order == order { "▾" } else { "" };
         format!("{name}{mark}")
     };
-    let right = |name: String| Cell::from(Line::from(name).right_aligned());
-    let mut head = vec![
-        Cell::from(mark(Order::Name, "LOCK")),
-        right(mark(Order::Waiters, "WAITERS")),
-        right(mark(Order::LongestWait, if is_wide { "LONGEST WAIT" } else { "WAIT" })),
+    let name = left(mark(Order::Name, "LOCK"));
+    let waiters = right(mark(Order::Waiters, "WAITERS"));
+    let wait = |name| right(mark(Order::LongestWait, name));
+    let columns = [
+        Some((name, Constraint::Fill(3))),
+        Some((waiters, Constraint::Length(8))),
+        Some(if is_wide {
+            (wait("LONGEST WAIT"), Constraint::Length(13))
+        } else {
+            (wait("WAIT"), Constraint::Length(7))
+        }),
+        is_wide.then(|| (left("HOLDER"), Constraint::Fill(4))),
+        Some(lease_column(&mark(Order::Lease, if is_wide { "LEASE LEFT" } else { "LEASE" }), is_wide)),
     ];
-    let mut widths = vec![Constraint::Fill(3), Constraint::Length(8)];
-    if is_wide {
-        head.push(Cell::from("HOLDER"));
-        widths.extend([Constraint::Length(13), Constraint::Fill(4), Constraint::Length(18)]);
-    } else {
-        widths.extend([Constraint::Length(7), Constraint::Length(7)]);
-    }
-    head.push(if is_wide {
-        Cell::from(mark(Order::Lease, "LEASE LEFT"))
-    } else {
-        right(mark(Order::Lease, "LEASE"))
+    let rows = sample.locks.iter().map(|(lock, held)| {
+        let holder = held.as_ref().and_then(|lock| lock.holders.first());
+        let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
+        let wait = lock.longest_wait.saturating_add(age);
+        [
+            Some(left(text::show(&lock.key))),
+            Some(right(Line::from(HumanCount(lock.waiters).to_string()).bold())),
+            Some(right(Line::from(show_ms(wait)).style(wait_style(wait)))),
+            is_wide.then(|| left(owner.map_or_else(|| "-".to_owned(), |owner| text::show(owner)))),
+            Some(left(holder.map_or_else(Line::default, |holder| lease(state, holder, age, is_wide)))),
+        ]
     });
-    let title = why.unwrap_or_else(|| "locks that are waited for".to_owned());
-    let table = Table::new(rows, widths)
-        .header(Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
-        .block(titled(&title))
-        .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
-        .highlight_symbol("> ");
-    frame.render_stateful_widget(table, area, &mut state.selection);
+    table(title, columns, rows)
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
-    let age = u64::try_from(state.age(now).as_millis()).unwrap_or(u64::MAX);
     let focus = state.sample.as_ref().and_then(|sample| sample.focus.as_ref());
     let wanted = state.focus();
     let Some((key, held)) = focus.filter(|(key, _)| Some(key) == wanted.as_ref()) else {
@@ -204,81 +193,97 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         frame.render_widget(Paragraph::new("\n Nobody holds it now."), inner);
         return;
     };
-    let is_wide = area.width >= WIDE;
+    let (age, is_wide) = (age_ms(state, now), area.width >= WIDE);
     let holders = u16::try_from(lock.holders.len()).unwrap_or(u16::MAX).saturating_add(2);
     let [above, below] = Layout::vertical([Constraint::Length(holders), Constraint::Min(1)]).areas(area);
-    draw_holders(frame, above, state, key, lock, age, is_wide);
-    let shown = lock.queue.as_deref().unwrap_or_default();
-    let rows = (1_u64..).zip(shown).map(|(place, waiter)| {
-        let waited = waiter.waited.saturating_add(age);
-        let left =
-            waiter.wait_left.map_or_else(|| "no limit".to_owned(), |left| show_ms(left.saturating_sub(age)));
-        let mut cells = vec![
-            Cell::from(Line::from(place.to_string()).right_aligned()),
-            Cell::from(text::show(&waiter.owner)),
-            Cell::from(Line::from(show_ms(waited)).right_aligned().style(wait_style(waited))),
-        ];
-        if is_wide {
-            cells.push(Cell::from(Line::from(left).right_aligned()));
-            cells.push(Cell::from(Line::from(waiter.client_id.to_string()).right_aligned()));
-        }
-        Row::new(cells)
-    });
-    let right = |name: &'static str| Cell::from(Line::from(name).right_aligned());
-    let mut head = vec![right("NEXT"), Cell::from("WAITER"), right("WAITED")];
-    let mut widths = vec![Constraint::Length(5), Constraint::Fill(1), Constraint::Length(9)];
-    if is_wide {
-        head.extend([right("WAIT LEFT"), right("CLIENT")]);
-        widths.extend([Constraint::Length(10), Constraint::Length(9)]);
-    }
-    let table = Table::new(rows, widths)
-        .header(Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
-        .block(titled(&format!("{} waiting, next first", HumanCount(lock.waiters))));
-    frame.render_widget(table, below);
+    frame.render_widget(holder_table(state, key, lock, age, is_wide), above);
+    frame.render_widget(waiter_table(lock, age, is_wide), below);
 }
 
-fn draw_holders(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    state: &State,
-    key: &[u8],
-    lock: &Lock,
-    age: u64,
-    is_wide: bool,
-) {
+fn holder_table(state: &State, key: &[u8], lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
+    let columns = [
+        Some((left("HOLDER"), Constraint::Fill(1))),
+        is_wide.then(|| (right("HOLDS"), Constraint::Length(5))),
+        is_wide.then(|| (right("TOKEN"), Constraint::Length(16))),
+        Some((right("HELD FOR"), Constraint::Length(9))),
+        Some(lease_column(if is_wide { "LEASE LEFT" } else { "LEASE" }, is_wide)),
+    ];
     let rows = lock.holders.iter().map(|holder| {
-        let mut cells = vec![Cell::from(text::show(&holder.owner))];
-        if is_wide {
-            cells.push(Cell::from(Line::from(holder.holds.to_string()).right_aligned()));
-            cells.push(Cell::from(Line::from(holder.token.to_string()).right_aligned()));
-        }
-        cells.push(Cell::from(Line::from(show_ms(holder.held_for.saturating_add(age))).right_aligned()));
-        cells.push(Cell::from(lease(state, holder, age, is_wide)));
-        Row::new(cells)
+        [
+            Some(left(text::show(&holder.owner))),
+            is_wide.then(|| right(holder.holds.to_string())),
+            is_wide.then(|| right(holder.token.to_string())),
+            Some(right(show_ms(holder.held_for.saturating_add(age)))),
+            Some(left(lease(state, holder, age, is_wide))),
+        ]
     });
-    let right = |name: &'static str| Cell::from(Line::from(name).right_aligned());
-    let mut head = vec![Cell::from("HOLDER")];
-    let mut widths = vec![Constraint::Fill(1)];
-    if is_wide {
-        head.extend([right("HOLDS"), right("TOKEN")]);
-        widths.extend([Constraint::Length(5), Constraint::Length(16)]);
-    }
-    head.push(right("HELD FOR"));
-    head.push(if is_wide { Cell::from("LEASE LEFT") } else { right("LEASE") });
-    widths.extend([Constraint::Length(9), Constraint::Length(if is_wide { 18 } else { 7 })]);
-    let table = Table::new(rows, widths)
+    table(&text::show(key), columns, rows)
+}
+
+fn waiter_table(lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
+    let columns = [
+        Some((right("NEXT"), Constraint::Length(5))),
+        Some((left("WAITER"), Constraint::Fill(1))),
+        Some((right("WAITED"), Constraint::Length(9))),
+        is_wide.then(|| (right("WAIT LEFT"), Constraint::Length(10))),
+        is_wide.then(|| (right("CLIENT"), Constraint::Length(9))),
+    ];
+    let shown = lock.queue.as_deref().unwrap_or_default();
+    let rows = (1_u64..).zip(shown).map(|(position, waiter)| {
+        let waited = waiter.waited.saturating_add(age);
+        let wait_left =
+            waiter.wait_left.map_or_else(|| "no limit".to_owned(), |left| show_ms(left.saturating_sub(age)));
+        [
+            Some(right(position.to_string())),
+            Some(left(text::show(&waiter.owner))),
+            Some(right(Line::from(show_ms(waited)).style(wait_style(waited)))),
+            is_wide.then(|| right(wait_left)),
+            is_wide.then(|| right(waiter.client_id.to_string())),
+        ]
+    });
+    table(&format!("{} waiting, next first", HumanCount(lock.waiters)), columns, rows)
+}
+
+/// A table. `None`: the column is not shown at this width.
+fn table<const COLUMNS: usize>(
+    title: &str,
+    columns: [Option<(Cell<'static>, Constraint)>; COLUMNS],
+    rows: impl Iterator<Item = [Option<Cell<'static>>; COLUMNS]>,
+) -> Table<'static> {
+    let (head, widths): (Vec<_>, Vec<_>) = columns.into_iter().flatten().unzip();
+    let rows = rows.map(|cells| Row::new(cells.into_iter().flatten()));
+    Table::new(rows, widths)
         .header(Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
-        .block(titled(&text::show(key)));
-    frame.render_widget(table, area);
+        .block(titled(title))
+}
+
+fn left(text: impl Into<Line<'static>>) -> Cell<'static> {
+    Cell::from(text.into())
+}
+
+fn right(text: impl Into<Line<'static>>) -> Cell<'static> {
+    Cell::from(text.into().right_aligned())
+}
+
+fn lease_column(name: &str, is_wide: bool) -> (Cell<'static>, Constraint) {
+    if is_wide {
+        (left(name.to_owned()), Constraint::Length(18))
+    } else {
+        (right(name.to_owned()), Constraint::Length(7))
+    }
+}
+
+fn age_ms(state: &State, now: Instant) -> u64 {
+    u64::try_from(state.age(now).as_millis()).unwrap_or(u64::MAX)
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let keys = [
         ("↑ ↓ j k", "select a lock"),
-        ("enter", "who waits for it, next to be served first"),
+        ("enter", "show its queue, next to be served first"),
         ("esc", "back"),
         ("w t l n", "sort by waiters, wait time, lease left, name"),
-        ("p", "pause: what is shown stays"),
+        ("p", "pause"),
         ("q", "quit"),
     ];
     let lines = keys.map(|(key, does)| Line::from(vec![format!("  {key:9}").bold(), does.into()]));
@@ -292,7 +297,7 @@ fn titled(title: &str) -> Block<'static> {
     Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(format!(" {title} "))
 }
 
-/// What is left of a lease: a bar where there is room, and the time.
+/// The lease left: the time, and a bar if there is room.
 fn lease(state: &State, holder: &Holder, age: u64, has_bar: bool) -> Line<'static> {
     let left = holder.lease_left.saturating_sub(age);
     let share = state.share_left(holder, left);
@@ -304,7 +309,7 @@ fn lease(state: &State, holder: &Holder, age: u64, has_bar: bool) -> Line<'stati
     if !has_bar {
         return Line::styled(show_ms(left), style).right_aligned();
     }
-    let full = usize::try_from(whole(share * 10.0)).unwrap_or(BAR).min(BAR);
+    let full = usize::try_from(round(share * 10.0)).unwrap_or(BAR).min(BAR);
     Line::from(vec![
         Span::styled("█".repeat(full), style),
         Span::from("░".repeat(BAR - full)).dim(),
@@ -312,7 +317,7 @@ fn lease(state: &State, holder: &Holder, age: u64, has_bar: bool) -> Line<'stati
     ])
 }
 
-/// A wait of ten seconds, or a minute, is worth a look.
+/// Waits of ten seconds and of a minute are highlighted.
 fn wait_style(ms: u64) -> Style {
     match ms {
         0..10_000 => Style::new(),

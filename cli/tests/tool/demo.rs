@@ -1,15 +1,15 @@
-//! Claims about `lockward demo` as a process: what it says and how it exits.
+//! Tests of the errors and exit codes of `lockward demo`.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::{env, fs, process};
 
-/// A plain redis-server on a Unix socket, so that no port can be taken.
+/// A redis-server without the module, on a Unix socket.
 struct Server {
     child: Child,
     folder: PathBuf,
-    // Kept open: the server logs into it until its end.
+    // The server writes its log to this pipe until it ends.
     _log: Lines<BufReader<ChildStdout>>,
 }
 
@@ -47,8 +47,8 @@ fn demo(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lockward")).arg("demo").args(arguments).output().unwrap()
 }
 
-/// The one line on stderr of a run that must fail before it prints anything else.
-fn refusal(output: &Output) -> String {
+/// Checks that the demo failed with one line on stderr and no other output; returns the line.
+fn error_line(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -57,22 +57,22 @@ fn refusal(output: &Output) -> String {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_one_clear_line() {
-    let line = refusal(&demo(&["--url", "redis+unix:///nonexistent/socket"]));
+fn an_unreachable_server_is_one_error_line() {
+    let line = error_line(&demo(&["--url", "redis+unix:///nonexistent/socket"]));
     assert!(line.starts_with("lockward: cannot reach a Redis server at /nonexistent/socket"), "{line}");
     assert!(line.contains("make run"), "{line}");
 }
 
 #[test]
 fn a_password_is_not_shown() {
-    let line = refusal(&demo(&["--url", "redis+unix:///nonexistent/socket?pass=hidden"]));
+    let line = error_line(&demo(&["--url", "redis+unix:///nonexistent/socket?pass=hidden"]));
     assert!(!line.contains("hidden"), "{line}");
 }
 
 #[test]
-fn a_server_without_the_module_is_one_clear_line() {
+fn a_server_without_the_module_is_one_error_line() {
     let server = Server::start("without-module");
-    let line = refusal(&demo(&["--url", &server.url()]));
+    let line = error_line(&demo(&["--url", &server.url()]));
     assert!(line.contains("does not have the Lockward module"), "{line}");
     assert!(line.contains("make run"), "{line}");
 }

@@ -1,4 +1,4 @@
-//! The tool as a process, on real servers.
+//! Tests of the tool as a process, against real servers.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
 )]
 
 mod demo;
-mod looking;
+mod read;
 mod run;
 mod terminal;
 mod top;
@@ -20,10 +20,10 @@ fn url(server: &Server) -> String {
     format!("redis://127.0.0.1:{}", server.port())
 }
 
-/// The tool, without a terminal, as cron and service managers start it.
+/// The tool without a terminal, as cron and service managers start it.
 fn lockward(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("setsid");
-    // Whoever runs the tests in the background has them ignore some.
+    // A shell that starts the tests in the background makes them ignore some signals.
     command
         .args(["env", "--default-signal", env!("CARGO_BIN_EXE_lockward")])
         .args(arguments)
@@ -31,8 +31,8 @@ fn lockward(url: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// The output of the tool, and its exit code.
-fn told(url: &str, arguments: &[&str]) -> (i32, String, String) {
+/// Runs the tool; returns the exit code, standard output and standard error.
+fn run(url: &str, arguments: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = lockward(url, arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (status.code().expect("it exits"), text(stdout), text(stderr))

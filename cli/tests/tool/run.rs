@@ -1,12 +1,12 @@
-//! Claims about `lockward run`.
+//! Tests of `lockward run`.
 
-use crate::{lockward, told, url};
+use crate::{lockward, run, url};
 use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port, soon};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A run under way, whose command writes lines and reads them. It ends with the test.
+/// A running `lockward run` whose standard input and output are pipes. Dropping it ends it.
 struct Run {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -39,7 +39,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // With it goes its command.
+        // The command ends with it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -54,21 +54,21 @@ fn runs(pid: &str) -> bool {
 #[test]
 fn the_exit_code_is_that_of_the_command() {
     let server = Server::start();
-    assert_eq!(told(&url(&server), &["run", "k", "sh", "-c", "exit 7"]).0, 7);
-    assert_eq!(told(&url(&server), &["run", "k", "-c", "exit 8"]).0, 8);
-    assert_eq!(told(&url(&server), &["run", "k", "--", "true"]), (0, String::new(), String::new()));
+    assert_eq!(run(&url(&server), &["run", "k", "sh", "-c", "exit 7"]).0, 7);
+    assert_eq!(run(&url(&server), &["run", "k", "-c", "exit 8"]).0, 8);
+    assert_eq!(run(&url(&server), &["run", "k", "--", "true"]), (0, String::new(), String::new()));
     assert_eq!(server.client().info("k"), None);
 }
 
 #[test]
-fn a_command_ended_by_a_signal_is_told_as_shells_tell_it() {
+fn a_command_ended_by_a_signal_exits_with_128_and_its_number() {
     let server = Server::start();
-    assert_eq!(told(&url(&server), &["run", "k", "-c", "kill -USR1 $$"]).0, 128 + 10);
+    assert_eq!(run(&url(&server), &["run", "k", "-c", "kill -USR1 $$"]).0, 128 + 10);
     assert_eq!(server.client().info("k"), None);
 }
 
 #[test]
-fn a_busy_lock_is_120_or_what_is_asked_for() {
+fn a_busy_lock_exits_with_120_or_the_code_of_the_option() {
     let server = Server::start();
     server.client().acquire("k A PX 600000");
     let url = url(&server);
@@ -78,22 +78,26 @@ fn a_busy_lock_is_120_or_what_is_asked_for() {
         (&["--wait", "50ms", "k", "true"], 120),
         (&["-w", "0s", "k", "true"], 120),
     ] {
-        let (is, out, error) = told(&url, &[&["run"], arguments].concat());
-        assert_eq!((is, out.as_str(), error.as_str()), (code, "", "lockward: k is busy\n"), "{arguments:?}");
+        let (actual, out, error) = run(&url, &[&["run"], arguments].concat());
+        assert_eq!(
+            (actual, out.as_str(), error.as_str()),
+            (code, "", "lockward: k is busy\n"),
+            "{arguments:?}"
+        );
     }
     assert_eq!(server.client().queue("k"), [""; 0]);
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_122() {
+fn an_unreachable_server_exits_with_122() {
     let url = format!("redis://127.0.0.1:{}", free_port());
-    let (code, _, error) = told(&url, &["run", "--patience", "50ms", "k", "true"]);
+    let (code, _, error) = run(&url, &["run", "--patience", "50ms", "k", "true"]);
     assert_eq!(code, 122);
     assert!(error.starts_with("lockward: cannot acquire k: no server answers: "), "{error}");
 }
 
 #[test]
-fn failures_of_its_own_are_125() {
+fn wrong_arguments_and_refusals_exit_with_125() {
     let server = Server::start();
     let url = url(&server);
     assert_eq!(server.client().call("SET other value"), Reply::ok());
@@ -104,7 +108,7 @@ fn failures_of_its_own_are_125() {
         &["run", "--url", "nowhere", "k", "true"],
         &["run", "other", "true"],
     ] {
-        let (code, out, error) = told(&url, arguments);
+        let (code, out, error) = run(&url, arguments);
         assert_eq!((code, out.as_str()), (125, ""), "{arguments:?}: {error}");
         assert_ne!(error, "");
     }
@@ -112,22 +116,22 @@ fn failures_of_its_own_are_125() {
 
 #[test]
 fn a_password_is_not_shown() {
-    let (_, _, error) = told("redis://u:hidden@[", &["run", "k", "true"]);
+    let (_, _, error) = run("redis://u:hidden@[", &["run", "k", "true"]);
     assert!(!error.contains("hidden"), "{error}");
-    assert!(error.starts_with("lockward: the URL is not understood"), "{error}");
+    assert!(error.starts_with("lockward: the URL is not valid"), "{error}");
 }
 
 #[test]
-fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_126() {
+fn a_missing_command_exits_with_127_and_a_file_that_is_no_program_with_126() {
     let server = Server::start();
     let url = url(&server);
-    assert_eq!(told(&url, &["run", "k", "/nonexistent"]).0, 127);
-    assert_eq!(told(&url, &["run", "k", "/etc/passwd"]).0, 126);
+    assert_eq!(run(&url, &["run", "k", "/nonexistent"]).0, 127);
+    assert_eq!(run(&url, &["run", "k", "/etc/passwd"]).0, 126);
     assert_eq!(server.client().info("k"), None);
 }
 
 #[test]
-fn the_command_knows_its_lock_and_has_the_input() {
+fn the_command_has_the_lock_in_its_environment_and_inherits_the_input() {
     let server = Server::start();
     let command = "echo $LOCKWARD_KEY $LOCKWARD_OWNER $LOCKWARD_TOKEN; read answer; echo $answer";
     let mut run = Run::start(&url(&server), &["order:42", "-c", command]);
@@ -141,7 +145,7 @@ fn the_command_knows_its_lock_and_has_the_input() {
 }
 
 #[test]
-fn it_waits_for_its_turn() {
+fn it_waits_for_the_lock() {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("k A PX 600000");
@@ -184,7 +188,7 @@ fn a_server_that_is_gone_for_a_lease_ends_the_command() {
 }
 
 #[test]
-fn a_command_that_does_not_heed_it_is_killed_with_all_it_has_started() {
+fn a_command_that_ignores_sigterm_is_killed_with_its_children() {
     let server = Server::start();
     let arguments =
         ["--lease", "1500ms", "--grace", "100ms", "k", "-c", "trap '' TERM; sleep 600 & echo $$ $!; wait"];
@@ -196,7 +200,7 @@ fn a_command_that_does_not_heed_it_is_killed_with_all_it_has_started() {
 }
 
 #[test]
-fn what_heeds_it_has_time_to_end() {
+fn a_command_that_handles_sigterm_has_time_to_end() {
     let server = Server::start();
     let command = "trap 'echo ending; exit 3' TERM; echo on; while :; do sleep 0.05; done";
     let mut run = Run::start(&url(&server), &["--lease", "1500ms", "--grace", "1h", "k", "-c", command]);
@@ -207,7 +211,7 @@ fn what_heeds_it_has_time_to_end() {
 }
 
 #[test]
-fn a_lock_that_was_lost_unnoticed_is_told_at_the_end() {
+fn a_loss_is_detected_at_the_release() {
     let server = Server::start();
     let mut run = Run::start(&url(&server), &["k", "-c", "echo on; read answer"]);
     run.line();
@@ -230,7 +234,7 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn signals_reach_what_the_command_has_started() {
+fn signals_reach_the_children_of_the_command() {
     let server = Server::start();
     let mut run = Run::start(&url(&server), &["k", "-c", "sleep 600 & echo $!; wait"]);
     let pid = run.line();
@@ -241,7 +245,7 @@ fn signals_reach_what_the_command_has_started() {
 }
 
 #[test]
-fn what_was_ignored_stays_ignored() {
+fn ignored_signals_stay_ignored() {
     let server = Server::start();
     let arguments = ["run", "k", "-c", "echo on; read answer; echo $answer"];
     let mut command = Command::new("nohup");
@@ -283,15 +287,15 @@ fn the_command_dies_with_lockward_and_the_lease_frees_the_lock() {
 }
 
 #[test]
-fn verbose_tells_the_token() {
+fn verbose_prints_the_token() {
     let server = Server::start();
-    let (_, token, said) = told(&url(&server), &["run", "-v", "k", "-c", "echo $LOCKWARD_TOKEN"]);
-    assert!(said.starts_with("lockward: k is held after "), "{said}");
-    assert!(said.ends_with(&format!("with token {token}")), "{said}");
+    let (_, token, said) = run(&url(&server), &["run", "-v", "k", "-c", "echo $LOCKWARD_TOKEN"]);
+    assert!(said.starts_with("lockward: acquired k after "), "{said}");
+    assert!(said.ends_with(&format!("token {token}")), "{said}");
 }
 
 #[test]
-fn the_owner_may_be_named() {
+fn the_owner_is_that_of_the_option() {
     let server = Server::start();
     let mut run = Run::start(&url(&server), &["--owner", "nightly", "k", "-c", "echo on; read answer"]);
     run.line();
@@ -299,12 +303,12 @@ fn the_owner_may_be_named() {
 }
 
 #[test]
-fn sentinels_tell_where_the_lock_is() {
+fn sentinels_give_the_address_of_the_primary() {
     let primary = Server::start();
     let sentinels = Sentinels::watch(&primary, 0);
-    assert_eq!(told(&sentinels.url(), &["run", "k", "-c", "exit 7"]).0, 7);
+    assert_eq!(run(&sentinels.url(), &["run", "k", "-c", "exit 7"]).0, 7);
     primary.client().acquire("k A PX 600000");
-    assert_eq!(told(&sentinels.url(), &["info", "k"]).0, 0);
+    assert_eq!(run(&sentinels.url(), &["info", "k"]).0, 0);
 }
 
 #[test]
@@ -312,7 +316,7 @@ fn a_command_outlives_a_failover() {
     let first = Server::start();
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
-    // The command ends if it is told to, so what it says at the end says that nobody has told it.
+    // A lost lock would end the command with another exit code.
     let mut run =
         Run::start(&sentinels.url(), &["--lease", "20s", "k", "-c", "echo on; read answer; exit 7"]);
     run.line();
@@ -331,22 +335,22 @@ fn a_command_outlives_a_failover() {
 }
 
 #[test]
-fn a_cluster_is_one_place() {
+fn commands_work_on_a_cluster() {
     let cluster = Cluster::start_without_replicas(lockward_tests::Setup::new());
     let seeds: Vec<String> =
         cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
     let url = format!("redis+cluster://{}", seeds[0]);
     let keys = ["a", "b", "c", "d", "e"];
     for key in keys {
-        assert_eq!(told(&url, &["run", key, "-c", "exit 7"]).0, 7);
+        assert_eq!(run(&url, &["run", key, "-c", "exit 7"]).0, 7);
         cluster.client().call(key, &format!("LOCK.ACQUIRE {key} A PX 600000"));
-        assert_eq!(told(&url, &["info", key]).0, 0);
+        assert_eq!(run(&url, &["info", key]).0, 0);
     }
-    let (code, shown, _) = told(&url, &["ls"]);
+    let (code, shown, _) = run(&url, &["ls"]);
     let shown: Vec<&str> = shown.lines().skip(1).map(|line| &line[..1]).collect();
     assert_eq!((code, shown.as_slice()), (0, keys.as_slice()));
     for key in keys {
-        assert_eq!(told(&url, &["break", "--yes", key]).0, 0);
+        assert_eq!(run(&url, &["break", "--yes", key]).0, 0);
     }
-    assert_eq!(told(&url, &["ls"]).1, "no locks\n");
+    assert_eq!(run(&url, &["ls"]).1, "no locks\n");
 }

@@ -1,28 +1,28 @@
-//! A real terminal: tmux.
+//! A terminal in tmux.
 
 use lockward_tests::soon;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A terminal with one program in it, and a word on how that has ended. It goes with the test.
+/// A terminal that runs one program, and shows its exit code when it ends. Dropping it ends both.
 pub(crate) struct Terminal {
     name: String,
 }
 
 impl Terminal {
-    /// `None`, and a loud word, where there is no tmux.
+    /// `None` if tmux is not installed; a message says so.
     pub(crate) fn start(columns: u16, rows: u16, program: &str) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("lockward-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let terminal = Self { name };
-        // Afterwards it stays, so that what is shown then can be read.
+        // The terminal stays open after the program ends, so that the test can read it.
         let script = format!("{program}; echo ended with $?; exec cat");
         let (columns, rows) = (columns.to_string(), rows.to_string());
         let arguments =
             ["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &rows, "sh", "-c", &script];
         let started = terminal.tmux(&arguments);
         if started.is_err() {
-            eprintln!("SKIPPED: tmux is not installed, so nothing was tried in a terminal");
+            eprintln!("SKIPPED: tmux is not installed, so no test ran in a terminal");
             return None;
         }
         let started = started.unwrap();
@@ -36,12 +36,12 @@ impl Terminal {
         tmux.args(["-u", "-L", &self.name]).args(arguments).output()
     }
 
-    /// What the terminal shows.
+    /// The text on the screen.
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.tmux(&["capture-pane", "-p"]).unwrap().stdout).unwrap()
     }
 
-    /// Waits until it shows something.
+    /// Waits until the screen shows a text.
     #[track_caller]
     pub(crate) fn see(&self, wanted: &str) {
         let mut last = String::new();
@@ -69,7 +69,7 @@ impl Terminal {
         assert!(sent.unwrap().success());
     }
 
-    /// The id of the program.
+    /// The process id of the program.
     pub(crate) fn program(&self) -> String {
         let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]).unwrap().stdout;
         let shell = String::from_utf8(shell).unwrap().trim().to_owned();

@@ -1,4 +1,4 @@
-//! Claims about `lockward top`, in a real terminal.
+//! Tests of `lockward top` and of prompts, in a real terminal.
 
 use crate::terminal::Terminal;
 use crate::url;
@@ -11,7 +11,7 @@ fn top(server: &Server) -> String {
 }
 
 #[test]
-fn it_shows_what_is_waited_for_and_by_whom() {
+fn it_shows_locks_with_waiters_and_their_queues() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
     terminal.see("> lock ");
@@ -21,7 +21,7 @@ fn it_shows_what_is_waited_for_and_by_whom() {
     terminal.see("1 waiting, next first");
     terminal.see("    1 B ");
     terminal.press("Escape");
-    terminal.see("locks that are waited for");
+    terminal.see("locks with waiters");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn it_fits_40_columns_and_a_new_size() {
 }
 
 #[test]
-fn it_says_when_the_server_is_gone_and_finds_it_again() {
+fn it_shows_a_lost_server_and_reconnects() {
     let mut server = Setup::new().start();
     let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
     terminal.see("No lock is held.");
@@ -66,7 +66,7 @@ fn it_says_when_the_server_is_gone_and_finds_it_again() {
 }
 
 #[test]
-fn a_signal_gives_the_terminal_back() {
+fn a_signal_restores_the_terminal() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(80, 24, &format!("echo before; {}", top(&server))) else { return };
     terminal.see("> lock ");
@@ -76,14 +76,14 @@ fn a_signal_gives_the_terminal_back() {
 }
 
 #[test]
-fn it_ends_with_its_terminal() {
+fn it_ends_when_its_terminal_closes() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
     terminal.see("> lock ");
     let program = std::path::PathBuf::from(format!("/proc/{}", terminal.program()));
     assert!(program.exists());
     drop(terminal);
-    eventually("it has ended", || !program.exists());
+    eventually("it ends", || !program.exists());
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn break_asks_on_a_terminal() {
 }
 
 #[test]
-fn break_spares_whoever_got_the_lock_meanwhile() {
+fn break_does_not_end_a_later_tenure() {
     let (server, mut a, mut b) = Server::start_contended();
     let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} break --url {} lock", url(&server))) else {
         return;

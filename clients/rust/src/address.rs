@@ -1,17 +1,17 @@
-//! Where the servers are.
+//! Addresses of servers, and their URLs.
 
 use crate::error::Error;
 use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError};
 
-/// Where the servers are, and how to get in.
+/// Where the servers are, and how to connect to them.
 ///
 /// | URL | means |
 /// | --- | --- |
 /// | `redis://[user:password@]host[:port][/db]`, `unix:///path` | One server. |
-/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../name[/db]` | The primary that Sentinels know by `name`. User, password and database are the servers'; for Sentinels that want some, see [`Address::sentinels`]. |
-/// | `redis+cluster://[user:password@]host[:port],host[:port],...` | A cluster, of which these are some nodes. |
+/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../name[/db]` | The primary that Sentinels know by `name`. User, password and database are for the servers. If the Sentinels need a password, too, use [`Address::sentinels`]. |
+/// | `redis+cluster://[user:password@]host[:port],host[:port],...` | A cluster. The hosts are some of its nodes. |
 ///
-/// With `rediss` instead of `redis` all of them are reached by TLS; that takes the crate's feature `tls`.
+/// With `rediss` instead of `redis` all connections use TLS. That needs the crate's feature `tls`.
 ///
 /// ```
 /// # use lockward_client::Address;
@@ -19,36 +19,36 @@ use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, Redis
 /// # Ok::<(), lockward_client::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Address(pub(crate) Place);
+pub struct Address(pub(crate) Deployment);
 
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Deployment {
     Server(ConnectionInfo),
-    /// The servers are reached as `server` says, at the address that the Sentinels tell.
+    /// `server` says how to connect to the primary. The Sentinels tell its host and port.
     Sentinels {
         sentinels: Vec<ConnectionInfo>,
         name: String,
         server: ConnectionInfo,
     },
-    /// At least one.
+    /// Some of the nodes, at least one.
     Cluster(Vec<ConnectionInfo>),
 }
 
 impl Address {
     /// One server.
     pub fn server(server: ConnectionInfo) -> Self {
-        Self(Place::Server(server))
+        Self(Deployment::Server(server))
     }
 
-    /// The primary that `sentinels` know by `name`. `server` says how to get into it: user, password, database, TLS;
-    /// its host and port do not matter.
+    /// The primary that `sentinels` know by `name`. `server` says how to connect to it: user, password, database, TLS.
+    /// The host and port of `server` are ignored.
     pub fn sentinels(sentinels: Vec<ConnectionInfo>, name: &str, server: ConnectionInfo) -> Self {
-        Self(Place::Sentinels { sentinels, name: name.to_owned(), server })
+        Self(Deployment::Sentinels { sentinels, name: name.to_owned(), server })
     }
 
-    /// A cluster, of which `nodes` are some.
+    /// A cluster. `nodes` are some of its nodes, at least one.
     pub fn cluster(nodes: Vec<ConnectionInfo>) -> Self {
-        Self(Place::Cluster(nodes))
+        Self(Deployment::Cluster(nodes))
     }
 }
 
@@ -62,43 +62,49 @@ impl std::str::FromStr for Address {
                 let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
                 let (user, hosts) = hosts.rsplit_once('@').map_or(("", hosts), |(user, hosts)| (user, hosts));
                 if kind == "cluster" {
-                    let nodes = each(plain, user, hosts, path, 6379)?;
+                    let nodes = parse_hosts(plain, user, hosts, path, 6379)?;
                     return Ok(Self::cluster(nodes));
                 }
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err(refused("the URL does not say by what name Sentinels know the primary"));
+                    return Err(invalid_url("the URL does not name the primary that the Sentinels watch"));
                 }
-                let sentinels = each(plain, "", hosts, "", 26379)?;
+                let sentinels = parse_hosts(plain, "", hosts, "", 26379)?;
                 let server =
                     format!("{plain}://{user}{}localhost/{db}", if user.is_empty() { "" } else { "@" });
-                Ok(Self::sentinels(sentinels, name, parsed(&server)?))
+                Ok(Self::sentinels(sentinels, name, parse_url(&server)?))
             }
-            _ => Ok(Self::server(parsed(url)?)),
+            _ => Ok(Self::server(parse_url(url)?)),
         }
     }
 }
 
-fn each(scheme: &str, user: &str, hosts: &str, path: &str, port: u16) -> Result<Vec<ConnectionInfo>, Error> {
+fn parse_hosts(
+    scheme: &str,
+    user: &str,
+    hosts: &str,
+    path: &str,
+    port: u16,
+) -> Result<Vec<ConnectionInfo>, Error> {
     let at = if user.is_empty() { "" } else { "@" };
-    let plain = hosts.split(',').map(|host| {
+    let nodes = hosts.split(',').map(|host| {
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
         let port = if has_port { String::new() } else { format!(":{port}") };
-        parsed(&format!("{scheme}://{user}{at}{host}{port}/{path}"))
+        parse_url(&format!("{scheme}://{user}{at}{host}{port}/{path}"))
     });
-    plain.collect()
+    nodes.collect()
 }
 
-fn parsed(url: &str) -> Result<ConnectionInfo, Error> {
+fn parse_url(url: &str) -> Result<ConnectionInfo, Error> {
     url.into_connection_info().map_err(Error::Connection)
 }
 
-fn refused(why: &'static str) -> Error {
+fn invalid_url(why: &'static str) -> Error {
     Error::Connection(RedisError::from((ErrorKind::InvalidClientConfig, why)))
 }
 
-/// As `like`, but at another host and port.
-pub(crate) fn elsewhere(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+/// The same connection settings, for another host and port.
+pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = match like.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -113,44 +119,46 @@ pub(crate) fn elsewhere(like: &ConnectionInfo, host: &str, port: u16) -> Connect
 mod tests {
     use super::*;
 
-    fn at(info: &ConnectionInfo) -> String {
+    fn describe(info: &ConnectionInfo) -> String {
         let redis = info.redis_settings();
         format!("{}@{}/{}", redis.password().unwrap_or("-"), info.addr(), redis.db())
     }
 
-    fn place(url: &str) -> Place {
+    fn deployment(url: &str) -> Deployment {
         url.parse::<Address>().unwrap().0
     }
 
     #[test]
-    fn one_server() {
+    fn a_url_of_one_server() {
         for url in ["redis://:secret@host:7000/3", "redis://host", "unix:///tmp/socket"] {
-            let Place::Server(server) = place(url) else { panic!("{url}") };
+            let Deployment::Server(server) = deployment(url) else { panic!("{url}") };
             assert_eq!(server.addr(), url.into_connection_info().unwrap().addr());
         }
     }
 
     #[test]
-    fn sentinels() {
-        let Place::Sentinels { sentinels, name, server } =
-            place("redis+sentinel://me:secret@a,b:7000,[::1],[::1]:7001/locks/3")
+    fn a_url_of_sentinels() {
+        let Deployment::Sentinels { sentinels, name, server } =
+            deployment("redis+sentinel://me:secret@a,b:7000,[::1],[::1]:7001/locks/3")
         else {
             panic!("sentinels")
         };
-        let sentinels: Vec<String> = sentinels.iter().map(at).collect();
+        let sentinels: Vec<String> = sentinels.iter().map(describe).collect();
         assert_eq!(sentinels, ["-@a:26379/0", "-@b:7000/0", "-@::1:26379/0", "-@::1:7001/0"]);
         assert_eq!((&*name, server.redis_settings().username()), ("locks", Some("me")));
-        assert_eq!(at(&elsewhere(&server, "c", 6380)), "secret@c:6380/3");
+        assert_eq!(describe(&with_host_and_port(&server, "c", 6380)), "secret@c:6380/3");
     }
 
     #[test]
-    fn a_cluster() {
-        let Place::Cluster(nodes) = place("redis+cluster://:secret@a:7000,b") else { panic!("a cluster") };
-        assert_eq!(nodes.iter().map(at).collect::<Vec<_>>(), ["secret@a:7000/0", "secret@b:6379/0"]);
+    fn a_url_of_a_cluster() {
+        let Deployment::Cluster(nodes) = deployment("redis+cluster://:secret@a:7000,b") else {
+            panic!("a cluster")
+        };
+        assert_eq!(nodes.iter().map(describe).collect::<Vec<_>>(), ["secret@a:7000/0", "secret@b:6379/0"]);
     }
 
     #[test]
-    fn what_is_no_address() {
+    fn invalid_urls_are_refused() {
         for url in [
             "",
             "host:6379",

@@ -1,50 +1,50 @@
-//! What can go wrong, and what that means for who asked.
+//! What can go wrong, and what that means for the caller.
 
 use redis::{ErrorKind, RedisError, ServerError};
 
-/// Why a lock was not acquired, or could not be kept or given back.
+/// Why a lock was not acquired, renewed or released.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another owner holds the lock, or others wait for it, and the wait limit is reached. (Or the server is in
-    /// quarantine.)
+    /// The wait limit is reached, and another owner holds the lock, or waiters are before this one, or the server is in
+    /// quarantine.
     #[error("the lock is busy")]
     Busy,
-    /// The tenure is over: whoever goes on with the work may not be alone.
+    /// The tenure is over. Another owner may hold the lock now.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
-    /// No server has answered for as long as the client's patience, or the wait limit, lasts. Whatever had been asked
-    /// for is given back as soon as one answers, or ends with its lease.
+    /// No server answered within the client's patience, or within the wait limit if that is longer. A request that a
+    /// server may have received is withdrawn as soon as a server answers; otherwise its grant ends with its lease.
     #[error("no server answers: {0}")]
     Unreachable(#[source] RedisError),
-    /// The server has answered an error of its own, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. Nothing has
-    /// changed.
+    /// The server replied with an error, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. Nothing has changed.
     #[error("{code} {message}")]
     Server {
-        /// Its first word.
+        /// The first word of the error.
         code: String,
-        /// The rest of it.
+        /// The rest of the error.
         message: String,
     },
-    /// Too few servers of a [Redlock](crate::redlock) answer, or are of use, for a majority. This is what one of the
-    /// others said. Whatever had been asked for is given back as soon as they answer, or ends with its lease.
+    /// Too few servers of a [Redlock](crate::redlock) answer, or grant locks, for a majority. The source is the error of
+    /// one of the others. Requests that they may have received are withdrawn as soon as they answer; otherwise their
+    /// grants end with their leases.
     #[error("no majority of the servers: {0}")]
     NoMajority(#[source] Box<Error>),
-    /// Not enough replicas have heard of the grant in time. The lock has been given back.
-    #[error("{reached} of {wanted} replicas have heard of the grant in time")]
+    /// Too few replicas have confirmed the grant in time. The client releases the lock.
+    #[error("{reached} of {wanted} replicas have confirmed the grant in time")]
     Unreplicated {
-        /// How many have.
+        /// How many replicas have confirmed it.
         reached: usize,
-        /// How many were asked for.
+        /// How many the caller asked for.
         wanted: usize,
     },
-    /// The caller has asked for something that no server would accept. Nothing is held.
+    /// An argument is out of range. Nothing is held.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The URL is not understood, or the server or a Sentinel does not let this client in.
+    /// The URL is not valid, or the server or a Sentinel refuses the connection, for example because of the password.
     #[error("cannot connect: {0}")]
     Connection(#[source] RedisError),
-    /// The server has answered what no server with Lockward answers.
+    /// The reply has a form that a server with Lockward does not send.
     #[error("unexpected reply: {0}")]
     Reply(String),
 }
@@ -53,37 +53,27 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease is over by this process's own clock, and no server has confirmed a longer one.
+    /// The lease is over by this process's clock, and no server has confirmed a longer one.
     #[error("its lease is over")]
     LeaseOver,
-    /// The server does not know of the tenure: it was broken by hand, or its lease was over on the server, or the
-    /// server has forgotten it. This is what it said, such as `the lock is held by another owner with token
+    /// The server does not know the tenure: somebody deleted the lock, or its lease is over on the server, or the server
+    /// has forgotten it. The text is the server's, such as `the lock is held by another owner with token
     /// 1795255081422190`.
     #[error("{0}")]
     NotHeld(String),
-    /// Nothing is lost: the last guard was released or dropped, on purpose.
+    /// The last guard was released or dropped.
     #[error("it was released")]
     Released,
 }
 
 impl Error {
-    /// The first word of the server's own error, if it is one.
+    /// The first word of the server's error: `Some` for [`Error::Server`] only.
     pub fn code(&self) -> Option<&str> {
-        match self {
-            Self::Server { code, .. } => Some(code),
-            Self::Busy
-            | Self::Lost(_)
-            | Self::Unreachable(_)
-            | Self::NoMajority(_)
-            | Self::Unreplicated { .. }
-            | Self::Invalid(_)
-            | Self::Connection(_)
-            | Self::Reply(_) => None,
-        }
+        if let Self::Server { code, .. } = self { Some(code) } else { None }
     }
 
-    /// What the server has said. Where it denies a tenure, that is the loss of it.
-    pub(crate) fn said(error: &ServerError) -> Self {
+    /// The error that a server has replied. `NOTHELD` is the loss of a tenure.
+    pub(crate) fn from_server(error: &ServerError) -> Self {
         let message = error.details().unwrap_or_default().to_owned();
         match error.code() {
             "NOTHELD" => Self::Lost(Loss::NotHeld(message)),
@@ -91,9 +81,9 @@ impl Error {
         }
     }
 
-    /// What has kept a request or its reply from arriving.
-    pub(crate) fn silence(error: RedisError) -> Self {
-        let is_told = matches!(
+    /// An error of the connection. Whatever may be different on another connection is [`Error::Unreachable`].
+    pub(crate) fn from_redis(error: RedisError) -> Self {
+        let is_refused = matches!(
             error.kind(),
             ErrorKind::AuthenticationFailed
                 | ErrorKind::InvalidClientConfig
@@ -101,12 +91,41 @@ impl Error {
                 | ErrorKind::Server(_)
                 | ErrorKind::Extension
         );
-        if !is_told {
+        if !is_refused {
             return Self::Unreachable(error);
         }
         match error.clone().into_server_errors().as_deref() {
-            Some([(_, said), ..]) => Self::said(said),
+            Some([(_, server_error), ..]) => Self::from_server(server_error),
             _ => Self::Connection(error),
         }
+    }
+
+    pub(crate) const fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable(_))
+    }
+
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self.code() {
+            None => self.is_unreachable(),
+            Some("READONLY" | "UNBLOCKED" | "TRYAGAIN" | "CLUSTERDOWN" | "LOADING") => true,
+            Some("MASTERDOWN" | "BUSY" | "NOREPLICAS") => true,
+            Some(_) => false,
+        }
+    }
+
+    /// Whether a replica has replied. A new connection may lead to the primary.
+    pub(crate) fn is_from_replica(&self) -> bool {
+        matches!(self.code(), Some("READONLY" | "UNBLOCKED"))
+    }
+
+    /// Whether a server has replied that another one may have replaced without its knowledge.
+    pub(crate) fn may_be_from_old_primary(&self) -> bool {
+        matches!(self.code(), Some("NOREPLICAS" | "LOADING" | "MASTERDOWN"))
+    }
+
+    /// Whether the server refuses the lease as too long.
+    pub(crate) fn is_lease_too_long(&self) -> bool {
+        matches!(self, Self::Server { message, .. } if message.starts_with("invalid expire time"))
     }
 }

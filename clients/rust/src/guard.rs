@@ -1,8 +1,8 @@
 //! A lock that is held.
 
-use crate::client::Shared;
+use crate::background::Task;
+use crate::client_state::ClientState;
 use crate::error::{Error, Loss};
-use crate::keeper::Errand;
 use crate::tenure::Tenure;
 use std::fmt;
 use std::sync::Arc;
@@ -10,76 +10,77 @@ use std::time::{Duration, Instant};
 
 /// One hold of a lock.
 ///
-/// While there is a guard, its lease is renewed. **The lock may be lost all the same**: this process stands still
-/// past its lease, no server is reached, somebody breaks the lock by hand. [`lost`](Self::lost) tells of it as it
-/// happens, [`is_held`](Self::is_held) when asked. Neither stops a write that is under way: hand the
-/// [token](Self::token) to what the lock protects, and let that refuse a smaller token than it has seen.
+/// The client renews the lease while there is a guard. **The lock may be lost all the same**: this process may pause for
+/// longer than the lease, no server may answer, or somebody may delete the lock. [`lost`](Self::lost) resolves when that
+/// happens, and [`is_held`](Self::is_held) tells it when asked. Neither stops a write that is in progress. So send the
+/// [token](Self::token) with each write, and let the resource refuse a smaller token than it has seen.
 ///
-/// A guard that is dropped gives its hold back in the background, as well as that goes. To know that it was given
-/// back, and that the lock was held up to then, call [`release`](Self::release).
-#[must_use = "a guard that is dropped gives the lock back"]
+/// Dropping a guard releases its hold in the background. Nobody hears whether that succeeds, or whether the lock was held
+/// until then; call [`release`](Self::release) to know.
+#[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    shared: Arc<Shared>,
+    client: Arc<ClientState>,
     tenure: Arc<Tenure>,
-    is_left: bool,
+    is_released: bool,
 }
 
 impl Guard {
-    pub(crate) const fn new(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Self {
-        Self { shared, tenure, is_left: false }
+    /// A guard that its tenure counts already.
+    pub(crate) fn new(client: Arc<ClientState>, tenure: Arc<Tenure>) -> Self {
+        if tenure.lease.is_renewed {
+            client.enqueue(Task::Watch(Arc::clone(&tenure)));
+        }
+        Self { client, tenure, is_released: false }
     }
 
-    /// One guard more of a tenure.
-    pub(crate) async fn enter(shared: &Arc<Shared>, tenure: &Arc<Tenure>) -> Result<Self, Error> {
-        let entering = Settling::new(shared, tenure);
-        tenure.enter(&shared.servers).await?;
-        entering.done();
-        if tenure.lease.is_renewed {
-            shared.leave(Errand::Keep(Arc::clone(tenure)));
-        }
-        Ok(Self::new(Arc::clone(shared), Arc::clone(tenure)))
+    /// Adds a guard to a tenure.
+    pub(crate) async fn enter(client: &Arc<ClientState>, tenure: &Arc<Tenure>) -> Result<Self, Error> {
+        let surplus = PendingSurplus::new(client, tenure);
+        tenure.reenter(&client.servers).await?;
+        surplus.cancel();
+        Ok(Self::new(Arc::clone(client), Arc::clone(tenure)))
     }
 
     /// The name of the lock.
     pub fn key(&self) -> &[u8] {
-        &self.tenure.claim.key
+        &self.tenure.key.key
     }
 
-    /// In whose name it is held.
+    /// The name of the owner.
     pub fn owner(&self) -> &[u8] {
-        &self.tenure.claim.owner
+        &self.tenure.key.owner
     }
 
-    /// The fencing token: below 2^53, larger than that of every earlier tenure of this lock, and the same for all
+    /// The fencing token. It is below 2^53, larger than that of every earlier tenure of this lock, and the same for all
     /// guards of one tenure.
     pub fn token(&self) -> u64 {
         self.tenure.token
     }
 
-    /// How many guards of this tenure there are.
+    /// How many guards this tenure has.
     pub fn holds(&self) -> u32 {
         self.tenure.guards()
     }
 
-    /// Whether the lock is held now, by what this process knows. It counts the lease on its own monotonic clock, from
-    /// before it asked for it, so that it is over here before it is over at the server. (Linux does not count the
-    /// time that the whole machine sleeps.)
+    /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic clock,
+    /// from before it sent the request. So it ends here before it ends at the server. (On Linux this clock stops while the
+    /// machine is suspended.)
     pub fn is_held(&self) -> bool {
         self.tenure.is_held()
     }
 
-    /// How long the lock will be held for, should it not be renewed any more. Zero when it is lost.
+    /// How long the lock is still held if its lease is not renewed. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
-        let standing = self.tenure.standing();
-        match standing.loss() {
+        let state = self.tenure.state();
+        match state.loss() {
             Some(_) => Duration::ZERO,
-            None => standing.until.saturating_duration_since(Instant::now()),
+            None => state.deadline.saturating_duration_since(Instant::now()),
         }
     }
 
-    /// Resolves when the lock is lost, with how. It also resolves, with [`Loss::Released`], when the last guard of
-    /// the tenure is released or dropped, as there is nothing left then to be lost. It needs no guard, and may be
-    /// moved to another task; it is to be awaited in a tokio runtime.
+    /// Resolves when the lock is lost, with the reason. When the last guard of the tenure is released or dropped, it
+    /// resolves with [`Loss::Released`]. It borrows nothing from the guard and may be moved to another task. Await it in a
+    /// tokio runtime.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -91,73 +92,78 @@ impl Guard {
     /// # }
     /// ```
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let mut news = self.tenure.news();
+        let mut states = self.tenure.watch_state();
         async move {
             loop {
-                let standing = news.borrow_and_update().clone();
-                if let Some(loss) = standing.loss() {
+                let state = states.borrow_and_update().clone();
+                if let Some(loss) = state.loss() {
                     return loss;
                 }
                 tokio::select! {
-                    changed = news.changed() => if changed.is_err() {
+                    changed = states.changed() => if changed.is_err() {
                         return Loss::Released;
                     },
-                    () = tokio::time::sleep_until(standing.until.into()) => {}
+                    () = tokio::time::sleep_until(state.deadline.into()) => {}
                 }
             }
         }
     }
 
-    /// Enters the lock again, in the same owner's name: one more guard of this tenure. The lock is given back with
-    /// the last of them.
+    /// Enters the lock again as the same owner: one more guard of this tenure. The lock is released with the last of them.
+    ///
+    /// If the future is dropped, this guard is as it was.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] and [`Error::Server`] as for
-    /// [`Lock::acquire`](crate::Lock::acquire), and this guard is as it was.
+    /// [`Lock::acquire`](crate::Lock::acquire), and then this guard is as it was.
     pub async fn re_enter(&self) -> Result<Self, Error> {
-        Self::enter(&self.shared, &self.tenure).await
+        Self::enter(&self.client, &self.tenure).await
     }
 
-    /// Renews the lease now. Who renews just before the work is made public knows that the lock was held up to then.
-    /// (A guard is renewed by itself, unless that was declined.)
+    /// Renews the lease now. It is rarely needed, as the client renews by itself unless
+    /// [`Lock::without_renewal`](crate::Lock::without_renewal) was called. But its success proves, just before the work is
+    /// published, that the lock has been held up to now.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers while the client's patience
-    /// and the lease last, and then the lock may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
+    /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.tenure.renew(&self.shared.servers, Some(self.shared.servers.settings.patience)).await
+        self.tenure.renew(&self.client.servers, Some(self.client.servers.settings.patience)).await
     }
 
-    /// Gives the hold back. With the last guard of the tenure the first waiter has the lock by the time this returns.
-    /// If the future is dropped, the hold is given back in the background.
+    /// Releases the hold. With the last guard of the tenure it releases the lock: when this returns, the first waiter has
+    /// it. If the future is dropped, the hold is released in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before: the work was not protected up to its end. [`Error::Unreachable`]
-    /// if no server answers; the client tries on in the background, and the lease ends it at the latest.
+    /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if no
+    /// server answers within the client's patience: the client tries on in the background until the lease is over.
     pub async fn release(mut self) -> Result<(), Error> {
-        self.is_left = true;
-        self.tenure.leave();
-        let leaving = Settling::new(&self.shared, &self.tenure);
-        let servers = &self.shared.servers;
-        let settled = self.tenure.settle(servers, Some(Instant::now() + servers.settings.patience)).await;
-        if matches!(settled, Ok(()) | Err(Error::Lost(_))) {
-            leaving.done();
+        self.is_released = true;
+        self.tenure.remove_guard();
+        let surplus = PendingSurplus::new(&self.client, &self.tenure);
+        let servers = &self.client.servers;
+        let limit = Instant::now() + servers.settings.patience;
+        let released = self.tenure.release_surplus(servers, Some(limit)).await;
+        if matches!(released, Ok(()) | Err(Error::Lost(_))) {
+            surplus.cancel();
         }
+        self.unwatch();
+        released
+    }
+
+    fn unwatch(&self) {
         if self.tenure.guards() == 0 {
-            self.shared.leave(Errand::Forget(self.tenure.id));
+            self.client.enqueue(Task::Unwatch(self.tenure.id));
         }
-        settled
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.is_left {
-            self.tenure.leave();
-            self.shared.leave(Errand::Settle(Arc::clone(&self.tenure)));
-            if self.tenure.guards() == 0 {
-                self.shared.leave(Errand::Forget(self.tenure.id));
-            }
+        if !self.is_released {
+            self.tenure.remove_guard();
+            self.client.enqueue(Task::ReleaseSurplus(Arc::clone(&self.tenure)));
+            self.unwatch();
         }
     }
 }
@@ -172,27 +178,28 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// While this is there, the counts of holds here and at the server may differ. If its caller goes, they are settled.
-struct Settling<'a> {
-    shared: &'a Shared,
+/// While this exists, the server may count more holds than there are guards. When it is dropped without being cancelled,
+/// the background task releases them.
+struct PendingSurplus<'a> {
+    client: &'a ClientState,
     tenure: &'a Arc<Tenure>,
-    is_done: bool,
+    is_cancelled: bool,
 }
 
-impl<'a> Settling<'a> {
-    const fn new(shared: &'a Shared, tenure: &'a Arc<Tenure>) -> Self {
-        Self { shared, tenure, is_done: false }
+impl<'a> PendingSurplus<'a> {
+    const fn new(client: &'a ClientState, tenure: &'a Arc<Tenure>) -> Self {
+        Self { client, tenure, is_cancelled: false }
     }
 
-    fn done(mut self) {
-        self.is_done = true;
+    fn cancel(mut self) {
+        self.is_cancelled = true;
     }
 }
 
-impl Drop for Settling<'_> {
+impl Drop for PendingSurplus<'_> {
     fn drop(&mut self) {
-        if !self.is_done {
-            self.shared.leave(Errand::Settle(Arc::clone(self.tenure)));
+        if !self.is_cancelled {
+            self.client.enqueue(Task::ReleaseSurplus(Arc::clone(self.tenure)));
         }
     }
 }

@@ -1,127 +1,103 @@
-//! The lease of an acquisition that names none: the server's default, which its first grant tells.
+//! Leases: how long they are, and when they end by this process's clock. All lengths are milliseconds.
 
-use crate::client::Shared;
 use crate::error::Error;
-use crate::request::{Claim, Grant, Held, held, millis};
-use crate::servers::{Attempts, Lane};
+use crate::time::{FAR_FUTURE, millis};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The lease where none is named and the server does not tell its own.
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// The lease if the caller gives none and may not ask the server for its default.
+pub(crate) const FALLBACK_LEASE: Duration = Duration::from_secs(30);
 
-/// For how long what may have been granted is given back, while nobody knows its lease.
-pub(crate) const UNKNOWN: Duration = Duration::from_secs(3_600);
+/// How long the client tries to withdraw a grant whose lease it does not know.
+pub(crate) const UNKNOWN_LEASE: Duration = Duration::from_secs(3_600);
 
-/// What is left of a lease stands for all of it until one part in so many is over.
-const FRESH: u64 = 20;
-
-/// How often it is set anew where less than half of it is left, which is no measure for renewals.
-const RENEWALS: u32 = 3;
-
-/// For how long an acquisition asks, in milliseconds.
+/// The lease that an acquisition asks for.
 #[derive(Clone, Copy)]
-pub(crate) enum Terms {
-    Named(u64),
-    /// What the server's default was when it was last seen.
-    Known(u64),
-    /// The server's default, whatever that is.
-    Default,
+pub(crate) enum LeaseChoice {
+    Given(u64),
+    /// The server's default when the client last looked.
+    Cached(u64),
+    /// The server's default, which the client does not know.
+    ServerDefault,
 }
 
-impl Terms {
-    pub(crate) const fn named(self) -> Option<u64> {
+impl LeaseChoice {
+    pub(crate) const fn millis(self) -> Option<u64> {
         match self {
-            Self::Named(lease) | Self::Known(lease) => Some(lease),
-            Self::Default => None,
-        }
-    }
-
-    /// Whether another lease would do.
-    pub(crate) const fn may_change(self) -> bool {
-        match self {
-            Self::Named(_) => false,
-            Self::Known(_) | Self::Default => true,
+            Self::Given(lease) | Self::Cached(lease) => Some(lease),
+            Self::ServerDefault => None,
         }
     }
 }
 
-/// The lease of a grant, in milliseconds.
+/// The server's default lease, as far as the client knows it. 0 is unknown.
+#[derive(Default)]
+pub(crate) struct DefaultLease(AtomicU64);
+
+impl DefaultLease {
+    pub(crate) fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|lease| *lease > 0)
+    }
+
+    pub(crate) fn set(&self, lease: u64) {
+        self.0.store(lease, Ordering::Relaxed);
+    }
+
+    /// Forgets a lease that the server refuses, unless another one is known by now.
+    pub(crate) fn forget(&self, refused: u64) {
+        let _ = self.0.compare_exchange(refused, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The lease of a grant.
 #[derive(Clone, Copy)]
-pub(crate) struct Given {
-    pub(crate) lease: u64,
-    /// The server began to count it no earlier.
-    pub(crate) counts_from: Instant,
-    /// By this process; else it is what the server gives.
-    pub(crate) is_named: bool,
+pub(crate) struct GrantedLease {
+    pub(crate) millis: u64,
+    /// The server began to count the lease at this instant or later.
+    pub(crate) counted_from: Instant,
+    /// Whether the request named this lease. Otherwise it is the server's default.
+    pub(crate) is_requested: bool,
 }
 
-/// What is known of that.
-pub(crate) enum Learnt {
-    Lease(Given),
-    /// It was lost again before this process has heard of it.
-    Gone,
-    /// Too much of it may be over.
-    Stale,
-    /// This user may not ask.
-    Refused,
+/// How long a tenure lasts.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// The lease that each renewal asks for.
+    millis: AtomicU64,
+    pub(crate) is_renewed: bool,
+    /// No lease ends after this.
+    pub(crate) hold_deadline: Option<Instant>,
 }
 
-/// Whether the server takes no lease that long.
-pub(crate) fn is_too_long(error: &Error) -> bool {
-    matches!(error, Error::Server { message, .. } if message.starts_with("invalid expire time"))
-}
-
-/// What the server tells of a lease that was not named, since `begun`. Where it is to be set anew, it is as long as the
-/// server's default is now.
-pub(crate) async fn learn(
-    shared: &Shared,
-    attempts: &mut Attempts<'_>,
-    claim: &Claim,
-    grant: Grant,
-    is_anew: bool,
-    begun: Instant,
-) -> Result<Learnt, Error> {
-    let mut set = None;
-    let mut renewals = 0;
-    loop {
-        let asked = Instant::now();
-        let is_to_be_set = is_anew && set.is_none();
-        let cmd = match is_to_be_set {
-            true => claim.renew(None, grant.token, grant.holds),
-            false => claim.info(),
-        };
-        let limit = Some(attempts.settings().response_limit);
-        match attempts.send(&mut Lane::Shared, &cmd, limit).await {
-            Ok(_) if is_to_be_set => {
-                set = Some(asked);
-                renewals += 1;
-            }
-            Ok(reply) => {
-                let held = held(reply, grant.token)?.filter(|held| held.lease_left > 0);
-                let Some(Held { lease_left: lease, held_for }) = held else { return Ok(Learnt::Gone) };
-                // By the server's clock a long wait does not matter, nor that this process stood still in it.
-                let age = set.map_or(held_for, |set: Instant| millis(set.elapsed()));
-                // An older tenure may have a lease that another process has named in this owner's name.
-                let is_own = set.is_some() || held_for <= millis(begun.elapsed()).saturating_add(1);
-                if is_own && age < lease / FRESH {
-                    shared.learn_lease(lease);
-                } else if !is_anew {
-                    return Ok(Learnt::Stale);
-                } else if age > lease && renewals < RENEWALS {
-                    set = None;
-                    continue;
-                }
-                return Ok(Learnt::Lease(Given { lease, counts_from: asked, is_named: false }));
-            }
-            Err(setback) => match attempts.after(setback).await {
-                Ok(()) => {}
-                Err(Error::Lost(_)) => return Ok(Learnt::Gone),
-                Err(error) if error.code() == Some("NOPERM") && !is_to_be_set => {
-                    shared.learn_lease(millis(LEASE));
-                    return Ok(Learnt::Refused);
-                }
-                Err(error) => return Err(error),
-            },
-        }
+impl Lease {
+    pub(crate) const fn new(millis: u64, is_renewed: bool, hold_deadline: Option<Instant>) -> Self {
+        Self { millis: AtomicU64::new(millis), is_renewed, hold_deadline }
     }
+
+    pub(crate) fn millis(&self) -> u64 {
+        self.millis.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server has refused `refused` milliseconds as too long: its limit was lowered, or another server is the
+    /// primary. Later requests ask for half of that.
+    pub(crate) fn halve_if_too_long(&self, refused: u64, error: &Error) -> bool {
+        let is_too_long = refused > 1 && error.is_lease_too_long();
+        if is_too_long {
+            self.millis.fetch_min(refused / 2, Ordering::Relaxed);
+        }
+        is_too_long
+    }
+
+    /// The lease to ask for at `now`. `None` when the hold limit is reached.
+    pub(crate) fn to_request_at(&self, now: Instant) -> Option<u64> {
+        let left = self.hold_deadline.map_or(u64::MAX, |end| millis(end.saturating_duration_since(now)));
+        Some(self.millis().min(left)).filter(|millis| *millis > 0)
+    }
+}
+
+/// When a lease ends by this process's clock. It counts from before the request was sent, as the server begins to count
+/// later. It is shorter by a thousandth and a millisecond, as the server's clock may be faster.
+pub(crate) fn lease_end(millis: u64, requested: Instant) -> Instant {
+    let certain = Duration::from_millis(millis.saturating_sub(millis / 1_000 + 1));
+    requested + certain.min(FAR_FUTURE)
 }

@@ -17,26 +17,25 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What it takes care of
+//! # What the client does
 //!
-//! - **The lease is renewed** at each third of it, by one task for all guards of a client, until the guard is gone or
-//!   the lock is lost. [`Lock::hold_limit`] bounds that; [`Lock::without_renewal`] declines it.
-//! - **Lost replies.** Each request names the count of holds that it leads to, and is repeated when its reply is
-//!   lost. Nothing is counted twice, what was granted to nobody is given back, and a waiter keeps its place in the
-//!   queue.
-//! - **Waiting** takes a connection of its own and holds up nothing else. Whoever finds the lock free needs none.
-//! - **Servers that die, fail over or move slots.** Requests follow. As soon as a connection breaks all tenures are
-//!   renewed with their tokens, which restores what a server in quarantine has forgotten.
-//! - **Callers that leave.** A future that is dropped leaves the queue, and what it may have been granted meanwhile
-//!   is given back.
-//! - **Several independent servers**, of which a majority decides: [`redlock`].
+//! - **It renews leases** each time a third of them has passed, until the guard is released or the lock is lost.
+//!   [`Lock::hold_limit`] bounds this, and [`Lock::without_renewal`] switches it off.
+//! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no hold
+//!   counts twice. A waiter keeps its position in the queue.
+//! - **It waits on connections of their own**, so a waiter delays no other request. Acquiring a free lock needs none.
+//! - **It follows failovers and slots that move.** As soon as a connection breaks it renews all tenures with their tokens.
+//!   This restores the tenures that a server in quarantine has forgotten.
+//! - **It cleans up after callers that leave.** If a future is dropped, the client leaves the queue and releases what the
+//!   server may have granted.
+//! - **It votes**: [`redlock`] is one lock on several independent servers.
 //!
-//! # What it cannot
+//! # What the client cannot do
 //!
-//! Stop a write that is under way when the lock is lost. This process may stand still past its lease, or the network
-//! may; then another owner is granted the lock, as it should be. [`Guard::is_held`] is false by then, as the lease
-//! ends earlier by this process's clock than by the server's, but nobody looks between every two instructions. So
-//! pass [`Guard::token`] on to what the lock protects, and let that refuse a smaller token than it has seen.
+//! It cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its lease, and
+//! the server then grants the lock to another owner. [`Guard::is_held`] is false by then, as the lease ends earlier by this
+//! process's clock than by the server's, but no program checks that between any two instructions. So send
+//! [`Guard::token`] with each write, and let the resource refuse a smaller token than it has seen.
 //!
 //! # Owners
 //!
@@ -44,18 +43,27 @@
 //! enter a lock again, call [`Guard::re_enter`], or [name an owner](Lock::owner).
 #![forbid(unsafe_code)]
 
+mod acquire;
 mod address;
+mod attempts;
+mod background;
 mod client;
+mod client_state;
+mod cluster;
+mod commands;
+mod connections;
+mod discovery;
 mod error;
 mod guard;
-mod keeper;
 mod lease;
+mod lease_lookup;
 mod lock;
 pub mod redlock;
-mod request;
 mod servers;
 mod settings;
 mod tenure;
+mod time;
+mod withdrawal;
 
 pub use address::Address;
 pub use client::Client;
@@ -64,12 +72,12 @@ pub use guard::Guard;
 pub use lock::Lock;
 pub use settings::Settings;
 
-/// The examples of the README are tests.
+/// Runs the programs of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// And that of the page on Redlock.
+/// Runs the program of the page on Redlock as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/redlock.md")]
-struct OnRedlock;
+#[doc = include_str!("../../../docs/redlock.md")]
+struct RedlockPage;

@@ -1,96 +1,49 @@
 //! A tenure as this process knows it.
 //!
-//! Two counts of holds are kept: how many guards there are, and how many the server has counted at most. Requests
-//! about a tenure go one after the other, under one lock. A request that may have been carried out is taken for
-//! carried out, and the difference is made up for by [`Tenure::settle`]: each of its requests names the count that it
-//! leads to, so that it may be repeated.
+//! It keeps two counts: the guards in this process, and the holds that the server counts at most. Requests that change the
+//! holds go one after the other, under one mutex. A request whose reply was lost counts as carried out, and
+//! [`Tenure::release_surplus`] then releases the difference. Each request names the number of holds that it leads to, so
+//! it can be repeated.
 
+use crate::attempts::Attempts;
+use crate::commands::{Block, Grant, OwnedKey, read, read_grant};
+use crate::connections::ConnectionKind;
 use crate::error::{Error, Loss};
-use crate::lease;
-use crate::request::{Claim, Grant, read};
-use crate::servers::{Attempts, Lane, Servers};
+use crate::lease::{Lease, lease_end};
+use crate::servers::Servers;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, watch};
 
-/// Longer than any process lives, and short enough to be added to any instant.
-pub(crate) const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
-
-/// Where those take turns who ask for a lock in the name of one owner, and what they last got.
-pub(crate) type Turns = Mutex<Weak<Tenure>>;
+/// One acquisition at a time for an owner that the caller has named, and the tenure that the last one got.
+pub(crate) type OwnerMutex = Mutex<Weak<Tenure>>;
 
 pub(crate) struct Tenure {
-    /// Which one it is in this process.
+    /// Unique in this process.
     pub(crate) id: u64,
-    pub(crate) claim: Claim,
+    pub(crate) key: OwnedKey,
     pub(crate) token: u64,
     pub(crate) lease: Lease,
-    /// How many guards there are.
     guards: AtomicU32,
-    /// How many holds the server has counted, at most.
-    counted: Mutex<u32>,
-    standing: watch::Sender<Standing>,
-    /// Where its owner takes turns, if the caller has named it: that is found for as long as there is a tenure.
-    _turns: Option<Arc<Turns>>,
+    /// How many holds the server counts, at most.
+    server_holds: Mutex<u32>,
+    state: watch::Sender<TenureState>,
+    /// Keeps the mutex of a named owner alive, so that the next acquisition finds this tenure.
+    _owner_mutex: Option<Arc<OwnerMutex>>,
 }
 
-/// How long a tenure lasts.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    /// From one renewal to the next, at most. In milliseconds.
-    millis: AtomicU64,
-    pub(crate) is_renewed: bool,
-    /// When it ends, renewed or not.
-    pub(crate) last: Option<Instant>,
-}
-
-/// How a tenure stands.
+/// Whether a tenure is held.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct TenureState {
     /// When the lease ends, unless it is renewed.
-    pub(crate) until: Instant,
+    pub(crate) deadline: Instant,
     pub(crate) end: Option<Loss>,
 }
 
-impl Lease {
-    pub(crate) const fn new(millis: u64, is_renewed: bool, last: Option<Instant>) -> Self {
-        Self { millis: AtomicU64::new(millis), is_renewed, last }
-    }
-
-    /// From one renewal to the next, at most.
-    pub(crate) fn millis(&self) -> u64 {
-        self.millis.load(Ordering::Relaxed)
-    }
-
-    /// Whether the server has refused so many milliseconds as too long, so that half of it is asked for from now on: its
-    /// longest lease has been set anew, or another server is the primary.
-    pub(crate) fn shortens(&self, refused: u64, error: &Error) -> bool {
-        let is_too_long = refused > 1 && lease::is_too_long(error);
-        if is_too_long {
-            self.millis.fetch_min(refused / 2, Ordering::Relaxed);
-        }
-        is_too_long
-    }
-
-    /// The lease to ask for at `now`, in milliseconds, where there is one left.
-    pub(crate) fn at(&self, now: Instant) -> Option<u64> {
-        let left =
-            self.last.map_or(u64::MAX, |last| crate::request::millis(last.saturating_duration_since(now)));
-        Some(self.millis().min(left)).filter(|millis| *millis > 0)
-    }
-
-    /// When a lease of so many milliseconds ends that was asked for at `asked`. The server begins to count later than
-    /// that; what its clock may be faster than ours, a thousandth and a millisecond, is left out.
-    pub(crate) fn end(millis: u64, asked: Instant) -> Instant {
-        let sure = Duration::from_millis(millis.saturating_sub(millis / 1_000 + 1));
-        asked + sure.min(FAR)
-    }
-}
-
-impl Standing {
+impl TenureState {
     fn is_held(&self) -> bool {
-        self.end.is_none() && Instant::now() < self.until
+        self.end.is_none() && Instant::now() < self.deadline
     }
 
     /// Why the tenure is over, if it is.
@@ -100,124 +53,135 @@ impl Standing {
 }
 
 impl Tenure {
-    /// A tenure with one guard. `turns` is where its owner takes turns, if the caller has named it.
+    /// A tenure with one guard.
     pub(crate) fn new(
-        claim: Claim,
+        key: OwnedKey,
         grant: Grant,
         lease: Lease,
-        until: Instant,
-        turns: Option<Arc<Turns>>,
+        deadline: Instant,
+        owner_mutex: Option<Arc<OwnerMutex>>,
     ) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            claim,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            key,
             token: grant.token,
             lease,
             guards: AtomicU32::new(1),
-            counted: Mutex::new(grant.holds),
-            standing: watch::Sender::new(Standing { until, end: None }),
-            _turns: turns,
+            server_holds: Mutex::new(grant.holds),
+            state: watch::Sender::new(TenureState { deadline, end: None }),
+            _owner_mutex: owner_mutex,
         }
     }
 
-    pub(crate) fn standing(&self) -> Standing {
-        self.standing.borrow().clone()
+    pub(crate) fn state(&self) -> TenureState {
+        self.state.borrow().clone()
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.standing.borrow().is_held()
+        self.state.borrow().is_held()
     }
 
-    pub(crate) fn news(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
+    pub(crate) fn watch_state(&self) -> watch::Receiver<TenureState> {
+        self.state.subscribe()
     }
 
     pub(crate) fn guards(&self) -> u32 {
         self.guards.load(Ordering::Acquire)
     }
 
-    /// A guard is gone. What the server has counted for it is to be settled.
-    pub(crate) fn leave(&self) {
+    /// Counts one guard less. The server still counts its hold, until [`release_surplus`](Self::release_surplus).
+    pub(crate) fn remove_guard(&self) {
         self.guards.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Ends it as far as this process is concerned. The first reason stays.
+    /// Ends the tenure in this process. The first reason stays.
     pub(crate) fn end(&self, loss: Loss) {
-        self.standing.send_if_modified(|standing| {
-            let is_news = standing.end.is_none();
-            if is_news {
-                standing.end = Some(standing.loss().unwrap_or(loss));
+        self.state.send_if_modified(|state| {
+            let is_first = state.end.is_none();
+            if is_first {
+                state.end = Some(state.loss().unwrap_or(loss));
             }
-            is_news
+            is_first
         });
     }
 
-    /// A longer lease, or a shorter one. A tenure that is over stays over.
-    fn extend(&self, until: Instant) {
-        self.standing.send_if_modified(|standing| {
-            let is_held = standing.is_held();
+    /// Notes a lease that the server has given, longer or shorter than before. A tenure that is over stays over.
+    fn note_lease(&self, deadline: Instant) {
+        self.state.send_if_modified(|state| {
+            let is_held = state.is_held();
             if is_held {
-                standing.until = until;
+                state.deadline = deadline;
             }
             is_held
         });
     }
 
-    /// Notes that a lease is about to be asked for: it may be shorter than what is left, and be given though no reply comes.
-    fn asks_for(&self, millis: u64, asked: Instant) {
-        let end = Lease::end(millis, asked);
-        self.standing.send_if_modified(|standing| {
-            let is_shorter = end < standing.until;
+    /// Notes a lease that is about to be requested. If it is shorter than what is left, it counts from now on: the server
+    /// may set it although its reply is lost.
+    fn note_lease_request(&self, millis: u64, requested: Instant) {
+        let deadline = lease_end(millis, requested);
+        self.state.send_if_modified(|state| {
+            let is_shorter = deadline < state.deadline;
             if is_shorter {
-                standing.until = end;
+                state.deadline = deadline;
             }
             is_shorter
         });
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.standing().loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
+    /// Ends the tenure if the server has denied it.
+    fn note_error(&self, error: &Error) {
+        if let Error::Lost(loss) = error {
+            self.end(loss.clone());
+        }
     }
 
-    /// Sets a new lease.
+    fn check(&self) -> Result<(), Error> {
+        self.state().loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
+    }
+
+    /// The lease to request now, in milliseconds, and the present instant.
+    fn lease_to_request(&self) -> Result<(u64, Instant), Error> {
+        let now = Instant::now();
+        let lease = self.lease.to_request_at(now).filter(|_| now < self.state().deadline);
+        lease.map(|millis| (millis, now)).ok_or(Error::Lost(Loss::LeaseOver))
+    }
+
+    /// Sets a new lease. Repeats the request until the lease is over, or `limit` has passed.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it is lost. Whatever else keeps it from being renewed is repeated until then, or until
-    /// `limit`.
+    /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
     pub(crate) async fn renew(&self, servers: &Servers, limit: Option<Duration>) -> Result<(), Error> {
         let limit = limit.map(|limit| Instant::now() + limit);
-        let until = self.standing().until;
-        let mut attempts = servers.attempts(&self.claim.key, limit.unwrap_or(until).min(until));
+        let deadline = self.state().deadline;
+        let mut attempts = servers.attempts(&self.key.key, limit.unwrap_or(deadline).min(deadline));
         loop {
-            // Not beyond the attempt: who enters or leaves does not wait until a server answers.
-            let turn = self.counted.lock().await;
+            // Locked for one attempt only, so that a guard can enter or leave while no server answers.
+            let server_holds = self.server_holds.lock().await;
             self.check()?;
-            let asked = Instant::now();
-            let Some(millis) = self.lease.at(asked) else { return Err(Error::Lost(Loss::LeaseOver)) };
-            // A holder that nobody guards any more settles, and renews nothing.
+            let (millis, requested) = self.lease_to_request()?;
             let holds = self.guards();
             if holds == 0 {
                 return Ok(());
             }
-            self.asks_for(millis, asked);
-            let cmd = self.claim.renew(Some(millis), self.token, holds);
+            self.note_lease_request(millis, requested);
+            let cmd = self.key.renew(Some(millis), self.token, holds);
             let third = Duration::from_millis(millis / 3 + 1);
             let limit = servers.settings.response_limit.min(third);
-            let sent = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await;
-            drop(turn);
+            let sent = attempts.send(&mut ConnectionKind::Shared, &cmd, Some(limit)).await;
+            drop(server_holds);
             match sent {
                 Ok(reply) => {
                     let _: u64 = read(reply)?;
-                    // Of two renewals at a time, each is right.
-                    self.extend(Lease::end(millis, asked));
+                    self.note_lease(lease_end(millis, requested));
                     return self.check();
                 }
-                Err(setback) => {
-                    if let Err(error) = attempts.after(setback).await
-                        && !self.lease.shortens(millis, &error)
+                Err(error) => {
+                    if let Err(error) = attempts.wait_to_retry(error).await
+                        && !self.lease.halve_if_too_long(millis, &error)
                     {
-                        self.lost(&error);
+                        self.note_error(&error);
                         return Err(error);
                     }
                 }
@@ -225,146 +189,138 @@ impl Tenure {
         }
     }
 
-    /// One hold more, and one guard.
-    pub(crate) async fn enter(&self, servers: &Servers) -> Result<(), Error> {
-        let mut counted = self.counted.lock().await;
+    /// Adds a hold and a guard.
+    ///
+    /// If the future is dropped, the server may count the hold; call [`release_surplus`](Self::release_surplus) then.
+    pub(crate) async fn reenter(&self, servers: &Servers) -> Result<(), Error> {
+        let mut server_holds = self.server_holds.lock().await;
         let limit = Instant::now() + servers.settings.patience;
-        self.settle_counted(servers, &mut counted, Some(limit)).await?;
+        self.release_surplus_of(servers, &mut server_holds, Some(limit)).await?;
         self.check()?;
-        let holds = self.guards() + 1;
-        let mut attempts = servers.attempts(&self.claim.key, limit.min(self.standing().until));
-        // Until the server denies it.
-        *counted = holds;
-        let mut is_restored = false;
+        let guards = self.guards();
+        let mut attempts = servers.attempts(&self.key.key, limit.min(self.state().deadline));
+        *server_holds = guards + 1;
+        if self.acquire_hold(&mut attempts, guards + 1).await?.is_some() {
+            self.restore(&mut attempts, guards).await?;
+            if let Some(denial) = self.acquire_hold(&mut attempts, guards + 1).await? {
+                self.note_error(&denial);
+                return Err(denial);
+            }
+        }
+        self.guards.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Requests the hold that leads to `holds`. Returns an error as a value if the server denies the tenure, or counts
+    /// other holds: it may have forgotten them.
+    async fn acquire_hold(&self, attempts: &mut Attempts<'_>, holds: u32) -> Result<Option<Error>, Error> {
         loop {
             self.check()?;
-            let asked = Instant::now();
-            let Some(millis) = self.lease.at(asked) else { return Err(Error::Lost(Loss::LeaseOver)) };
-            let cmd = self.claim.acquire(Some(millis), holds, crate::request::Block::No);
-            match attempts.send(&mut Lane::Shared, &cmd, Some(servers.settings.response_limit)).await {
-                Ok(reply) => {
-                    let grant = crate::request::grant(reply)?;
-                    // Another owner has it, or it was taken anew: what was is lost. Or the server has forgotten it.
-                    if grant.is_none_or(|grant| grant.token != self.token) {
-                        if !is_restored {
-                            self.restore(&mut attempts, holds - 1).await?;
-                            is_restored = true;
-                            continue;
-                        }
+            let (millis, requested) = self.lease_to_request()?;
+            let cmd = self.key.acquire(Some(millis), holds, Block::No);
+            match attempts.attempt(&mut ConnectionKind::Shared, &cmd).await {
+                Ok(Some(reply)) => {
+                    // No grant, or a grant of a new tenure.
+                    if read_grant(reply)?.is_none_or(|grant| grant.token != self.token) {
                         let loss = Loss::NotHeld("the lock is held by another owner".to_owned());
-                        self.end(loss.clone());
-                        return Err(Error::Lost(loss));
+                        return Ok(Some(Error::Lost(loss)));
                     }
-                    let until = Lease::end(millis, asked);
-                    if until > self.standing().until {
-                        self.extend(until);
+                    let deadline = lease_end(millis, requested);
+                    if deadline > self.state().deadline {
+                        self.note_lease(deadline);
                     }
-                    self.check()?;
-                    self.guards.fetch_add(1, Ordering::AcqRel);
-                    return Ok(());
+                    return self.check().map(|()| None);
                 }
-                Err(setback) => match attempts.after(setback).await {
-                    Ok(()) => {}
-                    Err(error) if self.lease.shortens(millis, &error) => {}
-                    Err(error) if error.code() == Some("HOLDS") && !is_restored => {
-                        self.restore(&mut attempts, holds - 1).await?;
-                        is_restored = true;
-                    }
-                    Err(error) => return Err(error),
-                },
+                Ok(None) => {}
+                Err(error) if self.lease.halve_if_too_long(millis, &error) => {}
+                Err(error) if error.code() == Some("HOLDS") => return Ok(Some(error)),
+                Err(error) => return Err(error),
             }
         }
     }
 
-    /// Lets a server that has denied the tenure, or counts otherwise, take it back: in quarantine it does, if it has
-    /// forgotten it.
+    /// Sends the tenure with its token and holds to a server that denies it or counts other holds. A server in quarantine
+    /// restores a tenure that it has forgotten.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it does not, or the lease is over.
+    /// [`Error::Lost`] when the server still denies the tenure, or the lease is over.
     async fn restore(&self, attempts: &mut Attempts<'_>, holds: u32) -> Result<(), Error> {
         loop {
-            let asked = Instant::now();
-            let millis = self.lease.at(asked).filter(|_| asked < self.standing().until);
-            let Some(millis) = millis else { return Err(Error::Lost(Loss::LeaseOver)) };
-            self.asks_for(millis, asked);
-            let cmd = self.claim.renew(Some(millis), self.token, holds.max(1));
-            let limit = attempts.settings().response_limit;
-            let Err(setback) = attempts.send(&mut Lane::Shared, &cmd, Some(limit)).await else {
-                return Ok(());
-            };
-            if let Err(error) = attempts.after(setback).await
-                && !self.lease.shortens(millis, &error)
-            {
-                self.lost(&error);
-                return Err(error);
+            let (millis, requested) = self.lease_to_request()?;
+            self.note_lease_request(millis, requested);
+            let cmd = self.key.renew(Some(millis), self.token, holds.max(1));
+            match attempts.attempt(&mut ConnectionKind::Shared, &cmd).await {
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) => {}
+                Err(error) if self.lease.halve_if_too_long(millis, &error) => {}
+                Err(error) => {
+                    self.note_error(&error);
+                    return Err(error);
+                }
             }
         }
     }
 
-    /// Gives back what the server has counted beyond the guards that there are; tries until `limit`, or until the
-    /// lease is over. Safe to call at any time, by anybody.
-    pub(crate) async fn settle(&self, servers: &Servers, limit: Option<Instant>) -> Result<(), Error> {
-        let mut counted = self.counted.lock().await;
-        self.settle_counted(servers, &mut counted, limit).await
-    }
-
-    async fn settle_counted(
+    /// Releases the holds that the server counts beyond the guards. Tries until `limit`, or until the lease is over.
+    /// Anybody may call it at any time.
+    pub(crate) async fn release_surplus(
         &self,
         servers: &Servers,
-        counted: &mut u32,
         limit: Option<Instant>,
     ) -> Result<(), Error> {
-        while *counted > self.guards() {
+        let mut server_holds = self.server_holds.lock().await;
+        self.release_surplus_of(servers, &mut server_holds, limit).await
+    }
+
+    async fn release_surplus_of(
+        &self,
+        servers: &Servers,
+        server_holds: &mut u32,
+        limit: Option<Instant>,
+    ) -> Result<(), Error> {
+        while *server_holds > self.guards() {
             let is_last = self.guards() == 0;
-            let left = if is_last { 0 } else { *counted - 1 };
-            let loss = self.standing().loss().filter(|loss| *loss != Loss::Released);
-            // Once its end is asked for, nobody is to believe that it is held.
+            let loss = self.state().loss().filter(|loss| *loss != Loss::Released);
+            // The server may end the tenure from here on, so nobody may take it for held.
             if is_last {
                 self.end(Loss::Released);
             }
             if let Some(loss) = loss {
                 return Err(Error::Lost(loss));
             }
-            let until = self.standing().until;
-            let mut attempts = servers.attempts(&self.claim.key, limit.unwrap_or(until).min(until));
-            let mut is_restored = false;
-            loop {
-                let is_repeat = attempts.is_uncertain;
-                let cmd = match is_last {
-                    true => self.claim.end(self.token),
-                    false => self.claim.release(left, Some(self.token)),
-                };
-                match attempts.send(&mut Lane::Shared, &cmd, Some(servers.settings.response_limit)).await {
-                    Ok(_) => break,
-                    Err(setback) => {
-                        match attempts.after(setback).await {
-                            Ok(()) => {}
-                            // The one before may be what has ended it.
-                            Err(Error::Lost(_)) if is_last && is_repeat => break,
-                            Err(Error::Lost(_)) if !is_restored => {
-                                self.restore(&mut attempts, *counted).await?;
-                                is_restored = true;
-                            }
-                            // A server that has forgotten some of the holds has less to give back. The last release
-                            // ends them all.
-                            Err(error) if error.code() == Some("HOLDS") => break,
-                            Err(error) => {
-                                self.lost(&error);
-                                return Err(error);
-                            }
-                        }
-                    }
-                }
-            }
-            *counted = left;
+            let left = if is_last { 0 } else { *server_holds - 1 };
+            let deadline = self.state().deadline;
+            let mut attempts = servers.attempts(&self.key.key, limit.unwrap_or(deadline).min(deadline));
+            self.release_to(&mut attempts, *server_holds, left).await?;
+            *server_holds = left;
         }
         Ok(())
     }
 
-    /// Notes what the server has denied.
-    fn lost(&self, error: &Error) {
-        if let Error::Lost(loss) = error {
-            self.end(loss.clone());
+    /// Releases one of `holds`, so that `left` are left, or all of them.
+    async fn release_to(&self, attempts: &mut Attempts<'_>, holds: u32, left: u32) -> Result<(), Error> {
+        let is_last = left == 0;
+        let cmd = match is_last {
+            true => self.key.release_all(self.token),
+            false => self.key.release(left, self.token),
+        };
+        let mut is_restored = false;
+        loop {
+            match attempts.request(&cmd).await {
+                Ok(_) => return Ok(()),
+                // An earlier attempt may have released it.
+                Err(Error::Lost(_)) if is_last && attempts.may_have_run => return Ok(()),
+                Err(Error::Lost(_)) if !is_restored => {
+                    self.restore(attempts, holds).await?;
+                    is_restored = true;
+                }
+                // The server has forgotten some of the holds. The last release ends those that are left.
+                Err(error) if error.code() == Some("HOLDS") => return Ok(()),
+                Err(error) => {
+                    self.note_error(&error);
+                    return Err(error);
+                }
+            }
         }
     }
 }

@@ -1,23 +1,23 @@
-//! What a run must keep to: the lengths of time that are promised, and how much must happen.
+//! The limits that a run must meet: promised times, and the required activity.
 
 use crate::history::Nanos;
 
 const MS: Nanos = 1_000_000;
 
-/// The bounds that a history is judged by.
+/// The limits for the checks of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// A lease may end this much early: milliseconds are whole on the wire, and clocks of two processes are read.
+    /// How early a lease may end. Times are rounded to milliseconds, and two processes read the clock.
     pub tolerance: Nanos,
-    /// A freed lock reaches the next waiter, reply read, within this.
+    /// How long it may take until the next waiter has read that it has a freed lock.
     pub handoff: Nanos,
-    /// A reply is read within this of the latest instant at which the server had to give it.
+    /// How long it may take until a client has read a reply that is due.
     pub answer: Nanos,
-    /// After this a request whose client gave up acts no more, and what a fault did to timing is over. The check for
-    /// prompt grants rests on it; those for overlap, tokens and counts do not.
+    /// How long a request may still act after its client gave up, and a fault may still delay replies. The check of hand-off times depends
+    /// on it. The checks of overlap, tokens and counts do not.
     pub settle: Nanos,
-    /// What must have happened at least.
-    pub least: Happened,
+    /// The required activity.
+    pub minimum: Activity,
 }
 
 impl Default for Bounds {
@@ -27,19 +27,19 @@ impl Default for Bounds {
             handoff: 50 * MS,
             answer: 100 * MS,
             settle: 1_000 * MS,
-            least: Happened { grants: 1, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 1 },
+            minimum: Activity { grants: 1, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 1 },
         }
     }
 }
 
-/// How much happened in a run.
+/// The activity in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Happened {
-    /// Acquisitions granted.
+pub struct Activity {
+    /// Granted acquisitions.
     pub grants: usize,
-    /// Tenures that a waiter was given when the one before was released.
+    /// Tenures that began by hand-off after a release.
     pub handoffs: usize,
-    /// Tenures that nobody tried to end, and that made room all the same.
+    /// Tenures that ended without a release.
     pub lease_ends: usize,
     /// Faults.
     pub faults: usize,

@@ -1,7 +1,7 @@
-//! What is recorded of a run: a line for each call, each write to the fenced store, and each fault.
+//! The record of a run: its calls, its writes to the fenced store, and its faults.
 //!
-//! Every time is in nanoseconds on one monotonic clock. A file holds one line of JSON for each [`Line`]. Keys and owners
-//! are text here, though the server takes any bytes: the trial chooses its own names.
+//! All times are nanoseconds on one monotonic clock. A file has one line of JSON for each [`Line`]. Keys and owners are text, because the
+//! workload chooses them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write as _};
 use std::path::Path;
 
-/// An instant, or a length of time, in nanoseconds.
+/// A time or a duration in nanoseconds.
 pub type Nanos = u64;
 
 /// A fencing token.
@@ -21,96 +21,96 @@ pub type Token = u64;
 pub enum Line {
     /// A call to the lock server.
     Call(Call),
-    /// A write to the fenced store that stands beside the lock.
+    /// A write to the fenced store.
     Write(Write),
-    /// Something that was done to a server or a client.
+    /// A fault in a server or a client.
     Fault(Fault),
 }
 
-/// A call: what was asked, and what came of it.
+/// A call: an operation and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// The client that made it.
     pub client: u32,
-    /// The server it was sent to.
+    /// The server to which it was sent.
     pub node: u32,
     /// The lock.
     pub key: String,
-    /// For whom the lock is asked.
+    /// The owner.
     pub owner: String,
-    /// What was asked.
-    pub kind: Kind,
-    /// Just before the request was sent.
+    /// The operation.
+    pub operation: Operation,
+    /// The invocation: just before the request was sent.
     pub start: Nanos,
-    /// Known only where somebody looked: an instant at which the server was seen to hold this wait in its queue.
+    /// A time at which the wait was seen in the server's queue. `None`: it was not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub joined: Option<Nanos>,
-    /// Just after the reply was read, or the client gave the call up; `None`: the run ended and it still stood.
+    pub enqueued: Option<Nanos>,
+    /// The response: just after the reply was read, or the client gave up. `None`: the call had no reply when the run ended.
     pub end: Option<Nanos>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What a call asks.
+/// What a call requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Operation {
     /// LOCK.ACQUIRE.
     Acquire {
-        /// The lease asked for; the default one is written out.
+        /// The requested lease.
         lease: Nanos,
         /// Whether it waits, and how long.
         wait: Wait,
-        /// HOLDS: the count it should lead to.
+        /// HOLDS: the count to reach.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         holds: Option<u32>,
     },
     /// LOCK.RELEASE.
     Release {
-        /// Which holds it gives back.
-        back: Back,
-        /// TOKEN: of which tenure.
+        /// The holds to release.
+        released: HoldsReleased,
+        /// TOKEN: the tenure.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<Token>,
     },
     /// LOCK.RENEW.
     Renew {
-        /// The lease asked for.
+        /// The requested lease.
         lease: Nanos,
-        /// TOKEN: of which tenure.
+        /// TOKEN: the tenure.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<Token>,
-        /// HOLDS: with how many a forgotten tenure is restored.
+        /// HOLDS: the holds of a tenure to restore.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         holds: Option<u32>,
     },
 }
 
-/// Whether an acquisition waits for a lock that is held.
+/// Whether an acquisition waits for a held lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// It is answered at once.
+    /// It does not wait.
     No,
-    /// Until its wait limit.
+    /// It waits up to this limit.
     Limit(Nanos),
-    /// Without limit.
+    /// It waits without limit.
     Unlimited,
 }
 
-/// What a release gives back.
+/// Which holds a release ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Back {
+pub enum HoldsReleased {
     /// One hold.
     One,
-    /// One hold, so that this many are left (HOLDS).
+    /// One hold, so that this many remain (HOLDS).
     Leaving(u32),
-    /// Every hold (ALL).
+    /// All holds (ALL).
     All,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -118,24 +118,24 @@ pub enum Outcome {
     Granted {
         /// The tenure's fencing token.
         token: Token,
-        /// How many holds the owner has now.
+        /// The number of holds of the owner.
         holds: u32,
     },
     /// ACQUIRE: null.
     NotAcquired,
-    /// RELEASE: how many holds are left.
+    /// RELEASE: the number of holds that remain.
     Left {
         /// 0: the tenure is over.
         holds: u32,
     },
-    /// RENEW: the lease is a new one.
+    /// RENEW: the lease is renewed.
     Renewed {
         /// The tenure's fencing token.
         token: Token,
     },
-    /// The server refused: nothing has changed. The first word of what it said.
+    /// The server refused, and nothing has changed. The first word of the error.
     Error(String),
-    /// No reply was read. The call may have taken effect, or do so later, or never.
+    /// No reply was read. The call may have taken effect, may take effect later, or never.
     Unknown,
 }
 
@@ -144,46 +144,46 @@ pub enum Outcome {
 pub struct Write {
     /// The client that made it.
     pub client: u32,
-    /// The lock that guards what is written.
+    /// The lock that protects the data.
     pub key: String,
-    /// The owner in whose name it writes.
+    /// The owner that writes.
     pub owner: String,
-    /// The fencing token shown to the store.
+    /// The fencing token of the write.
     pub token: Token,
-    /// Just before the store was asked.
+    /// Just before the write was sent.
     pub start: Nanos,
-    /// Just after it answered.
+    /// Just after the reply was read.
     pub end: Nanos,
-    /// What it did.
-    pub verdict: Verdict,
+    /// The outcome.
+    pub outcome: WriteOutcome,
 }
 
-/// What the fenced store did with a write.
+/// The outcome of a write to the fenced store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It took it.
-    Taken,
-    /// It refused it as stale: it had seen a larger token.
+pub enum WriteOutcome {
+    /// The store accepted it.
+    Accepted,
+    /// The store refused it, because it had seen a larger token.
     Refused,
 }
 
-/// Something that was done to a server or a client.
+/// A fault in a server or a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// What was done, in a word: `pause`, `kill`, `cut`.
+    /// Its name, such as `pause`, `kill` or `cut`.
     pub name: String,
-    /// To which client; `None`: to the servers, and so to everybody.
+    /// The client. `None`: the servers, which affects all clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
-    /// Just before it was done.
+    /// Just before the fault began.
     pub start: Nanos,
-    /// Just after it was undone.
+    /// Just after the fault was healed.
     pub end: Nanos,
 }
 
-impl Kind {
-    /// The command that asks for this, word by word; every time in it is in whole milliseconds.
+impl Operation {
+    /// The words of the command. All times in it are whole milliseconds.
     #[must_use]
     pub fn command(&self, key: &str, owner: &str) -> Vec<String> {
         let ms = |time: Nanos| (time / 1_000_000).to_string();
@@ -193,18 +193,18 @@ impl Kind {
                 options.push(("PX", Some(ms(*lease))));
                 match wait {
                     Wait::No => {}
-                    // A limit of 0 would be none.
+                    // BLOCK 0 has no limit.
                     Wait::Limit(limit) => options.push(("BLOCK", Some(ms((*limit).max(1_000_000))))),
                     Wait::Unlimited => options.push(("BLOCK", Some("0".to_owned()))),
                 }
                 options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
                 "LOCK.ACQUIRE"
             }
-            Self::Release { back, token } => {
-                match back {
-                    Back::One => {}
-                    Back::Leaving(left) => options.push(("HOLDS", Some(left.to_string()))),
-                    Back::All => options.push(("ALL", None)),
+            Self::Release { released, token } => {
+                match released {
+                    HoldsReleased::One => {}
+                    HoldsReleased::Leaving(left) => options.push(("HOLDS", Some(left.to_string()))),
+                    HoldsReleased::All => options.push(("ALL", None)),
                 }
                 options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
                 "LOCK.RELEASE"
@@ -229,7 +229,7 @@ impl fmt::Display for Outcome {
             Self::Left { holds } => write!(f, "{holds} left"),
             Self::Renewed { token } => write!(f, "token {token}"),
             Self::Error(word) => write!(f, "-{word}"),
-            Self::Unknown => f.write_str("no answer"),
+            Self::Unknown => f.write_str("no reply"),
         }
     }
 }
@@ -245,7 +245,7 @@ impl Line {
         }
     }
 
-    /// When it was over, if it ever was.
+    /// When it ended, if it did.
     #[must_use]
     pub const fn end(&self) -> Option<Nanos> {
         match self {
@@ -257,25 +257,25 @@ impl Line {
 }
 
 impl Call {
-    /// Whether nobody knows what came of it.
+    /// Whether the outcome is unknown.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.end.is_none() || self.outcome == Outcome::Unknown
     }
 
-    /// When its answer was read; `Nanos::MAX` when it never was.
+    /// When its reply was read; `Nanos::MAX` if there was none.
     #[must_use]
     pub fn answered(&self) -> Nanos {
         if self.is_open() { Nanos::MAX } else { self.end.unwrap_or(Nanos::MAX) }
     }
 
-    /// Whether it joins the queue when the lock is held.
+    /// Whether it waits in the queue if the lock is held.
     #[must_use]
     pub fn waits(&self) -> bool {
-        matches!(self.kind, Kind::Acquire { wait: Wait::Limit(_) | Wait::Unlimited, .. })
+        matches!(self.operation, Operation::Acquire { wait: Wait::Limit(_) | Wait::Unlimited, .. })
     }
 
-    /// Token and holds, if it was granted.
+    /// The token and the holds, if it was granted.
     #[must_use]
     pub fn granted(&self) -> Option<(Token, u32)> {
         match self.outcome {
@@ -290,10 +290,10 @@ impl Call {
     }
 }
 
-/// Everything that was recorded of a run.
+/// The record of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// The lines, in whatever order they were written down.
+    /// The lines, in any order.
     pub lines: Vec<Line>,
 }
 
@@ -301,7 +301,7 @@ impl History {
     /// Reads a history from a file.
     ///
     /// # Errors
-    /// When the file cannot be read, or a line is none of ours: the message says which.
+    /// If the file cannot be read, or a line cannot be parsed. The message names the line.
     pub fn read(path: &Path) -> io::Result<Self> {
         let mut lines = Vec::new();
         for (number, text) in BufReader::new(File::open(path)?).lines().enumerate() {
@@ -316,7 +316,7 @@ impl History {
     /// Writes the history to a file.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = BufWriter::new(File::create(path)?);
         for line in &self.lines {
@@ -326,7 +326,7 @@ impl History {
         file.flush()
     }
 
-    /// The calls, each with the place of its line.
+    /// The calls, each with the index of its line.
     pub fn calls(&self) -> impl Iterator<Item = (usize, &Call)> {
         self.lines.iter().enumerate().filter_map(|(at, line)| match line {
             Line::Call(call) => Some((at, call)),
@@ -334,7 +334,7 @@ impl History {
         })
     }
 
-    /// The writes to the store, each with the place of its line.
+    /// The writes to the store, each with the index of its line.
     pub fn writes(&self) -> impl Iterator<Item = (usize, &Write)> {
         self.lines.iter().enumerate().filter_map(|(at, line)| match line {
             Line::Write(write) => Some((at, write)),

@@ -1,12 +1,11 @@
-//! The trial of Lockward: what was seen of a run, and whether it keeps what is promised.
+//! Checks recorded histories of lock calls for violations of what Lockward promises.
 //!
-//! Clients record every call in a [`history`]. The [`checker`] reads it and raises an [`alarm`] for each promise that the
-//! history breaks, with the few lines that show it. [`simulate`] makes histories of an honest server, and breaks them in
-//! one named way each: so the checker is itself tried.
+//! Clients record every call in a [`history`], with the times of its invocation and its response. The [`checker`] returns a
+//! [`violation`] for each broken promise, with the few lines that show it. [`simulate`] makes correct histories, and corrupts each of
+//! them in one named way. They are the test of the checker.
 //!
-//! Only exclusive locks are judged: a history must not hold calls with SHARED or SLOTS.
+//! The checker knows only exclusive locks. A history must not contain calls with SHARED or SLOTS.
 
-pub mod alarm;
 pub mod bounds;
 pub mod checker;
 pub mod client;
@@ -17,3 +16,4 @@ mod report;
 pub mod simulate;
 mod spans;
 mod tenure;
+pub mod violation;

@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudo-random numbers, the same for the same seed.
 
-/// The generator SplitMix64: a counter, scrambled.
+/// The generator SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -20,17 +20,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from `least` up to, not including, `most`.
+    /// A number in `least..most`.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.number() % (most - least).max(1)
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability in percent.
     pub fn percent(&mut self, of_hundred: u64) -> bool {
         self.between(0, 100) < of_hundred
     }
 
-    /// One of them, if there is any.
+    /// A random element; `None` if there is none.
     pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
         let len = u64::try_from(all.len()).ok().filter(|&len| len > 0)?;
         all.get(usize::try_from(self.between(0, len)).ok()?)

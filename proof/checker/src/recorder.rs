@@ -1,17 +1,17 @@
-//! Writes a history down while it happens, for many threads at once.
+//! Records a history from many threads.
 
-use crate::history::{Call, Kind, Line, Nanos, Outcome};
+use crate::history::{Call, Line, Nanos, Operation, Outcome};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// The time now, on the machine's monotonic clock: histories recorded by several processes can be put together.
+/// The time on the machine's monotonic clock. All processes share it, so their histories can be merged.
 #[must_use]
 pub fn now() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
-    // Neither part is ever negative, and 2^64 ns are 584 years.
+    // Neither part is negative, and 2^64 ns are 584 years.
     let part = |part: i64| Nanos::try_from(part).unwrap_or_default();
     part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
@@ -19,13 +19,13 @@ pub fn now() -> Nanos {
 /// Writes lines to a file.
 #[derive(Debug)]
 pub struct Recorder {
-    paper: Mutex<Paper>,
+    output: Mutex<Output>,
 }
 
 #[derive(Debug)]
-struct Paper {
+struct Output {
     file: BufWriter<File>,
-    /// The first thing that went wrong: told at the end, where somebody can act on it.
+    /// The first error, which `finish` returns.
     failure: Option<io::Error>,
 }
 
@@ -33,78 +33,84 @@ impl Recorder {
     /// A recorder that writes to a new file.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// If the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let paper = Paper { file: BufWriter::new(File::create(path)?), failure: None };
-        Ok(Self { paper: Mutex::new(paper) })
+        let output = Output { file: BufWriter::new(File::create(path)?), failure: None };
+        Ok(Self { output: Mutex::new(output) })
     }
 
-    /// Writes a line down.
+    /// Writes a line.
     pub fn record(&self, line: &Line) {
         let written = serde_json::to_vec(line).map_err(io::Error::from);
-        // A thread that died while it held the lock can have left half a line: reading the file back says so.
-        let mut paper = self.paper.lock().unwrap_or_else(PoisonError::into_inner);
+        // A thread that panicked with the lock may have written half a line. Reading the file reports that.
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let written = written.and_then(|mut line| {
             line.push(b'\n');
-            paper.file.write_all(&line)
+            output.file.write_all(&line)
         });
         if let Err(error) = written {
-            paper.failure.get_or_insert(error);
+            output.failure.get_or_insert(error);
         }
     }
 
-    /// Notes that a call is about to be sent.
+    /// Starts the record of a call that is about to be sent.
     #[must_use]
-    pub fn start(&self, client: u32, node: u32, key: &str, owner: &str, kind: Kind) -> Standing<'_> {
+    pub fn start(
+        &self,
+        client: u32,
+        node: u32,
+        key: &str,
+        owner: &str,
+        operation: Operation,
+    ) -> OpenCall<'_> {
         let call = Call {
             client,
             node,
             key: key.to_owned(),
             owner: owner.to_owned(),
-            kind,
+            operation,
             start: now(),
-            joined: None,
+            enqueued: None,
             end: None,
             outcome: Outcome::Unknown,
         };
-        Standing { recorder: self, call }
+        OpenCall { recorder: self, call }
     }
 
     /// Closes the file.
     ///
     /// # Errors
-    /// When a line could not be written: the history is not whole, and must not be judged.
+    /// If a line could not be written. Then the history is incomplete and must not be checked.
     pub fn finish(self) -> io::Result<()> {
-        let mut paper = self.paper.into_inner().unwrap_or_else(PoisonError::into_inner);
-        match paper.failure.take() {
+        let mut output = self.output.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match output.failure.take() {
             Some(error) => Err(error),
-            None => paper.file.flush(),
+            None => output.file.flush(),
         }
     }
 }
 
-/// A call that has been sent. Dropped without an answer, it is recorded as one that never got any.
+/// A call that was sent. If it is dropped without an outcome, it is recorded as a call without a reply.
 #[derive(Debug)]
-pub struct Standing<'r> {
+pub struct OpenCall<'r> {
     recorder: &'r Recorder,
     call: Call,
 }
 
-impl Standing<'_> {
-    /// The server was seen to hold this wait in its queue.
-    pub fn joined(&mut self) {
-        self.call.joined = Some(now());
+impl OpenCall<'_> {
+    /// Records that the wait is in the server's queue now.
+    pub fn enqueued(&mut self) {
+        self.call.enqueued = Some(now());
     }
 
-    /// It was granted, and known to be, at that instant. For what is no call to the server, but what somebody believes.
+    /// Records an outcome at this time instead of now. For beliefs of a client, which are not calls to the server.
     pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
-        // Before it was known.
         self.call.start = instant.saturating_sub(1);
         self.call.end = Some(instant);
         self.call.outcome = outcome;
     }
 
-    /// The reply was read, or the connection is closed ([`Outcome::Unknown`]). Returns what is recorded.
+    /// Records the outcome, which is [`Outcome::Unknown`] if the connection was closed. Returns the recorded call.
     pub fn answered(mut self, outcome: Outcome) -> Call {
         self.call.end = Some(now());
         self.call.outcome = outcome;
@@ -112,7 +118,7 @@ impl Standing<'_> {
     }
 }
 
-impl Drop for Standing<'_> {
+impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         self.recorder.record(&Line::Call(self.call.clone()));
     }

@@ -1,51 +1,56 @@
-//! An alarm as a person reads it.
+//! Violations as text.
 
-use crate::alarm::Alarm;
-use crate::history::{Call, Fault, History, Line, Nanos, Outcome, Verdict, Write};
+use crate::history::{Call, Fault, History, Line, Nanos, Outcome, Write, WriteOutcome};
+use crate::violation::Violation;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// How many calls beside those that show the alarm are told.
+/// How many other calls on the same lock are shown.
 const MEANWHILE: usize = 6;
 
-/// Places of lines, with when each was over.
+/// Indexes of lines, each with its end.
 type Ended = Vec<(Nanos, usize)>;
 
-/// A length of time in milliseconds.
+/// A duration in milliseconds.
 pub(crate) fn ms(time: Nanos) -> String {
     format!("{}.{:03} ms", time / 1_000_000, time / 1_000 % 1_000)
 }
 
-/// The alarm, the lines that show it, and what else happened to the servers and the same lock meanwhile.
-pub(crate) fn report(alarm: &Alarm, history: &History) -> String {
-    let mut report = alarm.to_string();
-    let lines: Vec<&Line> = alarm.lines.iter().map(|&at| &history.lines[at]).collect();
-    let Some(begin) = lines.first().map(|line| line.start()) else { return report };
-    for &at in &alarm.lines {
-        report += &row(history, at, begin);
+impl Violation {
+    /// The violation and the lines that show it, with times in milliseconds from the start of the first line. Below stand the faults to
+    /// the servers and the last calls on the same lock in that time.
+    #[must_use]
+    pub fn report(&self, history: &History) -> String {
+        let violation = self;
+        let mut report = violation.to_string();
+        let lines: Vec<&Line> = violation.lines.iter().map(|&at| &history.lines[at]).collect();
+        let Some(begin) = lines.first().map(|line| line.start()) else { return report };
+        for &at in &violation.lines {
+            report += &row(history, at, begin);
+        }
+        let (faults, calls) = meanwhile(violation, history);
+        if !faults.is_empty() || !calls.is_empty() {
+            report += "\n  Meanwhile:";
+        }
+        // The last calls are the most useful ones.
+        let left_out = calls.len().saturating_sub(MEANWHILE);
+        if left_out > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(report, "\n    {left_out} calls on the same lock with a reply, then");
+        }
+        let mut shown: Vec<_> = faults.into_iter().chain(calls.into_iter().skip(left_out)).collect();
+        shown.sort_unstable();
+        for (_, at) in shown {
+            report += &row(history, at, begin);
+        }
+        report
     }
-    let (faults, calls) = meanwhile(alarm, history);
-    if !faults.is_empty() || !calls.is_empty() {
-        report += "\n  Meanwhile:";
-    }
-    // What came last before the promise was broken tells most.
-    let left_out = calls.len().saturating_sub(MEANWHILE);
-    if left_out > 0 {
-        // Writing to a string cannot fail.
-        let _ = write!(report, "\n    {left_out} answered calls about the same lock, then");
-    }
-    let mut told: Vec<_> = faults.into_iter().chain(calls.into_iter().skip(left_out)).collect();
-    told.sort_unstable();
-    for (_, at) in told {
-        report += &row(history, at, begin);
-    }
-    report
 }
 
-/// Faults to the servers, and answered calls that changed the same lock, each with its end: what came between the ends of
-/// the first and the last line of the alarm.
-fn meanwhile(alarm: &Alarm, history: &History) -> (Ended, Ended) {
-    let shown = || alarm.lines.iter().map(|&at| &history.lines[at]);
+/// Faults to the servers, and calls that changed the same lock, each with its end. Only those that ended between the first and the
+/// last end of the violation's lines.
+fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
+    let shown = || violation.lines.iter().map(|&at| &history.lines[at]);
     let keys: BTreeSet<&str> = shown().filter_map(key).collect();
     let from = shown().filter_map(Line::end).min().unwrap_or(Nanos::MAX);
     let to = shown().filter_map(Line::end).max().unwrap_or(Nanos::MAX);
@@ -61,7 +66,7 @@ fn meanwhile(alarm: &Alarm, history: &History) -> (Ended, Ended) {
             Outcome::NotAcquired | Outcome::Error(_) | Outcome::Unknown => false,
         };
         let between = (from..=to).contains(&call.answered());
-        changed && between && keys.contains(call.key.as_str()) && !alarm.lines.contains(at)
+        changed && between && keys.contains(call.key.as_str()) && !violation.lines.contains(at)
     });
     let mut calls: Vec<_> = calls.map(|(at, call)| (call.answered(), at)).collect();
     calls.sort_unstable();
@@ -76,29 +81,29 @@ fn key(line: &Line) -> Option<&str> {
     }
 }
 
-/// One line: from when to when, who, what was asked, and what came of it.
+/// One line: its times, the operation and the outcome.
 fn row(history: &History, at: usize, begin: Nanos) -> String {
     let line = &history.lines[at];
     let since = |time: Nanos| {
-        let (sign, apart) = if time < begin { ("-", begin - time) } else { ("", time - begin) };
-        format!("{sign}{}.{:03}", apart / 1_000_000, apart / 1_000 % 1_000)
+        let (sign, group_calls) = if time < begin { ("-", begin - time) } else { ("", time - begin) };
+        format!("{sign}{}.{:03}", group_calls / 1_000_000, group_calls / 1_000 % 1_000)
     };
-    let told = match line {
-        Line::Call(Call { key, owner, kind, joined, outcome, .. }) => {
-            let asked = kind.command(key, owner).join(" ");
-            let joined = joined.map(|joined| format!(" (seen in the queue at {})", since(joined)));
-            format!("{asked}{} -> {outcome}", joined.unwrap_or_default())
+    let text = match line {
+        Line::Call(Call { key, owner, operation, enqueued, outcome, .. }) => {
+            let asked = operation.command(key, owner).join(" ");
+            let enqueued = enqueued.map(|enqueued| format!(" (in the queue at {})", since(enqueued)));
+            format!("{asked}{} -> {outcome}", enqueued.unwrap_or_default())
         }
-        Line::Write(Write { key, owner, token, verdict, .. }) => {
-            let verdict = match verdict {
-                Verdict::Taken => "taken",
-                Verdict::Refused => "refused",
+        Line::Write(Write { key, owner, token, outcome, .. }) => {
+            let outcome = match outcome {
+                WriteOutcome::Accepted => "accepted",
+                WriteOutcome::Refused => "refused",
             };
-            format!("{owner} writes to the store of {key} with token {token} -> {verdict}")
+            format!("{owner} writes to the store of {key} with token {token} -> {outcome}")
         }
         Line::Fault(Fault { name, client: None, .. }) => format!("fault: {name}"),
         Line::Fault(Fault { name, client: Some(client), .. }) => format!("fault to client {client}: {name}"),
     };
     let end = line.end().map_or_else(|| "the end".to_owned(), since);
-    format!("\n  {:>10} to {end:>10} ms  {told}  [line {}]", since(line.start()), at + 1)
+    format!("\n  {:>10} to {end:>10} ms  {text}  [line {}]", since(line.start()), at + 1)
 }

@@ -1,15 +1,15 @@
-//! Two questions about many spans of time, each answered in O(log n).
+//! Queries over many time spans, in O(log n).
 
 use crate::history::Nanos;
 
-/// Spans of time; knows whether any of them touches another.
+/// Time spans. Finds whether one of them overlaps another span.
 #[derive(Debug, Default)]
-pub(crate) struct Windows {
-    /// Sorted by start; the end is the latest of all up to here.
+pub(crate) struct Spans {
+    /// Sorted by start. The end is the latest end up to here.
     sorted: Vec<(Nanos, Nanos)>,
 }
 
-impl FromIterator<(Nanos, Nanos)> for Windows {
+impl FromIterator<(Nanos, Nanos)> for Spans {
     fn from_iter<I: IntoIterator<Item = (Nanos, Nanos)>>(spans: I) -> Self {
         let mut sorted: Vec<_> = spans.into_iter().collect();
         sorted.sort_unstable();
@@ -22,22 +22,22 @@ impl FromIterator<(Nanos, Nanos)> for Windows {
     }
 }
 
-impl Windows {
-    /// Whether a span touches the one given.
-    pub(crate) fn touch(&self, from: Nanos, to: Nanos) -> bool {
+impl Spans {
+    /// Whether a span overlaps this one.
+    pub(crate) fn overlap(&self, from: Nanos, to: Nanos) -> bool {
         let begun = self.sorted.partition_point(|&(start, _)| start <= to);
         begun > 0 && self.sorted[begun - 1].1 >= from
     }
 }
 
-/// Values by instant; knows the least of those from an instant on.
+/// Values by time. Finds the smallest one from a time on.
 #[derive(Debug, Default)]
-pub(crate) struct LeastFrom<V> {
-    /// Sorted by instant; the value is the least of all from here on.
+pub(crate) struct MinFrom<V> {
+    /// Sorted by time. The value is the smallest from here on.
     sorted: Vec<(Nanos, V)>,
 }
 
-impl<V: Ord + Copy> FromIterator<(Nanos, V)> for LeastFrom<V> {
+impl<V: Ord + Copy> FromIterator<(Nanos, V)> for MinFrom<V> {
     fn from_iter<I: IntoIterator<Item = (Nanos, V)>>(values: I) -> Self {
         let mut sorted: Vec<_> = values.into_iter().collect();
         sorted.sort_unstable();
@@ -51,10 +51,10 @@ impl<V: Ord + Copy> FromIterator<(Nanos, V)> for LeastFrom<V> {
     }
 }
 
-impl<V: Copy> LeastFrom<V> {
-    /// The least value of those at the instant or later.
+impl<V: Copy> MinFrom<V> {
+    /// The smallest value at this time or later.
     pub(crate) fn get(&self, from: Nanos) -> Option<V> {
-        let place = self.sorted.partition_point(|&(at, _)| at < from);
-        self.sorted.get(place).map(|&(_, value)| value)
+        let index = self.sorted.partition_point(|&(at, _)| at < from);
+        self.sorted.get(index).map(|&(_, value)| value)
     }
 }

@@ -1,26 +1,26 @@
-//! What is asked, as the commands that ask it.
+//! Tests of the commands that operations stand for.
 
-use lockward_checker::history::{Back, Kind, Nanos, Wait};
+use lockward_checker::history::{HoldsReleased, Nanos, Operation, Wait};
 
 const MS: Nanos = 1_000_000;
 
 #[test]
-fn every_kind_of_call_has_its_command() {
-    let acquire = |wait, holds| Kind::Acquire { lease: 90 * MS, wait, holds };
-    let release = |back, token| Kind::Release { back, token };
-    let renew = |token, holds| Kind::Renew { lease: 90 * MS, token, holds };
-    for (kind, command) in [
+fn every_operation_has_its_command() {
+    let acquire = |wait, holds| Operation::Acquire { lease: 90 * MS, wait, holds };
+    let release = |released, token| Operation::Release { released, token };
+    let renew = |token, holds| Operation::Renew { lease: 90 * MS, token, holds };
+    for (operation, command) in [
         (acquire(Wait::No, None), "LOCK.ACQUIRE k A PX 90"),
         (acquire(Wait::Limit(20 * MS), Some(2)), "LOCK.ACQUIRE k A PX 90 BLOCK 20 HOLDS 2"),
-        // A limit below a millisecond is still one.
+        // A limit below a millisecond is rounded up.
         (acquire(Wait::Limit(1), None), "LOCK.ACQUIRE k A PX 90 BLOCK 1"),
         (acquire(Wait::Unlimited, None), "LOCK.ACQUIRE k A PX 90 BLOCK 0"),
-        (release(Back::One, None), "LOCK.RELEASE k A"),
-        (release(Back::Leaving(0), Some(7)), "LOCK.RELEASE k A HOLDS 0 TOKEN 7"),
-        (release(Back::All, None), "LOCK.RELEASE k A ALL"),
+        (release(HoldsReleased::One, None), "LOCK.RELEASE k A"),
+        (release(HoldsReleased::Leaving(0), Some(7)), "LOCK.RELEASE k A HOLDS 0 TOKEN 7"),
+        (release(HoldsReleased::All, None), "LOCK.RELEASE k A ALL"),
         (renew(None, None), "LOCK.RENEW k A PX 90"),
         (renew(Some(7), Some(2)), "LOCK.RENEW k A PX 90 TOKEN 7 HOLDS 2"),
     ] {
-        assert_eq!(kind.command("k", "A").join(" "), command);
+        assert_eq!(operation.command("k", "A").join(" "), command);
     }
 }

@@ -1,11 +1,11 @@
-//! A history goes to a file and comes back the same.
+//! Tests of writing and reading histories.
 
-use lockward_checker::history::{Back, History, Kind, Line, Outcome, Wait};
+use lockward_checker::history::{History, HoldsReleased, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::Recorder;
-use lockward_checker::simulate::honest;
+use lockward_checker::simulate::correct_history;
 use std::path::PathBuf;
 
-/// A file that is gone when the test is over.
+/// A file that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -21,15 +21,15 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_written_history_is_read_back() {
     let file = Scratch::new("written");
-    let history = honest(3);
+    let history = correct_history(3);
     history.write(&file.0).unwrap();
     assert_eq!(History::read(&file.0).unwrap(), history);
 }
 
 #[test]
-fn a_line_that_is_none_of_ours_is_told_by_its_number() {
+fn an_invalid_line_is_reported_with_its_number() {
     let file = Scratch::new("broken");
     std::fs::write(&file.0, "{\"fault\":{\"name\":\"kill\",\"start\":1,\"end\":2}}\n{\"call\":{\"cli\n")
         .unwrap();
@@ -46,12 +46,12 @@ fn many_threads_share_a_recorder() {
             let recorder = &recorder;
             threads.spawn(move || {
                 for _ in 0..100 {
-                    let kind = Kind::Release { back: Back::One, token: None };
-                    let call = recorder.start(client, 0, "k", &format!("{client}"), kind);
+                    let operation = Operation::Release { released: HoldsReleased::One, token: None };
+                    let call = recorder.start(client, 0, "k", &format!("{client}"), operation);
                     call.answered(Outcome::Left { holds: 0 });
                 }
-                let kind = Kind::Acquire { lease: 1, wait: Wait::Unlimited, holds: None };
-                recorder.start(client, 0, "k", &format!("{client}"), kind).joined();
+                let operation = Operation::Acquire { lease: 1, wait: Wait::Unlimited, holds: None };
+                recorder.start(client, 0, "k", &format!("{client}"), operation).enqueued();
             });
         }
     });
@@ -67,6 +67,6 @@ fn many_threads_share_a_recorder() {
         let own: Vec<_> = own.collect();
         assert!(own.windows(2).all(|pair| pair[0].end <= Some(pair[1].start)), "one clock, in order");
         let last = own.last().unwrap();
-        assert!(last.joined.is_some() && last.end.is_none(), "dropped without an answer: {last:?}");
+        assert!(last.enqueued.is_some() && last.end.is_none(), "dropped without an answer: {last:?}");
     }
 }

@@ -1,43 +1,42 @@
-//! The checker tried on a thousand clean histories, and on a thousand that are each broken in one way.
+//! Tests of the checker with a thousand correct and a thousand corrupted histories.
 
-use lockward_checker::alarm::Check;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::check;
 use lockward_checker::history::History;
 use lockward_checker::random::Random;
-use lockward_checker::simulate::{Corruption, bounds, corrupt, honest};
+use lockward_checker::simulate::{Corruption, bounds, correct_history, corrupt};
+use lockward_checker::violation::Check;
 
 #[test]
-fn a_thousand_clean_histories_raise_no_alarm() {
+fn a_thousand_correct_histories_raise_no_violation() {
     for seed in 0..1_000 {
-        let history = honest(seed);
-        let alarms = check(&history, &bounds());
-        let reports: Vec<_> = alarms.iter().map(|alarm| alarm.report(&history)).collect();
-        assert!(alarms.is_empty(), "seed {seed}:\n{}", reports.join("\n"));
+        let history = correct_history(seed);
+        let violations = check(&history, &bounds());
+        let reports: Vec<_> = violations.iter().map(|violation| violation.report(&history)).collect();
+        assert!(violations.is_empty(), "seed {seed}:\n{}", reports.join("\n"));
     }
 }
 
 #[test]
-fn a_thousand_broken_histories_raise_the_right_alarm() {
-    // What is broken decides how many there are, not how many seeds have a place for it.
+fn a_thousand_corrupted_histories_raise_the_right_violation() {
+    // Each corruption is tested equally often, although some seeds have no place for it.
     for (number, how) in (0..1_000).zip(Corruption::ALL.into_iter().cycle()) {
         let broken = (0..20).find_map(|attempt| {
             let seed = 1_000 + number + attempt * 1_000;
-            corrupt(&honest(seed), how, &mut Random::new(seed))
+            corrupt(&correct_history(seed), how, &mut Random::new(seed))
         });
         let broken = broken.unwrap_or_else(|| panic!("no place for {how:?} at {number}"));
-        let alarms = check(&broken, &bounds());
-        let found: Vec<_> = alarms.iter().filter(|alarm| alarm.check == how.found_by()).collect();
-        assert!(!found.is_empty(), "{how:?} at {number}: {alarms:#?}");
-        for alarm in found {
-            let lines = alarm.lines.iter().map(|&line| broken.lines[line].clone()).collect();
+        let violations = check(&broken, &bounds());
+        let found: Vec<_> = violations.iter().filter(|violation| violation.check == how.found_by()).collect();
+        assert!(!found.is_empty(), "{how:?} at {number}: {violations:#?}");
+        for violation in found {
+            let lines = violation.lines.iter().map(|&line| broken.lines[line].clone()).collect();
             let shown = check(&History { lines }, &bounds());
-            let again = shown.iter().any(|again| again.check == alarm.check);
+            let again = shown.iter().any(|again| again.check == violation.check);
             assert!(
                 again,
-                "{how:?} at {number}: its own lines do not show it
-{}",
-                alarm.report(&broken)
+                "{how:?} at {number}: its own lines do not show it\n{}",
+                violation.report(&broken)
             );
         }
     }
@@ -45,17 +44,17 @@ fn a_thousand_broken_histories_raise_the_right_alarm() {
 
 #[test]
 fn the_same_seed_is_the_same_history() {
-    assert_eq!(honest(7), honest(7));
-    assert_ne!(honest(7), honest(8));
+    assert_eq!(correct_history(7), correct_history(7));
+    assert_ne!(correct_history(7), correct_history(8));
 }
 
 #[test]
-fn a_run_in_which_too_little_happened_is_an_alarm() {
-    let history = honest(1);
+fn a_run_with_too_little_activity_is_a_violation() {
+    let history = correct_history(1);
     let mut more = bounds();
-    more.least.handoffs = 10_000;
-    let [alarm] = check(&history, &more).try_into().expect("one alarm");
-    assert_eq!(alarm.check, Check::Vacuity);
+    more.minimum.handoffs = 10_000;
+    let [violation] = check(&history, &more).try_into().expect("one violation");
+    assert_eq!(violation.check, Check::Vacuity);
     let nothing = check(&History::default(), &Bounds::default());
     assert_eq!(nothing.len(), 5, "{nothing:?}");
 }

@@ -1,17 +1,17 @@
-//! The clients, each at its default settings: drivers/ has a program for each, `scripts/test-retries` builds them.
+//! The clients, each with its default settings. drivers/ has a program for each, and `scripts/test-retries` builds them.
 
 use std::time::Duration;
 
 /// A Redis client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// What it is called.
+    /// Its name.
     pub(crate) name: &'static str,
-    /// The program that drives it, from the root of the repository.
+    /// The path of its driver and the arguments, from the root of the repository.
     pub(crate) program: &'static [&'static str],
-    /// How long it waits for a reply, where it does not wait without limit.
+    /// How long it waits for a reply. `None`: without limit.
     pub(crate) patience: Option<Duration>,
-    /// Whether it sends a command again by itself when the connection breaks under it.
+    /// Whether it sends a command again by itself after its connection was lost.
     pub(crate) sends_again: bool,
 }
 

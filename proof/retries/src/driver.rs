@@ -1,7 +1,7 @@
-//! A program that issues commands with one client library, and tells what the library told it.
+//! A program that sends commands with one client library, and reports their outcomes.
 //!
-//! It reads orders, a line of JSON each, from its standard input, does not wait for one before it issues the next, and
-//! ends with that input.
+//! It reads orders from standard input, one line of JSON each, and does not wait for an outcome before the next order. It ends when its
+//! input ends.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,14 +15,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// What the library told of a command.
+/// The outcome of a command, as the library reports it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum Outcome {
     /// The server's reply.
     Reply(Value),
     /// The server's error.
     Refused(String),
-    /// That it does not know what became of it.
+    /// Another error. The command may have been executed or not.
     Failed(String),
 }
 
@@ -41,25 +41,25 @@ struct Line {
     failed: Option<String>,
 }
 
-/// A null that is there.
+/// Keeps a null that is present apart from a missing field.
 fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(value).map(Some)
 }
 
 impl Line {
-    fn told(self) -> Told {
+    fn outcome(self) -> Outcome {
         match self {
-            Self { refused: Some(error), .. } => Told::Refused(error),
-            Self { failed: Some(error), .. } => Told::Failed(error),
-            Self { reply: Some(reply), .. } => Told::Reply(reply),
+            Self { refused: Some(error), .. } => Outcome::Refused(error),
+            Self { failed: Some(error), .. } => Outcome::Failed(error),
+            Self { reply: Some(reply), .. } => Outcome::Reply(reply),
             Self { id, .. } => panic!("order {id} has neither a reply nor an error"),
         }
     }
 }
 
-type Pending = Arc<Mutex<HashMap<u64, Sender<Told>>>>;
+type Pending = Arc<Mutex<HashMap<u64, Sender<Outcome>>>>;
 
-/// A running driver. It ends when this goes out of scope.
+/// A running driver. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// The library's version.
@@ -71,11 +71,11 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Starts one that talks to the server on `port`.
+    /// Starts a driver that connects to `port`.
     pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
-        // Some libraries log every connection that they lose.
+        // Some libraries log every lost connection.
         let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
         let mut child = Command::new(program[0])
             .args(&program[1..])
@@ -94,13 +94,13 @@ impl Driver {
         let pending = Pending::default();
         thread::spawn({
             let pending = Arc::clone(&pending);
-            move || tell(lines, &pending)
+            move || pass_on(lines, &pending)
         });
         Self { version: greeting.version, child, orders, pending, issued: AtomicU64::new(0) }
     }
 
-    /// Issues a command. Where the library has connections, and no pool, it goes over that `connection`.
-    pub(crate) fn issue(&self, connection: usize, command: &[String]) -> Receiver<Told> {
+    /// Issues a command. A library without a pool sends it over this `connection`.
+    pub(crate) fn issue(&self, connection: usize, command: &[String]) -> Receiver<Outcome> {
         let id = self.issued.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = channel();
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
@@ -118,12 +118,12 @@ impl Drop for Driver {
     }
 }
 
-/// Hands on what the driver tells. When it ends, whoever waits is let go.
-fn tell(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
+/// Passes outcomes on to the waiting actors. When the driver ends, their channels close.
+fn pass_on(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
     while let Some(line) = read::<Line>(&mut lines) {
         let sender = pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&line.id);
-        // The run may be over.
-        let _ = sender.expect("an order that was given").send(line.told());
+        // The actor may have ended.
+        let _ = sender.expect("an order that was given").send(line.outcome());
     }
     pending.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

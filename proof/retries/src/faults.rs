@@ -1,6 +1,6 @@
-//! What the proxy loses.
+//! The faults that the proxy injects.
 
-use crate::contestant::{Contestant, owner_of};
+use crate::lock_kind::{LockKind, owner_of};
 use lockward_tests::{Fate, Random, Reply};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,145 +15,145 @@ const HUNG_UP: &str = "client cut off";
 const WAITING: &str = "cut while waiting";
 const SILENCE: &str = "silence";
 
-/// What has been done to the commands of a contestant.
+/// The commands and faults of one kind of lock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
-    /// How many commands the client was told to issue; those that it was told again are not among them.
+pub(crate) struct FaultCounts {
+    /// The commands that actors issued, without repeats.
     pub(crate) commands: u64,
-    /// How often a command came though the client was not told to issue it again.
+    /// The repeats that the client sent by itself.
     pub(crate) sent_again: u64,
-    /// How often the client was told again, after it had failed.
-    pub(crate) told_again: u64,
-    /// The faults, by their names. Each hit a command in flight.
+    /// The repeats that actors issued after a failure.
+    pub(crate) issued_again: u64,
+    /// The faults by name. Each hit a command in flight.
     pub(crate) faults: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
-    /// How many faults there were.
+impl FaultCounts {
+    /// The number of faults.
     pub(crate) fn hits(&self) -> u64 {
         self.faults.values().sum()
     }
 }
 
-/// One owner's command, as the proxy sees it.
+/// The present command of one owner, as the proxy sees it.
 #[derive(Debug)]
 struct Traffic {
-    contestant: Contestant,
+    kind: LockKind,
     random: Random,
-    /// For how long its next command is to hear nothing more.
+    /// How long the proxy delivers nothing after its next command.
     silence: Option<Duration>,
-    /// How often the client was told to issue it.
-    told: u32,
-    /// How often it has come.
+    /// How often the actor has issued it.
+    issued: u32,
+    /// How often it has arrived.
     arrivals: u32,
-    /// How often it has come though the client was not told: the most seen, since what it was told may come late.
-    untold: u32,
-    /// Whether it is on its way to the reply: nothing befalls it before that.
+    /// The most repeats of the client seen so far. An issued command may arrive late.
+    unissued: u32,
+    /// Whether the server gets it, so that only its reply can be lost.
     is_under_way: bool,
 }
 
-/// Decides what is lost: for each owner by numbers of its own, however the owners' commands are mixed.
+/// Decides the faults. Each owner has its own random numbers, so the order of the owners' commands does not matter.
 #[derive(Debug)]
 pub(crate) struct Faults {
-    lanes: Vec<Mutex<Traffic>>,
-    tallies: [Mutex<Tally>; Contestant::ALL.len()],
+    actors: Vec<Mutex<Traffic>>,
+    counts: [Mutex<FaultCounts>; LockKind::ALL.len()],
     goal: u64,
 }
 
-/// The owner in a lane.
-pub(crate) fn owner(lane: usize) -> String {
-    format!("6b6f0d51-7d4e-4d0b-9a0c-5b7e7c2f1a90:{lane}")
+/// The owner of an actor.
+pub(crate) fn owner(actor: usize) -> String {
+    format!("6b6f0d51-7d4e-4d0b-9a0c-5b7e7c2f1a90:{actor}")
 }
 
-fn lane_of(owner: &Reply) -> Option<usize> {
+fn actor_of(owner: &Reply) -> Option<usize> {
     owner.text().rsplit_once(':')?.1.parse().ok()
 }
 
 impl Faults {
-    /// Faults for these lanes, each with its seed and its silence, until there were so many for each contestant.
-    pub(crate) fn new(lanes: impl Iterator<Item = (Contestant, u64, Option<Duration>)>, goal: u64) -> Self {
-        let traffic = |(contestant, seed, silence)| {
+    /// Faults for these actors, each with its seed and its silence, until there were `goal` for each kind of lock.
+    pub(crate) fn new(actors: impl Iterator<Item = (LockKind, u64, Option<Duration>)>, goal: u64) -> Self {
+        let traffic = |(kind, seed, silence)| {
             Mutex::new(Traffic {
-                contestant,
+                kind,
                 random: Random::from_seed(seed),
                 silence,
-                told: 0,
+                issued: 0,
                 arrivals: 0,
-                untold: 0,
+                unissued: 0,
                 is_under_way: false,
             })
         };
-        Self { lanes: lanes.map(traffic).collect(), tallies: Default::default(), goal }
+        Self { actors: actors.map(traffic).collect(), counts: Default::default(), goal }
     }
 
-    /// What becomes of a request.
+    /// The fate of a request.
     pub(crate) fn fate_of(&self, request: &[Reply]) -> Fate {
         let name = request.first().map(Reply::text).unwrap_or_default();
-        let lane = owner_of(request, &name).and_then(lane_of);
-        lane.map_or(Fate::Carried, |lane| self.fate_in(lane, request.contains(&Reply::bulk("BLOCK"))))
+        let actor = owner_of(request, &name).and_then(actor_of);
+        actor.map_or(Fate::Carried, |actor| self.fate_for(actor, request.contains(&Reply::bulk("BLOCK"))))
     }
 
-    fn fate_in(&self, lane: usize, waits: bool) -> Fate {
-        let mut traffic = self.traffic(lane);
-        let mut tally = self.tally_mut(traffic.contestant);
+    fn fate_for(&self, actor: usize, waits: bool) -> Fate {
+        let mut traffic = self.traffic(actor);
+        let mut counts = self.counts_mut(traffic.kind);
         traffic.arrivals += 1;
-        if traffic.arrivals > traffic.told + traffic.untold {
-            traffic.untold += 1;
-            tally.sent_again += 1;
+        if traffic.arrivals > traffic.issued + traffic.unissued {
+            traffic.unissued += 1;
+            counts.sent_again += 1;
         }
         let (name, fate) = match traffic.silence.take() {
             Some(limit) => (SILENCE, Fate::Silence(limit)),
-            // What comes late, when the client has given up and was told again, is no longer in flight.
-            None if tally.hits() >= self.goal || traffic.arrivals < traffic.told => ("", Fate::Carried),
+            // A command that arrives after its actor has issued it again is no longer in flight.
+            None if counts.hits() >= self.goal || traffic.arrivals < traffic.issued => ("", Fate::Carried),
             None => traffic.next(waits),
         };
         traffic.is_under_way = matches!(fate, Fate::Carried | Fate::ReplyLost | Fate::ReplyTorn);
         if fate != Fate::Carried {
-            *tally.faults.entry(name).or_default() += 1;
+            *counts.faults.entry(name).or_default() += 1;
         }
         fate
     }
 
-    /// The client is told to issue a command, or told again.
-    pub(crate) fn expect(&self, lane: usize, again: bool) {
-        let mut traffic = self.traffic(lane);
+    /// Announces a command that an actor issues, for the first time or again.
+    pub(crate) fn expect(&self, actor: usize, again: bool) {
+        let mut traffic = self.traffic(actor);
         traffic.is_under_way = false;
-        let mut tally = self.tally_mut(traffic.contestant);
+        let mut counts = self.counts_mut(traffic.kind);
         if again {
-            traffic.told += 1;
-            tally.told_again += 1;
+            traffic.issued += 1;
+            counts.issued_again += 1;
         } else {
-            (traffic.told, traffic.arrivals, traffic.untold) = (1, 0, 0);
-            tally.commands += 1;
+            (traffic.issued, traffic.arrivals, traffic.unissued) = (1, 0, 0);
+            counts.commands += 1;
         }
     }
 
-    /// Whether the command that was last expected has come, and nothing befalls it before its reply.
-    pub(crate) fn is_under_way(&self, lane: usize) -> bool {
-        self.traffic(lane).is_under_way
+    /// Whether the server gets the last announced command.
+    pub(crate) fn is_under_way(&self, actor: usize) -> bool {
+        self.traffic(actor).is_under_way
     }
 
     /// Whether there were enough faults.
-    pub(crate) fn are_enough(&self, contestant: Contestant) -> bool {
-        self.tally_mut(contestant).hits() >= self.goal
+    pub(crate) fn are_enough(&self, kind: LockKind) -> bool {
+        self.counts_mut(kind).hits() >= self.goal
     }
 
-    /// What was done up to now.
-    pub(crate) fn tally(&self, contestant: Contestant) -> Tally {
-        self.tally_mut(contestant).clone()
+    /// The counts so far.
+    pub(crate) fn counts(&self, kind: LockKind) -> FaultCounts {
+        self.counts_mut(kind).clone()
     }
 
-    fn tally_mut(&self, contestant: Contestant) -> MutexGuard<'_, Tally> {
-        self.tallies[contestant as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts_mut(&self, kind: LockKind) -> MutexGuard<'_, FaultCounts> {
+        self.counts[kind as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn traffic(&self, lane: usize) -> MutexGuard<'_, Traffic> {
-        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    fn traffic(&self, actor: usize) -> MutexGuard<'_, Traffic> {
+        self.actors[actor].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Traffic {
-    /// Every second command is hit, and of those that come again every third: some as often as a client tries.
+    /// Hits every second command, and every third repeat.
     fn next(&mut self, waits: bool) -> (&'static str, Fate) {
         if !self.random.once_in(if self.arrivals == 1 { 2 } else { 3 }) {
             return ("", Fate::Carried);

@@ -1,42 +1,41 @@
-//! `retries`: whether locks count right under Redis clients as they come, which send commands again when a reply is lost.
+//! `retries`: tests the hold counts of locks with Redis clients that repeat commands after a lost reply.
 //!
-//! A [`client`](clients) issues what it is told to through a [`proxy`](lockward_tests::Proxy) that loses requests and
-//! replies as the [`faults`] say. Each [`lane`] is an owner, who acquires and releases, and after each step asks the server
-//! itself, past the proxy, whether it counts what the client was told. The [`contestant`]s are Lockward, and two controls
-//! that must miscount.
+//! A [`client`](clients) sends commands through a [`proxy`](lockward_tests::Proxy), which loses requests and replies as [`faults`] decides.
+//! Each [`actor`] is an owner that acquires and releases. After each command it compares the reply with the count at the server,
+//! which it reads without the proxy. The [kinds of lock](lock_kind) are Lockward and two controls that must miscount.
 
+mod actor;
 mod clients;
-mod contestant;
 mod driver;
+mod experiment;
 mod faults;
-mod lane;
+mod lock_kind;
 mod table;
-mod trial;
 
 use clap::Parser;
 use clients::CLIENTS;
+use experiment::Finding;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use trial::Finding;
 
-/// Lets Redis clients as they come acquire and release locks, while a proxy loses requests and replies, and holds what they
-/// were told against what the server counts.
+/// Lets Redis clients with default settings acquire and release locks while a proxy loses requests and replies, and compares their replies
+/// with the counts at the server.
 ///
 /// LOCKWARD_SERVER names the server program (redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The clients; without any, all.
+    /// The clients. The default is all of them.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(CLIENTS.map(|client| client.name)))]
     clients: Vec<String>,
-    /// How many faults hit each lock, with each client.
+    /// The number of faults for each client and kind of lock.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     faults: u64,
-    /// The seed; without it, a new one.
+    /// The seed. The default is a new one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Writes what was found into retries.md of this directory.
+    /// Write the table into retries.md in this directory.
     #[arg(long)]
     docs: Option<PathBuf>,
 }
@@ -46,14 +45,17 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(new_seed);
     println!("Seed {seed}.");
     let begun = Instant::now();
-    // Each with a server and a proxy of its own, side by side: they wait more than they work.
+    // They run at the same time, each with its own server and proxy, because they wait most of the time.
     let findings: Vec<Finding> = thread::scope(|scope| {
         let chosen = CLIENTS
             .iter()
             .filter(|client| clients.is_empty() || clients.iter().any(|name| name == client.name));
-        let trials: Vec<_> =
-            chosen.map(|client| scope.spawn(move || trial::hold(client, faults, seed))).collect();
-        trials.into_iter().map(|trial| trial.join().expect("a trial that is held to its end")).collect()
+        let experiments: Vec<_> =
+            chosen.map(|client| scope.spawn(move || experiment::run(client, faults, seed))).collect();
+        experiments
+            .into_iter()
+            .map(|experiment| experiment.join().expect("an experiment that ends"))
+            .collect()
     });
     let table = table::of(&findings, seed);
     println!("{table}");

@@ -1,7 +1,7 @@
 //! What was found, as a table in Markdown.
 
+use crate::experiment::Finding;
 use crate::faults::KINDS;
-use crate::trial::Finding;
 use std::fs;
 use std::path::Path;
 
@@ -26,15 +26,15 @@ pub(crate) fn of(findings: &[Finding], seed: u64) -> String {
          | --- | --- | --- | --- | --- | --- | --- | --- |",
         KINDS.join(", ")
     );
-    let rows = findings.iter().map(|Finding { client, version, contestants, .. }| {
-        let [(tally, miscounts), (_, without_holds), (_, hash)] = contestants;
-        let kinds = KINDS.map(|kind| tally.faults.get(kind).copied().unwrap_or_default().to_string());
+    let rows = findings.iter().map(|Finding { client, version, kinds, .. }| {
+        let [(counts, miscounts), (_, without_holds), (_, hash)] = kinds;
+        let kinds = KINDS.map(|kind| counts.faults.get(kind).copied().unwrap_or_default().to_string());
         let cells = [
             format!("{} {version}", client.name),
-            tally.commands.to_string(),
-            format!("{}: {}", tally.hits(), kinds.join(", ")),
-            tally.sent_again.to_string(),
-            tally.told_again.to_string(),
+            counts.commands.to_string(),
+            format!("{}: {}", counts.hits(), kinds.join(", ")),
+            counts.sent_again.to_string(),
+            counts.issued_again.to_string(),
             miscounts.len().to_string(),
             without_holds.len().to_string(),
             hash.len().to_string(),

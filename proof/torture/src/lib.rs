@@ -1,20 +1,19 @@
-//! Clients on real servers with faults meanwhile, everything recorded, and judged by `lockward-checker`.
+//! Runs clients and faults against real servers, records every call, and checks the history with `lockward-checker`.
 //!
-//! A [`run`] has a [`world`]: the servers, what may happen to them, and what is promised all the same. Its clients live
-//! in worker processes ([`worker`]), so that they can be stopped as a whole; each is a [`player`] that calls through a
-//! [`caller`] and writes to a [`store`] which knows fencing tokens. [`queue`] tries the order of waiters.
+//! A [`run`] has a [`world`]: the servers, their faults, and the promises that hold in spite of them. The clients run in worker
+//! processes ([`worker`]), so that a whole process can be stopped. Each is a [`workload_client`]. It sends its calls through a
+//! [`recording_client`], and writes to a [`store`] that checks fencing tokens. [`queue_order`] tests the order of waiters.
 //!
-//! [`through`] plays the worlds with clients that use `lockward-client`.
+//! [`rust_client`] runs the worlds with clients that use `lockward-client`.
 //!
-//! [`restore`] is a run of its own: rounds in which a server forgets, and holders come back with their tokens.
+//! [`restore`] is another kind of run: rounds in which a server forgets tenures, and their holders restore them.
 
-pub mod caller;
-pub mod player;
-pub mod queue;
+pub mod queue_order;
+pub mod recording_client;
 pub mod restore;
 pub mod run;
+pub mod rust_client;
 pub mod store;
-pub mod through;
-pub mod wire;
 pub mod worker;
+pub mod workload_client;
 pub mod world;

@@ -1,16 +1,18 @@
-//! Rounds in which a server forgets: holders come back with their tokens, and nobody else is granted what they hold.
+//! Rounds in which a server forgets tenures, and their holders restore them.
 //!
-//! In each round some locks are acquired, re-entered, renewed, given back and handed to waiters. Then the server forgets
-//! all of it, or what a replica has missed when that takes its place. Whoever holds a lock by its own clock renews with
-//! TOKEN and HOLDS, and must get the tenure back; others ask for the same locks before and after, and must not get them.
+//! In each round owners acquire, re-enter, renew and release some locks, and waiters get them. Then the server forgets all locks, or a
+//! replica that missed changes is promoted. Each owner that still holds a lock by its own clock renews with TOKEN and HOLDS, and
+//! must get the tenure back. Others try to acquire the same locks before and after, and must not get them.
 
-use crate::caller::{Asked, Caller};
-use lockward_checker::alarm::Alarm;
+use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
-use lockward_checker::history::{Back, Fault, History, Kind, Line, Nanos, Outcome, Token, Wait};
+use lockward_checker::history::{
+    Fault, History, HoldsReleased, Line, Nanos, Operation, Outcome, Token, Wait,
+};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
+use lockward_checker::violation::Violation;
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
@@ -23,53 +25,53 @@ const QUARANTINE: Nanos = 6_000 * MS;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOCKS: u64 = 4;
 
-/// How the server forgets.
+/// How a server forgets tenures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    /// It is killed and comes back empty.
+enum ServerFailure {
+    /// The server is killed and restarts empty.
     Wiped,
-    /// It is killed when its replica has not heard of the last grants, and the replica is promoted.
+    /// The primary is killed, and a replica that missed the last grants is promoted.
     Stale,
-    /// It lives on without a connection to its replicas, until it refuses writes for want of them; then one is promoted.
+    /// The primary loses its replicas and accepts writes until it notices. Then a replica is promoted.
     Isolated,
 }
 
-/// How much came of the rounds.
+/// Figures of the rounds.
 #[derive(Debug, Default)]
-struct Tally {
+struct Counts {
     wiped: AtomicU32,
     stale: AtomicU32,
     isolated: AtomicU32,
     restored: AtomicU32,
-    /// Of them: tenures that the new server did not know at all, or with another owner.
+    /// Restored tenures that the server did not know, or knew with another owner.
     unknown: AtomicU32,
-    /// Of them: tenures that it knew with another count.
+    /// Restored tenures that the server knew with another count.
     miscounted: AtomicU32,
-    /// Holders whose lease was over before the server took them back.
+    /// Holders whose lease ended before the server restored the tenure.
     too_late: AtomicU32,
-    /// Acquisitions by others that were not granted.
-    kept_out: AtomicU32,
+    /// Acquisitions of others that were refused.
+    excluded: AtomicU32,
 }
 
-/// What came of the rounds.
+/// The result of the rounds.
 #[derive(Debug)]
-pub struct Judged {
+pub struct RestoreReport {
     seed: u64,
-    tally: Tally,
+    counts: Counts,
     history: History,
-    /// The promises that they broke.
-    pub alarms: Vec<Alarm>,
+    /// The promises that were broken.
+    pub violations: Vec<Violation>,
 }
 
-/// Runs rounds, some at a time, and judges them.
+/// Runs the rounds, six at a time, and checks the history.
 ///
 /// # Panics
-/// When a holder does not get its tenure back, or somebody else is granted its lock.
+/// If a holder does not get its tenure back, or another owner is granted its lock.
 #[must_use]
-pub fn run(rounds: u32, seed: u64, file: &Path) -> Judged {
+pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
     let recorder = Recorder::create(file).expect("a file for the history");
-    let (tally, next) = (Tally::default(), AtomicU32::new(0));
-    // They wait more than they work.
+    let (counts, next) = (Counts::default(), AtomicU32::new(0));
+    // The rounds wait most of the time.
     thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -79,8 +81,15 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> Judged {
                         break;
                     }
                     let random = Random::new(seed ^ (u64::from(number) << 32));
-                    Round { number, random, recorder: &recorder, tally: &tally, owners: 0, held: Vec::new() }
-                        .play();
+                    Round {
+                        number,
+                        random,
+                        recorder: &recorder,
+                        counts: &counts,
+                        owners: 0,
+                        held: Vec::new(),
+                    }
+                    .run();
                 }
             });
         }
@@ -88,25 +97,25 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> Judged {
     recorder.finish().expect("a whole history");
     let history = History::read(file).expect("a history");
     let bounds = Bounds::default();
-    let alarms = [
+    let checks = [
         checker::tenures_never_overlap,
-        checker::tokens_rise_and_have_one_owner,
+        checker::tokens_grow_and_have_one_owner,
         checker::every_call_is_answered,
     ];
-    // How soon calls were answered is not the subject: half a dozen servers start at any time.
+    // Replies may be late, because other servers start at the same time.
     let bounds = Bounds { answer: 10_000 * MS, ..bounds };
-    let alarms = alarms.into_iter().flat_map(|check| check(&history, &bounds)).collect();
-    Judged { seed, tally, history, alarms }
+    let violations = checks.into_iter().flat_map(|check| check(&history, &bounds)).collect();
+    RestoreReport { seed, counts, history, violations }
 }
 
 /// A tenure, as its holder knows it.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldTenure {
     key: String,
     owner: String,
     token: Token,
     holds: u32,
-    /// Until then, by the holder's clock.
+    /// The end of the lease on the holder's clock.
     until: Nanos,
 }
 
@@ -114,31 +123,31 @@ struct Round<'r> {
     number: u32,
     random: Random,
     recorder: &'r Recorder,
-    tally: &'r Tally,
+    counts: &'r Counts,
     owners: u32,
-    held: Vec<Held>,
+    held: Vec<HeldTenure>,
 }
 
 impl<'r> Round<'r> {
-    fn play(mut self) {
+    fn run(mut self) {
         match self.random.between(0, 10) {
             0..5 => self.wipe(),
-            5..9 => self.promote(How::Stale),
-            _ => self.promote(How::Isolated),
+            5..9 => self.promote(ServerFailure::Stale),
+            _ => self.promote(ServerFailure::Isolated),
         }
     }
 
     fn wipe(&mut self) {
         let mut server = Setup::new().start();
-        self.live(server.port(), 12);
+        self.run_workload(server.port(), 12);
         let start = now();
         server.change_setup(|setup| setup.module(&format!("quarantine {}", QUARANTINE / MS)));
         server.kill_and_start_again();
-        self.note(How::Wiped, start);
-        self.come_back(&server);
+        self.note(ServerFailure::Wiped, start);
+        self.restore_tenures(&server);
     }
 
-    fn promote(&mut self, how: How) {
+    fn promote(&mut self, how: ServerFailure) {
         let setup = || Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1");
         let replica = || setup().module(&format!("quarantine {}", QUARANTINE / MS)).start();
         let (mut primary, one, other) = (setup().start(), replica(), replica());
@@ -147,15 +156,15 @@ impl<'r> Round<'r> {
             replica.follow_through(link, &primary);
         }
         see_replicas(&mut primary.client());
-        let heard = self.random.between(0, 10);
-        self.live(primary.port(), heard);
+        let replicated = self.random.between(0, 10);
+        self.run_workload(primary.port(), replicated);
         one.see_in_sync_with(&primary);
         links.iter().for_each(Link::swallow);
         let start = now();
-        self.live(primary.port(), 10);
-        if how == How::Isolated {
-            // Until it refuses, it is a primary like any other.
-            while self.act(primary.port()) != Acted::Refused {
+        self.run_workload(primary.port(), 10);
+        if how == ServerFailure::Isolated {
+            // It grants locks until it refuses writes.
+            while self.act(primary.port()) != ActResult::Refused {
                 thread::park_timeout(Duration::from_millis(10));
             }
         } else {
@@ -165,57 +174,57 @@ impl<'r> Round<'r> {
         other.follow(&one);
         self.note(how, start);
         see_replicas(&mut one.client());
-        self.come_back(&one);
+        self.restore_tenures(&one);
     }
 
-    fn note(&self, how: How, start: Nanos) {
+    fn note(&self, how: ServerFailure, start: Nanos) {
         let (name, count) = match how {
-            How::Wiped => ("kill and wipe", &self.tally.wiped),
-            How::Stale => ("stale promotion", &self.tally.stale),
-            How::Isolated => ("promotion beside an isolated primary", &self.tally.isolated),
+            ServerFailure::Wiped => ("kill and wipe", &self.counts.wiped),
+            ServerFailure::Stale => ("stale promotion", &self.counts.stale),
+            ServerFailure::Isolated => ("promotion beside an isolated primary", &self.counts.isolated),
         };
         count.fetch_add(1, Relaxed);
         let fault = Fault { name: name.to_owned(), client: None, start, end: now() };
         self.recorder.record(&Line::Fault(fault));
     }
 
-    /// Everybody comes back, and others ask for the same locks.
-    fn come_back(&mut self, server: &Server) {
+    /// The holders restore their tenures, while others ask for the same locks.
+    fn restore_tenures(&mut self, server: &Server) {
         let mut observer = server.client();
         let keys: Vec<String> = (0..LOCKS).map(|lock| self.key(lock)).collect();
         for key in &keys {
-            self.is_kept_out(server.port(), key);
+            self.check_excluded(server.port(), key);
         }
-        let waiters: Vec<Asked<'r>> = keys.iter().map(|key| self.wait(server.port(), key)).collect();
-        let mut back = Vec::new();
+        let waiters: Vec<PendingCall<'r>> = keys.iter().map(|key| self.wait(server.port(), key)).collect();
+        let mut restored = Vec::new();
         for held in std::mem::take(&mut self.held) {
             let known = observer.info(&held.key).map(|info| info.holders).unwrap_or_default();
             let known = known.into_iter().find(|known| known.owner == held.owner);
             if !self.restore(server.port(), &held) {
-                self.tally.too_late.fetch_add(1, Relaxed);
+                self.counts.too_late.fetch_add(1, Relaxed);
                 continue;
             }
-            self.tally.restored.fetch_add(1, Relaxed);
+            self.counts.restored.fetch_add(1, Relaxed);
             match known {
-                None => self.tally.unknown.fetch_add(1, Relaxed),
+                None => self.counts.unknown.fetch_add(1, Relaxed),
                 Some(known) if known.holds != i64::from(held.holds) => {
-                    self.tally.miscounted.fetch_add(1, Relaxed)
+                    self.counts.miscounted.fetch_add(1, Relaxed)
                 }
                 Some(_) => 0,
             };
             let holder = observer.holder(&held.key);
             let token = i64::try_from(held.token).expect("a token");
             assert_eq!(holder.tenure(), (held.owner.as_str(), held.holds.into(), token));
-            self.is_kept_out(server.port(), &held.key);
-            back.push(held);
+            self.check_excluded(server.port(), &held.key);
+            restored.push(held);
         }
-        for held in back {
-            let release = Kind::Release { back: Back::All, token: Some(held.token) };
+        for held in restored {
+            let release = Operation::Release { released: HoldsReleased::All, token: Some(held.token) };
             let outcome = self.call(server.port(), &held.key, &held.owner, release);
             assert_eq!(outcome, Outcome::Left { holds: 0 }, "{held:?}");
-            self.is_kept_out(server.port(), &held.key);
+            self.check_excluded(server.port(), &held.key);
         }
-        // Every lease that the server does not know of is over by now, or its holder has come back.
+        // Now each tenure that the server forgot is restored, or its lease is over.
         assert_eq!(observer.call("CONFIG SET lock.quarantine 0"), Reply::ok());
         for (key, waiter) in keys.iter().zip(waiters) {
             let (_, call) = waiter.answer(PATIENCE);
@@ -223,12 +232,13 @@ impl<'r> Round<'r> {
         }
     }
 
-    /// Renews with the token until the server takes it, or the lease is over; whether it took it.
-    fn restore(&mut self, port: u16, held: &Held) -> bool {
-        let kind = Kind::Renew { lease: QUARANTINE, token: Some(held.token), holds: Some(held.holds) };
-        // A call that is sent in time may come too late.
+    /// Renews with the token until the server accepts it. `false`: the lease ended first.
+    fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
+        let operation =
+            Operation::Renew { lease: QUARANTINE, token: Some(held.token), holds: Some(held.holds) };
+        // A call that is sent just in time may arrive too late.
         while now() + 50 * MS < held.until {
-            match self.call(port, &held.key, &held.owner, kind.clone()) {
+            match self.call(port, &held.key, &held.owner, operation.clone()) {
                 Outcome::Renewed { token } => {
                     assert_eq!(token, held.token);
                     return true;
@@ -236,107 +246,112 @@ impl<'r> Round<'r> {
                 Outcome::Error(word) if word == "NOREPLICAS" => {
                     thread::park_timeout(Duration::from_millis(5))
                 }
-                outcome => panic!("{held:?} does not come back: {outcome:?}"),
+                outcome => panic!("{held:?} does not come released: {outcome:?}"),
             }
         }
         false
     }
 
-    fn is_kept_out(&mut self, port: u16, key: &str) {
+    fn check_excluded(&mut self, port: u16, key: &str) {
         let owner = self.owner();
-        let kind = Kind::Acquire { lease: QUARANTINE, wait: Wait::No, holds: None };
-        let outcome = self.call(port, key, &owner, kind);
+        let operation = Operation::Acquire { lease: QUARANTINE, wait: Wait::No, holds: None };
+        let outcome = self.call(port, key, &owner, operation);
         assert!(matches!(outcome, Outcome::NotAcquired | Outcome::Error(_)), "{key}: {outcome:?}");
-        self.tally.kept_out.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
+        self.counts.excluded.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
     }
 
-    /// Some things happen, as on any server.
-    fn live(&mut self, port: u16, count: u64) {
+    /// Does some random actions.
+    fn run_workload(&mut self, port: u16, count: u64) {
         for _ in 0..count {
             self.act(port);
         }
     }
 
-    fn act(&mut self, port: u16) -> Acted {
+    fn act(&mut self, port: u16) -> ActResult {
         let key = self.random.between(0, LOCKS);
         let key = self.key(key);
         let lease = self.random.between(2_000, QUARANTINE / MS) * MS;
         self.held.retain(|held| now() < held.until);
         let Some(at) = self.held.iter().position(|held| held.key == key) else {
             let owner = self.owner();
-            let kind = Kind::Acquire { lease, wait: Wait::No, holds: None };
+            let operation = Operation::Acquire { lease, wait: Wait::No, holds: None };
             let start = now();
-            return match self.call(port, &key, &owner, kind) {
+            return match self.call(port, &key, &owner, operation) {
                 Outcome::Granted { token, holds } => {
-                    self.held.push(Held { key, owner, token, holds, until: start + lease });
-                    Acted::Done
+                    self.held.push(HeldTenure { key, owner, token, holds, until: start + lease });
+                    ActResult::Done
                 }
-                outcome => Acted::from(&outcome),
+                outcome => ActResult::from(&outcome),
             };
         };
-        let Held { owner, token, .. } = self.held[at].clone();
+        let HeldTenure { owner, token, .. } = self.held[at].clone();
         let start = now();
         match self.random.between(0, 6) {
             0..2 => {
-                let kind = Kind::Acquire { lease, wait: Wait::No, holds: None };
-                let outcome = self.call(port, &key, &owner, kind);
+                let operation = Operation::Acquire { lease, wait: Wait::No, holds: None };
+                let outcome = self.call(port, &key, &owner, operation);
                 if let Outcome::Granted { holds, .. } = outcome {
                     self.held[at].holds = holds;
                     self.held[at].until = self.held[at].until.max(start + lease);
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
             2 => {
-                let kind = Kind::Renew { lease, token: Some(token), holds: None };
-                let outcome = self.call(port, &key, &owner, kind);
+                let operation = Operation::Renew { lease, token: Some(token), holds: None };
+                let outcome = self.call(port, &key, &owner, operation);
                 if let Outcome::Renewed { .. } = outcome {
                     self.held[at].until = start + lease;
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
             3 => {
-                let outcome =
-                    self.call(port, &key, &owner, Kind::Release { back: Back::One, token: Some(token) });
+                let outcome = self.call(
+                    port,
+                    &key,
+                    &owner,
+                    Operation::Release { released: HoldsReleased::One, token: Some(token) },
+                );
                 match outcome {
                     Outcome::Left { holds: 0 } => drop(self.held.remove(at)),
                     Outcome::Left { holds } => self.held[at].holds = holds,
                     _ => {}
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
             _ => {
                 let waiter = self.wait(port, &key);
-                let release = Kind::Release { back: Back::All, token: Some(token) };
+                let release = Operation::Release { released: HoldsReleased::All, token: Some(token) };
                 let outcome = self.call(port, &key, &owner, release);
                 let left = matches!(outcome, Outcome::Left { .. });
                 let (_, call) = waiter.answer(if left { PATIENCE } else { Duration::ZERO });
                 if left {
                     self.held.remove(at);
-                    let (Some((token, holds)), Kind::Acquire { lease, .. }) = (call.granted(), &call.kind)
+                    let (Some((token, holds)), Operation::Acquire { lease, .. }) =
+                        (call.granted(), &call.operation)
                     else {
                         panic!("the waiter gets {:?}", call.outcome);
                     };
                     let until = call.start + lease;
-                    self.held.push(Held { key, owner: call.owner.clone(), token, holds, until });
+                    self.held.push(HeldTenure { key, owner: call.owner.clone(), token, holds, until });
                 }
-                Acted::from(&outcome)
+                ActResult::from(&outcome)
             }
         }
     }
 
     /// A new owner that waits for a lock.
-    fn wait(&mut self, port: u16, key: &str) -> Asked<'r> {
+    fn wait(&mut self, port: u16, key: &str) -> PendingCall<'r> {
         let owner = self.owner();
-        let kind = Kind::Acquire { lease: QUARANTINE, wait: Wait::Unlimited, holds: None };
-        self.connect(port).ask(key, &owner, kind).expect("a server that takes it")
+        let operation = Operation::Acquire { lease: QUARANTINE, wait: Wait::Unlimited, holds: None };
+        self.connect(port).ask(key, &owner, operation).expect("a server that takes it")
     }
 
-    fn call(&mut self, port: u16, key: &str, owner: &str, kind: Kind) -> Outcome {
-        self.connect(port).call(key, owner, kind, PATIENCE).1.outcome
+    fn call(&mut self, port: u16, key: &str, owner: &str, operation: Operation) -> Outcome {
+        self.connect(port).call(key, owner, operation, PATIENCE).1.outcome
     }
 
-    fn connect(&self, port: u16) -> Caller<'r> {
-        Caller::connect(self.recorder, self.number, port).expect("a connection")
+    fn connect(&self, port: u16) -> RecordingClient<'r> {
+        RecordingClient::connect(self.recorder, self.number, port).expect("a connection")
     }
 
     fn key(&self, lock: u64) -> String {
@@ -349,15 +364,15 @@ impl<'r> Round<'r> {
     }
 }
 
-/// What came of a step.
+/// The result of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Acted {
+enum ActResult {
     Done,
-    /// The server refuses writes for want of replicas.
+    /// The server refuses writes because it has too few replicas.
     Refused,
 }
 
-impl From<&Outcome> for Acted {
+impl From<&Outcome> for ActResult {
     fn from(outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Error(word) if word == "NOREPLICAS" => Self::Refused,
@@ -374,30 +389,30 @@ fn see_replicas(client: &mut Client) {
     eventually("replicas that count", || client.server_info("replication", "min_slaves_good_slaves") != "0");
 }
 
-impl Display for Judged {
+impl Display for RestoreReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { seed, tally, history, alarms } = self;
+        let Self { seed, counts, history, violations } = self;
         let count = |count: &AtomicU32| count.load(Relaxed);
         writeln!(
             f,
             "restore · seed {seed}: {} wiped, {} stale promotions, {} promotions beside an isolated primary",
-            count(&tally.wiped),
-            count(&tally.stale),
-            count(&tally.isolated)
+            count(&counts.wiped),
+            count(&counts.stale),
+            count(&counts.isolated)
         )?;
         write!(
             f,
-            "  {} tenures taken back, {} of them unknown and {} with another count; {} came too late; others were kept \
-             out {} times; {} calls",
-            count(&tally.restored),
-            count(&tally.unknown),
-            count(&tally.miscounted),
-            count(&tally.too_late),
-            count(&tally.kept_out),
+            "  {} tenures restored, {} of them unknown and {} with another count; {} were too late; others were refused \
+             {} times; {} calls",
+            count(&counts.restored),
+            count(&counts.unknown),
+            count(&counts.miscounted),
+            count(&counts.too_late),
+            count(&counts.excluded),
             history.calls().count()
         )?;
-        for alarm in alarms.iter().take(3) {
-            write!(f, "\n{}", alarm.report(history))?;
+        for violation in violations.iter().take(3) {
+            write!(f, "\n{}", violation.report(history))?;
         }
         Ok(())
     }

@@ -1,62 +1,59 @@
-//! One run in one world: its clients, its faults, and what was made of it.
+//! One run in one world: its clients, its faults, and the result.
 
-use crate::wire::Break;
-use crate::worker::{Orders, Worker};
-use crate::world::{Kind, Nemesis};
-use lockward_checker::alarm::{Alarm, Check};
-use lockward_checker::bounds::{Bounds, Happened};
-use lockward_checker::checker::{tenures_never_overlap, what_happened};
+use crate::worker::{Worker, WorkerArgs};
+use crate::world::{Nemesis, World, WorldName};
+use lockward_checker::bounds::{Activity, Bounds};
+use lockward_checker::checker::{measure_activity, tenures_never_overlap};
 use lockward_checker::history::{self, History};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
-use lockward_tests::{Server, Setup};
+use lockward_checker::violation::{Check, Violation};
+use lockward_tests::{Client, Server, Setup};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The world.
-    pub world: Kind,
-    /// What everything that happens by chance follows from. The order in which processes get to run does not.
+    pub world: WorldName,
+    /// The seed of all random choices. The scheduling of processes does not depend on it.
     pub seed: u64,
-    /// For how long.
+    /// The length of the run.
     pub length: Duration,
-    /// The longest time between two faults, in milliseconds; the shortest is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest is a sixth of it.
     pub pace: u64,
-    /// How many clients.
+    /// The number of clients.
     pub clients: u32,
-    /// In how many processes.
+    /// The number of worker processes.
     pub workers: u32,
-    /// How a wire loses what is sent.
-    pub how: Break,
-    /// A folder of its own for the histories.
+    /// An own folder for the histories.
     pub dir: PathBuf,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     plan: Plan,
     server: String,
     history: History,
-    happened: Happened,
+    activity: Activity,
     faults: BTreeMap<String, usize>,
-    /// How often two were seen to hold a lock at once.
+    /// The number of tenures that overlapped an earlier one.
     pub overlaps: usize,
-    /// The promises that it broke.
-    pub alarms: Vec<Alarm>,
+    /// The promises that were broken.
+    pub violations: Vec<Violation>,
 }
 
 impl Outcome {
-    /// How long after the first call, and after how many answers, this check had seen enough to raise its first alarm.
+    /// How long after the first call, and after how many replies, the history contained the first violation of this check.
     #[must_use]
     pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
-        let alarms = self.alarms.iter().filter(|alarm| alarm.check == check);
-        let seen = alarms.map(|alarm| alarm.seen_by(&self.history)).min()?;
+        let violations = self.violations.iter().filter(|violation| violation.check == check);
+        let seen = violations.map(|violation| violation.detected_at(&self.history)).min()?;
         let first = self.history.calls().map(|(_, call)| call.start).min()?;
         let answers = self.history.calls().filter(|(_, call)| call.answered() <= seen).count();
         Some((Duration::from_nanos(seen.saturating_sub(first)), answers))
@@ -64,41 +61,52 @@ impl Outcome {
 }
 
 impl Plan {
-    /// Runs it and judges it.
+    /// Runs it and checks the history.
     ///
     /// # Panics
-    /// When a server does not do as it is told, or a client reads what the contract does not know.
+    /// If a server does not start or stop, or a reply violates the contract.
     #[must_use]
     pub fn run(self) -> Outcome {
+        let world = self.world.start();
+        let server = Client::connect(world.port()).expect("a connection").server_version();
+        let (_, history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
+        self.check(server, history)
+    }
+
+    /// Runs the clients, and injects faults until the end of the run. Returns the servers, which still run, and the history.
+    pub(crate) fn record(
+        &self,
+        mut world: Box<dyn World>,
+        url: Option<String>,
+        mut fault: impl FnMut(&mut dyn World, &mut Nemesis<'_>),
+    ) -> (Box<dyn World>, History) {
         fs::create_dir_all(&self.dir).expect("a folder");
         let mut random = Random::new(self.seed);
         let store = Setup::without_module().start();
-        let mut world = self.world.start(self.how);
-        let server = server_version(world.port());
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
-        let workers = self.start_workers(world.port(), &store, None);
+        let workers = self.start_workers(world.port(), &store, url);
         let mut nemesis = Nemesis::new(Random::new(random.number()), &recorder, workers);
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
-            nemesis.pass(self.pace / 6..self.pace);
-            if begun.elapsed() >= self.length {
+            nemesis.sleep(self.pace / 6..self.pace);
+            if start.elapsed() >= self.length {
                 break;
             }
-            world.fault(&mut nemesis);
+            fault(&mut *world, &mut nemesis);
         }
-        let workers = nemesis.into_workers();
-        let mut files: Vec<PathBuf> = workers.into_iter().map(Worker::finish).collect();
+        let mut files: Vec<PathBuf> = nemesis.into_workers().into_iter().map(Worker::finish).collect();
         recorder.finish().expect("a whole history");
         files.push(faults);
-        self.judge(server, &files)
+        let parts = files.iter().map(|file| History::read(file).expect("a history"));
+        (world, History { lines: parts.flat_map(|part| part.lines).collect() })
     }
 
-    pub(crate) fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
+    fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
         let each = self.clients.div_ceil(self.workers);
         (0..self.workers)
             .map(|number| {
-                Worker::start(&Orders {
+                Worker::start(&WorkerArgs {
                     world: self.world,
                     seed: self.seed,
                     first: number * each,
@@ -112,35 +120,22 @@ impl Plan {
             .collect()
     }
 
-    fn judge(self, server: String, files: &[PathBuf]) -> Outcome {
-        let parts = files.iter().map(|file| History::read(file).expect("a history"));
-        let history = History { lines: parts.flat_map(|part| part.lines).collect() };
+    fn check(self, server: String, history: History) -> Outcome {
         let bounds: Bounds = self.world.bounds(self.length);
-        let alarms = self.world.judge(&history, &bounds);
+        let violations = self.world.check(&history, &bounds);
         let overlaps = tenures_never_overlap(&history, &bounds).len();
-        let happened = what_happened(&history, &bounds);
+        let activity = measure_activity(&history, &bounds);
         let mut faults = BTreeMap::new();
         for fault in history.faults() {
             *faults.entry(fault.name.clone()).or_default() += 1;
         }
-        Outcome { plan: self, server, history, happened, faults, overlaps, alarms }
-    }
-}
-
-fn server_version(port: u16) -> String {
-    let mut client = lockward_tests::Client::connect(port).expect("a connection");
-    let info = client.call("INFO server").text();
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-    match (field("valkey_version:"), field("redis_version:")) {
-        (Some(version), _) => format!("Valkey {version}"),
-        (None, Some(version)) => format!("Redis {version}"),
-        (None, None) => "an unknown server".to_owned(),
+        Outcome { plan: self, server, history, activity, faults, overlaps, violations }
     }
 }
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { plan, server, history, happened, faults, overlaps, alarms } = self;
+        let Self { plan, server, history, activity, faults, overlaps, violations } = self;
         let Plan { world, seed, length, pace, clients, .. } = plan;
         writeln!(
             f,
@@ -150,7 +145,7 @@ impl Display for Outcome {
         )?;
         let calls = history.calls().count();
         let open = history.calls().filter(|(_, call)| call.is_open()).count();
-        let Happened { grants, handoffs, lease_ends, refused_writes, .. } = happened;
+        let Activity { grants, handoffs, lease_ends, refused_writes, .. } = activity;
         writeln!(
             f,
             "  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease \
@@ -164,14 +159,16 @@ impl Display for Outcome {
             sent_away => writeln!(f, "  {sent_away} waiters sent away")?,
         }
         writeln!(f, "  {overlaps} tenures overlapped another")?;
-        if alarms.is_empty() {
-            return write!(f, "  no alarm");
+        if violations.is_empty() {
+            return write!(f, "  no violation");
         }
-        write!(f, "  {} ALARMS", alarms.len())?;
-        for of_check in alarms.chunk_by(|one, other| one.check == other.check) {
-            let shortest = of_check.iter().min_by_key(|alarm| (alarm.lines.len(), alarm.seen_by(history)));
-            if let Some(alarm) = shortest {
-                write!(f, "\n{}", alarm.report(history))?;
+        write!(f, "  {} VIOLATIONS", violations.len())?;
+        for of_check in violations.chunk_by(|one, other| one.check == other.check) {
+            let shortest = of_check
+                .iter()
+                .min_by_key(|violation| (violation.lines.len(), violation.detected_at(history)));
+            if let Some(violation) = shortest {
+                write!(f, "\n{}", violation.report(history))?;
             }
             if let Some(more @ 1..) = of_check.len().checked_sub(1) {
                 write!(f, "\n  {more} more like this")?;

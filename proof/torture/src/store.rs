@@ -1,10 +1,10 @@
-//! The fenced store: what a lock guards, in a server of its own that no fault touches.
+//! The fenced store: a server without faults that keeps the data which the lock protects.
 
-use lockward_checker::history::{Line, Token, Verdict, Write};
+use lockward_checker::history::{Line, Token, Write, WriteOutcome};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 
-/// Takes a write unless it has seen a larger token.
+/// Accepts a write if no larger token came before.
 const TAKE: &str = "\
 local seen = redis.call('GET', KEYS[1])
 if seen and tonumber(seen) > tonumber(ARGV[1]) then return 0 end
@@ -22,18 +22,18 @@ impl<'r> Store<'r> {
     /// Connects to the store on a port.
     ///
     /// # Panics
-    /// When it cannot.
+    /// If it cannot connect.
     #[must_use]
     pub fn connect(recorder: &'r Recorder, port: u16) -> Self {
         Self { recorder, wire: Client::connect(port).expect("a connection to the store") }
     }
 
-    /// Writes with a token, and records what the store did with it.
+    /// Writes with a token, and records the outcome.
     pub fn write(&mut self, client: u32, key: &str, owner: &str, token: Token) {
         let start = now();
         let taken = self.wire.call(["EVAL", TAKE, "1", key, &token.to_string()]) == Reply::Int(1);
-        let verdict = if taken { Verdict::Taken } else { Verdict::Refused };
+        let outcome = if taken { WriteOutcome::Accepted } else { WriteOutcome::Refused };
         let (key, owner) = (key.to_owned(), owner.to_owned());
-        self.recorder.record(&Line::Write(Write { client, key, owner, token, start, end: now(), verdict }));
+        self.recorder.record(&Line::Write(Write { client, key, owner, token, start, end: now(), outcome }));
     }
 }

@@ -1,46 +1,46 @@
-//! Worker processes: each plays some of the clients, and can be stopped as a whole.
+//! Worker processes. Each runs some of the clients, and can be stopped as a whole.
 
-use crate::player::Player;
-use crate::queue;
+use crate::queue_order;
+use crate::rust_client;
 use crate::store::Store;
-use crate::through;
-use crate::world::Kind;
+use crate::workload_client::WorkloadClient;
+use crate::world::WorldName;
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
 use rustix::process::{Pid, Signal, kill_process};
 use std::env;
 use std::io::{self, BufRead as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So long after the end of a run its clients may still wait for their last answers.
-const LAST_ANSWERS: Duration = Duration::from_secs(45);
+/// How long clients may wait for their last replies after the end of a run.
+const LAST_REPLIES: Duration = Duration::from_secs(45);
 
-/// What a worker is told when it starts.
+/// The arguments of a worker.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Orders {
-    /// The world whose manners the clients have.
+pub struct WorkerArgs {
+    /// The world, which determines the workload.
     #[arg(long)]
-    pub world: Kind,
-    /// The seed of its clients' luck.
+    pub world: WorldName,
+    /// The seed of the clients' random choices.
     #[arg(long)]
     pub seed: u64,
     /// The number of its first client.
     #[arg(long)]
     pub first: u32,
-    /// How many clients it plays.
+    /// The number of clients.
     #[arg(long)]
     pub clients: u32,
     /// The port of the store.
     #[arg(long)]
     pub store: u16,
-    /// The port of the locks, when it starts.
+    /// The port of the primary at the start.
     #[arg(long)]
     pub port: u16,
-    /// Where the locks are, for clients that go through `lockward-client`.
+    /// The URL of the servers, for clients that use `lockward-client`.
     #[arg(long)]
     pub url: Option<String>,
     /// The file for its history.
@@ -48,40 +48,40 @@ pub struct Orders {
     pub file: PathBuf,
 }
 
-/// Plays the clients until the end of standard input, which tells it, line by line, on which port the locks are.
+/// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
 ///
-/// The worker whose clients begin with 0 also tries the order of the queue.
+/// The worker with client 0 also tests the order of the queue.
 ///
 /// # Panics
-/// When a reply is none that the contract knows, or the history cannot be written.
-pub fn play(orders: &Orders) {
-    if let Some(url) = &orders.url {
-        return through::play(orders, url);
+/// If a reply violates the contract, or the history cannot be written.
+pub fn run(args: &WorkerArgs) {
+    if let Some(url) = &args.url {
+        return rust_client::run(args, url);
     }
-    let recorder = Recorder::create(&orders.file).expect("a file for the history");
-    let manners = orders.world.manners();
-    let (primary, over) = (AtomicU16::new(orders.port), AtomicBool::new(false));
+    let recorder = Recorder::create(&args.file).expect("a file for the history");
+    let workload = args.world.workload();
+    let (primary, over) = (AtomicU16::new(args.port), AtomicBool::new(false));
     thread::scope(|scope| {
-        for number in orders.first..orders.first + orders.clients {
-            let random = Random::new(orders.seed ^ (u64::from(number) << 32));
-            let (recorder, manners, primary, over) = (&recorder, &manners, &primary, &over);
+        for number in args.first..args.first + args.clients {
+            let random = Random::new(args.seed ^ (u64::from(number) << 32));
+            let (recorder, workload, primary, over) = (&recorder, &workload, &primary, &over);
             scope.spawn(move || {
-                let store = Store::connect(recorder, orders.store);
-                let mut player = Player::new(number, manners, random, recorder, primary, store);
+                let store = Store::connect(recorder, args.store);
+                let mut client = WorkloadClient::new(number, workload, random, recorder, primary, store);
                 while !over.load(Ordering::Relaxed) {
-                    player.step();
+                    client.act();
                 }
-                player.leave();
+                client.finish();
             });
         }
-        if orders.first == 0 {
+        if args.first == 0 {
             let (recorder, primary, over) = (&recorder, &primary, &over);
             scope.spawn(move || {
                 for round in 0.. {
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
-                    queue::round(recorder, u32::MAX, round, primary.load(Ordering::Relaxed));
+                    queue_order::round(recorder, u32::MAX, round, primary.load(Ordering::Relaxed));
                 }
             });
         }
@@ -98,7 +98,7 @@ pub fn play(orders: &Orders) {
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
-    orders: Option<ChildStdin>,
+    args: Option<ChildStdin>,
     /// Its clients.
     pub clients: std::ops::Range<u32>,
     /// The file of its history.
@@ -106,43 +106,43 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker: this program once more.
+    /// Starts this program again as a worker.
     ///
     /// # Panics
-    /// When that is not possible.
+    /// If it does not start.
     #[must_use]
-    pub fn start(orders: &Orders) -> Self {
+    pub fn start(args: &WorkerArgs) -> Self {
         let program = env::current_exe().expect("this program");
         let mut child = Command::new(program)
             .arg("worker")
-            .args(["--world", orders.world.name(), "--seed", &orders.seed.to_string()])
-            .args(["--first", &orders.first.to_string(), "--clients", &orders.clients.to_string()])
-            .args(["--store", &orders.store.to_string(), "--port", &orders.port.to_string()])
-            .args(orders.url.iter().flat_map(|url| ["--url", url]))
+            .args(["--world", args.world.name(), "--seed", &args.seed.to_string()])
+            .args(["--first", &args.first.to_string(), "--clients", &args.clients.to_string()])
+            .args(["--store", &args.store.to_string(), "--port", &args.port.to_string()])
+            .args(args.url.iter().flat_map(|url| ["--url", url]))
             .arg("--file")
-            .arg(&orders.file)
+            .arg(&args.file)
             .stdin(Stdio::piped())
             .spawn()
             .expect("a worker");
-        let clients = orders.first..orders.first + orders.clients;
-        Self { orders: child.stdin.take(), child, clients, file: orders.file.clone() }
+        let clients = args.first..args.first + args.clients;
+        Self { args: child.stdin.take(), child, clients, file: args.file.clone() }
     }
 
-    /// Tells it on which port the locks are now.
-    pub fn tell(&mut self, port: u16) {
-        if let Some(orders) = &mut self.orders {
-            // A worker that died is found at the end.
-            let _ = writeln!(orders, "{port}");
+    /// Sends the port of the new primary.
+    pub fn announce_primary(&mut self, port: u16) {
+        if let Some(args) = &mut self.args {
+            // `finish` reports a worker that has died.
+            let _ = writeln!(args, "{port}");
         }
     }
 
-    /// Stops it (SIGSTOP).
+    /// Stops the process (SIGSTOP).
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on (SIGCONT).
-    pub fn go_on(&self) {
+    /// Continues the process (SIGCONT).
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -151,28 +151,22 @@ impl Worker {
         kill_process(pid, signal).expect("a process that runs");
     }
 
-    /// Lets its clients hear their last answers; the file of its history.
+    /// Lets its clients read their last replies; returns the file of its history.
     ///
     /// # Panics
-    /// When it has failed, or its clients are not done in time.
+    /// If it has failed, or does not end in time.
     pub fn finish(mut self) -> PathBuf {
-        drop(self.orders.take());
+        drop(self.args.take());
         let begun = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a worker") {
                 break status;
             }
-            assert!(begun.elapsed() < LAST_ANSWERS, "clients {:?} still wait for an answer", self.clients);
+            assert!(begun.elapsed() < LAST_REPLIES, "clients {:?} still wait for a reply", self.clients);
             thread::park_timeout(Duration::from_millis(5));
         };
         assert!(status.success(), "a worker failed: {status}");
         self.file.clone()
-    }
-
-    /// The file of its history.
-    #[must_use]
-    pub fn file(&self) -> &Path {
-        &self.file
     }
 }
 

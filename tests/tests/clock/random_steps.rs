@@ -1,5 +1,5 @@
-//! The wall clock is stepped again and again while locks are held and waited for; what comes of it is judged by the
-//! clients' monotonic clock. The same trial finds what is wrong with keys that have a TTL.
+//! The wall clock is stepped many times while locks are held and waited for. The results are judged by the
+//! clients' monotonic clock. As a control, the same test finds the errors of keys with a TTL.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, WallClock, eventually, rounds};
 use std::fmt::Write as _;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 /// Two processes read their clocks, and a TTL counts whole milliseconds.
 const TOLERANCE: Duration = Duration::from_millis(2);
 
-/// So late may somebody be told what was due, as long as the server is seen to run: where its cron runs ten times a second
+/// How late a reply may be while the server is known to run, where its cron runs ten times a second
 /// or more often.
 const LATENESS: Duration = Duration::from_millis(200);
 
-/// Between two looks at the server it is taken to have run for no longer than this: on a busy machine it, or the test,
-/// may have stood still.
+/// Between two checks, the server is assumed to have run for this long at most: on a busy machine the server or the test
+/// may have been stopped.
 const SEEN_TO_RUN: Duration = Duration::from_millis(20);
 
-const LANES: usize = 24;
+const LOCKS: usize = 24;
 
-/// What is used as a lock.
+/// The kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Used {
     /// A lock of Lockward.
@@ -27,7 +27,7 @@ enum Used {
     KeyWithTtl,
 }
 
-/// When something is due: what set it off was done between two instants.
+/// When something is due. The action that started it happened between two instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,
@@ -40,35 +40,35 @@ impl Due {
     }
 }
 
-/// What the side that does not hold the lock does.
+/// What the client that does not hold the lock does.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
-    /// It waits, until its limit if it has one. With the lease that it asked for.
+    /// It waits, until its limit if it has one, for the lock with this lease.
     Waits { limit: Option<Due>, lease: Duration },
-    /// It asks from time to time, next at this instant.
+    /// It tries from time to time, next at this instant.
     Again(Instant),
 }
 
-/// A lock that two clients have in turn.
+/// A lock that two clients hold alternately.
 #[derive(Debug)]
-struct Lane {
+struct ContendedLock {
     key: String,
     sides: [Client; 2],
     holder: usize,
     token: i64,
     lease: Due,
     asks: Asks,
-    /// What it was granted by then has been told: when the call was sent that was answered before the last look.
-    told_until: Instant,
-    /// How long the server had been seen to run when something was first seen to be due and not done.
+    /// All replies sent before this instant have been read.
+    replies_read_until: Instant,
+    /// How long the server had been running when something overdue was first noticed.
     overdue_since: Option<Duration>,
 }
 
-/// What was seen.
+/// The results.
 #[derive(Debug, Default)]
 struct Seen {
     steps: usize,
-    /// Acquisitions granted, to whoever waited or asked again.
+    /// Acquisitions granted, after a wait or a new attempt.
     served: usize,
     found: usize,
     limits: usize,
@@ -85,12 +85,12 @@ struct Trial {
     random: Random,
     clock: WallClock,
     pulse: Client,
-    lanes: Vec<Lane>,
+    locks: Vec<ContendedLock>,
     looked_at: Instant,
-    /// How long the server has been seen to run.
+    /// How long the server is known to have run.
     ran: Duration,
     seen: Seen,
-    // Last, so that its clients have left before it ends.
+    // The last field, so that the clients disconnect before the server ends.
     _server: Server,
 }
 
@@ -105,25 +105,25 @@ impl Trial {
             random: Random::new(),
             clock,
             pulse: server.client(),
-            lanes: Vec::new(),
+            locks: Vec::new(),
             looked_at: now,
             ran: Duration::ZERO,
             seen: Seen::default(),
             _server: server,
         };
-        for number in 0..LANES {
-            let mut lane = Lane {
+        for number in 0..LOCKS {
+            let mut lock = ContendedLock {
                 key: format!("lock-{number}"),
                 sides: [trial._server.client(), trial._server.client()],
                 holder: 1,
                 token: 0,
                 lease: Due::after(Duration::ZERO, now, now),
                 asks: Asks::Again(now),
-                told_until: now,
+                replies_read_until: now,
                 overdue_since: None,
             };
-            trial.ask_again(&mut lane);
-            trial.lanes.push(lane);
+            trial.ask_again(&mut lock);
+            trial.locks.push(lock);
         }
         trial
     }
@@ -132,7 +132,7 @@ impl Trial {
         Duration::from_millis(self.random.within(50..501).unsigned_abs())
     }
 
-    /// Steps the clock so often, each time by half a second to a day.
+    /// Steps the clock so many times, each time by half a second to a day.
     fn step(&mut self, times: usize) {
         for _ in 0..times {
             let longest = self.random.one_of(&[1_000, 10_000, 600_000, 10_000_000, 86_400_001]);
@@ -147,7 +147,7 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forth and, soon after, back so often, and leaves it there for longer than a lease.
+    /// Steps the clock forward and soon back so many times, and leaves it there for longer than a lease.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);
         for _ in 0..times {
@@ -159,7 +159,7 @@ impl Trial {
         }
     }
 
-    /// Looks at the locks until it is time for the next step.
+    /// Checks the locks until the time of the next step.
     fn go_on(&mut self) {
         let next = Instant::now() + Duration::from_millis(self.random.within(20..220).unsigned_abs());
         eventually("the time for the next step", || {
@@ -168,7 +168,7 @@ impl Trial {
         });
     }
 
-    /// Steps the clock forth and back at every look.
+    /// Steps the clock forward and back at every check.
     fn shake(&mut self, times: usize) {
         let step = Duration::from_secs(3_600);
         let mut left = times;
@@ -191,164 +191,164 @@ impl Trial {
         self.seen.stood_still = self.seen.stood_still.max(gap);
         self.ran += gap.min(SEEN_TO_RUN);
         self.looked_at = now;
-        let mut lanes = std::mem::take(&mut self.lanes);
-        for lane in &mut lanes {
-            self.look_at(lane);
-            lane.told_until = asked;
+        let mut locks = std::mem::take(&mut self.locks);
+        for lock in &mut locks {
+            self.look_at(lock);
+            lock.replies_read_until = asked;
         }
-        self.lanes = lanes;
+        self.locks = locks;
     }
 
-    fn look_at(&mut self, lane: &mut Lane) {
+    fn look_at(&mut self, lock: &mut ContendedLock) {
         let before = Instant::now();
-        match lane.asks {
-            Asks::Again(next) if next <= before => self.ask_again(lane),
-            Asks::Again(_) if self.used == Used::Lock && self.random.once_in(200) => self.renew(lane),
+        match lock.asks {
+            Asks::Again(next) if next <= before => self.ask_again(lock),
+            Asks::Again(_) if self.used == Used::Lock && self.random.once_in(200) => self.renew(lock),
             Asks::Again(_) => {}
             Asks::Waits { limit, lease } => {
-                if lane.sides[1 - lane.holder].has_unread() {
-                    self.hear(lane, limit, lease);
+                if lock.sides[1 - lock.holder].has_unread() {
+                    self.read_reply(lock, limit, lease);
                 } else {
-                    let due = limit.map_or(lane.lease.latest, |limit| limit.latest.min(lane.lease.latest));
+                    let due = limit.map_or(lock.lease.latest, |limit| limit.latest.min(lock.lease.latest));
                     if due <= before {
-                        lane.overdue_since.get_or_insert(self.ran);
+                        lock.overdue_since.get_or_insert(self.ran);
                     }
                     if self.random.once_in(200) {
-                        self.renew(lane);
+                        self.renew(lock);
                     } else if self.random.once_in(50) {
-                        self.compare(lane, limit);
+                        self.compare(lock, limit);
                     }
                 }
             }
         }
     }
 
-    /// Asks for the lock without waiting for it.
-    fn ask_again(&mut self, lane: &mut Lane) {
-        let asker = 1 - lane.holder;
+    /// Tries to acquire the lock without waiting.
+    fn ask_again(&mut self, lock: &mut ContendedLock) {
+        let asker = 1 - lock.holder;
         let lease = self.some_lease();
-        let (key, owner, ms) = (&lane.key, ["A", "B"][asker], lease.as_millis());
+        let (key, owner, ms) = (&lock.key, ["A", "B"][asker], lease.as_millis());
         let command = match self.used {
             Used::Lock => format!("LOCK.ACQUIRE {key} {owner} PX {ms}"),
             Used::KeyWithTtl => format!("SET {key} {owner} NX PX {ms}"),
         };
         let asked = Instant::now();
-        let reply = lane.sides[asker].call(command);
+        let reply = lock.sides[asker].call(command);
         let answered = Instant::now();
         if reply.is_null() {
-            if asked >= lane.lease.latest + TOLERANCE {
-                lane.overdue_since.get_or_insert(self.ran);
+            if asked >= lock.lease.latest + TOLERANCE {
+                lock.overdue_since.get_or_insert(self.ran);
             }
             let soon = Duration::from_millis(self.random.within(0..100).unsigned_abs());
-            lane.asks = Asks::Again(answered + soon);
+            lock.asks = Asks::Again(answered + soon);
             return;
         }
         self.seen.found += 1;
         if self.used == Used::Lock {
-            self.note_token(lane, &reply);
+            self.note_token(lock, &reply);
         }
-        self.granted(lane, Due::after(lease, asked, answered), answered);
+        self.granted(lock, Due::after(lease, asked, answered), answered);
     }
 
-    fn note_token(&mut self, lane: &mut Lane, reply: &Reply) {
+    fn note_token(&mut self, lock: &mut ContendedLock, reply: &Reply) {
         let grant = reply.grant();
-        assert_eq!(grant.holds, 1, "{}", lane.key);
-        assert!(grant.token > lane.token, "{}: {} after {}", lane.key, grant.token, lane.token);
-        lane.token = grant.token;
+        assert_eq!(grant.holds, 1, "{}", lock.key);
+        assert!(grant.token > lock.token, "{}: {} after {}", lock.key, grant.token, lock.token);
+        lock.token = grant.token;
     }
 
-    /// The other side has the lock now, and this one may wait for it.
-    fn granted(&mut self, lane: &mut Lane, lease: Due, told: Instant) {
-        if told + TOLERANCE < lane.lease.earliest {
-            let by = lane.lease.earliest - told;
-            self.seen.early.push(format!("{}: granted {by:?} before the lease was over", lane.key));
+    /// The other client holds the lock now, and this one may wait for it.
+    fn granted(&mut self, lock: &mut ContendedLock, lease: Due, now: Instant) {
+        if now + TOLERANCE < lock.lease.earliest {
+            let by = lock.lease.earliest - now;
+            self.seen.early.push(format!("{}: granted {by:?} before the lease was over", lock.key));
         }
-        self.note_lateness(lane, "granted");
-        lane.holder = 1 - lane.holder;
-        lane.lease = lease;
-        self.choose(lane);
+        self.note_lateness(lock, "granted");
+        lock.holder = 1 - lock.holder;
+        lock.lease = lease;
+        self.choose(lock);
     }
 
-    fn note_lateness(&mut self, lane: &mut Lane, what: &str) {
-        let Some(since) = lane.overdue_since.take() else { return };
+    fn note_lateness(&mut self, lock: &mut ContendedLock, what: &str) {
+        let Some(since) = lock.overdue_since.take() else { return };
         let late = self.ran - since;
         self.seen.latest = self.seen.latest.max(late);
         if late > self.lateness {
-            self.seen.late.push(format!("{}: {what} {late:?} late", lane.key));
+            self.seen.late.push(format!("{}: {what} {late:?} late", lock.key));
         }
     }
 
-    /// What the side that has not got the lock does next.
-    fn choose(&mut self, lane: &mut Lane) {
+    /// Chooses what the client without the lock does next.
+    fn choose(&mut self, lock: &mut ContendedLock) {
         if self.used == Used::KeyWithTtl || self.random.once_in(3) {
             let soon = Duration::from_millis(self.random.within(0..600).unsigned_abs());
-            lane.asks = Asks::Again(Instant::now() + soon);
+            lock.asks = Asks::Again(Instant::now() + soon);
             return;
         }
-        let asker = 1 - lane.holder;
+        let asker = 1 - lock.holder;
         let lease = self.some_lease();
         let limit = self.random.within(1..700).unsigned_abs();
         let limit = if self.random.once_in(2) { limit } else { 0 };
         let asked = Instant::now();
         let ms = lease.as_millis();
-        lane.sides[asker].ask(&format!("{} {} PX {ms} BLOCK {limit}", lane.key, ["A", "B"][asker]));
-        // It has been read when a later call has been answered.
+        lock.sides[asker].ask(&format!("{} {} PX {ms} BLOCK {limit}", lock.key, ["A", "B"][asker]));
+        // The server has read it once a later call is answered.
         self.pulse.call("PING");
         let limit = (limit > 0).then(|| Due::after(Duration::from_millis(limit), asked, Instant::now()));
-        lane.asks = Asks::Waits { limit, lease };
+        lock.asks = Asks::Waits { limit, lease };
     }
 
-    /// A wait was answered.
-    fn hear(&mut self, lane: &mut Lane, limit: Option<Due>, lease: Duration) {
-        let reply = lane.sides[1 - lane.holder].reply();
-        let told = Instant::now();
+    /// Handles the reply to a wait.
+    fn read_reply(&mut self, lock: &mut ContendedLock, limit: Option<Due>, lease: Duration) {
+        let reply = lock.sides[1 - lock.holder].reply();
+        let now = Instant::now();
         if reply.is_null() {
             self.seen.limits += 1;
-            let limit = limit.unwrap_or_else(|| panic!("{}: null without a limit", lane.key));
-            if told + TOLERANCE < limit.earliest {
-                let by = limit.earliest - told;
-                self.seen.early.push(format!("{}: null {by:?} before the wait limit", lane.key));
+            let limit = limit.unwrap_or_else(|| panic!("{}: null without a limit", lock.key));
+            if now + TOLERANCE < limit.earliest {
+                let by = limit.earliest - now;
+                self.seen.early.push(format!("{}: null {by:?} before the wait limit", lock.key));
             }
-            self.note_lateness(lane, "told of the wait limit");
-            self.choose(lane);
+            self.note_lateness(lock, "end of the wait limit");
+            self.choose(lock);
         } else {
             self.seen.served += 1;
-            self.note_token(lane, &reply);
-            self.granted(lane, Due::after(lease, lane.told_until, told), told);
+            self.note_token(lock, &reply);
+            self.granted(lock, Due::after(lease, lock.replies_read_until, now), now);
         }
     }
 
-    fn renew(&mut self, lane: &mut Lane) {
+    fn renew(&mut self, lock: &mut ContendedLock) {
         let lease = self.some_lease();
-        let owner = ["A", "B"][lane.holder];
+        let owner = ["A", "B"][lock.holder];
         let asked = Instant::now();
         let reply =
-            lane.sides[lane.holder].call(format!("LOCK.RENEW {} {owner} PX {}", lane.key, lease.as_millis()));
+            lock.sides[lock.holder].call(format!("LOCK.RENEW {} {owner} PX {}", lock.key, lease.as_millis()));
         let answered = Instant::now();
         if let Reply::Error(_) = &reply {
             assert_eq!(reply.error_word(), "NOTHELD");
-            if answered + TOLERANCE < lane.lease.earliest {
-                let by = lane.lease.earliest - answered;
+            if answered + TOLERANCE < lock.lease.earliest {
+                let by = lock.lease.earliest - answered;
                 self.seen
                     .early
-                    .push(format!("{}: not held any more {by:?} before the lease was over", lane.key));
+                    .push(format!("{}: not held any more {by:?} before the lease was over", lock.key));
             }
             return;
         }
-        assert_eq!(reply, Reply::Int(lane.token));
+        assert_eq!(reply, Reply::Int(lock.token));
         self.seen.renewals += 1;
-        if asked > lane.lease.latest + TOLERANCE {
-            let by = asked - lane.lease.latest;
-            self.seen.late.push(format!("{}: renewed {by:?} after the lease was over", lane.key));
+        if asked > lock.lease.latest + TOLERANCE {
+            let by = asked - lock.lease.latest;
+            self.seen.late.push(format!("{}: renewed {by:?} after the lease was over", lock.key));
         }
-        lane.lease = Due::after(lease, asked, answered);
-        lane.overdue_since = None;
+        lock.lease = Due::after(lease, asked, answered);
+        lock.overdue_since = None;
     }
 
-    /// Holds what LOCK.INFO tells against what is known.
-    fn compare(&mut self, lane: &Lane, limit: Option<Due>) {
+    /// Compares LOCK.INFO with the expected state.
+    fn compare(&mut self, lock: &ContendedLock, limit: Option<Due>) {
         let asked = Instant::now();
-        let reply = self.pulse.call(format!("LOCK.INFO {} WAITERS 1", lane.key));
+        let reply = self.pulse.call(format!("LOCK.INFO {} WAITERS 1", lock.key));
         let answered = Instant::now();
         if reply.is_null() {
             return;
@@ -356,26 +356,26 @@ impl Trial {
         let info = reply.info();
         let fits = |left: i64, due: Due| {
             let left = Duration::from_millis(left.unsigned_abs());
-            // What is overdue has nothing left: how late it is, is judged where it is told.
+            // Overdue leases have no time left. Their lateness is judged when the reply arrives.
             let not_more = left.is_zero() || asked + left <= due.latest + TOLERANCE;
             due.earliest <= answered + left + TOLERANCE && not_more
         };
         let holder = &info.holders[0];
-        // Or the other side has it, and will hear of that.
-        if holder.token == lane.token {
-            assert!(fits(holder.lease_left, lane.lease), "{info:?} {:?} {asked:?} {answered:?}", lane.lease);
+        // Or the other client holds it, and will get the reply.
+        if holder.token == lock.token {
+            assert!(fits(holder.lease_left, lock.lease), "{info:?} {:?} {asked:?} {answered:?}", lock.lease);
             if let (Some([waiter]), Some(limit)) = (info.queue.as_deref(), limit) {
                 assert!(fits(waiter.wait_left, limit), "{info:?} {limit:?} {asked:?} {answered:?}");
             }
         }
     }
 
-    /// What was seen, once what is still overdue has been judged.
+    /// The results, after everything that is still overdue has been judged.
     fn end(mut self) -> Seen {
         self.look();
-        let mut lanes = std::mem::take(&mut self.lanes);
-        for lane in &mut lanes {
-            self.note_lateness(lane, "not served, and");
+        let mut locks = std::mem::take(&mut self.locks);
+        for lock in &mut locks {
+            self.note_lateness(lock, "not served, and");
         }
         self.seen
     }
@@ -408,24 +408,24 @@ fn steps_on_locks(setup: Setup, lateness: Duration, steps: usize) {
 }
 
 #[test]
-fn steps_of_the_wall_clock_end_no_lease_early_and_nothing_late() {
+fn steps_of_the_wall_clock_end_no_lease_early_and_delay_nothing() {
     steps_on_locks(Setup::new(), LATENESS, rounds(60, 600));
 }
 
 #[test]
-fn steps_are_found_within_a_second_where_the_cron_of_the_server_runs_so_often() {
+fn a_step_is_noticed_within_a_second_where_the_server_cron_runs_once_a_second() {
     let lateness = Duration::from_millis(1_200);
     steps_on_locks(Setup::new().config("hz 1").config("dynamic-hz no"), lateness, rounds(30, 300));
 }
 
 #[test]
-fn steps_are_found_where_the_cron_of_the_server_runs_all_the_time() {
+fn a_step_is_noticed_where_the_server_cron_runs_all_the_time() {
     steps_on_locks(Setup::new().config("hz 500"), LATENESS, rounds(20, 200));
 }
 
-/// The control: what this trial is there to find, it finds where the lease is the TTL of a key.
+/// The control: the test finds errors where the lease is the TTL of a key.
 #[test]
-fn steps_of_the_wall_clock_end_a_ttl_early_and_late() {
+fn without_the_module_steps_of_the_wall_clock_end_a_ttl_early_and_late() {
     let mut trial = Trial::start(Used::KeyWithTtl, LATENESS, Setup::new());
     trial.swing(5);
     let seen = trial.end();

@@ -1,4 +1,4 @@
-//! A step of the wall clock ends no lease early, stretches none, and stalls no waiter.
+//! Steps of the wall clock: no lease ends early or late, and no waiter stalls.
 
 use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
 use std::time::Duration;
@@ -13,9 +13,9 @@ fn start() -> (WallClock, Server) {
     (clock, server)
 }
 
-/// What steps is every clock that server and module read as the time of day, and the server's log.
+/// The step changes every clock that server and module read as the time of day, and the server's log.
 #[test]
-fn a_step_is_seen_wherever_the_server_reads_the_time_of_day() {
+fn a_step_of_the_clock_changes_every_time_of_day_that_the_server_reads() {
     let (mut clock, server) = start();
     let mut a = server.client();
     let seconds = |a: &mut Client| a.call("TIME").items()[0].text().parse::<i64>().unwrap();
@@ -30,7 +30,7 @@ fn a_step_is_seen_wherever_the_server_reads_the_time_of_day() {
         token = a.acquire("lock A PX 1000").token;
         token / 1_000_000 >= least
     });
-    for (what, told) in [
+    for (what, shown) in [
         ("TIME", seconds(&mut a)),
         ("INFO", a.stat("server", "server_time_usec") / 1_000_000),
         ("LASTSAVE", a.call("LASTSAVE").int()),
@@ -38,7 +38,7 @@ fn a_step_is_seen_wherever_the_server_reads_the_time_of_day() {
         ("a lock's TTL", a.call("PEXPIRETIME lock").int() / 1_000),
         ("a token", token / 1_000_000),
     ] {
-        assert!(least <= told && told <= most, "{what}: {told}, not {least} to {most}");
+        assert!(least <= shown && shown <= most, "{what}: {shown}, not {least} to {most}");
     }
     let year = 1970 + least / 31_556_952;
     server.see_log(&format!(" {year} "));
@@ -106,7 +106,7 @@ fn a_step_back_stalls_no_wait_limit() {
 }
 
 #[test]
-fn a_step_forward_reaches_no_wait_limit_early() {
+fn a_step_forward_ends_no_wait_limit_early() {
     let (mut clock, server) = start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -119,7 +119,7 @@ fn a_step_forward_reaches_no_wait_limit_early() {
 }
 
 #[test]
-fn a_renewal_after_a_step_shows_the_lease_again() {
+fn a_renewal_after_a_step_sets_the_ttl_to_the_lease_again() {
     let (mut clock, server) = start();
     let mut a = server.client();
     for back in [true, false] {
@@ -139,7 +139,7 @@ fn a_renewal_after_a_step_shows_the_lease_again() {
 }
 
 #[test]
-fn a_renewal_right_after_a_step_back_is_no_end() {
+fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let (mut clock, server) = start();
     let mut a = server.client();
     let token = a.acquire("lock A PX 600000").token;
@@ -168,7 +168,7 @@ fn tokens_grow_across_steps() {
 }
 
 #[test]
-fn a_load_by_a_clock_that_is_behind_gives_no_more_than_the_lease() {
+fn a_load_by_a_clock_that_is_behind_never_extends_the_lease() {
     for aof in ["no", "yes"] {
         let mut clock = WallClock::new();
         let mut server = Setup::new().clock(&clock).config(&format!("appendonly {aof}")).start();
@@ -189,7 +189,7 @@ fn a_load_by_a_clock_that_is_behind_gives_no_more_than_the_lease() {
 }
 
 #[test]
-fn a_replica_whose_clock_is_ahead_counts_the_lease_from_when_it_heard_of_it() {
+fn a_replica_whose_clock_is_ahead_counts_a_lease_from_its_arrival() {
     let primary = Server::start();
     let mut clock = WallClock::new();
     clock.forward(HOUR);
@@ -205,7 +205,7 @@ fn a_replica_whose_clock_is_ahead_counts_the_lease_from_when_it_heard_of_it() {
 }
 
 #[test]
-fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_when_it_heard_of_it() {
+fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_its_arrival() {
     let primary = Server::start();
     let mut clock = WallClock::new();
     clock.forward(HOUR);
@@ -214,7 +214,7 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_when_it_heard_of_
     a.acquire("lock A PX 600000");
     let dump = a.call("DUMP lock");
     a.call("DEL lock");
-    // As a slot that moves brings it: the primary passes the RESTORE on as it came.
+    // As when a slot moves: the primary replicates the RESTORE verbatim.
     assert_eq!(a.call([b"RESTORE".as_slice(), b"lock", b"0", dump.bytes()]), Reply::ok());
     replica.see_in_sync_with(&primary);
     let mut client = replica.promote();
@@ -224,7 +224,7 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_when_it_heard_of_
 }
 
 #[test]
-fn a_replica_whose_clock_is_behind_gives_no_more_than_the_lease_and_larger_tokens() {
+fn a_replica_whose_clock_is_behind_never_extends_a_lease_and_gives_larger_tokens() {
     let primary = Server::start();
     let mut clock = WallClock::new();
     clock.back(HOUR);
@@ -251,7 +251,7 @@ fn a_token_the_server_gave_itself_is_not_far_ahead_after_a_step_back() {
     let dumped = a.call("DUMP lock").bytes().to_vec();
     assert_eq!(a.call([b"RESTORE", &b"copy"[..], b"0", &dumped]), Reply::ok());
     a.call("DEL lock copy");
-    // A larger one, as a server would have given whose clock is right, is.
+    // A larger token, as a server with a correct clock would give it, is accepted.
     let claim = |token: i64| format!("LOCK.RENEW other A TOKEN {token}");
     assert!(a.call(claim(token + 1)).error().contains("a day ahead"));
     assert_eq!(a.call(claim(token)), Reply::Int(token));

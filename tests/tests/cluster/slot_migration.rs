@@ -1,4 +1,4 @@
-//! Slots that the servers themselves move from node to node, whole (`CLUSTER MIGRATESLOTS`, from Valkey 9 on; `CLUSTER MIGRATION`,
+//! Atomic slot migration by the servers themselves (`CLUSTER MIGRATESLOTS`, from Valkey 9 on; `CLUSTER MIGRATION`,
 //! from Redis 8.4 on).
 
 use lockward_tests::{Client, Cluster, Reply, Server, Setup, eventually, slot_of};
@@ -36,7 +36,7 @@ fn migrate(client: &mut Client, to: &Server) {
 }
 
 #[test]
-fn a_lock_goes_along_with_its_slot() {
+fn a_held_lock_moves_with_its_slot() {
     let Some(cluster) = cluster() else { return };
     let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
@@ -71,7 +71,7 @@ fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
 }
 
 #[test]
-fn what_changes_while_a_slot_is_moved_goes_along() {
+fn changes_made_while_a_slot_is_moved_move_with_it() {
     let Some(cluster) = cluster() else { return };
     let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
@@ -83,7 +83,7 @@ fn what_changes_while_a_slot_is_moved_goes_along() {
     let mut c = first.waiter("lock C BLOCK 0 PX 600000");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
-    // That this lease is over is found in the background.
+    // The end of this lease is noticed in the background.
     a.call("LOCK.RENEW lock B PX 50").int();
     let grant = c.reply().grant();
     assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
@@ -93,7 +93,7 @@ fn what_changes_while_a_slot_is_moved_goes_along() {
 }
 
 #[test]
-fn a_slot_that_stays_after_all_keeps_its_waiters() {
+fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
     let Some(cluster) = cluster() else { return };
     let (first, second) = cluster.owner_and_other("lock");
     let mut a = first.client();
@@ -101,7 +101,7 @@ fn a_slot_that_stays_after_all_keeps_its_waiters() {
     let mut b = first.waiter("lock B BLOCK 0");
     assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
     begin_to_migrate(&mut a, second);
-    // Its writes are paused, whether the other node has been let in or not.
+    // Its writes are paused from this state on.
     see_migration(&mut a, "failover-");
     a.call("CLUSTER CANCELSLOTMIGRATIONS");
     see_migration(&mut a, "cancelled");

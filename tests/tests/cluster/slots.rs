@@ -13,13 +13,13 @@ fn three_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new())
 }
 
-/// The same, which a machine that stands still for some seconds does not take apart.
+/// The same, with timeouts that bear a machine that stops for some seconds.
 #[track_caller]
 fn three_steady_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new().config("cluster-node-timeout 20000"))
 }
 
-/// Ends a load when it goes out of scope: a test that fails meanwhile ends, too.
+/// Ends a load when it goes out of scope, so that a test that fails ends, too.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -44,7 +44,7 @@ fn see_state(client: &mut Client, state: &str) {
     eventually(&state, || client.call("CLUSTER INFO").text().contains(&state));
 }
 
-/// Calls with leave to use a slot that is on its way here.
+/// Sends ASKING and a command, for a slot that is being imported.
 #[track_caller]
 fn ask_with_leave(client: &mut Client, command: &str) {
     client.send_all(["ASKING", command]);
@@ -74,7 +74,7 @@ fn locks_work_in_cluster_mode() {
 }
 
 #[test]
-fn a_node_sends_who_asks_for_a_key_to_the_node_that_has_it() {
+fn a_node_redirects_a_request_to_the_node_that_owns_the_slot() {
     let cluster = three_primaries();
     let (owner, other) = cluster.owner_and_other("lock");
     let mut client = other.client();
@@ -89,7 +89,7 @@ fn a_node_sends_who_asks_for_a_key_to_the_node_that_has_it() {
         let sent = client.call(command).redirection();
         assert_eq!(sent, Some(Redirection::Moved(owner.port())), "{command}");
     }
-    // What names no key is answered everywhere.
+    // Commands without a key are answered by every node.
     assert_eq!(client.call("LOCK.TOP").items(), []);
     owner.client().acquire("lock A PX 600000");
     let _b = owner.waiter("lock B BLOCK 0");
@@ -98,7 +98,7 @@ fn a_node_sends_who_asks_for_a_key_to_the_node_that_has_it() {
 }
 
 #[test]
-fn a_script_keeps_to_one_slot_that_is_all_here() {
+fn a_script_may_use_only_one_slot_and_only_while_all_of_it_is_here() {
     let cluster = three_primaries();
     let (owner, to) = cluster.owner_and_other("{tag}1");
     let mut client = owner.client();
@@ -117,15 +117,15 @@ fn a_script_keeps_to_one_slot_that_is_all_here() {
 }
 
 #[test]
-fn a_transaction_in_one_slot_cannot_tell_of_all() {
+fn lock_top_is_an_error_in_a_transaction_and_in_a_script_of_one_slot() {
     let node = node_with_all_slots(Setup::new());
     let mut client = node.client();
     client.acquire("other A PX 600000");
     let _b = node.waiter("other B BLOCK 0");
-    let [_, told] = client.transact(["LOCK.ACQUIRE lock A", "LOCK.TOP"]);
-    assert!(told.error().contains("not possible in a transaction or script"), "{told:?}");
-    let told = client.call(["EVAL", "return redis.call('LOCK.TOP')", "1", "lock"]);
-    assert!(told.error().contains("not possible in a transaction or script"), "{told:?}");
+    let [_, reply] = client.transact(["LOCK.ACQUIRE lock A", "LOCK.TOP"]);
+    assert!(reply.error().contains("not possible in a transaction or script"), "{reply:?}");
+    let reply = client.call(["EVAL", "return redis.call('LOCK.TOP')", "1", "lock"]);
+    assert!(reply.error().contains("not possible in a transaction or script"), "{reply:?}");
     assert_eq!(client.call("LOCK.TOP").items()[0].field("holder"), &Reply::bulk("A"));
 }
 
@@ -180,7 +180,7 @@ fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
     let after = there.holder("lock");
     let took = i64::try_from(begun.elapsed().as_millis()).unwrap();
     assert_eq!(after.tenure(), before.tenure());
-    // Neither cut nor stretched by more than the move took, but for what the clocks round off.
+    // The lease differs by no more than the duration of the move and the rounding of the clocks.
     assert!((before.lease_left - took - 10..=before.lease_left).contains(&after.lease_left), "{after:?}");
     let mut b = to.waiter("lock B BLOCK 0");
     there.call("LOCK.RELEASE lock A ALL");
@@ -188,13 +188,13 @@ fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
 }
 
 #[test]
-fn while_a_slot_is_on_its_way_a_lock_that_has_gone_is_granted_only_where_it_goes() {
+fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");
     let (mut here, mut there) = (from.client(), to.client());
     let first = here.acquire("lock A PX 600000");
     let moving = cluster.begin_to_move(slot_of("lock"), to);
-    // As long as it is here, it is served here: handed over, released, and then gone.
+    // As long as the lock is on this node, the node serves it: it hands the lock over and releases it.
     let mut b = from.waiter("lock B BLOCK 0 PX 600000");
     here.call("LOCK.RELEASE lock A");
     let second = b.reply().grant();
@@ -206,7 +206,7 @@ fn while_a_slot_is_on_its_way_a_lock_that_has_gone_is_granted_only_where_it_goes
     {
         assert_eq!(here.call(command).redirection(), Some(Redirection::Ask(to.port())), "{command}");
     }
-    // There, who has leave waits, and is handed the lock.
+    // On the target, a client with ASKING can wait, and gets the lock.
     assert_eq!(there.call("LOCK.ACQUIRE lock C").redirection(), Some(Redirection::Moved(from.port())));
     let mut c = to.client();
     ask_with_leave(&mut c, "LOCK.ACQUIRE lock C BLOCK 0");
@@ -220,7 +220,7 @@ fn while_a_slot_is_on_its_way_a_lock_that_has_gone_is_granted_only_where_it_goes
 }
 
 #[test]
-fn where_a_slot_is_only_on_its_way_to_nothing_is_granted_in_the_background() {
+fn the_target_of_an_unfinished_migration_grants_nothing_in_the_background() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");
     from.client().acquire("lock A PX 2000");
@@ -279,7 +279,7 @@ fn a_move_counts_the_lease_by_the_wall_clocks_and_never_stretches_it() {
 }
 
 #[test]
-fn a_wait_for_a_lock_that_nobody_holds_is_sent_away_with_its_slot() {
+fn a_waiter_for_a_lock_that_nobody_holds_is_sent_away_when_its_slot_moves() {
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other("lock");
     let mut b = from.client();
@@ -291,7 +291,7 @@ fn a_wait_for_a_lock_that_nobody_holds_is_sent_away_with_its_slot() {
 }
 
 #[test]
-fn a_wait_is_sent_away_with_its_slot_where_writes_are_refused_too() {
+fn a_waiter_is_sent_away_when_its_slot_moves_even_where_writes_are_refused() {
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other("lock");
     let mut b = from.client();
@@ -327,9 +327,9 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down() {
     let mut b = node.waiter("lock B BLOCK 0");
     let elsewhere = (0..16_384).find(|slot| *slot != slot_of("lock")).expect("another slot");
     assert_eq!(a.call(format!("CLUSTER DELSLOTS {elsewhere}")), Reply::ok());
-    // Some servers tell them themselves.
-    let told = b.reply();
-    assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "{told:?}");
+    // Some servers send the error themselves.
+    let reply = b.reply();
+    assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     assert_eq!(b.call("LOCK.ACQUIRE lock B BLOCK 0").error_word(), "CLUSTERDOWN");
     assert_eq!(a.call(format!("CLUSTER ADDSLOTS {elsewhere}")), Reply::ok());
     see_state(&mut a, "ok");
@@ -338,13 +338,13 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down() {
     assert_eq!(b.reply().grant().holds, 1);
 }
 
-/// A short key, and one that the rounds through waited-for keys leave out.
+/// A short key, and one that is too long for the periodic check of waited-for keys.
 fn short_and_long() -> [String; 2] {
     ["lock".to_owned(), "long".repeat(100)]
 }
 
 #[test]
-fn waiters_are_sent_away_from_a_cluster_that_is_down_whichever_slot_is_missing() {
+fn waiters_are_sent_away_when_the_cluster_goes_down_whichever_slot_is_missing() {
     for key in short_and_long() {
         let own = slot_of(&key);
         for missing in [0, own] {
@@ -353,8 +353,8 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down_whichever_slot_is_missing()
             a.acquire(&format!("{key} A PX 600000"));
             let mut b = node.waiter(&format!("{key} B BLOCK 0"));
             assert_eq!(a.call(format!("CLUSTER DELSLOTS {missing}")), Reply::ok());
-            let told = b.reply();
-            assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "slot {missing}: {told:?}");
+            let reply = b.reply();
+            assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "slot {missing}: {reply:?}");
         }
     }
 }
@@ -367,13 +367,13 @@ fn a_waiter_is_sent_away_from_a_slot_that_nobody_serves_while_the_lock_is_held()
         a.acquire(&format!("{key} A PX 600000"));
         let mut b = node.waiter(&format!("{key} B BLOCK 0"));
         assert_eq!(a.call(format!("CLUSTER DELSLOTS {}", slot_of(&key))), Reply::ok());
-        let told = b.reply();
-        assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&told.error_word()), "{told:?}");
+        let reply = b.reply();
+        assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     }
 }
 
 #[test]
-fn a_wait_on_a_long_key_that_nobody_holds_is_sent_away_with_its_slot() {
+fn a_waiter_on_a_long_key_that_nobody_holds_is_sent_away_when_its_slot_moves() {
     let [_, key] = short_and_long();
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other(&key);
@@ -385,7 +385,7 @@ fn a_wait_on_a_long_key_that_nobody_holds_is_sent_away_with_its_slot() {
 }
 
 #[test]
-fn a_wait_on_a_long_key_that_was_evicted_is_sent_away_with_its_slot() {
+fn a_waiter_on_a_long_key_that_was_evicted_is_sent_away_when_its_slot_moves() {
     let [_, key] = short_and_long();
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other(&key);
@@ -458,7 +458,7 @@ fn a_planned_failover_keeps_the_tenure_and_sends_waiters_away() {
 }
 
 #[test]
-fn the_replica_of_a_primary_that_dies_goes_on_with_its_tenures() {
+fn the_replica_of_a_primary_that_dies_keeps_its_tenures() {
     let mut cluster = Cluster::start();
     let mut client = cluster.client();
     let granted = client.call("lock", "LOCK.ACQUIRE lock A PX 600000").grant();
@@ -467,7 +467,7 @@ fn the_replica_of_a_primary_that_dies_goes_on_with_its_tenures() {
     let port = owner.port();
     let died = cluster.nodes_mut().iter_mut().find(|node| node.port() == port).expect("it");
     died.kill();
-    // The client asks again until the replica has taken over.
+    // The client tries again until the replica has taken over.
     assert!(client.call("lock", "LOCK.ACQUIRE lock B").is_null());
     assert_eq!(client.call("lock", "LOCK.RELEASE lock A"), Reply::Int(0));
     let next = client.call("lock", "LOCK.ACQUIRE lock B PX 600000").grant();
@@ -480,14 +480,14 @@ fn the_replica_of_a_primary_that_dies_goes_on_with_its_tenures() {
     cluster.replica_of(owner).see_in_sync_with(owner);
 }
 
-/// What is known of a lock that clients contend for.
+/// The state of a contended lock.
 #[derive(Default)]
 struct Contended {
     held: AtomicBool,
     last_token: Mutex<i64>,
 }
 
-/// Contends for these locks by way of the whole cluster, until told to stop: how many grants there were.
+/// Contends for these locks in the whole cluster until it is stopped. Returns the number of grants.
 fn contend(cluster: &Cluster, who: usize, locks: &HashMap<String, Contended>, stop: &AtomicBool) -> usize {
     let mut client = cluster.client();
     let mut grants = 0;
@@ -522,7 +522,7 @@ fn keys_of_first(slots: u16, each: usize) -> BTreeMap<u16, Vec<String>> {
 }
 
 #[test]
-fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
+fn slots_with_held_and_contended_locks_move_under_load() {
     const SOON: Duration = Duration::from_millis(200);
     let (slots, each) = rounds((5, 10), (20, 100));
     let cluster = three_steady_primaries();
@@ -568,16 +568,16 @@ fn slots_move_under_load_with_locks_that_are_held_and_waited_for() {
             }
         }
         drop(end);
-        load.into_iter().map(|one| one.join().expect("no alarm")).sum()
+        load.into_iter().map(|one| one.join().expect("a load that does not fail")).sum()
     });
     println!(
-        "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter heard {slowest:?} after the move"
+        "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter had its reply {slowest:?} after the move"
     );
     assert!(grants > usize::from(slots), "no load: {grants} grants");
-    // On a machine that is busy with other work, some hear late; where nobody tells them, all do.
+    // On a busy machine some replies are late; if the module sent none, all of them would be.
     assert!(
         late * 2 <= usize::from(slots) * each,
-        "{late} of {} heard later than {SOON:?}",
+        "{late} of {} had their reply later than {SOON:?}",
         usize::from(slots) * each
     );
 }
@@ -605,7 +605,7 @@ fn operators_move_slots_with_redis_cli() {
         let end = Ends(&stop);
         cluster.reshard(from, to, slots);
         drop(end);
-        load.join().expect("no alarm")
+        load.join().expect("a load that does not fail")
     });
     println!("{slots} slots by redis-cli, {} locks held: {grants} grants meanwhile", held.len());
     for (key, before, waiter) in &mut held {
@@ -615,7 +615,7 @@ fn operators_move_slots_with_redis_cli() {
 }
 
 #[test]
-fn a_node_forgets_what_it_kept_of_an_evicted_lock_whose_slot_is_gone() {
+fn a_node_forgets_a_dropped_lock_whose_slot_has_moved_away() {
     let node = node_with_all_slots(Setup::new());
     let mut a = node.client();
     a.acquire("lock A PX 600000");
@@ -632,7 +632,7 @@ fn a_node_forgets_what_it_kept_of_an_evicted_lock_whose_slot_is_gone() {
 }
 
 #[test]
-fn a_snapshot_of_a_node_takes_along_what_it_kept_of_an_evicted_lock() {
+fn a_snapshot_of_a_node_contains_its_dropped_locks() {
     let node = node_with_all_slots(Setup::new());
     let mut a = node.client();
     let token = a.acquire("lock A PX 600000").token;

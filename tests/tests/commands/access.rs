@@ -1,4 +1,4 @@
-//! Who may do what: users, the module's internal commands, renamed commands, and clients in odd modes.
+//! Access control: users, internal commands, renamed commands, and clients in unusual modes.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
@@ -19,7 +19,7 @@ fn is_noperm(reply: &Reply) -> bool {
 }
 
 #[test]
-fn each_recipe_of_the_page_allows_what_it_says_and_nothing_that_it_excludes() {
+fn each_acl_recipe_of_the_docs_allows_exactly_what_it_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let page = fs::read_to_string(root.join("docs/access.md")).unwrap();
     let table = page.split("## ").find(|section| section.starts_with("Recipes")).unwrap();
@@ -53,7 +53,7 @@ fn each_recipe_of_the_page_allows_what_it_says_and_nothing_that_it_excludes() {
 }
 
 #[test]
-fn the_top_names_locks_that_the_user_could_not_touch() {
+fn lock_top_names_locks_that_the_user_has_no_access_to() {
     let (server, _a, _b) = Server::start_contended();
     let mut operator = user(&server, "operator", "~other:* +lock.top +lock.info");
     let top = operator.call("LOCK.TOP");
@@ -63,7 +63,7 @@ fn the_top_names_locks_that_the_user_could_not_touch() {
 }
 
 #[test]
-fn the_modules_own_category_is_all_that_clients_are_to_call() {
+fn the_modules_acl_category_has_all_commands_for_clients() {
     let server = Server::start();
     let mut admin = server.client();
     let rule = "ACL SETUSER user reset on >secret ~* +@lock";
@@ -113,14 +113,14 @@ fn a_server_starts_with_users_whose_rules_name_the_commands_and_the_category() {
 }
 
 #[test]
-fn without_the_right_to_block_nobody_acquires_where_modules_can_say_so() {
+fn acquiring_needs_the_right_to_block_where_modules_can_require_it() {
     let server = Server::start();
     let mut client = user(&server, "user", "~* +@all -@blocking");
     assert_eq!(is_noperm(&client.call("LOCK.ACQUIRE lock A")), server.has_redis(7, 2));
 }
 
 #[test]
-fn what_is_refused_is_in_the_log_of_refusals_and_tells_no_owner() {
+fn a_refused_command_is_in_acl_log_without_the_owner() {
     let server = Server::start();
     let mut admin = server.client();
     let mut worker = user(&server, "worker", "~lock:* +lock.acquire");
@@ -146,7 +146,7 @@ fn what_is_refused_is_in_the_log_of_refusals_and_tells_no_owner() {
 }
 
 #[test]
-fn a_user_that_is_switched_off_and_cut_off_leaves_the_queue() {
+fn a_user_that_is_disabled_and_disconnected_leaves_the_queue() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut worker = user(&server, "worker", "~* +lock.acquire");
     worker.acquire("other W PX 600000");
@@ -164,10 +164,10 @@ fn a_user_that_is_switched_off_and_cut_off_leaves_the_queue() {
 const NO_FOLLOWER: &str = "ERR this command is for replicas and the AOF alone";
 
 #[test]
-fn what_replicas_are_sent_is_refused_from_clients_in_every_way() {
+fn clients_cannot_send_the_commands_that_replicas_are_sent() {
     let (server, mut a, mut b) = Server::start_contended();
     let digest = a.call("DEBUG DIGEST");
-    // A payload that ends the tenure, as a replica would be told of it.
+    // A payload that ends the tenure, as a replica would receive it.
     let end = {
         let (mut token, mut payload) = (a.holder("lock").token, vec![1, 2]);
         while token > 0x7f {
@@ -206,7 +206,7 @@ fn what_replicas_are_sent_is_refused_from_clients_in_every_way() {
 }
 
 #[test]
-fn what_the_module_asks_itself_does_nothing_for_clients() {
+fn the_modules_internal_commands_do_nothing_for_clients() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut stream = lockward_tests::ReplicationStream::attach(&server);
     let digest = a.call("DEBUG DIGEST");
@@ -231,7 +231,7 @@ fn a_command_of_the_module_cannot_be_renamed_and_the_server_says_so() {
     for command in ["LOCK.ACQUIRE", "LOCK._APPLY", "LOCK._GATE"] {
         let log = Setup::new().config(&format!("rename-command {command} \"\"")).start_refused();
         assert!(log.contains("No such command in rename-command"), "{log}");
-        // Nor can its name be taken.
+        // Nor can another command get its name.
         let log = Setup::new().config(&format!("rename-command GET {command}")).start_refused();
         assert!(log.contains(&command.to_lowercase()), "the log tells which: {log}");
     }
@@ -258,7 +258,7 @@ fn waiting_needs_no_command_that_can_be_renamed() {
 }
 
 #[test]
-fn a_user_who_may_acquire_and_nothing_else_is_served_in_the_background() {
+fn a_user_with_the_right_to_acquire_alone_is_served_in_the_background() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("app:lock A PX 100");
@@ -267,14 +267,14 @@ fn a_user_who_may_acquire_and_nothing_else_is_served_in_the_background() {
     for command in ["LOCK._GATE app:lock", "LOCK._APPLY app:lock x", "LOCK.RELEASE app:lock B", "LOCK.TOP"] {
         assert_eq!(worker.call(command).error_word(), "NOPERM", "{command}");
     }
-    // What the module asks is not asked in the user's name.
+    // The module's own commands do not run as the user.
     let log = a.call("ACL LOG");
     assert!(log.items().iter().all(|entry| entry.field("context").text() == "toplevel"), "{log:?}");
     assert_eq!(log.items().len(), 4, "{log:?}");
 }
 
 #[test]
-fn a_server_whose_users_may_not_call_internal_commands_follows_and_serves() {
+fn a_replica_whose_users_may_not_call_internal_commands_replicates_and_serves() {
     let server = Server::start();
     let replica = Server::start_replica_of(&server);
     for server in [&server, &replica] {
@@ -305,7 +305,7 @@ fn a_user_that_is_deleted_while_it_waits_leaves_the_queue() {
 }
 
 #[test]
-fn a_user_that_may_no_longer_ask_while_it_waits_is_still_served() {
+fn a_user_that_loses_the_right_to_acquire_while_it_waits_is_still_served() {
     let (server, mut a, _b) = Server::start_contended();
     let mut worker = user(&server, "worker", "~lock +lock.acquire");
     worker.ask("lock W BLOCK 0");
@@ -318,7 +318,7 @@ fn a_user_that_may_no_longer_ask_while_it_waits_is_still_served() {
 }
 
 #[test]
-fn keys_are_judged_by_what_a_command_does_to_them() {
+fn key_permissions_follow_what_a_command_does_to_the_key() {
     let server = Server::start();
     let mut admin = server.client();
     let access = [("%R~lock", [false, false, false, true]), ("%W~lock", [false; 4]), ("%RW~lock", [true; 4])];
@@ -336,7 +336,7 @@ fn keys_are_judged_by_what_a_command_does_to_them() {
 }
 
 #[test]
-fn the_commands_are_in_their_categories_where_modules_can_say_so() {
+fn the_commands_are_in_their_acl_categories_where_modules_can_set_them() {
     let server = Server::start();
     if !server.has_redis(7, 2) {
         return;
@@ -357,7 +357,7 @@ fn the_commands_are_in_their_categories_where_modules_can_say_so() {
 }
 
 #[test]
-fn a_client_that_skips_a_reply_skips_that_of_its_wait() {
+fn client_reply_skip_skips_the_reply_to_a_wait() {
     let (server, mut a, _b) = Server::start_contended();
     let mut c = server.client();
     c.send_all(["CLIENT REPLY SKIP", "LOCK.ACQUIRE lock C BLOCK 0", "ECHO next"]);
@@ -369,7 +369,7 @@ fn a_client_that_skips_a_reply_skips_that_of_its_wait() {
 }
 
 #[test]
-fn a_subscriber_asks_for_locks_in_resp3_alone() {
+fn a_subscriber_can_acquire_locks_in_resp3_only() {
     let (server, mut a, _b) = Server::start_contended();
     let mut subscriber = server.client();
     subscriber.call("SUBSCRIBE channel");
@@ -394,7 +394,7 @@ fn a_subscriber_asks_for_locks_in_resp3_alone() {
 }
 
 #[test]
-fn a_client_that_wants_not_to_touch_keys_does_as_any_other() {
+fn client_no_touch_and_no_evict_do_not_change_the_lock_commands() {
     let (server, mut a, mut b) = Server::start_contended();
     if !server.has_redis(7, 2) {
         return;

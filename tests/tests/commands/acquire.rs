@@ -1,8 +1,8 @@
-//! LOCK.ACQUIRE where it does not wait.
+//! LOCK.ACQUIRE without waiting.
 
 use lockward_tests::{Client, Reply, Server};
 
-/// What is left of a lease lies in its last part: the rest is what the test itself may take.
+/// Asserts that at most a small part of a lease has passed: the time that the test itself may take.
 #[track_caller]
 fn assert_lease(client: &mut Client, key: &str, lease: i64) {
     let left = client.holder(key).lease_left;
@@ -20,7 +20,7 @@ fn a_free_lock_is_granted_with_one_hold() {
 }
 
 #[test]
-fn an_owner_that_asks_again_has_one_hold_more_and_the_same_token() {
+fn re_entry_adds_a_hold_and_keeps_the_token() {
     let server = Server::start();
     let mut a = server.client();
     let first = a.acquire("lock A");
@@ -42,7 +42,7 @@ fn a_lock_held_by_another_is_answered_with_null() {
 }
 
 #[test]
-fn locks_do_not_know_of_each_other() {
+fn locks_are_independent_of_each_other() {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("lock A");
@@ -65,7 +65,7 @@ fn a_lease_is_given_in_milliseconds_or_seconds() {
 }
 
 #[test]
-fn a_lease_not_given_is_the_default_lease() {
+fn without_px_or_ex_the_default_lease_applies() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -126,7 +126,7 @@ fn re_entry_never_shortens_a_lease() {
 }
 
 #[test]
-fn the_server_mints_an_owner_for_an_asterisk() {
+fn the_server_makes_up_an_owner_for_an_asterisk() {
     let server = Server::start();
     let mut client = server.client();
     let reply = client.call("LOCK.ACQUIRE lock *");
@@ -151,7 +151,7 @@ fn assert_uuid_v4(text: &str) {
 }
 
 #[test]
-fn every_minted_owner_is_another() {
+fn every_owner_that_the_server_makes_up_is_unique() {
     let server = Server::start();
     let mut client = server.client();
     let mut owners: Vec<String> = (0..100)
@@ -171,7 +171,7 @@ fn an_asterisk_is_busy_where_another_holds_the_lock() {
 }
 
 #[test]
-fn a_minted_owner_can_wait_and_learns_its_name_when_granted() {
+fn an_owner_made_up_by_the_server_is_named_in_the_grant_after_a_wait() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -199,7 +199,7 @@ fn options_come_in_any_order_and_any_case() {
 }
 
 #[test]
-fn a_lock_free_to_have_is_granted_at_once_with_block_too() {
+fn block_on_a_free_lock_is_granted_at_once() {
     let server = Server::start();
     let mut a = server.client();
     assert_eq!(a.acquire("lock A BLOCK 0").holds, 1);
@@ -207,7 +207,7 @@ fn a_lock_free_to_have_is_granted_at_once_with_block_too() {
 }
 
 #[test]
-fn an_owner_re_enters_past_those_who_wait() {
+fn an_owner_re_enters_ahead_of_the_waiters() {
     let (_server, mut a, mut b) = Server::start_contended();
     assert_eq!(a.acquire("lock A").holds, 2);
     assert!(b.has_no_reply());
@@ -218,7 +218,7 @@ fn an_owner_re_enters_past_those_who_wait() {
 }
 
 #[test]
-fn one_slot_is_what_a_lock_has_anyway() {
+fn a_lock_has_one_slot_unless_told_otherwise() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A SLOTS 1");
@@ -227,7 +227,7 @@ fn one_slot_is_what_a_lock_has_anyway() {
 }
 
 #[test]
-fn shared_locks_and_more_slots_are_refused_until_they_come() {
+fn shared_locks_and_more_than_one_slot_are_not_supported_yet() {
     let server = Server::start();
     let mut a = server.client();
     for option in ["SHARED", "shared", "SLOTS 2", "SLOTS 1000000"] {
@@ -239,7 +239,7 @@ fn shared_locks_and_more_slots_are_refused_until_they_come() {
 }
 
 #[test]
-fn an_owner_is_the_same_only_byte_for_byte() {
+fn owners_are_compared_byte_by_byte() {
     let server = Server::start();
     let mut client = server.client();
     client.call([b"LOCK.ACQUIRE".as_slice(), b"lock", b"A\0"]).grant();

@@ -1,7 +1,7 @@
-//! Every argument of every command, at the edges of what it may be and beyond.
+//! Every argument of every command, at its limits and beyond them.
 //!
-//! Each row of [`NUMBERS`] says what an option makes of numbers, from the smallest on; [`values`] are given for each,
-//! and where a key, an owner, an option or nothing more is expected.
+//! Each row of [`NUMBERS`] says how an option treats numbers, from the smallest on. All [`values`] are tried for each option,
+//! and in place of a key, an owner, an option or the end of the command.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Server};
 
@@ -28,13 +28,13 @@ const DONE: &str = "";
 const LEAST: i64 = i64::MIN;
 const OVER_U32: i64 = 1 << 32;
 const OVER_TOKENS: i64 = 1 << 53;
-/// Ten years and one more, in milliseconds and seconds; as many seconds as are no number of milliseconds.
+/// Ten years, and one more, in milliseconds and in seconds; and a number of seconds that overflows in milliseconds.
 const OVER_MAX_MS: i64 = 315_360_000_001;
 const OVER_MAX_S: i64 = 315_360_001;
 const OVER_ALL_S: i64 = 18_446_744_073_709_552;
 const OVER_LIMITS: i64 = 31_536_000_000_001;
 
-/// A command up to an option's value; the error for what is no number; and from each number on, what is answered.
+/// A command up to the value of an option, the error for a value that is no number, and the reply from each number on.
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// Where A holds `lock` twice.
@@ -78,7 +78,7 @@ const NUMBERS: [Row; 13] = [
     ("LOCK.TOP COUNT", NOT_AN_INTEGER, &[(LEAST, COUNT), (1, DONE)]),
 ];
 
-/// What is a number to other programs, or to nobody.
+/// Numbers for other programs only, or for none.
 #[rustfmt::skip]
 const NO_NUMBERS: [&str; 66] = [
     "", " ", "  ", "\0", "\n", "\r\n", "\t1", " 1", "1 ", "1\n", "1\r\n", "1\0", "\x001", "+1", "+", "-", "--1", "- 1", "-0",
@@ -96,7 +96,7 @@ const EDGES: [i64; 31] = [
     OVER_LIMITS, OVER_TOKENS - 1, OVER_TOKENS, i64::MAX / 1_000 + 1, OVER_ALL_S, i64::MAX,
 ];
 
-/// What is given where a number is expected, and the number that it is.
+/// The values that are tried in place of a number, and the number that each one is.
 fn values() -> Vec<(Vec<u8>, Option<i64>)> {
     let digits = |digit: &str, count: usize| digit.repeat(count).into_bytes();
     let long = [
@@ -124,7 +124,7 @@ fn shown(command: &[Vec<u8>]) -> String {
     command.iter().map(cut).collect::<Vec<_>>().join(" ")
 }
 
-/// A server on which A holds `lock` twice, and what its replicas are sent from then on.
+/// A server on which A holds `lock` twice, and its replication stream.
 struct Stage {
     client: Client,
     stream: ReplicationStream,
@@ -144,7 +144,7 @@ impl Stage {
         Self { client, stream, refused: 0, done: 0, _server: server }
     }
 
-    /// Sees an error, and that nothing has changed.
+    /// Checks that the reply is an error and that nothing has changed.
     #[track_caller]
     fn refused(&mut self, command: &[Vec<u8>], error: &str) {
         let digest = || vec![b"DEBUG".to_vec(), b"DIGEST".to_vec()];
@@ -152,7 +152,7 @@ impl Stage {
         let what = shown(command);
         let text =
             if let Reply::Error(text) = &replies[1] { text } else { panic!("{what}: {:?}", replies[1]) };
-        // A token that is told at the end is another in each run.
+        // A token at the end of the error differs from run to run.
         let right = if error.ends_with(' ') { text.starts_with(error) } else { text == error };
         assert!(right, "{what}: {text:?}, not {error:?}");
         assert_eq!(replies[0], replies[2], "{what} has changed something");
@@ -160,7 +160,7 @@ impl Stage {
         self.refused += 1;
     }
 
-    /// Sees no error, and sets the stage anew.
+    /// Checks that the reply is no error, and restores the initial state.
     #[track_caller]
     fn done(&mut self, command: &[Vec<u8>]) {
         let reply = self.client.call(command);
@@ -169,7 +169,7 @@ impl Stage {
         self.done += 1;
     }
 
-    /// The end of those that were refused: nothing of them has been sent to replicas.
+    /// Checks at the end that no refused command was replicated.
     #[track_caller]
     fn see_nothing_sent(&mut self) {
         assert_eq!(self.stream.commands(&mut self.client), Vec::<Vec<Vec<u8>>>::new());
@@ -178,7 +178,7 @@ impl Stage {
 }
 
 #[test]
-fn every_number_is_taken_or_refused_as_its_row_says() {
+fn every_number_is_accepted_or_refused_as_the_table_says() {
     let mut stage = Stage::set();
     let mut fine = Vec::new();
     for (command, no_number, ranges) in NUMBERS {
@@ -198,7 +198,7 @@ fn every_number_is_taken_or_refused_as_its_row_says() {
 }
 
 #[test]
-fn nothing_is_an_option_but_those_there_are_each_once_and_with_its_value() {
+fn unknown_repeated_and_incomplete_options_are_refused() {
     const OPTIONS: [&str; 13] = [
         "PX 1000",
         "EX 1",
@@ -214,7 +214,7 @@ fn nothing_is_an_option_but_those_there_are_each_once_and_with_its_value() {
         "KEEPTTL",
         "A",
     ];
-    /// A command, its options, and those that exclude each other.
+    /// A command, its options, and the options that exclude each other.
     type Allowed = (&'static str, &'static [&'static str], &'static [&'static [&'static str]]);
     let commands: [Allowed; 5] = [
         (
@@ -238,7 +238,7 @@ fn nothing_is_an_option_but_those_there_are_each_once_and_with_its_value() {
                 allowed.iter().for_each(|before| refuse(format!("{before} {option}")));
                 continue;
             }
-            // Twice, in any case, at either end of the others.
+            // Twice, in upper and lower case, before and after the others.
             let in_between = allowed
                 .iter()
                 .find(|other| **other != option && !exclusive.iter().any(|both| both.contains(&option)));
@@ -266,7 +266,7 @@ fn nothing_is_an_option_but_those_there_are_each_once_and_with_its_value() {
 }
 
 #[test]
-fn a_key_is_anything_and_an_owner_too_if_it_is_no_shorter_or_longer_than_it_may() {
+fn keys_and_owners_are_any_bytes_within_their_length_limits() {
     let mut stage = Stage::set();
     let options = ["PX", "EX", "BLOCK", "HOLDS", "SLOTS", "SHARED", "ALL", "TOKEN", "px"]
         .map(|name| name.as_bytes().to_vec());
@@ -291,7 +291,7 @@ fn a_key_is_anything_and_an_owner_too_if_it_is_no_shorter_or_longer_than_it_may(
     stage.see_nothing_sent();
     for name in names.iter().filter(|name| (1..=1_024).contains(&name.len())) {
         stage.done(&[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()]].concat());
-        // An option's name is an owner in the owner's place, and an option behind it.
+        // The name of an option in the owner's place is an owner.
         stage.done(
             &[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()], words("PX 1000 HOLDS 1")].concat(),
         );
@@ -299,12 +299,12 @@ fn a_key_is_anything_and_an_owner_too_if_it_is_no_shorter_or_longer_than_it_may(
 }
 
 #[test]
-fn an_argument_as_long_as_can_be_is_refused_where_it_lies() {
+fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     const LONGEST: usize = 512 * 1024 * 1024;
     let size = lockward_tests::rounds(32 * 1024 * 1024, LONGEST);
     let mut stage = Stage::set();
     let value = vec![b'1'; size];
-    // The server's own copies, of what it has received.
+    // The server's own copies of the request.
     stage.client.call([b"EXISTS", value.as_slice()]);
     stage.client.call([b"EXISTS", value.as_slice()]);
     let before = stage.client.stat("memory", "used_memory_peak");

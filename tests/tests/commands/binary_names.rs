@@ -1,9 +1,9 @@
-//! Keys and owners are bytes: any, anywhere, up to 1,024 of them, on every way a name can go.
+//! Keys and owners of any bytes, through every path that they can take.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually, rounds};
 use std::collections::BTreeSet;
 
-/// Every byte alone, first, in the middle and last; and what has misled programs before.
+/// Every byte alone, first, in the middle and last; and names that have misled programs before.
 fn names() -> Vec<Vec<u8>> {
     let every = (0..=u8::MAX).flat_map(|byte| {
         [vec![byte], vec![byte, b'a', b'b'], vec![b'a', byte, b'b'], vec![b'a', b'b', byte]]
@@ -29,7 +29,7 @@ fn names() -> Vec<Vec<u8>> {
         b"a name in the log",
     ];
     let long = [vec![0; 1_024], vec![0xff; 1_024], (0..1_024).map(|number| number as u8).collect()];
-    // An owner of `*` is minted by the server.
+    // The server makes up the owner for `*`.
     let all: BTreeSet<Vec<u8>> = every.chain(odd.map(<[u8]>::to_vec)).chain(long).collect();
     all.into_iter().filter(|name| name != b"*").collect()
 }
@@ -57,7 +57,7 @@ fn see_all_held(client: &mut Client, names: &[Vec<u8>], tokens: &[i64], way: &st
 }
 
 #[test]
-fn names_of_any_bytes_come_back_from_every_way_they_can_go() {
+fn keys_and_owners_of_any_bytes_survive_every_transfer() {
     let mut server = Setup::new()
         .config("appendonly yes")
         .config("appendfsync always")
@@ -101,7 +101,7 @@ fn names_of_any_bytes_come_back_from_every_way_they_can_go() {
 }
 
 #[test]
-fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_told() {
+fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_served() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     let one_in = rounds(5, 1);
@@ -117,7 +117,7 @@ fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_told() {
         assert_eq!(top.items()[0].field("key"), &Reply::bulk(&name), "{shown}");
         let info = a.call([b"LOCK.INFO", name.as_slice(), b"WAITERS", b"1"]);
         assert_eq!(info.field("queue").items()[0].field("owner"), &Reply::bulk(&name), "{shown}");
-        // The one half is handed over by a command, the other in the background.
+        // One half is handed over by a command, the other half in the background.
         let freed = if name.len() == 1 { "DEL" } else { "UNLINK" };
         a.call([freed.as_bytes(), &name]);
         let token = b.reply().grant().token;

@@ -1,4 +1,4 @@
-//! Every error is clear, and has changed nothing.
+//! Errors: each is clear and changes nothing.
 
 use lockward_tests::{Client, Command, Reply, Server};
 
@@ -64,7 +64,7 @@ fn a_key_of_another_type_is_an_error() {
 }
 
 #[test]
-fn an_owner_of_1_024_bytes_is_fine() {
+fn an_owner_may_have_1_024_bytes() {
     let server = Server::start();
     let mut client = server.client();
     let owner = "A".repeat(1_024);
@@ -75,7 +75,7 @@ fn an_owner_of_1_024_bytes_is_fine() {
 }
 
 #[test]
-fn a_very_long_key_is_fine() {
+fn a_key_may_be_very_long() {
     let server = Server::start();
     let mut client = server.client();
     let key = "k".repeat(1_000_000);
@@ -84,7 +84,7 @@ fn a_very_long_key_is_fine() {
 }
 
 #[test]
-fn arguments_are_judged_before_the_key() {
+fn arguments_are_checked_before_the_key() {
     let (_server, mut client) = stage();
     assert_refused(&mut client, "LOCK.ACQUIRE string A NX", SYNTAX);
     assert_refused(&mut client, "LOCK.ACQUIRE string A PX 0", "ERR invalid expire time");
@@ -93,7 +93,7 @@ fn arguments_are_judged_before_the_key() {
 }
 
 #[test]
-fn an_error_is_one_line_whatever_was_sent() {
+fn an_error_is_one_line_whatever_the_client_sent() {
     let (_server, mut client) = stage();
     let option = b"PX\r\n+OK\r\n%s%n".as_slice();
     for _ in 0..3 {

@@ -24,7 +24,7 @@ fn tokens_grow_from_tenure_to_tenure() {
 }
 
 #[test]
-fn tokens_grow_across_everything_that_forgets_the_lock() {
+fn tokens_grow_even_after_the_lock_is_forgotten() {
     let server = Server::start();
     let mut a = server.client();
     let mut token = 0;

@@ -5,9 +5,9 @@ use lockward_tests::{Reply, Server};
 #[track_caller]
 fn assert_holds_error(reply: &Reply, has: i64) {
     assert_eq!(reply.error_word(), "HOLDS", "{reply:?}");
-    let told =
+    let shown =
         reply.error().split(|letter: char| !letter.is_ascii_digit()).any(|word| word == has.to_string());
-    assert!(told, "the count it has, {has}: {reply:?}");
+    assert!(shown, "the count it has, {has}: {reply:?}");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_repeated_acquisition_extends_the_lease() {
 }
 
 #[test]
-fn a_count_that_cannot_follow_is_an_error_that_tells_the_count() {
+fn a_hold_count_that_cannot_follow_is_an_error_that_names_the_count() {
     let server = Server::start();
     let mut a = server.client();
     assert_holds_error(&a.call("LOCK.ACQUIRE lock A HOLDS 2"), 0);
@@ -78,7 +78,7 @@ fn a_later_hold_of_a_lock_that_another_holds_is_an_error() {
 }
 
 #[test]
-fn a_repeated_wait_takes_over_the_place_of_the_earlier_one() {
+fn a_repeated_wait_takes_over_the_queue_position() {
     let (server, mut a, _b) = Server::start_contended();
     let mut first = server.waiter("lock C HOLDS 1 BLOCK 0");
     let _d = server.waiter("lock D BLOCK 0");
@@ -97,7 +97,7 @@ fn a_repeated_wait_takes_over_the_place_of_the_earlier_one() {
 }
 
 #[test]
-fn a_superseded_client_goes_on() {
+fn a_superseded_client_can_go_on() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -110,7 +110,7 @@ fn a_superseded_client_goes_on() {
 }
 
 #[test]
-fn a_wait_that_takes_over_waits_as_long_as_it_says_itself() {
+fn a_wait_that_takes_over_has_its_own_wait_limit() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -123,7 +123,7 @@ fn a_wait_that_takes_over_waits_as_long_as_it_says_itself() {
 }
 
 #[test]
-fn a_wait_that_takes_over_outlives_the_limit_of_the_earlier_one() {
+fn a_wait_that_takes_over_outlasts_the_earlier_wait_limit() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -137,7 +137,7 @@ fn a_wait_that_takes_over_outlives_the_limit_of_the_earlier_one() {
 }
 
 #[test]
-fn two_waits_that_name_no_count_stand_beside_each_other() {
+fn two_waits_without_holds_both_stay_in_the_queue() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -206,7 +206,7 @@ fn a_repeated_release_that_names_its_token_leaves_a_later_tenure_alone() {
 }
 
 #[test]
-fn a_count_to_leave_that_cannot_follow_is_an_error_that_tells_the_count() {
+fn a_count_to_leave_that_cannot_follow_is_an_error_that_names_the_count() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -219,7 +219,7 @@ fn a_count_to_leave_that_cannot_follow_is_an_error_that_tells_the_count() {
 }
 
 #[test]
-fn a_count_above_none_cannot_be_left_of_a_lock_not_held() {
+fn holds_cannot_be_left_of_a_lock_that_is_not_held() {
     let server = Server::start();
     let mut a = server.client();
     assert_eq!(a.call("LOCK.RELEASE lock A HOLDS 1").error_word(), "NOTHELD");

@@ -3,7 +3,7 @@
 use lockward_tests::{Reply, Server, eventually};
 
 #[test]
-fn a_lock_that_nobody_holds_is_null() {
+fn info_of_a_free_lock_is_null() {
     let server = Server::start();
     assert_eq!(server.client().call("LOCK.INFO lock"), Reply::NullArray);
     assert_eq!(server.client().call("LOCK.INFO lock WAITERS 5"), Reply::NullArray);
@@ -11,7 +11,7 @@ fn a_lock_that_nobody_holds_is_null() {
 }
 
 #[test]
-fn a_held_lock_is_told_with_its_holder() {
+fn info_of_a_held_lock_shows_the_holder() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -26,7 +26,7 @@ fn a_held_lock_is_told_with_its_holder() {
 }
 
 #[test]
-fn what_is_left_of_a_lease_falls_and_the_time_held_grows() {
+fn the_lease_left_decreases_and_the_time_held_increases() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 100000");
@@ -55,7 +55,7 @@ fn the_time_held_begins_with_the_hand_off() {
 }
 
 #[test]
-fn the_first_waiters_are_told_on_request() {
+fn the_first_waiters_are_shown_on_request() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
@@ -75,7 +75,7 @@ fn the_first_waiters_are_told_on_request() {
 }
 
 #[test]
-fn more_waiters_than_there_are_may_be_asked_for() {
+fn info_may_ask_for_more_waiters_than_there_are() {
     let (_server, mut a, _b) = Server::start_contended();
     for count in ["1", "2", "1000000", "9223372036854775807"] {
         let info = a.call(format!("LOCK.INFO lock waiters {count}")).info();
@@ -85,7 +85,7 @@ fn more_waiters_than_there_are_may_be_asked_for() {
 }
 
 #[test]
-fn a_waiters_time_runs() {
+fn the_time_waited_increases_and_the_wait_left_decreases() {
     let (_server, mut a, _b) = Server::start_contended();
     let waited = |reply: Reply| reply.info().queue.unwrap()[0].waited;
     let first = waited(a.call("LOCK.INFO lock WAITERS 1"));
@@ -93,7 +93,7 @@ fn a_waiters_time_runs() {
 }
 
 #[test]
-fn looking_changes_nothing() {
+fn info_changes_nothing() {
     let (_server, mut a, _b) = Server::start_contended();
     let digest = a.call("DEBUG DIGEST");
     let dirty = a.stat("persistence", "rdb_changes_since_last_save");
@@ -104,7 +104,7 @@ fn looking_changes_nothing() {
 }
 
 #[test]
-fn the_top_is_empty_where_nobody_waits() {
+fn top_is_empty_when_nobody_waits() {
     let server = Server::start();
     let mut a = server.client();
     assert_eq!(a.call("LOCK.TOP"), Reply::Array(vec![]));
@@ -113,7 +113,7 @@ fn the_top_is_empty_where_nobody_waits() {
 }
 
 #[test]
-fn the_top_has_the_most_contended_locks_first() {
+fn top_lists_the_most_contended_locks_first() {
     let server = Server::start();
     let mut a = server.client();
     let mut waiters = Vec::new();
@@ -138,7 +138,7 @@ fn the_top_has_the_most_contended_locks_first() {
 }
 
 #[test]
-fn the_longest_wait_is_that_of_the_first_in_line() {
+fn the_longest_wait_is_that_of_the_first_waiter() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");

@@ -1,4 +1,4 @@
-//! What the server knows about the commands: keys, flags, access control, documentation.
+//! Command metadata: keys, flags, access control, documentation.
 
 use lockward_tests::{Client, Reply, Server};
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 const NAMES: [&str; 5] = ["lock.acquire", "lock.release", "lock.renew", "lock.info", "lock.top"];
 
 #[test]
-fn each_command_tells_its_arity_flags_and_keys() {
+fn command_info_shows_the_arity_flags_and_keys_of_each_command() {
     let server = Server::start();
     let mut client = server.client();
     let facts = [
@@ -32,7 +32,7 @@ fn each_command_tells_its_arity_flags_and_keys() {
 }
 
 #[test]
-fn each_command_that_touches_a_key_names_it() {
+fn command_getkeys_finds_the_key_of_each_command() {
     let server = Server::start();
     let mut client = server.client();
     for command in [
@@ -62,7 +62,7 @@ fn each_command_is_documented() {
     }
 }
 
-/// The page of a command: its syntax behind the name, and what its table says.
+/// The page of a command: its syntax and its table.
 struct Page {
     syntax: String,
     since: String,
@@ -86,7 +86,7 @@ fn page(name: &str) -> Page {
     Page { syntax, since: row("Available since"), complexity: row("Time complexity"), categories }
 }
 
-/// What the server's documentation of a command makes of its syntax.
+/// The syntax of a command as COMMAND DOCS describes it.
 fn syntax_of(arguments: &[Reply]) -> String {
     let one = |argument: &Reply| {
         let has = |flag: &str| {
@@ -110,7 +110,7 @@ fn syntax_of(arguments: &[Reply]) -> String {
     arguments.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// What COMMAND INFO tells of a command.
+/// The reply of COMMAND INFO for a command.
 #[track_caller]
 fn info(client: &mut Client, name: &str) -> Vec<Reply> {
     client.call(["COMMAND", "INFO", name]).items()[0].items().to_vec()
@@ -121,7 +121,7 @@ fn texts(reply: &Reply) -> Vec<String> {
 }
 
 #[test]
-fn each_page_tells_what_the_server_is_told() {
+fn each_command_page_agrees_with_the_command_metadata() {
     let server = Server::start();
     let mut client = server.client();
     for name in NAMES {
@@ -132,7 +132,7 @@ fn each_page_tells_what_the_server_is_told() {
         assert_eq!(page.complexity, docs.field("complexity").text(), "{name}");
         assert_eq!(docs.field("group").text(), "module", "{name}");
         assert_eq!(docs.field("module").text(), "lock", "{name}");
-        // Key and owner, where they are named, are what must be given.
+        // Key and owner are the only required arguments.
         let info = info(&mut client, name);
         let required = page.syntax.split(' ').take_while(|word| !word.starts_with('[')).count();
         assert_eq!(info[1], Reply::Int(-1 - i64::try_from(required).unwrap()), "{name}");
@@ -151,7 +151,7 @@ fn each_page_tells_what_the_server_is_told() {
 }
 
 #[test]
-fn redis_cli_shows_the_syntax_of_the_page() {
+fn redis_cli_shows_the_syntax_of_the_command_page() {
     let server = Server::start();
     let port = server.port().to_string();
     for name in NAMES {
@@ -162,7 +162,7 @@ fn redis_cli_shows_the_syntax_of_the_page() {
 }
 
 #[test]
-fn each_command_tells_what_it_does_to_its_key() {
+fn the_key_specification_says_what_each_command_does_to_its_key() {
     let server = Server::start();
     let mut client = server.client();
     let facts = [
@@ -182,7 +182,7 @@ fn each_command_tells_what_it_does_to_its_key() {
 }
 
 #[test]
-fn clients_and_proxies_are_told_what_to_expect() {
+fn command_tips_are_set_for_clients_and_proxies() {
     let server = Server::start();
     let mut client = server.client();
     let facts = [
@@ -205,7 +205,7 @@ fn clients_and_proxies_are_told_what_to_expect() {
 }
 
 #[test]
-fn a_user_reaches_only_the_locks_it_may() {
+fn a_user_can_access_only_the_locks_that_its_rules_allow() {
     let server = Server::start();
     let mut admin = server.client();
     assert_eq!(admin.call("ACL SETUSER writer on >secret +@all ~app:*"), Reply::ok());
@@ -226,7 +226,7 @@ fn a_user_reaches_only_the_locks_it_may() {
 }
 
 #[test]
-fn the_top_is_admin_and_dangerous_where_modules_can_say_so() {
+fn lock_top_is_admin_and_dangerous_where_modules_can_set_categories() {
     let server = Server::start();
     if !server.has_redis(7, 2) {
         return; // before 7.2 the commands of a module are in no category

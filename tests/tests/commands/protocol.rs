@@ -88,7 +88,7 @@ fn info_is_a_map_in_resp3() {
 }
 
 #[test]
-fn the_top_is_an_array_of_flat_arrays_in_resp2_and_of_maps_in_resp3() {
+fn top_is_an_array_of_flat_arrays_in_resp2_and_of_maps_in_resp3() {
     let (server, mut a, _b) = Server::start_contended();
     let top = a.call("LOCK.TOP");
     assert!(matches!(&top.items()[0], Reply::Array(items) if items.len() == 2 * ROW.len()), "{top:?}");
@@ -115,7 +115,7 @@ fn a_change_of_a_lock_invalidates_what_a_client_has_cached_of_it() {
 }
 
 #[test]
-fn what_does_not_change_a_lock_invalidates_nothing() {
+fn commands_that_change_nothing_invalidate_no_cached_lock() {
     let server = Server::start();
     let (mut reader, mut a) = (server.client3(), server.client());
     a.acquire("lock A");

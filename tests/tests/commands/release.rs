@@ -13,7 +13,7 @@ fn the_last_release_frees_the_lock() {
 }
 
 #[test]
-fn a_release_answers_the_holds_left() {
+fn a_release_replies_with_the_holds_left() {
     let server = Server::start();
     let mut a = server.client();
     for _ in 0..3 {
@@ -38,7 +38,7 @@ fn a_release_that_leaves_holds_keeps_the_lease() {
 }
 
 #[test]
-fn all_drops_every_hold() {
+fn all_releases_every_hold() {
     let server = Server::start();
     let mut a = server.client();
     for _ in 0..3 {
@@ -57,13 +57,13 @@ fn all_hands_the_lock_over() {
 }
 
 #[test]
-fn all_is_not_held_where_the_lock_is_free() {
+fn all_of_a_free_lock_is_a_notheld_error() {
     let server = Server::start();
     assert_eq!(server.client().call("LOCK.RELEASE lock A ALL").error_word(), "NOTHELD");
 }
 
 #[test]
-fn a_free_lock_is_not_held_and_told_to_be_free() {
+fn a_release_of_a_free_lock_is_a_notheld_error_that_says_so() {
     let server = Server::start();
     let mut a = server.client();
     for prepare in ["PING", "LOCK.ACQUIRE lock A"] {
@@ -76,7 +76,7 @@ fn a_free_lock_is_not_held_and_told_to_be_free() {
 }
 
 #[test]
-fn a_lock_held_by_another_is_not_held_and_told_with_its_token() {
+fn a_release_by_another_owner_is_a_notheld_error_with_the_current_token() {
     let server = Server::start();
     let mut client = server.client();
     let token = client.acquire("lock A").token;
@@ -87,7 +87,7 @@ fn a_lock_held_by_another_is_not_held_and_told_with_its_token() {
 }
 
 #[test]
-fn a_tenure_with_another_token_is_not_held() {
+fn a_release_with_another_token_is_a_notheld_error() {
     let server = Server::start();
     let mut a = server.client();
     let token = a.acquire("lock A").token;
@@ -100,7 +100,7 @@ fn a_tenure_with_another_token_is_not_held() {
 }
 
 #[test]
-fn an_earlier_tenure_of_the_same_owner_is_not_held() {
+fn a_release_of_an_earlier_tenure_is_a_notheld_error() {
     let server = Server::start();
     let mut a = server.client();
     let earlier = a.acquire("lock A").token;
@@ -111,7 +111,7 @@ fn an_earlier_tenure_of_the_same_owner_is_not_held() {
 }
 
 #[test]
-fn a_tenure_whose_lease_is_over_is_not_held() {
+fn a_release_after_the_lease_is_a_notheld_error() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 50");
@@ -120,7 +120,7 @@ fn a_tenure_whose_lease_is_over_is_not_held() {
 }
 
 #[test]
-fn a_stale_holder_is_told_the_newer_token() {
+fn a_stale_holder_gets_the_newer_token_in_the_error() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     let stale = a.acquire("lock A PX 50").token;

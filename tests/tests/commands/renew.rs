@@ -3,7 +3,7 @@
 use lockward_tests::{Reply, Server, eventually};
 
 #[test]
-fn a_renewal_is_answered_with_the_token() {
+fn a_renewal_replies_with_the_token() {
     let server = Server::start();
     let mut a = server.client();
     let token = a.acquire("lock A").token;
@@ -35,7 +35,7 @@ fn a_renewal_adds_no_hold_and_keeps_the_tenure() {
 }
 
 #[test]
-fn a_renewal_that_names_its_token_is_answered_with_it() {
+fn a_renewal_that_names_its_token_replies_with_it() {
     let server = Server::start();
     let mut a = server.client();
     let token = a.acquire("lock A").token;
@@ -65,7 +65,7 @@ fn a_free_lock_is_not_renewed() {
 }
 
 #[test]
-fn a_lock_held_by_another_is_not_renewed_and_told_with_its_token() {
+fn a_renewal_by_another_owner_is_a_notheld_error_with_the_current_token() {
     let server = Server::start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 20000").token;
@@ -87,7 +87,7 @@ fn a_tenure_whose_lease_is_over_is_not_renewed() {
 }
 
 #[test]
-fn a_shortened_lease_reaches_the_waiter_when_it_ends() {
+fn a_waiter_is_granted_the_lock_when_a_shortened_lease_ends() {
     let (_server, mut a, mut b) = Server::start_contended();
     a.call("LOCK.RENEW lock A PX 50").int();
     assert_eq!(b.reply().grant().holds, 1);

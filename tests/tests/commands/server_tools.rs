@@ -22,7 +22,7 @@ fn counted(client: &mut Client, command: &str, counter: &str) -> i64 {
 }
 
 #[test]
-fn a_wait_is_not_time_that_a_command_takes() {
+fn the_time_waited_does_not_count_as_command_time() {
     let limits = "CONFIG SET slowlog-log-slower-than 2000000 latency-monitor-threshold 2000";
     let (server, mut a, mut b) = Server::start_contended();
     assert_eq!(a.call(limits), Reply::ok());
@@ -40,7 +40,7 @@ fn a_wait_is_not_time_that_a_command_takes() {
 }
 
 #[test]
-fn the_slowlog_has_each_command_once_with_what_it_was_given() {
+fn the_slowlog_has_each_command_once_with_its_arguments() {
     let server = Setup::new().config("slowlog-log-slower-than 0").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -56,7 +56,7 @@ fn the_slowlog_has_each_command_once_with_what_it_was_given() {
 }
 
 #[test]
-fn refusals_are_counted_by_their_first_word_and_null_is_none() {
+fn errors_are_counted_by_their_first_word_and_null_is_no_error() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut c = server.waiter("lock C BLOCK 0");
     a.call("LOCK.RELEASE free A").error();
@@ -77,7 +77,7 @@ fn refusals_are_counted_by_their_first_word_and_null_is_none() {
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
     assert_eq!(again.reply().grant().holds, 1);
-    // All waits have ended: some servers count them only then. A's, B's, C's two, and D's three.
+    // All waits have ended: some servers count them only then. One of A, one of B, two of C and three of D.
     assert_eq!(counted(&mut a, "lock.acquire", "calls"), 7);
     assert_eq!(counted(&mut a, "lock.acquire", "failed_calls"), 3);
     assert_eq!(counted(&mut a, "lock.acquire", "rejected_calls"), 1);
@@ -89,7 +89,7 @@ fn refusals_are_counted_by_their_first_word_and_null_is_none() {
 }
 
 #[test]
-fn the_monitor_shows_what_clients_send_and_not_what_the_module_does() {
+fn monitor_shows_commands_of_clients_and_none_of_the_module() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut monitor = server.client();
     assert_eq!(monitor.call("MONITOR"), Reply::ok());
@@ -103,12 +103,12 @@ fn the_monitor_shows_what_clients_send_and_not_what_the_module_does() {
         let Reply::Simple(line) = monitor.reply() else { panic!("no line of MONITOR") };
         shown.push(line.split_once("] ").expect("a command").1.to_owned());
     }
-    // What has the admin flag is never shown.
+    // Commands with the admin flag are never shown.
     assert_eq!(shown, ["\"LOCK.RELEASE\" \"lock\" \"A\"", "\"DEL\" \"lock\"", "\"PING\""]);
 }
 
 #[test]
-fn the_list_of_clients_tells_who_waits() {
+fn client_list_shows_which_clients_wait() {
     let (_server, mut a, mut b) = Server::start_contended();
     let waiting = |line: &str| line.contains(" flags=b ") && line.contains(" cmd=lock.acquire ");
     let count =

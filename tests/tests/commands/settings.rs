@@ -31,7 +31,7 @@ fn every_setting_has_its_default() {
 }
 
 #[test]
-fn module_arguments_set_them_by_their_bare_names() {
+fn module_arguments_are_settings_without_the_prefix() {
     let server = Server::start_with(
         "quarantine 60000 default-lease 10000 max-lease 50000 max-waiters 7 max-waiters-total 70",
     );
@@ -49,7 +49,7 @@ fn module_arguments_set_them_by_their_bare_names() {
 }
 
 #[test]
-fn redis_conf_sets_them_after_loadmodule() {
+fn settings_in_redis_conf_follow_loadmodule() {
     let server = Setup::new().config("lock.default-lease 12345").config("lock.max-waiters 3").start();
     let mut client = server.client();
     assert_eq!(setting(&mut client, "lock.default-lease"), "12345");
@@ -57,7 +57,7 @@ fn redis_conf_sets_them_after_loadmodule() {
 }
 
 #[test]
-fn a_module_argument_that_cannot_be_is_refused_at_the_start() {
+fn an_invalid_module_argument_is_refused_at_the_start() {
     for arguments in [
         "no-such-setting 1",
         "default-lease 0",
@@ -92,7 +92,7 @@ fn a_module_argument_without_its_value_is_refused_at_the_start() {
 }
 
 #[test]
-fn config_set_refuses_what_cannot_be_and_changes_nothing() {
+fn config_set_refuses_invalid_values_and_changes_nothing() {
     let server = Server::start();
     let mut client = server.client();
     for value in [
@@ -148,7 +148,7 @@ fn a_lease_longer_than_the_longest_is_an_error() {
 }
 
 #[test]
-fn leases_and_waits_that_have_begun_keep_what_they_have() {
+fn a_new_setting_does_not_change_leases_and_waits_that_have_begun() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut c = server.waiter("lock C PX 500000 BLOCK 0");
     assert_eq!(
@@ -166,7 +166,7 @@ fn leases_and_waits_that_have_begun_keep_what_they_have() {
 }
 
 #[test]
-fn a_rewritten_redis_conf_keeps_them() {
+fn config_rewrite_writes_the_settings() {
     let server = Server::start();
     let mut client = server.client();
     client.call("CONFIG SET lock.default-lease 4321");
@@ -175,7 +175,7 @@ fn a_rewritten_redis_conf_keeps_them() {
     assert!(written.contains("lock.default-lease 4321"), "{written}");
 }
 
-/// The lines of the server's own configuration file that are about the module.
+/// The module's lines in the server's configuration file.
 fn written(server: &Server) -> Vec<String> {
     let file = fs::read_to_string(server.dir().join("server.conf")).unwrap();
     let ours = |line: &&str| line.starts_with("lock.") || line.starts_with("loadmodule ");
@@ -187,7 +187,7 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
     for beside in ["", "quarantine 0 default-lease 70000 max-waiters 9"] {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
-        // One of them back to what is set where nothing is, which the argument would be taken for.
+        // One of them is set back to its default, which the module argument would otherwise override.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
@@ -215,7 +215,7 @@ fn redis_conf_wins_over_a_module_argument() {
 }
 
 #[test]
-fn a_name_is_taken_in_any_case() {
+fn names_of_settings_are_case_insensitive() {
     let server = Server::start_with("Max-Waiters 5");
     let mut client = server.client();
     assert_eq!(setting(&mut client, "lock.max-waiters"), "5");
@@ -224,7 +224,7 @@ fn a_name_is_taken_in_any_case() {
 }
 
 #[test]
-fn several_are_set_together_or_none_is() {
+fn config_set_of_several_settings_sets_all_or_none() {
     let server = Server::start();
     let mut client = server.client();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -235,7 +235,7 @@ fn several_are_set_together_or_none_is() {
         "lock.max-waiters 3 lock.no-such-setting 1",
         "lock.max-waiters 3 default-lease 1",
         "lock.max-waiters 3 lock.max-waiters 4",
-        // Found wrong only when all have been set.
+        // The error is found only after all settings are set.
         &taken,
     ] {
         let reply = client.call(format!("CONFIG SET {wrong}"));
@@ -248,7 +248,7 @@ fn several_are_set_together_or_none_is() {
 }
 
 #[test]
-fn a_quarantine_that_is_taken_back_with_the_rest_has_let_nobody_in() {
+fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
     let mut b = server.client();
@@ -260,7 +260,7 @@ fn a_quarantine_that_is_taken_back_with_the_rest_has_let_nobody_in() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // Its turn would have come with a lock that is looked at later.
+    // It would have been granted with a lock that is checked later.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");
@@ -271,7 +271,7 @@ fn a_quarantine_that_is_taken_back_with_the_rest_has_let_nobody_in() {
 }
 
 #[test]
-fn config_resetstat_leaves_them() {
+fn config_resetstat_does_not_change_settings() {
     let server = Server::start_with("max-waiters 7");
     let mut client = server.client();
     client.call("CONFIG SET lock.quarantine 5");
@@ -281,7 +281,7 @@ fn config_resetstat_leaves_them() {
 }
 
 #[test]
-fn each_server_has_its_own() {
+fn settings_are_not_replicated() {
     let server = Server::start_with("max-waiters 7");
     let replica = Server::start_replica_of(&server);
     assert_eq!(server.client().call("CONFIG SET lock.max-lease 5000"), Reply::ok());
@@ -304,12 +304,12 @@ fn a_default_lease_longer_than_a_lease_may_be_is_shortened_and_the_log_says_so()
     server.see_log("allows no lease above 400000");
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left <= 400_000);
-    // It is kept as it was set.
+    // The value is kept as it was set.
     assert_eq!(setting(&mut a, "lock.default-lease"), "600000");
     assert_eq!(a.call("CONFIG SET lock.max-lease 900000"), Reply::ok());
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left > 500_000);
-    // Once for each that comes to be, however many settings are set.
+    // Once for each change, however many settings are set.
     let together = "CONFIG SET lock.max-lease 3000 lock.default-lease 5000 lock.quarantine 4000";
     assert_eq!(a.call(together), Reply::ok());
     assert_eq!(a.call("CONFIG SET lock.max-waiters 5"), Reply::ok());
@@ -317,12 +317,12 @@ fn a_default_lease_longer_than_a_lease_may_be_is_shortened_and_the_log_says_so()
 }
 
 #[test]
-fn the_page_tells_each_as_the_server_has_it() {
+fn the_page_on_settings_agrees_with_the_server() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let page = fs::read_to_string(root.join("docs/settings.md")).unwrap();
     let server = Server::start();
     let mut client = server.client();
-    let mut told = Vec::new();
+    let mut documented = Vec::new();
     let table = page.lines().skip_while(|line| !line.starts_with("| setting | default | range |"));
     for row in table.skip(2).take_while(|line| line.starts_with('|')) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -335,15 +335,15 @@ fn the_page_tells_each_as_the_server_has_it() {
             assert_eq!(reply == Reply::ok(), fits, "{name} {number}: {reply:?}");
             assert!(fits || reply.error().contains(&format!("between {least} and {most}")), "{reply:?}");
         }
-        told.push(name.to_owned());
+        documented.push(name.to_owned());
     }
     let mut there = client.call("CONFIG GET lock.*").field_names();
     there.sort();
-    told.sort();
-    assert_eq!(told, there);
+    documented.sort();
+    assert_eq!(documented, there);
 }
 
-/// A server without the module, into which it can be loaded, whose housekeeping is seen by its clients.
+/// A server without the module that can load it, and whose cron can be observed by clients.
 #[track_caller]
 fn start_empty() -> (Server, Client, String) {
     let setup = Setup::without_module().config("enable-module-command yes").config("hz 100");
@@ -366,7 +366,7 @@ fn a_server_goes_on_when_a_load_is_refused() {
         assert_eq!(client.call(load).error_word(), "ERR", "{wrong:?}");
         assert!(client.call("CONFIG GET lock.*").field_names().is_empty(), "{wrong:?}");
         assert!(client.call("LOCK.INFO lock").error().contains("unknown command"), "{wrong:?}");
-        // What the server would tell the module of: its housekeeping, a change of a setting, a flush, a snapshot.
+        // Server events that the module would receive: cron, a changed setting, a flush, a snapshot.
         let clock = client.stat("server", "lru_clock");
         client.call("SET key value");
         for command in ["CONFIG SET maxmemory-policy allkeys-lru", "FLUSHALL", "SWAPDB 0 1", "SAVE"] {
@@ -383,7 +383,7 @@ fn a_server_goes_on_when_a_load_is_refused() {
 }
 
 #[test]
-fn a_name_that_loadex_cannot_place_is_the_servers_affair() {
+fn an_unknown_name_in_loadex_fails_as_with_any_module() {
     let (mut server, mut client, path) = start_empty();
     let has_lock = |client: &mut Client| client.call("INFO modules").text().contains("name=lock,");
     match client.try_call(["MODULE", "LOADEX", &path, "CONFIG", "lock.default-leese", "10000"]) {
@@ -400,7 +400,7 @@ fn a_name_that_loadex_cannot_place_is_the_servers_affair() {
 }
 
 #[test]
-fn loadex_sets_them_by_name_and_by_argument() {
+fn loadex_takes_settings_by_name_and_as_arguments() {
     let (server, mut client, path) = start_empty();
     let load = [
         "MODULE",
@@ -429,7 +429,7 @@ fn loadex_sets_them_by_name_and_by_argument() {
 fn the_module_is_called_lock() {
     let server = Server::start();
     let modules = server.client().call("MODULE LIST");
-    // A server may have modules of its own (Valkey 9: lua).
+    // A server may have built-in modules (Valkey 9: lua).
     let names: Vec<String> = modules.items().iter().map(|module| module.field("name").text()).collect();
     assert!(names.contains(&"lock".to_owned()), "{names:?}");
 }

@@ -1,4 +1,4 @@
-//! INFO lock: what is held, what is counted, and how long it took.
+//! INFO lock: gauges, counters and durations.
 
 use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Counts, in the order of INFO lock.
+/// The counters, in the order of INFO lock.
 const COUNTS: [&str; 14] = [
     "acquired",
     "re_entered",
@@ -28,7 +28,7 @@ fn read(client: &mut Client, field: &str) -> i64 {
     client.stat("lock", &format!("lock_{field}"))
 }
 
-/// The counts that are not zero.
+/// The counters that are not zero.
 fn counted(client: &mut Client) -> BTreeMap<&'static str, i64> {
     let counts = COUNTS.map(|field| (field, read(client, field)));
     counts.into_iter().filter(|(_, count)| *count != 0).collect()
@@ -48,10 +48,10 @@ fn assert_counted<const N: usize>(client: &mut Client, counts: [(&'static str, i
     assert_eq!(counted(client), BTreeMap::from(counts));
 }
 
-// What is told.
+// The section itself.
 
 #[test]
-fn the_fields_are_those_of_the_docs_and_each_is_a_number_or_numbers() {
+fn the_fields_of_info_are_documented_and_numeric() {
     let (_server, mut a, _b) = Server::start_contended();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
     let page = fs::read_to_string(page).expect("docs/metrics.md");
@@ -61,8 +61,8 @@ fn the_fields_are_those_of_the_docs_and_each_is_a_number_or_numbers() {
     let (title, fields) = text.trim_start().split_once("\r\n").expect("a title");
     assert_eq!(title, "# lock");
     let fields: Vec<(&str, &str)> = fields.lines().filter_map(|line| line.split_once(':')).collect();
-    let told: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
-    assert_eq!(told, documented, "the fields and the rows of docs/metrics.md, in their order");
+    let shown: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
+    assert_eq!(shown, documented, "the fields and the rows of docs/metrics.md, in their order");
     for (field, value) in fields {
         for number in value.split(',').map(|part| part.rsplit('=').next().unwrap_or(part)) {
             assert!(number.parse::<u64>().is_ok(), "{field}:{value}");
@@ -71,7 +71,7 @@ fn the_fields_are_those_of_the_docs_and_each_is_a_number_or_numbers() {
 }
 
 #[test]
-fn the_section_is_told_where_modules_are_asked_for_and_nowhere_else() {
+fn the_section_is_part_of_info_only_where_modules_are_asked_for() {
     let server = Server::start();
     let mut a = server.client();
     for section in ["lock", "everything", "modules", "server lock"] {
@@ -83,7 +83,7 @@ fn the_section_is_told_where_modules_are_asked_for_and_nowhere_else() {
 }
 
 #[test]
-fn nothing_done_is_told_as_zeros() {
+fn a_new_server_reports_zeros() {
     let server = Server::start();
     let mut a = server.client();
     assert_counted(&mut a, []);
@@ -98,11 +98,11 @@ fn a_script_reads_the_section() {
     assert!(text.contains("lock_held:0"));
 }
 
-// What is held.
+// Gauges: locks and owners that are held.
 
-/// Two locks are held, one by A on two counts; after each of these so many are.
+/// Two locks are held, one of them twice by A. After each of these commands so many are held.
 #[test]
-fn what_is_held_is_what_is_there_however_locks_come_and_go() {
+fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
     for (commands, held) in [
         ("LOCK.ACQUIRE third A", 3),
         ("LOCK.ACQUIRE lock A", 2),
@@ -142,7 +142,7 @@ fn what_is_held_is_what_is_there_however_locks_come_and_go() {
 }
 
 #[test]
-fn what_is_flushed_in_the_background_is_held_no_more_once_it_is_freed() {
+fn locks_flushed_in_the_background_count_as_held_until_they_are_freed() {
     let server = Server::start();
     let mut a = server.client();
     for command in ["FLUSHALL ASYNC", "FLUSHDB ASYNC"] {
@@ -168,7 +168,7 @@ fn a_lock_whose_lease_is_over_is_held_until_its_key_goes() {
 }
 
 #[test]
-fn a_restored_payload_is_held_and_a_refused_one_is_not() {
+fn a_restored_lock_counts_as_held_and_a_refused_payload_does_not() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -184,7 +184,7 @@ fn a_restored_payload_is_held_and_a_refused_one_is_not() {
 }
 
 #[test]
-fn an_evicted_lock_stays_held_and_is_counted_as_kept() {
+fn an_evicted_lock_counts_as_held_and_as_dropped() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -214,7 +214,7 @@ fn a_lock_that_a_step_of_the_clock_drops_stays_held() {
 }
 
 #[test]
-fn what_is_loaded_is_held_and_not_counted() {
+fn loaded_locks_count_as_held_and_not_as_acquired() {
     for config in ["save 3600 1000", "appendonly yes"] {
         let mut server = Setup::new().config(config).start();
         let mut a = server.client();
@@ -232,7 +232,7 @@ fn what_is_loaded_is_held_and_not_counted() {
 }
 
 #[test]
-fn a_replica_holds_what_its_primary_does_and_counts_nothing_of_it() {
+fn a_replica_counts_held_locks_but_no_operations_of_its_primary() {
     let primary = Server::start();
     let replica = Server::start();
     let (mut a, mut there) = (primary.client(), replica.client());
@@ -244,7 +244,7 @@ fn a_replica_holds_what_its_primary_does_and_counts_nothing_of_it() {
     assert_counted(&mut there, []);
     a.acquire("lock A PX 600000");
     replica.follow(&primary);
-    // Valkey 9 frees what was there before in the background.
+    // Valkey 9 frees the old data in the background.
     eventually("the replica holds what its primary does", || read(&mut there, "held") == 1);
     let mut b = primary.waiter("lock B BLOCK 0");
     a.call("LOCK.RENEW lock A");
@@ -264,7 +264,7 @@ fn a_replica_holds_what_its_primary_does_and_counts_nothing_of_it() {
     assert_counted(&mut there, [("acquired", 1)]);
 }
 
-// What is counted.
+// Counters.
 
 #[test]
 fn a_tenure_is_acquired_re_entered_renewed_and_released() {
@@ -284,7 +284,7 @@ fn a_tenure_is_acquired_re_entered_renewed_and_released() {
 }
 
 #[test]
-fn null_at_once_is_busy() {
+fn an_acquisition_that_fails_at_once_counts_as_busy() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -313,7 +313,7 @@ fn a_hand_off_is_counted_and_its_wait_is_measured() {
 }
 
 #[test]
-fn an_owners_other_wait_that_is_granted_with_it_re_enters() {
+fn another_wait_of_the_owner_that_is_granted_with_it_counts_as_re_entry() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut again = server.waiter("lock B BLOCK 0");
     a.call("LOCK.RELEASE lock A");
@@ -332,7 +332,7 @@ fn a_wait_that_reaches_its_limit_is_counted() {
 }
 
 #[test]
-fn a_wait_that_is_ended_by_hand_is_counted_like_one_at_its_limit() {
+fn a_wait_ended_by_client_unblock_counts_as_timed_out() {
     let (_server, mut a, mut b) = Server::start_contended();
     let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
     if a.call(format!("CLIENT UNBLOCK {id}")) == Reply::Int(1) {
@@ -414,7 +414,7 @@ fn a_tenure_restored_in_quarantine_is_counted() {
 }
 
 #[test]
-fn a_broken_tenure_has_lasted_and_a_renamed_one_goes_on() {
+fn a_broken_tenure_is_measured_and_a_renamed_one_goes_on() {
     for (command, over) in [
         ("DEL lock", true),
         ("UNLINK lock", true),
@@ -426,7 +426,7 @@ fn a_broken_tenure_has_lasted_and_a_renamed_one_goes_on() {
         let mut a = server.client();
         a.acquire("lock A PX 600000");
         a.call(command);
-        // Whatever follows finds out.
+        // The next command notices it.
         a.acquire("other A PX 600000");
         assert_eq!(durations(&mut a, "hold_usec")[3] > 0, over, "{command}");
         assert_counted(&mut a, [("acquired", 2)]);
@@ -434,7 +434,7 @@ fn a_broken_tenure_has_lasted_and_a_renamed_one_goes_on() {
 }
 
 #[test]
-fn a_grant_that_could_not_be_told_has_begun_and_ended() {
+fn a_grant_that_could_not_be_delivered_counts_as_begun_and_ended() {
     let (_server, mut a, b) = Server::start_contended();
     let kill = format!("CLIENT KILL ID {}", b_id(&mut a));
     a.transact(["LOCK.RELEASE lock A", &kill]);
@@ -451,7 +451,7 @@ fn b_id(client: &mut Client) -> i64 {
 // CONFIG RESETSTAT.
 
 #[test]
-fn a_reset_begins_counts_and_durations_anew_and_leaves_what_is() {
+fn a_reset_clears_counters_and_durations_but_not_gauges() {
     let (_server, mut a, _b) = Server::start_contended();
     a.call("LOCK.ACQUIRE lock C");
     a.call("LOCK.RELEASE lock C").error();
@@ -467,7 +467,7 @@ fn a_reset_begins_counts_and_durations_anew_and_leaves_what_is() {
 }
 
 #[test]
-fn a_reset_is_seen_though_nobody_asks_until_much_more_has_happened() {
+fn a_reset_is_noticed_although_info_is_read_much_later() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -486,7 +486,7 @@ fn a_reset_is_seen_though_nobody_asks_until_much_more_has_happened() {
 }
 
 #[test]
-fn nothing_but_a_reset_begins_anew() {
+fn only_a_reset_clears_the_counters() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");

@@ -14,7 +14,7 @@ fn a_transaction_does_not_wait() {
 }
 
 #[test]
-fn a_transaction_takes_and_gives_back() {
+fn a_transaction_can_acquire_and_release() {
     let server = Server::start();
     let mut a = server.client();
     let [first, second, left, none, info] = a.transact([
@@ -38,7 +38,7 @@ fn a_transaction_hands_the_lock_over_at_once() {
 }
 
 #[test]
-fn an_error_in_a_transaction_leaves_the_rest_alone() {
+fn an_error_in_a_transaction_does_not_affect_its_other_commands() {
     let server = Server::start();
     let mut a = server.client();
     a.call("SET string value");
@@ -84,7 +84,7 @@ fn a_script_does_not_wait() {
 }
 
 #[test]
-fn a_script_takes_renews_and_gives_back() {
+fn a_script_can_acquire_renew_and_release() {
     let server = Server::start();
     let mut a = server.client();
     let script = "
@@ -114,7 +114,7 @@ fn a_script_can_catch_an_error() {
 }
 
 #[test]
-fn a_script_that_only_reads_may_look_but_not_take() {
+fn a_read_only_script_can_read_a_lock_but_not_acquire_it() {
     let server = Server::start();
     let mut a = server.client();
     let look = "return redis.call('LOCK.INFO', KEYS[1])";
@@ -142,7 +142,7 @@ fn a_function_does_not_wait_and_hands_over() {
     assert_eq!(a.call("FCALL take 1 other C").grant().holds, 1);
 }
 
-/// Whether a transaction of a client that watches `lock` comes through after `change`.
+/// Whether the transaction of a client that watches `lock` is executed after `change`.
 #[track_caller]
 fn comes_through(server: &Server, change: impl FnOnce(&mut Client)) -> bool {
     let (mut watcher, mut other) = (server.client(), server.client());
@@ -172,7 +172,7 @@ fn a_change_of_a_watched_lock_aborts_the_transaction() {
 }
 
 #[test]
-fn what_does_not_change_a_watched_lock_does_not_abort_the_transaction() {
+fn commands_that_change_nothing_do_not_abort_a_transaction() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000 HOLDS 1");
@@ -226,7 +226,7 @@ fn a_lease_that_ends_aborts_the_transaction() {
 fn a_client_that_moves_a_key_stays_in_its_database() {
     let server = Server::start();
     let mut a = server.client();
-    // From then on the module listens to EXPIRE, RENAME and MOVE, where the server tells of them without harm.
+    // From then on the module listens to EXPIRE, RENAME and MOVE, where that does no harm.
     let long = "k".repeat(300);
     a.acquire(&format!("{long} A PX 600000"));
     let _waiting = server.waiter(&format!("{long} B BLOCK 0"));

@@ -1,4 +1,4 @@
-//! Held locks that the server has dropped: on replicas, in files, and wherever else a lock may be looked for.
+//! Dropped locks: held locks that the server has evicted or expired early. They are on replicas, in files, and found by every command.
 
 use super::eviction_policies::POLICIES;
 use lockward_tests::{
@@ -7,7 +7,7 @@ use lockward_tests::{
 use std::fs;
 use std::time::Duration;
 
-/// A server on which A holds `lock`, whose key has been evicted, with a connection and what is known of the holder.
+/// A server on which A holds `lock`, whose key has been evicted, with a connection and the holder.
 #[track_caller]
 fn start_evicted(setup: Setup) -> (Server, Client, Holder) {
     let server = setup.start();
@@ -23,10 +23,10 @@ fn kept(client: &mut Client) -> i64 {
     client.stat("lock", "lock_tenures_kept")
 }
 
-/// Waits until a replica has been told of all that its primary has kept, and sees that both have the same keys.
+/// Waits until a replica has all dropped locks of its primary, and checks that both have the same keys.
 #[track_caller]
-fn see_told(primary: &mut Client, replica: &mut Client) {
-    eventually("the replica is told", || kept(replica) == kept(primary));
+fn see_replicated(primary: &mut Client, replica: &mut Client) {
+    eventually("the replica has the dropped locks", || kept(replica) == kept(primary));
     eventually("both have the same keys", || {
         primary.call("DBSIZE") == replica.call("DBSIZE")
             && primary.call("DEBUG DIGEST") == replica.call("DEBUG DIGEST")
@@ -46,13 +46,13 @@ fn a_waiter_on_a_long_key_that_was_evicted_is_served_after_its_holder() {
 }
 
 #[test]
-fn a_replica_knows_a_tenure_whose_key_was_evicted_and_goes_on_with_it_when_it_is_promoted() {
+fn a_promoted_replica_keeps_the_tenure_of_an_evicted_lock() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
     let token = a.acquire("lock A PX 600000").token;
     a.evict("lock");
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(kept(&mut there), 1);
     assert_eq!(there.call("EXISTS lock"), Reply::Int(0));
     assert_eq!(there.holder("lock").tenure(), ("A", 1, token));
@@ -65,7 +65,7 @@ fn a_replica_knows_a_tenure_whose_key_was_evicted_and_goes_on_with_it_when_it_is
 }
 
 #[test]
-fn a_replica_hears_how_a_tenure_goes_on_whose_key_was_evicted() {
+fn changes_of_an_evicted_lock_reach_the_replica() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
@@ -73,42 +73,42 @@ fn a_replica_hears_how_a_tenure_goes_on_whose_key_was_evicted() {
         a.call("LOCK.RELEASE lock A ALL");
         let token = a.acquire("lock A PX 600000").token;
         a.evict("lock");
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         a.call(how);
         replica.see_in_sync_with(&primary);
         assert_eq!((kept(&mut a), kept(&mut there)), (0, 0), "{how}");
         assert_eq!(there.holder("lock").tenure(), ("A", holds, token), "{how}");
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
     }
     a.evict("lock");
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(a.call("LOCK.RELEASE lock A ALL"), Reply::Int(0));
     replica.see_in_sync_with(&primary);
     assert_eq!((there.info("lock"), kept(&mut there)), (None, 0));
 }
 
 #[test]
-fn a_lease_that_ends_beside_the_keyspace_ends_on_the_replica_too() {
+fn the_lease_of_a_dropped_lock_ends_on_the_replica_too() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
     a.acquire("lock A PX 1500");
     a.evict("lock");
     eventually("the lease is over", || kept(&mut a) == 0);
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(there.info("lock"), None);
     assert_eq!(a.acquire("lock B").holds, 1);
 }
 
 #[test]
-fn what_breaks_a_lock_that_was_evicted_breaks_it_on_the_replica_too() {
+fn a_write_that_breaks_an_evicted_lock_breaks_it_on_the_replica_too() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let (mut a, mut there) = (primary.client(), replica.client());
     for how in ["SET lock value", "RENAME other lock", "RESTORE", "FLUSHALL", "FLUSHDB", "SWAPDB 0 1"] {
         a.acquire("lock A PX 600000");
         a.evict("lock");
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         assert_eq!(kept(&mut there), 1, "{how}");
         match how {
             "RENAME other lock" => {
@@ -125,20 +125,20 @@ fn what_breaks_a_lock_that_was_evicted_breaks_it_on_the_replica_too() {
             }
         }
         if how == "SWAPDB 0 1" {
-            see_told(&mut a, &mut there);
+            see_replicated(&mut a, &mut there);
             assert_eq!((a.info("lock"), there.info("lock")), (None, None));
             there.call("SELECT 1");
             assert_eq!(there.owner("lock").as_deref(), Some("A"));
             a.call("FLUSHALL");
         }
         eventually("the tenure is over", || kept(&mut a) == 0);
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         a.call("FLUSHALL");
     }
 }
 
 #[test]
-fn a_full_resync_takes_tenures_along_whose_keys_were_evicted() {
+fn a_full_resync_transfers_dropped_locks() {
     for (load, diskless) in
         [("disabled", "no"), ("disabled", "yes"), ("on-empty-db", "yes"), ("swapdb", "yes")]
     {
@@ -146,10 +146,10 @@ fn a_full_resync_takes_tenures_along_whose_keys_were_evicted() {
         let (primary, mut a, before) = start_evicted(setup);
         let replica = Setup::new().config(&format!("repl-diskless-load {load}")).start_replica_of(&primary);
         let mut there = replica.client();
-        see_told(&mut a, &mut there);
+        see_replicated(&mut a, &mut there);
         assert_eq!(there.call("KEYS *"), Reply::Array(Vec::new()));
         assert_eq!(there.holder("lock").tenure(), before.tenure(), "{load}, diskless {diskless}");
-        // What it has kept for one primary is gone with that one's data.
+        // The dropped locks of the old primary are gone with its data.
         let other = Server::start();
         replica.follow(&other);
         assert_eq!((there.info("lock"), kept(&mut there)), (None, 0), "{load}, diskless {diskless}");
@@ -157,7 +157,7 @@ fn a_full_resync_takes_tenures_along_whose_keys_were_evicted() {
 }
 
 #[test]
-fn a_restart_goes_on_with_a_tenure_whose_key_was_evicted() {
+fn a_restart_keeps_the_tenure_of_an_evicted_lock() {
     for (what, aof, preamble) in [
         ("SAVE", "no", "yes"),
         ("BGSAVE", "no", "yes"),
@@ -177,11 +177,11 @@ fn a_restart_goes_on_with_a_tenure_whose_key_was_evicted() {
         a.acquire("lock B PX 600000");
         a.evict("lock");
         if aof == "yes" {
-            let told = |command: &[Vec<u8>]| {
+            let replicated = |command: &[Vec<u8>]| {
                 command[0].eq_ignore_ascii_case(b"LOCK._APPLY") && command[2].get(1) == Some(&5)
             };
-            eventually("the AOF is told", || {
-                appended_commands(&server, told).iter().filter(|c| told(c)).count() == 2
+            eventually("the AOF has the dropped locks", || {
+                appended_commands(&server, replicated).iter().filter(|c| replicated(c)).count() == 2
             });
         }
         match what {
@@ -222,7 +222,7 @@ fn a_restart_goes_on_with_a_tenure_whose_key_was_evicted() {
 }
 
 #[test]
-fn a_snapshot_leaves_no_trace_in_the_keyspace() {
+fn a_snapshot_of_dropped_locks_adds_no_key() {
     let (server, mut a, _) = start_evicted(Setup::new());
     for what in ["SAVE", "DEBUG RELOAD"] {
         assert_eq!(a.call(what), Reply::ok());
@@ -237,7 +237,7 @@ fn a_snapshot_leaves_no_trace_in_the_keyspace() {
 }
 
 #[test]
-fn a_value_that_has_taken_the_place_of_an_evicted_lock_is_the_same_after_a_load() {
+fn a_value_stored_in_place_of_an_evicted_lock_is_the_same_after_a_load() {
     let primary = Setup::new().config("appendonly yes").config("appendfsync always").start();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
@@ -252,23 +252,23 @@ fn a_value_that_has_taken_the_place_of_an_evicted_lock_is_the_same_after_a_load(
 }
 
 #[test]
-fn a_shadow_is_told_together_with_the_deletion_of_its_key() {
+fn a_dropped_lock_is_replicated_together_with_the_deletion_of_its_key() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
     let mut stream = ReplicationStream::attach(&server);
     a.evict("lock");
-    let mut told = Vec::new();
-    eventually("the shadow is told", || {
-        told.extend(
+    let mut replicated = Vec::new();
+    eventually("the dropped lock is replicated", || {
+        replicated.extend(
             stream.commands(&mut a).into_iter().filter(|command| command.contains(&b"lock".to_vec())),
         );
-        told.len() == 2
+        replicated.len() == 2
     });
     let names: Vec<String> =
-        told.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect();
+        replicated.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect();
     assert!(names[0] == "LOCK._APPLY" && ["DEL", "UNLINK"].contains(&names[1].as_str()), "{names:?}");
-    assert_eq!(told[0][2][..2], [1, 5]);
+    assert_eq!(replicated[0][2][..2], [1, 5]);
 }
 
 #[test]
@@ -318,13 +318,13 @@ fn a_lock_that_a_step_of_the_clock_has_dropped_goes_back_into_the_keyspace() {
     });
     assert!(a.call("PTTL lock").int() > 300_000);
     assert_eq!(a.holder("lock").tenure(), before.tenure());
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(there.holder("lock").tenure(), before.tenure());
     assert_eq!((kept(&mut a), a.stat("lock", "lock_tenures_kept_from_eviction")), (0, 0));
 }
 
 #[test]
-fn what_is_kept_is_counted() {
+fn dropped_locks_are_counted() {
     let (_server, mut a, _) = start_evicted(Setup::new());
     a.acquire("other A PX 600000");
     a.evict("other");
@@ -342,7 +342,7 @@ fn what_is_kept_is_counted() {
 }
 
 #[test]
-fn a_policy_that_evicts_is_warned_of_at_the_start_and_when_it_is_set() {
+fn the_log_warns_of_an_evicting_policy_at_the_start_and_when_it_is_set() {
     let warning = |policy: &str| format!("maxmemory-policy is {policy}: ");
     let server = Setup::new().config("maxmemory-policy allkeys-lru").start();
     server.see_log(&warning("allkeys-lru"));
@@ -358,13 +358,13 @@ fn a_policy_that_evicts_is_warned_of_at_the_start_and_when_it_is_set() {
 }
 
 #[test]
-fn a_demoted_primary_keeps_what_its_new_primary_knows() {
+fn a_demoted_primary_keeps_the_dropped_locks_that_its_new_primary_has() {
     let one = Server::start();
     let other = Server::start_replica_of(&one);
     let (mut a, mut there) = (one.client(), other.client());
     let token = a.acquire("lock A PX 600000").token;
     a.evict("lock");
-    see_told(&mut a, &mut there);
+    see_replicated(&mut a, &mut there);
     assert_eq!(a.call(format!("FAILOVER TO 127.0.0.1 {}", other.port())), Reply::ok());
     eventually("the roles have changed", || a.server_info("replication", "role") == "slave");
     one.see_in_sync_with(&other);
@@ -381,8 +381,8 @@ fn pressed() -> impl Iterator<Item = String> {
     (0..PRESSED).map(|number| format!("lock-{number}"))
 }
 
-/// Lets A hold locks on a server that evicts with every command, and renews them all, so that each is put back and
-/// evicted again. Then sends a renewal and `last` in one packet, so that both are done in one turn of the event loop.
+/// Lets A hold locks on a server that evicts with every command, and renews them all, so that each is stored and
+/// evicted again. Then sends a renewal and `last` in one packet, so that both run in one event loop pass.
 #[track_caller]
 fn press(client: &mut Client, last: &str) {
     client.call_all(pressed().map(|lock| format!("LOCK.ACQUIRE {lock} A PX 600000")));
@@ -392,7 +392,7 @@ fn press(client: &mut Client, last: &str) {
     client.send_all(["LOCK.RENEW lock-0 A PX 600000", "LOCK.RENEW lock-1 A PX 600000", last]);
 }
 
-/// Sees that A holds them all, and nobody else is granted one.
+/// Checks that A holds all of them, and that no other owner is granted one.
 #[track_caller]
 fn see_all_held(client: &mut Client) {
     client.call("CONFIG SET maxmemory 0");
@@ -403,7 +403,7 @@ fn see_all_held(client: &mut Client) {
 }
 
 #[test]
-fn a_lock_evicted_in_the_turn_of_a_failover_is_held_on_the_other_server() {
+fn a_lock_evicted_in_the_event_loop_pass_of_a_failover_is_held_on_the_new_primary() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut there = replica.client();
@@ -413,7 +413,7 @@ fn a_lock_evicted_in_the_turn_of_a_failover_is_held_on_the_other_server() {
 }
 
 #[test]
-fn a_lock_evicted_in_the_turn_of_a_shutdown_is_held_when_the_server_is_back() {
+fn a_lock_evicted_in_the_event_loop_pass_of_a_shutdown_is_held_after_the_restart() {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     press(&mut server.client(), "SHUTDOWN NOSAVE");
     assert!(server.see_end().success());
@@ -422,7 +422,7 @@ fn a_lock_evicted_in_the_turn_of_a_shutdown_is_held_when_the_server_is_back() {
 }
 
 #[test]
-fn a_lock_that_was_overwritten_stays_broken_when_what_took_its_place_is_evicted_in_the_same_turn() {
+fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pass() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
@@ -441,7 +441,7 @@ fn a_lock_that_was_overwritten_stays_broken_when_what_took_its_place_is_evicted_
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 leaves it for the next turn.
+    // Valkey 9 does it in the next event loop pass.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
     }
@@ -450,7 +450,7 @@ fn a_lock_that_was_overwritten_stays_broken_when_what_took_its_place_is_evicted_
 }
 
 #[test]
-fn a_key_in_the_place_of_a_tenure_breaks_it_however_soon_it_is_gone_again() {
+fn a_value_stored_in_place_of_a_dropped_lock_breaks_it_even_if_it_is_deleted_at_once() {
     for (made, gone) in
         [("SET lock value", "DEL lock"), ("LPUSH lock x", "LPOP lock"), ("RENAME other lock", "UNLINK lock")]
     {
@@ -462,18 +462,18 @@ fn a_key_in_the_place_of_a_tenure_breaks_it_however_soon_it_is_gone_again() {
         assert_eq!(b.reply().grant().holds, 1, "{made}");
         assert_eq!(a.call("LOCK.RELEASE lock B"), Reply::Int(0));
         assert_eq!(a.info("lock"), None, "{made}");
-        see_told(&mut a, &mut replica.client());
+        see_replicated(&mut a, &mut replica.client());
         assert_eq!(kept(&mut a), 0, "{made}");
     }
 }
 
 #[test]
-fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the_same_turn() {
+fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
     a.call("CONFIG SET maxmemory-samples 64");
-    // So that the timer of the server goes on with what a command has begun.
+    // So that the server's timer continues what a command has begun.
     a.call("CONFIG SET maxmemory-eviction-tenacity 0");
     let mut evicted = 0;
     for round in 0..20 {
@@ -488,7 +488,7 @@ fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the
             format!("CONFIG SET maxmemory {less}"),
             "SET lock v PX 800000".to_owned(),
         ]);
-        // Now and then enough other keys are evicted before it.
+        // Sometimes enough other keys are evicted before it.
         let mut is_gone = false;
         eventually("the server is within its limit", || {
             is_gone = a.call("EXISTS lock") == Reply::Int(0);
@@ -503,7 +503,7 @@ fn a_lock_that_was_deleted_stays_free_when_what_took_its_place_is_evicted_in_the
 }
 
 #[test]
-fn a_key_of_the_same_name_in_another_database_leaves_a_tenure_alone() {
+fn a_key_of_the_same_name_in_another_database_does_not_break_a_dropped_lock() {
     let (_server, mut a, _) = start_evicted(Setup::new());
     a.call("SET string value");
     // Within a transaction Valkey 9 names another database to modules than the one that is written to.

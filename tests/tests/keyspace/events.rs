@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, Reply, Server, eventually};
 
-/// A client that hears of the events of the classes `d` and `x`.
+/// A client that is subscribed to the events of the classes `d` and `x`.
 #[track_caller]
 fn listener(server: &Server) -> Client {
     let mut client = server.client();
@@ -27,9 +27,9 @@ fn events(listener: &mut Client, count: usize) -> Vec<String> {
 #[track_caller]
 fn assert_events(listener: &mut Client, client: &mut Client, expected: &[&str]) {
     client.acquire("the-end X");
-    let heard = events(listener, expected.len() + 1);
-    assert_eq!(heard[..expected.len()], *expected);
-    assert_eq!(heard[expected.len()], "lock.acquired the-end");
+    let published = events(listener, expected.len() + 1);
+    assert_eq!(published[..expected.len()], *expected);
+    assert_eq!(published[expected.len()], "lock.acquired the-end");
     client.call("LOCK.RELEASE the-end X");
     assert_eq!(events(listener, 1), ["lock.released the-end"]);
 }
@@ -37,7 +37,7 @@ fn assert_events(listener: &mut Client, client: &mut Client, expected: &[&str]) 
 #[test]
 fn acquisitions_renewals_and_releases_are_published() {
     let server = Server::start();
-    let (mut heard, mut a) = (listener(&server), server.client());
+    let (mut listener, mut a) = (listener(&server), server.client());
     a.acquire("lock A");
     a.acquire("lock A");
     a.call("LOCK.RENEW lock A");
@@ -45,61 +45,61 @@ fn acquisitions_renewals_and_releases_are_published() {
     a.call("LOCK.RELEASE lock A");
     let expected = ["acquired", "acquired", "renewed", "released", "released"];
     let expected = expected.map(|event| format!("lock.{event} lock"));
-    assert_events(&mut heard, &mut a, &expected.each_ref().map(String::as_str));
+    assert_events(&mut listener, &mut a, &expected.each_ref().map(String::as_str));
 }
 
 #[test]
-fn what_changes_nothing_is_not_published() {
+fn commands_that_change_nothing_publish_no_event() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
-    let mut heard = listener(&server);
+    let mut listener = listener(&server);
     a.call("LOCK.ACQUIRE lock B");
     a.call("LOCK.ACQUIRE lock B BLOCK 20");
     a.call("LOCK.RELEASE lock B");
     a.call("LOCK.RENEW lock B");
     a.call("LOCK.RELEASE lock A HOLDS 1");
     a.call("LOCK.INFO lock");
-    assert_events(&mut heard, &mut a, &[]);
+    assert_events(&mut listener, &mut a, &[]);
 }
 
 #[test]
 fn a_hand_off_is_a_release_and_an_acquisition() {
     let (server, mut a, mut b) = Server::start_contended();
-    let mut heard = listener(&server);
+    let mut listener = listener(&server);
     a.call("LOCK.RELEASE lock A");
     b.reply().grant();
-    assert_events(&mut heard, &mut a, &["lock.released lock", "lock.acquired lock"]);
+    assert_events(&mut listener, &mut a, &["lock.released lock", "lock.acquired lock"]);
 }
 
 #[test]
 fn the_end_of_a_lease_is_published_as_expired() {
     let server = Server::start();
-    let (mut heard, mut a) = (listener(&server), server.client());
+    let (mut listener, mut a) = (listener(&server), server.client());
     a.acquire("lock A PX 50");
-    assert_eq!(events(&mut heard, 2), ["lock.acquired lock", "expired lock"]);
-    assert_events(&mut heard, &mut a, &[]);
+    assert_eq!(events(&mut listener, 2), ["lock.acquired lock", "expired lock"]);
+    assert_events(&mut listener, &mut a, &[]);
 }
 
 #[test]
-fn the_end_of_a_lease_that_the_module_finds_is_published_as_expired_once() {
+fn a_lease_end_found_by_the_module_is_published_as_expired_once() {
     let (server, mut a, mut b) = Server::start_contended();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
-    let mut heard = listener(&server);
+    let mut listener = listener(&server);
     a.call("LOCK.RENEW lock A PX 50").int();
     b.reply().grant();
-    assert_events(&mut heard, &mut a, &["lock.renewed lock", "expired lock", "lock.acquired lock"]);
+    assert_events(&mut listener, &mut a, &["lock.renewed lock", "expired lock", "lock.acquired lock"]);
 }
 
 #[test]
-fn the_end_of_a_lease_that_a_command_finds_is_published_as_expired_once() {
+fn a_lease_end_found_by_a_command_is_published_as_expired_once() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
     a.call_all(["LOCK.ACQUIRE lock A PX 50", "PERSIST lock"]);
-    let mut heard = listener(&server);
+    let mut listener = listener(&server);
     eventually("the lease is over", || a.call("LOCK.RENEW lock A TOKEN 1").error().contains("free"));
-    assert_events(&mut heard, &mut a, &["expired lock"]);
+    assert_events(&mut listener, &mut a, &["expired lock"]);
 }
 
 #[test]
@@ -132,13 +132,13 @@ fn events_are_off_unless_their_class_is_on() {
 }
 
 #[test]
-fn a_replica_publishes_what_it_hears() {
+fn a_replica_publishes_the_events_of_replicated_changes() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
-    let mut heard = listener(&replica);
+    let mut listener = listener(&replica);
     let mut a = primary.client();
     a.acquire("lock A");
     a.call("LOCK.RENEW lock A");
     a.call("LOCK.RELEASE lock A");
-    assert_eq!(events(&mut heard, 3), ["lock.acquired lock", "lock.renewed lock", "lock.released lock"]);
+    assert_eq!(events(&mut listener, 3), ["lock.acquired lock", "lock.renewed lock", "lock.released lock"]);
 }

@@ -1,5 +1,5 @@
 //! The table of docs/events.md, row by row: what happens to a lock, which events are published, and whether clients that
-//! track it are told.
+//! track it get an invalidation.
 
 use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
 use std::collections::BTreeMap;
@@ -7,14 +7,14 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is told of one thing that happens: as a row of the table says it.
+/// The events and invalidations of one action, in the form of a row of the table.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct Observed {
     events: String,
     invalidated: String,
 }
 
-/// Somebody who hears all events, and somebody who tracks `lock`, which he has read.
+/// A client that is subscribed to all events, and a client that tracks `lock` and has read it.
 struct Audience {
     events: Client,
     tracker: Client,
@@ -33,15 +33,15 @@ impl Audience {
         Self { events, tracker, other }
     }
 
-    /// All that they have been told.
+    /// Everything that they have received.
     #[track_caller]
-    fn told(mut self) -> Told {
+    fn observed(mut self) -> Observed {
         assert_eq!(self.other.call("SET the-end reached"), Reply::ok());
-        Told { events: self.heard(), invalidated: self.invalidated() }
+        Observed { events: self.events(), invalidated: self.invalidated() }
     }
 
     #[track_caller]
-    fn heard(&mut self) -> String {
+    fn events(&mut self) -> String {
         let mut events = Vec::new();
         loop {
             let message = self.events.reply();
@@ -65,7 +65,7 @@ impl Audience {
         loop {
             match &self.tracker.push().items()[1] {
                 Reply::Array(keys) if keys[..] == [Reply::bulk("lock")] => answer = "yes",
-                // After it the tracker is told of nothing that it does not read again.
+                // After an invalidation the tracking client gets no other one until it reads again.
                 Reply::Null => return "yes, of all keys".to_owned(),
                 _ => return answer.to_owned(),
             }
@@ -73,27 +73,27 @@ impl Audience {
     }
 }
 
-/// What is told on `server` while `act` is done.
+/// What is published on `server` while `act` runs.
 #[track_caller]
-fn told_on(server: &Server, act: impl FnOnce(&mut Client)) -> Told {
+fn observed_on(server: &Server, act: impl FnOnce(&mut Client)) -> Observed {
     let audience = Audience::of(server);
     act(&mut server.client());
-    audience.told()
+    audience.observed()
 }
 
-/// What is told while `act` is done, after `before`.
+/// What is published while `act` runs, after `before`.
 #[track_caller]
-fn told(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> Told {
+fn observed(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> Observed {
     let server = Server::start();
     before(&mut server.client());
-    told_on(&server, act)
+    observed_on(&server, act)
 }
 
-/// What is told while `act` is done to a lock that A holds and B waits for, until B has it.
+/// What is published while `act` runs on a lock that A holds and B waits for, until B has the lock.
 #[track_caller]
-fn told_until_granted(act: impl FnOnce(&mut Client)) -> Told {
+fn observed_until_granted(act: impl FnOnce(&mut Client)) -> Observed {
     let (server, _a, mut b) = Server::start_contended();
-    told_on(&server, |client| {
+    observed_on(&server, |client| {
         act(client);
         assert_eq!(b.reply().grant().holds, 1);
     })
@@ -103,7 +103,7 @@ fn held(client: &mut Client) {
     client.acquire("lock A PX 600000");
 }
 
-/// For long enough that somebody can begin to listen.
+/// Long enough for a client to subscribe.
 fn held_briefly(client: &mut Client) {
     client.acquire("lock A PX 2000");
 }
@@ -113,7 +113,7 @@ fn held_twice(client: &mut Client) {
     held(client);
 }
 
-/// Waits until the server has dropped the key by itself. To look for the key would make it do so.
+/// Waits until the server has expired the key by itself. Reading the key would make the server expire it.
 #[track_caller]
 fn see_dropped(client: &mut Client) {
     eventually("the key is gone", || client.call("DBSIZE") == Reply::Int(0));
@@ -121,13 +121,13 @@ fn see_dropped(client: &mut Client) {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-type Case = (&'static str, fn() -> Told);
+type Case = (&'static str, fn() -> Observed);
 
 const CASES: &[Case] = &[
-    ("A free lock is acquired.", || told(|_| {}, held)),
-    ("Its owner acquires it again.", || told(held, held)),
+    ("A free lock is acquired.", || observed(|_| {}, held)),
+    ("Its owner acquires it again.", || observed(held, held)),
     ("A repeated LOCK.ACQUIRE extends the lease.", || {
-        told(
+        observed(
             |client| _ = client.acquire("lock A PX 20000 HOLDS 1"),
             |client| {
                 client.acquire("lock A PX 600000 HOLDS 1");
@@ -135,20 +135,20 @@ const CASES: &[Case] = &[
         )
     }),
     ("A repeated LOCK.ACQUIRE does not extend the lease.", || {
-        told(held, |client| _ = client.acquire("lock A PX 1000 HOLDS 1"))
+        observed(held, |client| _ = client.acquire("lock A PX 1000 HOLDS 1"))
     }),
-    ("LOCK.RENEW.", || told(held, |client| _ = client.call("LOCK.RENEW lock A").int())),
+    ("LOCK.RENEW.", || observed(held, |client| _ = client.call("LOCK.RENEW lock A").int())),
     ("One hold of several is released.", || {
-        told(held_twice, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(1)))
+        observed(held_twice, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(1)))
     }),
     ("The last hold is released.", || {
-        told(held, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(0)))
+        observed(held, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(0)))
     }),
     ("All holds are released with `ALL`.", || {
-        told(held_twice, |client| assert_eq!(client.call("LOCK.RELEASE lock A ALL"), Reply::Int(0)))
+        observed(held_twice, |client| assert_eq!(client.call("LOCK.RELEASE lock A ALL"), Reply::Int(0)))
     }),
     ("A request is refused.", || {
-        told(held, |client| {
+        observed(held, |client| {
             client.call("LOCK.ACQUIRE lock B");
             client.call("LOCK.RENEW lock B");
             client.call("LOCK.RELEASE lock B");
@@ -156,15 +156,15 @@ const CASES: &[Case] = &[
         })
     }),
     ("A client starts to wait, and stops.", || {
-        told(held, |client| _ = client.call("LOCK.ACQUIRE lock B BLOCK 20"))
+        observed(held, |client| _ = client.call("LOCK.ACQUIRE lock B BLOCK 20"))
     }),
     ("Hand-off: the last hold is released, and somebody waits.", || {
-        told_until_granted(|client| _ = client.call("LOCK.RELEASE lock A").int())
+        observed_until_granted(|client| _ = client.call("LOCK.RELEASE lock A").int())
     }),
     ("Hand-off to an owner that waits on two connections.", || {
         let (server, mut a, mut b) = Server::start_contended();
         let mut again = server.waiter("lock B BLOCK 0");
-        told_on(&server, |_| {
+        observed_on(&server, |_| {
             a.call("LOCK.RELEASE lock A").int();
             assert_eq!((b.reply().grant().holds, again.reply().grant().holds), (1, 2));
         })
@@ -172,7 +172,7 @@ const CASES: &[Case] = &[
     ("Hand-off to a client that has just left, and passes it on.", || {
         let (server, mut a, b) = Server::start_contended();
         let mut c = server.waiter("lock C BLOCK 0");
-        told_on(&server, |_| {
+        observed_on(&server, |_| {
             server.freeze();
             a.send("LOCK.RELEASE lock A");
             server.see_unread_from(a.port());
@@ -183,12 +183,12 @@ const CASES: &[Case] = &[
             assert_eq!(c.reply().grant().holds, 1);
         })
     }),
-    ("The lease ends.", || told(held_briefly, see_dropped)),
+    ("The lease ends.", || observed(held_briefly, see_dropped)),
     ("The lease ends, and somebody waits.", || {
         let server = Server::start();
         held_briefly(&mut server.client());
         let mut b = server.waiter("lock B BLOCK 0");
-        told_on(&server, |_| assert_eq!(b.reply().grant().holds, 1))
+        observed_on(&server, |_| assert_eq!(b.reply().grant().holds, 1))
     }),
     ("The lease ends, and a command finds it first.", || {
         let server = Server::start();
@@ -196,25 +196,25 @@ const CASES: &[Case] = &[
         held_briefly(&mut a);
         // Without a TTL only the module knows.
         a.call("PERSIST lock");
-        told_on(&server, |client| {
+        observed_on(&server, |client| {
             eventually("the lease is over", || !client.call("LOCK.ACQUIRE lock B").is_null());
         })
     }),
-    ("DEL, UNLINK.", || told(held, |client| assert_eq!(client.call("UNLINK lock"), Reply::Int(1)))),
-    ("DEL, UNLINK, and somebody waits.", || told_until_granted(|client| _ = client.call("DEL lock"))),
+    ("DEL, UNLINK.", || observed(held, |client| assert_eq!(client.call("UNLINK lock"), Reply::Int(1)))),
+    ("DEL, UNLINK, and somebody waits.", || observed_until_granted(|client| _ = client.call("DEL lock"))),
     ("SET over it.", || {
         let (server, _a, mut b) = Server::start_contended();
-        told_on(&server, |client| {
+        observed_on(&server, |client| {
             client.call("SET lock value");
             assert_eq!(b.reply().error_word(), "WRONGTYPE");
         })
     }),
-    ("RENAME to `other`.", || told(held, |client| _ = client.call("RENAME lock other"))),
+    ("RENAME to `other`.", || observed(held, |client| _ = client.call("RENAME lock other"))),
     ("RENAME to `other`, and somebody waits.", || {
-        told_until_granted(|client| _ = client.call("RENAME lock other"))
+        observed_until_granted(|client| _ = client.call("RENAME lock other"))
     }),
     ("RENAME of the lock `other` to this.", || {
-        told(
+        observed(
             |client| {
                 held(client);
                 client.acquire("other C");
@@ -222,12 +222,14 @@ const CASES: &[Case] = &[
             |client| _ = client.call("RENAME other lock"),
         )
     }),
-    ("MOVE to another database.", || told(held, |client| _ = client.call("MOVE lock 1"))),
-    ("FLUSHDB, FLUSHALL.", || told(held, |client| _ = client.call("FLUSHDB"))),
-    ("FLUSHDB, FLUSHALL, and somebody waits.", || told_until_granted(|client| _ = client.call("FLUSHALL"))),
-    ("SWAPDB with an empty database.", || told(held, |client| _ = client.call("SWAPDB 0 1"))),
+    ("MOVE to another database.", || observed(held, |client| _ = client.call("MOVE lock 1"))),
+    ("FLUSHDB, FLUSHALL.", || observed(held, |client| _ = client.call("FLUSHDB"))),
+    ("FLUSHDB, FLUSHALL, and somebody waits.", || {
+        observed_until_granted(|client| _ = client.call("FLUSHALL"))
+    }),
+    ("SWAPDB with an empty database.", || observed(held, |client| _ = client.call("SWAPDB 0 1"))),
     ("SWAPDB with an empty database, and somebody waits.", || {
-        told_until_granted(|client| _ = client.call("SWAPDB 0 1"))
+        observed_until_granted(|client| _ = client.call("SWAPDB 0 1"))
     }),
     ("RESTORE.", || {
         let server = Server::start();
@@ -235,33 +237,33 @@ const CASES: &[Case] = &[
         held(&mut a);
         let payload = a.call("DUMP lock");
         a.call("DEL lock");
-        told_on(&server, |client| {
+        observed_on(&server, |client| {
             assert_eq!(client.call([b"RESTORE", b"lock".as_slice(), b"0", payload.bytes()]), Reply::ok());
         })
     }),
     ("EXPIRE by hand, and then that time.", || {
-        told(held, |client| {
+        observed(held, |client| {
             client.call("PEXPIRE lock 20");
             see_dropped(client);
         })
     }),
     ("EXPIRE by hand, and somebody waits.", || {
-        told_until_granted(|client| _ = client.call("PEXPIRE lock 20"))
+        observed_until_granted(|client| _ = client.call("PEXPIRE lock 20"))
     }),
-    ("Eviction: the tenure is kept.", || told(held, |client| client.evict("lock"))),
+    ("Eviction: the tenure is kept.", || observed(held, |client| client.evict("lock"))),
     ("Eviction: the owner's next command puts the lock back.", || {
         let server = Server::start();
         let mut a = server.client();
         held(&mut a);
         a.evict("lock");
-        told_on(&server, |client| _ = client.call("LOCK.RENEW lock A").int())
+        observed_on(&server, |client| _ = client.call("LOCK.RENEW lock A").int())
     }),
     ("Eviction: the lease ends before that.", || {
         let server = Server::start();
         let mut a = server.client();
         held_briefly(&mut a);
         a.evict("lock");
-        told_on(&server, |client| {
+        observed_on(&server, |client| {
             eventually("nothing is kept", || client.stat("lock", "lock_tenures_kept") == 0);
         })
     }),
@@ -269,7 +271,7 @@ const CASES: &[Case] = &[
         let mut clock = WallClock::new();
         let server = Setup::new().clock(&clock).start();
         held(&mut server.client());
-        told_on(&server, |client| {
+        observed_on(&server, |client| {
             clock.forward(HOUR);
             eventually("it was kept", || client.stat("lock", "lock_tenures_kept_from_clock_steps") == 1);
             eventually("it is back", || client.call("EXISTS lock") == Reply::Int(1));
@@ -277,19 +279,19 @@ const CASES: &[Case] = &[
     }),
     ("Quarantine: LOCK.RENEW restores a tenure.", || {
         let server = Server::start_with("quarantine 600000");
-        told_on(&server, |client| _ = client.call("LOCK.RENEW lock A TOKEN 4711").int())
+        observed_on(&server, |client| _ = client.call("LOCK.RENEW lock A TOKEN 4711").int())
     }),
     ("Quarantine: a larger token takes the place of a restored tenure.", || {
         let server = Server::start_with("quarantine 600000");
         server.client().call("LOCK.RENEW lock A TOKEN 4711").int();
-        told_on(&server, |client| _ = client.call("LOCK.RENEW lock B TOKEN 4712").int())
+        observed_on(&server, |client| _ = client.call("LOCK.RENEW lock B TOKEN 4712").int())
     }),
     ("The quarantine ends, and somebody waits.", || {
         let server = Server::start_with("quarantine 600000");
         let (mut b, mut observer) = (server.client(), server.client());
         b.ask("lock B BLOCK 0");
         observer.see_blocked(1);
-        told_on(&server, |client| {
+        observed_on(&server, |client| {
             client.call("CONFIG SET lock.quarantine 0");
             assert_eq!(b.reply().grant().holds, 1);
         })
@@ -297,27 +299,27 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_happens_is_told_as_the_table_says() {
+fn events_and_invalidations_follow_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md");
     let page = fs::read_to_string(path).expect("docs/events.md");
     let rows = page.lines().skip_while(|line| !line.starts_with("| what happens |")).skip(2);
-    let mut rows: BTreeMap<String, Told> = rows
+    let mut rows: BTreeMap<String, Observed> = rows
         .map_while(|line| {
             let [what, events, invalidated] =
                 line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect::<Vec<_>>()[..]
             else {
                 panic!("no row of three: {line}");
             };
-            let told = Told { events: events.to_owned(), invalidated: invalidated.to_owned() };
-            Some((what.to_owned(), told))
+            let observed = Observed { events: events.to_owned(), invalidated: invalidated.to_owned() };
+            Some((what.to_owned(), observed))
         })
         .collect();
     let mut wrong = Vec::new();
     for (what, case) in CASES {
-        let told = case();
+        let observed = case();
         let row = rows.remove(*what);
-        if row.as_ref() != Some(&told) {
-            wrong.push(format!("| {what} | {} | {} |", told.events, told.invalidated));
+        if row.as_ref() != Some(&observed) {
+            wrong.push(format!("| {what} | {} | {} |", observed.events, observed.invalidated));
         }
     }
     assert!(wrong.is_empty(), "so it is, but the table says otherwise:\n{}", wrong.join("\n"));
@@ -325,30 +327,30 @@ fn what_happens_is_told_as_the_table_says() {
 }
 
 #[test]
-fn a_replica_tells_of_the_end_of_a_lease_that_the_module_found_as_its_primary_does() {
+fn a_replica_publishes_a_lease_end_found_by_the_module_as_its_primary_does() {
     let primary = Server::start();
     held_briefly(&mut primary.client());
     let mut b = primary.waiter("lock B BLOCK 0");
-    // With a TTL the server finds it in the moment in which the module looks.
+    // With a TTL the server notices the end at the moment when the module reads the key.
     primary.client().call("PERSIST lock");
     let replica = Server::start_replica_of(&primary);
     let mut audience = Audience::of(&replica);
     b.reply().grant();
     replica.see_in_sync_with(&primary);
     primary.client().call("SET the-end reached");
-    assert_eq!(audience.heard(), "`expired`, `lock.acquired`");
+    assert_eq!(audience.events(), "`expired`, `lock.acquired`");
     assert_eq!(audience.invalidated(), "yes");
 }
 
 #[test]
-fn a_replica_tells_of_the_end_of_a_lease_that_the_server_found_as_a_deletion() {
+fn a_replica_publishes_a_lease_end_found_by_the_server_as_a_deletion() {
     let primary = Server::start();
     held_briefly(&mut primary.client());
     let replica = Server::start_replica_of(&primary);
     let mut audience = Audience::of(&replica);
     see_dropped(&mut primary.client());
     primary.client().call("SET the-end reached");
-    assert_eq!(audience.heard(), "`del`");
+    assert_eq!(audience.events(), "`del`");
     assert_eq!(audience.invalidated(), "yes");
 }
 
@@ -362,11 +364,11 @@ fn a_full_resync_and_a_promotion_have_no_events() {
     assert_eq!(audience.other.owner("lock").as_deref(), Some("A"));
     other.promote();
     audience.other.call("SET the-end reached");
-    assert_eq!(audience.heard(), "none");
+    assert_eq!(audience.events(), "none");
 }
 
 #[test]
-fn where_the_wall_clock_is_ahead_an_end_is_told_when_the_server_finds_it_and_when_it_comes() {
+fn where_the_wall_clock_is_ahead_a_lease_end_is_published_when_found_and_when_due() {
     let mut clock = WallClock::new();
     let server = Setup::new().clock(&clock).start();
     held_briefly(&mut server.client());
@@ -380,7 +382,7 @@ fn where_the_wall_clock_is_ahead_an_end_is_told_when_the_server_finds_it_and_whe
     assert_eq!(audience.tracker.call("LOCK.INFO lock"), Reply::Null);
 }
 
-/// A connection that tracks as told, and A's, which has the lock.
+/// A connection with this kind of tracking, and the connection of A, which holds the lock.
 #[track_caller]
 fn tracker_of_a_held_lock(how: &str) -> (Server, Client, Client) {
     let server = Server::start();
@@ -390,7 +392,7 @@ fn tracker_of_a_held_lock(how: &str) -> (Server, Client, Client) {
     (server, tracker, a)
 }
 
-/// Asserts that the next that a tracker is told of is `key`.
+/// Asserts that the next invalidation is for `key`.
 #[track_caller]
 fn assert_told_of(tracker: &mut Client, key: &str) {
     let expected = [Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk(key)])];
@@ -398,7 +400,7 @@ fn assert_told_of(tracker: &mut Client, key: &str) {
 }
 
 #[test]
-fn a_tracker_is_told_once_until_it_reads_again() {
+fn a_tracking_client_gets_one_invalidation_until_it_reads_again() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("");
     tracker.call("LOCK.INFO lock");
     tracker.call("LOCK.INFO mark");
@@ -410,7 +412,7 @@ fn a_tracker_is_told_once_until_it_reads_again() {
 }
 
 #[test]
-fn a_tracker_is_told_of_a_lock_that_was_free_when_it_read_it() {
+fn a_tracking_client_gets_an_invalidation_for_a_lock_that_was_free_when_read() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("");
     assert_eq!(tracker.call("LOCK.INFO free"), Reply::Null);
     a.acquire("free A");
@@ -418,7 +420,7 @@ fn a_tracker_is_told_of_a_lock_that_was_free_when_it_read_it() {
 }
 
 #[test]
-fn a_tracker_of_a_prefix_is_told_again_and_again_and_need_not_read() {
+fn a_client_that_tracks_a_prefix_gets_every_invalidation_without_reading() {
     let (server, mut tracker, mut a) = tracker_of_a_held_lock("BCAST PREFIX lo PREFIX other");
     let mut b = server.waiter("lock B PX 600000 BLOCK 0");
     for _ in 0..2 {
@@ -435,7 +437,7 @@ fn a_tracker_of_a_prefix_is_told_again_and_again_and_need_not_read() {
 }
 
 #[test]
-fn a_tracker_of_a_prefix_with_noloop_is_told_of_what_others_do_only() {
+fn with_noloop_a_client_that_tracks_a_prefix_gets_invalidations_for_changes_of_others_only() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("BCAST PREFIX lock NOLOOP");
     tracker.call("LOCK.RENEW lock A PX 600000").int();
     a.acquire("lock-mark A");
@@ -444,9 +446,9 @@ fn a_tracker_of_a_prefix_with_noloop_is_told_of_what_others_do_only() {
     assert_told_of(&mut tracker, "lock");
 }
 
-/// What is its own change takes the place of the message, and the server forgets that it has read the lock.
+/// The client's own change replaces the invalidation, and the server forgets that the client has read the lock.
 #[test]
-fn a_tracker_with_noloop_reads_again_after_its_own_renewal_or_is_told_nothing_more() {
+fn with_noloop_a_tracking_client_must_read_again_after_its_own_renewal() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("NOLOOP");
     tracker.call("LOCK.INFO lock");
     tracker.call("LOCK.RENEW lock A PX 600000").int();
@@ -460,7 +462,7 @@ fn a_tracker_with_noloop_reads_again_after_its_own_renewal_or_is_told_nothing_mo
 }
 
 #[test]
-fn a_tracker_with_optin_is_told_of_what_it_opted_for() {
+fn with_optin_a_tracking_client_gets_invalidations_for_what_it_opted_for() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("OPTIN");
     tracker.call("LOCK.INFO lock");
     assert_eq!(tracker.call("CLIENT CACHING YES"), Reply::ok());
@@ -471,23 +473,23 @@ fn a_tracker_with_optin_is_told_of_what_it_opted_for() {
 }
 
 #[test]
-fn a_tracker_that_speaks_resp2_has_another_connection_told() {
+fn in_resp2_invalidations_go_to_another_connection() {
     let server = Server::start();
-    let (mut told, mut tracker, mut a) = (server.client(), server.client(), server.client());
+    let (mut observed, mut tracker, mut a) = (server.client(), server.client(), server.client());
     held(&mut a);
-    let id = told.id();
-    told.call("SUBSCRIBE __redis__:invalidate");
+    let id = observed.id();
+    observed.call("SUBSCRIBE __redis__:invalidate");
     assert_eq!(tracker.call(format!("CLIENT TRACKING ON REDIRECT {id}")), Reply::ok());
     tracker.call("LOCK.INFO lock");
     a.call("LOCK.RELEASE lock A");
-    let message = told.reply();
+    let message = observed.reply();
     let expected = ["message", "__redis__:invalidate"].map(Reply::bulk);
     assert_eq!(message.items()[..2], expected);
     assert_eq!(message.items()[2], Reply::Array(vec![Reply::bulk("lock")]));
 }
 
 #[test]
-fn a_tracker_that_waits_for_a_lock_is_told_meanwhile() {
+fn a_tracking_client_gets_invalidations_while_it_waits() {
     let (server, mut tracker, mut a) = tracker_of_a_held_lock("");
     tracker.call("LOCK.INFO lock");
     a.acquire("other A");
@@ -500,20 +502,20 @@ fn a_tracker_that_waits_for_a_lock_is_told_meanwhile() {
 }
 
 #[test]
-fn a_user_who_may_only_watch_can() {
+fn a_user_with_read_access_alone_can_track_locks() {
     let server = Server::start();
-    let (mut a, mut told, mut tracker) = (server.client(), server.client(), server.client());
+    let (mut a, mut observed, mut tracker) = (server.client(), server.client(), server.client());
     held(&mut a);
     let may = "+lock.info ~lock +client|tracking +client|id +ping +subscribe &__redis__:invalidate";
     assert_eq!(a.call(format!("ACL SETUSER watcher on nopass {may}")), Reply::ok());
-    for client in [&mut told, &mut tracker] {
+    for client in [&mut observed, &mut tracker] {
         assert_eq!(client.call("AUTH watcher any"), Reply::ok());
     }
-    let id = told.id();
-    assert_eq!(told.call("SUBSCRIBE __redis__:invalidate").items()[2], Reply::Int(1));
+    let id = observed.id();
+    assert_eq!(observed.call("SUBSCRIBE __redis__:invalidate").items()[2], Reply::Int(1));
     assert_eq!(tracker.call(format!("CLIENT TRACKING ON REDIRECT {id}")), Reply::ok());
     assert_eq!(tracker.call("LOCK.INFO lock").info().holders[0].owner, "A");
     assert_eq!(tracker.call("DEL lock").error_word(), "NOPERM");
     a.call("DEL lock");
-    assert_eq!(told.reply().items()[2], Reply::Array(vec![Reply::bulk("lock")]));
+    assert_eq!(observed.reply().items()[2], Reply::Array(vec![Reply::bulk("lock")]));
 }

@@ -1,10 +1,10 @@
-//! Memory pressure under every policy: no lock has a second holder, and every owner goes on with its token.
+//! Memory pressure under every eviction policy: no lock has a second holder, and every owner keeps its token.
 
 use lockward_tests::{Client, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::collections::HashSet;
 use std::thread;
 
-/// All that there are; the first is the only one that evicts nothing.
+/// All policies. Only the first one evicts nothing.
 pub(crate) const POLICIES: [&str; 8] = [
     "noeviction",
     "volatile-lru",
@@ -29,7 +29,7 @@ fn limit_memory(client: &mut Client, policy: &str) {
     assert_eq!(client.call(format!("CONFIG SET maxmemory {limit}")), Reply::ok());
 }
 
-/// Stores more than the limit lets stand, and returns how many keys were evicted for it.
+/// Stores more than the limit allows, and returns how many keys were evicted.
 #[track_caller]
 fn press(client: &mut Client) -> i64 {
     let filler = "x".repeat(1_000);
@@ -49,7 +49,7 @@ fn acquire_all(client: &mut Client) -> Vec<i64> {
     replies.iter().map(|reply| reply.grant().token).collect()
 }
 
-/// Another asks for every lock, and is granted none.
+/// Another owner tries to acquire every lock, and is granted none.
 #[track_caller]
 fn see_no_second_holder(client: &mut Client, policy: &str) {
     let replies = client.call_all(names().map(|name| format!("LOCK.ACQUIRE {name} another PX 600000")));
@@ -63,7 +63,7 @@ fn see_no_second_holder(client: &mut Client, policy: &str) {
     }
 }
 
-/// Every owner renews with its token, and then gives its lock back.
+/// Every owner renews with its token and then releases its lock.
 #[track_caller]
 fn see_owners_go_on(client: &mut Client, tokens: &[i64], policy: &str) {
     let each = || names().zip(tokens);
@@ -79,7 +79,7 @@ fn see_owners_go_on(client: &mut Client, tokens: &[i64], policy: &str) {
     }
 }
 
-/// Plays one policy. `go_on` is what happens before the owners renew: the server they then find.
+/// Tests one policy. `go_on` runs before the owners renew, and returns the server that they use then.
 fn play(setup: Setup, policy: &str, go_on: impl FnOnce(Server) -> Server) {
     let server = setup.start();
     let mut client = server.client();
@@ -101,7 +101,7 @@ fn play(setup: Setup, policy: &str, go_on: impl FnOnce(Server) -> Server) {
 }
 
 #[test]
-fn under_no_policy_has_a_lock_a_second_holder() {
+fn no_lock_has_two_holders_under_any_eviction_policy() {
     thread::scope(|threads| {
         for policies in POLICIES.chunks(4) {
             threads.spawn(|| policies.iter().for_each(|policy| play(Setup::new(), policy, |server| server)));
@@ -110,7 +110,7 @@ fn under_no_policy_has_a_lock_a_second_holder() {
 }
 
 #[test]
-fn nor_on_a_replica_that_is_promoted_under_pressure() {
+fn no_lock_has_two_holders_on_a_replica_promoted_under_memory_pressure() {
     play(Setup::new(), "allkeys-lru", |primary| {
         let replica = Server::start_replica_of(&primary);
         press(&mut primary.client());
@@ -118,7 +118,7 @@ fn nor_on_a_replica_that_is_promoted_under_pressure() {
         limit_memory(&mut replica.promote(), "allkeys-lru");
         replica
     });
-    // As it goes on, not by a resync.
+    // From the replication stream, not by a resync.
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut client = primary.client();
@@ -127,7 +127,9 @@ fn nor_on_a_replica_that_is_promoted_under_pressure() {
     press(&mut client);
     let kept = client.stat("lock", "lock_tenures_kept");
     assert!(kept > 0);
-    eventually("the replica is told", || replica.client().stat("lock", "lock_tenures_kept") == kept);
+    eventually("the replica has the dropped locks", || {
+        replica.client().stat("lock", "lock_tenures_kept") == kept
+    });
     replica.see_in_sync_with(&primary);
     drop(primary);
     let mut client = replica.promote();
@@ -135,13 +137,13 @@ fn nor_on_a_replica_that_is_promoted_under_pressure() {
     see_owners_go_on(&mut client, &tokens, "volatile-ttl");
 }
 
-/// The locks that are kept beside the keyspace, as far as the AOF knows.
-fn told(server: &Server) -> HashSet<Vec<u8>> {
+/// The keys of the dropped locks in the AOF.
+fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
     let mut kept = HashSet::new();
     for command in appended_commands(server, |_| true) {
-        if let [name, key, [_, 5, shadow @ ..]] = command.iter().map(Vec::as_slice).collect::<Vec<_>>()[..]
+        if let [name, key, [_, 5, record @ ..]] = command.iter().map(Vec::as_slice).collect::<Vec<_>>()[..]
             && name.eq_ignore_ascii_case(b"LOCK._APPLY")
-            && !shadow.is_empty()
+            && !record.is_empty()
         {
             kept.insert(key.to_vec());
         } else if let [name, key, ..] = &command[..]
@@ -155,7 +157,7 @@ fn told(server: &Server) -> HashSet<Vec<u8>> {
 }
 
 #[test]
-fn nor_after_a_restart_under_pressure() {
+fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
     for (aof, save) in [("no", "BGSAVE"), ("yes", "BGREWRITEAOF"), ("yes", "")] {
         let setup = Setup::new().config(&format!("appendonly {aof}")).config("appendfsync always");
         play(setup, "volatile-random", |mut server| {
@@ -172,7 +174,7 @@ fn nor_after_a_restart_under_pressure() {
             }
             if save.is_empty() {
                 let kept = usize::try_from(client.stat("lock", "lock_tenures_kept")).unwrap();
-                eventually("the AOF is told", || told(&server).len() == kept);
+                eventually("the AOF has the dropped locks", || dropped_in_aof(&server).len() == kept);
             }
             server.kill_and_start_again();
             limit_memory(&mut server.client(), "volatile-random");
@@ -182,8 +184,8 @@ fn nor_after_a_restart_under_pressure() {
 }
 
 #[test]
-fn a_lock_is_kept_though_the_server_is_within_its_limit_again_in_the_midst_of_its_eviction() {
-    // It is when the last step of a rehash frees a table of keys. One command a turn, so that each eviction is the first of its.
+fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction() {
+    // This happens when the last step of a rehash frees a table of keys. Each event loop pass runs one command, so that each eviction is the first of its pass.
     let server = Server::start();
     let mut client = server.client();
     let filler = "x".repeat(1_000);
@@ -216,9 +218,9 @@ fn a_client_that_touches_no_keys_breaks_a_lock_where_keys_are_evicted() {
     }
 }
 
-/// The control: what the locks would be without the module.
+/// The control: the same locks without the module.
 #[test]
-fn locks_by_set_nx_have_second_holders_under_pressure() {
+fn without_the_module_locks_by_set_nx_have_two_holders_under_memory_pressure() {
     let server = Setup::without_module().start();
     let mut client = server.client();
     for reply in client.call_all(names().map(|name| format!("SET {name} owner-of-{name} NX PX 600000"))) {

@@ -10,7 +10,7 @@ fn restore(client: &mut Client, key: &str, payload: &[u8]) -> Reply {
 }
 
 #[test]
-fn a_lock_exists_has_a_type_and_is_found_by_it() {
+fn exists_type_and_scan_find_a_lock() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -106,7 +106,7 @@ fn a_restored_lock_ends_with_its_lease_although_restore_gave_it_no_expiry() {
 }
 
 #[test]
-fn a_lock_restored_with_an_expiry_ends_when_that_says() {
+fn a_lock_restored_with_an_expiry_ends_at_that_expiry() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -124,7 +124,7 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     let payload = a.call("DUMP lock");
     eventually("the lease is over", || a.info("lock").is_none());
     restore(&mut a, "lock", payload.bytes());
-    // Files tell time in milliseconds: the last of them may come back.
+    // Files store times in milliseconds: the last millisecond may come back.
     eventually("it is free", || a.info("lock").is_none());
     assert_eq!(a.acquire("lock B").holds, 1);
 }
@@ -140,7 +140,7 @@ fn with_token(payload: &[u8], token: i64, other: i64) -> Vec<u8> {
 }
 
 #[test]
-fn a_restored_token_is_passed_by_the_next() {
+fn the_next_token_is_larger_than_a_restored_one() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
@@ -154,7 +154,7 @@ fn a_restored_token_is_passed_by_the_next() {
 }
 
 #[test]
-fn a_restored_token_that_lies_a_day_ahead_is_refused() {
+fn a_restored_token_that_is_a_day_ahead_is_refused() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
@@ -168,7 +168,7 @@ fn a_restored_token_that_lies_a_day_ahead_is_refused() {
 }
 
 #[test]
-fn no_payload_of_restore_hurts_the_server() {
+fn no_restore_payload_crashes_the_server() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
@@ -201,7 +201,7 @@ fn no_payload_of_restore_hurts_the_server() {
 }
 
 #[test]
-fn a_lock_survives_a_reload_with_those_who_wait_for_it() {
+fn a_lock_and_its_waiters_survive_a_reload() {
     let (server, mut a, mut b) = Server::start_contended();
     let before = a.holder("lock");
     assert_eq!(a.call("DEBUG RELOAD"), Reply::ok());
@@ -214,7 +214,7 @@ fn a_lock_survives_a_reload_with_those_who_wait_for_it() {
 }
 
 #[test]
-fn a_migrated_lock_goes_on_at_its_new_server() {
+fn a_migrated_lock_is_the_same_on_its_new_server() {
     let (here, there) = (Server::start(), Server::start());
     let (mut a, mut far) = (here.client(), there.client());
     a.acquire("lock A PX 100000");
@@ -256,7 +256,7 @@ fn digests_of_different_locks_differ() {
 }
 
 #[test]
-fn locks_stay_whole_while_memory_is_defragmented() {
+fn locks_stay_intact_during_defragmentation() {
     let server = Server::start();
     let mut a = server.client();
     if a.call("CONFIG SET activedefrag yes") != Reply::ok() {
@@ -273,7 +273,7 @@ fn locks_stay_whole_while_memory_is_defragmented() {
     }
     eventually("locks have been moved", || a.stat("stats", "active_defrag_hits") > 1_000);
     a.call("CONFIG SET activedefrag no");
-    // What was moved is not to be read where it was: there is something else by now.
+    // The old memory of a moved lock must not be read: it has other content by now.
     let other = "B".repeat(200);
     a.call_all((0..20_000).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     for number in (0..20_000).step_by(5) {
@@ -282,7 +282,7 @@ fn locks_stay_whole_while_memory_is_defragmented() {
 }
 
 #[test]
-fn the_module_cannot_be_unloaded_under_its_locks() {
+fn the_module_cannot_be_unloaded_while_there_are_locks() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");

@@ -1,14 +1,14 @@
-//! Every way for a lock to leave a server and to come back, for every way for it to have come about.
+//! Every way in which a lock can leave a server and come back, for locks created in every way.
 
 use lockward_tests::{Client, Holder, Reply, Server, Setup, eventually};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The lease that is over before the lock comes back.
+/// A lease that ends before the lock comes back.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// How a lock was before it left.
+/// The state of a lock before it left.
 struct Left {
     key: &'static str,
     /// `None` when it must not come back.
@@ -16,7 +16,7 @@ struct Left {
     at: Instant,
 }
 
-/// Leaves locks behind that have come about in every way.
+/// Creates locks in every way.
 fn leave(server: &Server) -> Vec<Left> {
     let mut a = server.client();
     for request in [
@@ -82,13 +82,13 @@ fn leave(server: &Server) -> Vec<Left> {
     left
 }
 
-/// Waits until the lease that is to be over is over.
+/// Waits until the short lease is over.
 fn see_over(left: &[Left]) {
     let over = left.iter().find(|left| left.key == "over").expect("such a lock");
     eventually("the lease is over", || over.at.elapsed() > SHORT);
 }
 
-/// Asserts that all that was left has come back, and nothing else.
+/// Asserts that exactly the expected locks have come back.
 #[track_caller]
 fn assert_back(server: &Server, left: &[Left], way: &str) {
     let mut client = server.client();
@@ -103,7 +103,7 @@ fn assert_back(server: &Server, left: &[Left], way: &str) {
         let gone = i64::try_from(at.elapsed().as_millis()).expect("a time");
         let after = client.holder(key);
         assert_eq!((after.tenure(), after.slots), (before.tenure(), before.slots), "{what}");
-        // The time that went by counts, and no more than that.
+        // The time that passed counts against the lease, and no more.
         let (most, least) = (before.lease_left - gone + 20, before.lease_left - gone - 20_000);
         assert!(
             least < after.lease_left && after.lease_left <= most,
@@ -153,7 +153,7 @@ fn every_lock_comes_back_from_the_aof() {
     }
 }
 
-/// Ends the work when it goes out of scope, also where the test fails: or that would wait for it, and never end.
+/// Ends the load when it goes out of scope: a test that fails would otherwise wait for the load forever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -162,7 +162,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Does this and that with locks until it is to stop.
+/// Uses locks in random ways until it is told to stop.
 fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
     let [mut a, mut b] = [(); 2].map(|()| Client::connect(port).expect("a connection"));
     for number in (0..8).cycle() {
@@ -194,7 +194,7 @@ fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
     }
 }
 
-/// Rewrites the AOF while locks come and go, before, meanwhile and afterwards.
+/// Rewrites the AOF while locks are acquired and released before, during and after the rewrite.
 #[track_caller]
 fn rewrite_under_load(server: &Server) {
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -10,7 +10,7 @@ fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     (if has_shared_query_buffer { 18_000 } else { 38_200 }, 36_300)
 }
 
-/// A server where A holds `lock`, so many may wait, and data may be evicted, with A's connection.
+/// A server where A holds `lock`, `count` clients may wait and data may be evicted, with A's connection.
 fn with_data(waiters: usize) -> (Server, Client) {
     let server = Setup::new().module(&format!("max-waiters-total {waiters}")).start();
     let mut a = server.client();
@@ -20,14 +20,14 @@ fn with_data(waiters: usize) -> (Server, Client) {
     (server, a)
 }
 
-/// Gives a server so many bytes more than it uses.
+/// Sets `maxmemory` so many bytes above what the server uses.
 fn leave_room(client: &mut Client, bytes: i64) {
     let used = client.stat("memory", "used_memory");
     client.call(format!("CONFIG SET maxmemory {}", used + bytes));
 }
 
 #[test]
-fn a_held_lock_that_is_evicted_is_found_by_the_next_look_at_it() {
+fn lock_info_shows_a_held_lock_that_was_evicted() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -50,7 +50,7 @@ fn a_held_lock_that_is_evicted_is_not_granted_to_another() {
 }
 
 #[test]
-fn a_held_lock_that_is_evicted_is_renewed_and_re_entered() {
+fn a_held_lock_that_is_evicted_can_be_renewed_and_re_entered() {
     let server = Server::start();
     let mut a = server.client();
     let grant = a.acquire("lock A PX 600000");
@@ -93,7 +93,7 @@ fn a_flush_breaks_a_lock_that_was_evicted_before() {
 }
 
 #[test]
-fn a_lock_that_was_evicted_is_swapped_with_its_database() {
+fn swapdb_swaps_evicted_locks_too() {
     let server = Server::start();
     let mut a = server.client();
     let token = a.acquire("lock A PX 600000").token;
@@ -107,7 +107,7 @@ fn a_lock_that_was_evicted_is_swapped_with_its_database() {
 }
 
 #[test]
-fn a_value_in_the_place_of_a_lock_that_was_evicted_breaks_it() {
+fn a_value_stored_in_place_of_an_evicted_lock_breaks_it() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -119,7 +119,7 @@ fn a_value_in_the_place_of_a_lock_that_was_evicted_breaks_it() {
 }
 
 #[test]
-fn a_lock_is_not_taken_beyond_the_memory_limit() {
+fn no_lock_is_acquired_above_the_memory_limit() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 20000");
@@ -132,7 +132,7 @@ fn a_lock_is_not_taken_beyond_the_memory_limit() {
 }
 
 #[test]
-fn a_lock_is_renewed_and_released_beyond_the_memory_limit() {
+fn locks_can_be_renewed_and_released_above_the_memory_limit() {
     let server = Server::start();
     let mut a = server.client();
     let token = a.acquire("lock A PX 20000").token;
@@ -144,7 +144,7 @@ fn a_lock_is_renewed_and_released_beyond_the_memory_limit() {
 }
 
 #[test]
-fn a_release_hands_the_lock_over_beyond_the_memory_limit() {
+fn a_release_hands_the_lock_over_above_the_memory_limit() {
     let (_server, mut a, mut b) = Server::start_contended();
     a.call("CONFIG SET maxmemory 1");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
@@ -152,12 +152,12 @@ fn a_release_hands_the_lock_over_beyond_the_memory_limit() {
 }
 
 #[test]
-fn a_new_waiter_takes_the_memory_that_the_docs_tell() {
+fn a_new_waiter_takes_as_much_memory_as_the_docs_say() {
     const COUNT: i64 = 100;
     let server = Server::start();
     let (of_connection, of_wait) = of_connection_and_wait(&server);
     let mut a = server.client();
-    // Otherwise the server shortens reply buffers after a second, which a busy machine may need for the connections.
+    // Otherwise the server shortens reply buffers after a second, and a busy machine may need longer to connect all clients.
     assert_eq!(a.call("DEBUG REPLYBUFFER RESIZING 0"), Reply::ok());
     a.acquire("lock A PX 600000");
     let before = a.stat("memory", "used_memory");
@@ -216,7 +216,7 @@ fn waiters_evict_data_where_maxmemory_leaves_no_room_for_them() {
 }
 
 #[test]
-fn released_locks_leave_no_memory_behind() {
+fn released_locks_free_their_memory() {
     let server = Server::start();
     let mut a = server.client();
     let mut churn = |from: usize| {

@@ -1,13 +1,13 @@
-//! Another module runs commands in the midst of ours, when it hears of an event: nobody is forgotten, and no lock is lost.
+//! Another module runs commands from event callbacks, while a command of Lockward is under way: no waiter is forgotten, and no lock is lost.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// A server with a module that runs a command when it hears of an event.
+/// A server with a module that runs a command when it receives an event.
 fn start() -> Server {
     Setup::new().beside_another().start()
 }
 
-/// Has the other module run `command` when it hears of `event` for the first time.
+/// Makes the other module run `command` when it first receives `event`.
 #[track_caller]
 fn at(client: &mut Client, event: &str, command: &str) {
     assert_eq!(client.call(format!("EMPTY.MEDDLE {event} {command}")).text(), "OK");
@@ -22,7 +22,7 @@ fn waiter_with_id(server: &Server, owner: &str) -> (Client, i64) {
     (waiter, id)
 }
 
-/// What may free the lock that A holds, and the event in which another module is heard.
+/// Actions that free the lock that A holds, each with the event in which the other module runs its command.
 const FREED: [(&str, &str); 4] = [
     ("LOCK.RELEASE lock A", "lock.released"),
     ("LOCK.RELEASE lock A", "lock.acquired"),
@@ -97,7 +97,7 @@ fn a_client_that_joins_the_queue_of_a_lock_that_has_just_been_freed_is_granted_i
     a.acquire("lock A PX 600000");
     let mut b = server.waiter("lock B PX 600000 BLOCK 0");
     at(&mut a, "lock.acquired", "DEL lock");
-    // In one turn of the event loop: C's own command finds that A's lease is over, and B gets the lock.
+    // In one event loop pass: C's command finds that A's lease is over, and B gets the lock.
     c.send_all(["LOCK.RENEW lock A PX 20", "DEBUG SLEEP 0.1", "LOCK.ACQUIRE lock C PX 600000 BLOCK 0"]);
     c.reply().int();
     c.reply();
@@ -107,11 +107,11 @@ fn a_client_that_joins_the_queue_of_a_lock_that_has_just_been_freed_is_granted_i
 }
 
 #[test]
-fn a_held_lock_is_kept_though_another_module_acts_as_it_hears_of_its_eviction() {
+fn a_held_lock_is_kept_although_another_module_acts_on_its_eviction_event() {
     for command in ["INCR evictions", "LOCK.ACQUIRE free B", "LOCK.INFO other"] {
         let server = start();
         let mut a = server.client();
-        // The other module listens before Lockward does.
+        // The other module gets the event before Lockward does.
         at(&mut a, "evicted", command);
         a.call("CONFIG SET maxmemory-policy allkeys-random");
         let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
@@ -131,7 +131,7 @@ fn a_held_lock_is_kept_though_another_module_acts_as_it_hears_of_its_eviction() 
 }
 
 #[test]
-fn an_event_in_which_the_database_is_flushed_leaves_nobody_waiting_for_a_free_lock() {
+fn a_flush_during_an_event_leaves_nobody_waiting_for_a_free_lock() {
     for event in ["lock.released", "lock.acquired"] {
         let server = start();
         let mut a = server.client();
@@ -147,7 +147,7 @@ fn an_event_in_which_the_database_is_flushed_leaves_nobody_waiting_for_a_free_lo
 }
 
 #[test]
-fn a_lock_that_another_module_deletes_as_it_hears_of_ours_goes_to_who_waits() {
+fn a_lock_that_another_module_deletes_in_its_event_goes_to_the_waiter() {
     let server = Setup::new().beside_another().start();
     let mut a = server.client();
     for event in ["lock.released", "lock.acquired"] {
@@ -165,7 +165,7 @@ fn a_lock_that_another_module_deletes_as_it_hears_of_ours_goes_to_who_waits() {
 }
 
 #[test]
-fn a_lock_that_another_module_deletes_as_it_hears_who_has_it_goes_to_the_next() {
+fn a_lock_that_another_module_deletes_in_the_event_of_its_grant_goes_to_the_next_waiter() {
     let server = Setup::new().beside_another().start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");

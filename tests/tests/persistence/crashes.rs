@@ -1,8 +1,8 @@
-//! Crashes under load: the server is killed, and its disk loses what had not been synced.
+//! Crashes under load: the server is killed, and its disk loses what was not synced.
 //!
-//! Whatever a client was told must be there after the restart where the AOF is synced always. What a client has asked
-//! for without having been answered may be there or not. Where the AOF is synced later or never, the same load loses
-//! what clients were told: that shows that this test would see it.
+//! With `appendfsync always`, everything that was acknowledged to a client must be there after the restart. A request
+//! without a reply may have been executed or not. With other settings the same load loses acknowledged changes: that
+//! shows that this test would notice a loss.
 
 use lockward_tests::{
     Client, Disk, Holder, Random, Reply, Server, Setup, Silence, appended_files, eventually, rounds,
@@ -12,34 +12,34 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Clients with a lock of their own.
+/// Number of clients that each use one lock alone.
 const LONERS: usize = 4;
-/// Clients that wait for each other.
+/// Number of clients that contend for locks.
 const RIVALS: usize = 6;
-/// The locks they wait for.
+/// Number of locks that they contend for.
 const SHARED: [&str; 2] = ["shared-0", "shared-1"];
 
-/// What came of some crashes.
+/// The outcome of some crashes.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Replies that clients got.
-    told: usize,
+    /// Replies that clients received.
+    acknowledged: usize,
     /// New tenures among them.
     grants: usize,
     /// Crashes that cost the AOF something.
     cuts: usize,
-    /// What clients were told and was not so after the restart.
+    /// Acknowledged changes that were not there after the restart.
     lost: Vec<String>,
-    /// Tokens given anew.
+    /// Tokens that were given twice.
     repeated: Vec<String>,
 }
 
-/// How a lock was at one time, as far as its only client knows.
+/// The state of a lock at one time, as its only client knows it.
 #[derive(Clone, Debug)]
 struct Stage {
     holds: i64,
     lease: i64,
-    /// `None` where the reply that tells it has not come.
+    /// `None` until the reply with it has arrived.
     token: Option<i64>,
 }
 
@@ -48,7 +48,7 @@ impl Stage {
 
     fn fits(&self, found: Option<&Holder>, owner: &str) -> bool {
         let Some(found) = found else { return self.holds == 0 };
-        // Leases are far apart, so what is left of one tells which it was.
+        // Leases differ so much that the time left shows which lease it was.
         self.holds == found.holds
             && found.owner == owner
             && self.token.is_none_or(|token| token == found.token)
@@ -57,24 +57,25 @@ impl Stage {
     }
 }
 
-/// A client with a lock of its own, and what it did with it.
+/// A client that uses one lock alone, and what it did with the lock.
 struct Loner {
     key: String,
     owner: String,
-    /// The lock as it was told last.
-    told: Stage,
-    /// The lock as it will be when the last request is carried out.
+    /// The state of the lock by the last reply.
+    acknowledged: Stage,
+    /// The state of the lock once the last request is executed.
     asked: Stage,
     tokens: Vec<i64>,
 }
 
 impl Loner {
-    /// Asks this and that of its lock until the server is gone.
-    fn run(key: String, owner: String, port: u16, mut random: Random, told: &AtomicUsize) -> Self {
-        let mut loner = Self { key, owner, told: Stage::FREE, asked: Stage::FREE, tokens: Vec::new() };
+    /// Sends random requests for its lock until the server is gone.
+    fn run(key: String, owner: String, port: u16, mut random: Random, acknowledged: &AtomicUsize) -> Self {
+        let mut loner =
+            Self { key, owner, acknowledged: Stage::FREE, asked: Stage::FREE, tokens: Vec::new() };
         let Ok(mut client) = Client::connect(port) else { return loner };
         loop {
-            let Stage { holds, lease, token } = loner.told;
+            let Stage { holds, lease, token } = loner.acknowledged;
             let (key, owner) = (&loner.key, &loner.owner);
             let other_lease = random.within(1..10_000) * 1_000_000;
             let (request, asked) = match random.within(0..5) {
@@ -96,43 +97,46 @@ impl Loner {
             };
             loner.asked = asked;
             let Ok(reply) = client.try_call(request) else { return loner };
-            told.fetch_add(1, Ordering::Relaxed);
+            acknowledged.fetch_add(1, Ordering::Relaxed);
             if let (1.., None) = (loner.asked.holds, loner.asked.token) {
                 let token = reply.grant().token;
                 loner.asked.token = Some(token);
                 loner.tokens.push(token);
             }
             assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
-            loner.told = loner.asked.clone();
+            loner.acknowledged = loner.asked.clone();
         }
     }
 
     fn check(&self, found: Option<&Holder>, outcome: &mut Outcome) {
-        if !self.told.fits(found, &self.owner) && !self.asked.fits(found, &self.owner) {
-            outcome.lost.push(format!("told {:?}, asked {:?}, found {found:?}", self.told, self.asked));
+        if !self.acknowledged.fits(found, &self.owner) && !self.asked.fits(found, &self.owner) {
+            outcome.lost.push(format!(
+                "acknowledged {:?}, asked {:?}, found {found:?}",
+                self.acknowledged, self.asked
+            ));
         }
     }
 }
 
-/// A tenure of a lock that others want.
+/// A tenure of a contended lock.
 #[derive(Debug)]
 struct Tenure {
     key: &'static str,
     owner: String,
     token: i64,
     holds: i64,
-    /// The holds that a request would leave which may have been carried out.
+    /// The holds that are left if the last request was executed.
     asked: i64,
 }
 
-/// Takes locks that others want until the server is gone. Returns the tenures it was told of.
-fn rival(owner: &str, port: u16, mut random: Random, told: &AtomicUsize) -> Vec<Tenure> {
+/// Acquires contended locks until the server is gone. Returns the tenures that were acknowledged.
+fn rival(owner: &str, port: u16, mut random: Random, acknowledged: &AtomicUsize) -> Vec<Tenure> {
     let mut tenures = Vec::new();
     let _: Result<(), Silence> = (|| {
         let mut client = Client::connect(port).map_err(|_| Silence::Closed)?;
         let mut call = |request: String| {
             let reply = client.try_call(request)?;
-            told.fetch_add(1, Ordering::Relaxed);
+            acknowledged.fetch_add(1, Ordering::Relaxed);
             Ok(reply)
         };
         loop {
@@ -147,39 +151,39 @@ fn rival(owner: &str, port: u16, mut random: Random, told: &AtomicUsize) -> Vec<
                 tenure.holds = 2;
             }
             tenure.asked = 0;
-            let (end, told) = if random.once_in(6) {
-                // Whoever comes next is granted the lock in the background.
+            let (end, acknowledged) = if random.once_in(6) {
+                // The next waiter is granted the lock in the background.
                 (format!("LOCK.RENEW {key} {owner} PX 1"), grant.token)
             } else {
                 (format!("LOCK.RELEASE {key} {owner} ALL TOKEN {}", grant.token), 0)
             };
-            assert_eq!(call(end)?, Reply::Int(told));
+            assert_eq!(call(end)?, Reply::Int(acknowledged));
             tenure.holds = 0;
         }
     })();
     tenures
 }
 
-/// Compares a lock that was found after the restart with what its rivals were told.
+/// Compares the state of a lock after the restart with the acknowledged tenures.
 fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: &mut Outcome) {
     let token = found.map(|found| found.token);
     for tenure in tenures.iter().filter(|tenure| tenure.key == key) {
         let found_it = found.filter(|found| found.token == tenure.token);
         let stands = match found_it {
             Some(found) => found.owner == tenure.owner && [tenure.holds, tenure.asked].contains(&found.holds),
-            // It is over where that was asked for. Then the lock is free, or in the hands of somebody later.
+            // The tenure is over if its release was requested. Then the lock is free or has a later holder.
             None => tenure.asked == 0 && token.is_none_or(|token| token > tenure.token),
         };
         if !stands {
-            outcome.lost.push(format!("told {tenure:?}, found {found:?}"));
+            outcome.lost.push(format!("acknowledged {tenure:?}, found {found:?}"));
         }
     }
 }
 
-/// Takes away a transaction that lacks its end, as `redis-check-aof --fix` does.
+/// Removes a transaction that lacks its end, as `redis-check-aof --fix` does.
 ///
-/// The server takes away but the torn command at its end, and goes on behind a MULTI that is never carried out: after
-/// the next restart all that was written since is gone (https://github.com/valkey-io/valkey/pull/4342). It writes a
+/// The server removes only the torn command at the end, and appends after a MULTI that is never executed: after
+/// the next restart everything written since is gone (https://github.com/valkey-io/valkey/pull/4342). The server writes a
 /// transaction of its own when it drops a key whose TTL has passed for a command that stores it anew.
 fn mend(server: &Server) {
     let path = appended_files(server).pop().expect("an AOF");
@@ -203,22 +207,22 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
     let keys: Vec<&str> = loner_keys.iter().map(String::as_str).chain(SHARED).collect();
     let mut given = vec![BTreeSet::new(); keys.len()];
     for cycle in 0..cycles {
-        let (told, port) = (AtomicUsize::new(0), server.port());
+        let (acknowledged, port) = (AtomicUsize::new(0), server.port());
         let (loners, tenures) = thread::scope(|scope| {
             let mut seed = || Random::from_seed(random.number());
             let loners: Vec<_> = loner_keys
                 .iter()
                 .map(|key| (key.clone(), format!("{key}-{cycle}"), seed()))
                 .map(|(key, owner, chance)| {
-                    let told = &told;
-                    scope.spawn(move || Loner::run(key, owner, port, chance, told))
+                    let acknowledged = &acknowledged;
+                    scope.spawn(move || Loner::run(key, owner, port, chance, acknowledged))
                 })
                 .collect();
             let rivals: Vec<_> = (0..RIVALS)
                 .map(|number| (format!("rival-{number}-{cycle}"), seed()))
                 .map(|(owner, chance)| {
-                    let told = &told;
-                    scope.spawn(move || rival(&owner, port, chance, told))
+                    let acknowledged = &acknowledged;
+                    scope.spawn(move || rival(&owner, port, chance, acknowledged))
                 })
                 .collect();
             // An AOF that is not synced may lose its middle while it is rewritten. Then the server does not start.
@@ -228,14 +232,14 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                 client.call("BGREWRITEAOF");
             }
             let enough = usize::try_from(random.within(50..400)).expect("a count");
-            eventually("clients are told much", || told.load(Ordering::Relaxed) >= enough);
+            eventually("clients are acknowledged much", || acknowledged.load(Ordering::Relaxed) >= enough);
             server.kill();
             let loners: Vec<_> = loners.into_iter().map(|loner| loner.join().expect("a loner")).collect();
             let tenures: Vec<_> =
                 rivals.into_iter().flat_map(|rival| rival.join().expect("a rival")).collect();
             (loners, tenures)
         });
-        outcome.told += told.into_inner();
+        outcome.acknowledged += acknowledged.into_inner();
         outcome.cuts += usize::from(disk.lose_unsynced(&server, &mut random) > 0);
         mend(&server);
         server.start_again();
@@ -255,16 +259,16 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                         .filter(|tenure| tenure.key == *key)
                         .map(|tenure| tenure.token)
                         .collect();
-                    // Rivals do not know in which order they were told.
+                    // Contending clients do not know the order of their replies.
                     tokens.sort_unstable();
                     tokens
                 }
             };
             outcome.grants += tokens.len();
             if let Some(found) = found {
-                // Its client may not have been told.
+                // Its client may not have received the reply.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
-                // What was lost may be the end of an older tenure: that is not a new one.
+                // The lost change may be the end of an older tenure, which is then not a new tenure.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }
@@ -282,7 +286,7 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
         "{cycles} crashes, {} cost the AOF something; {} rewrites; {} replies, {} grants, {} losses",
         outcome.cuts,
         server.log().matches("Background AOF rewrite finished successfully").count(),
-        outcome.told,
+        outcome.acknowledged,
         outcome.grants,
         outcome.lost.len()
     );
@@ -290,7 +294,7 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
 }
 
 #[test]
-fn nothing_that_was_told_is_lost_where_the_aof_is_synced_always() {
+fn with_appendfsync_always_a_crash_loses_nothing_that_was_acknowledged() {
     let outcome = crash("always", rounds(20, 200));
     assert_eq!(outcome.lost, [""; 0], "lost");
     assert_eq!(outcome.repeated, [""; 0], "tokens");
@@ -298,7 +302,7 @@ fn nothing_that_was_told_is_lost_where_the_aof_is_synced_always() {
 }
 
 #[test]
-fn what_was_told_may_be_lost_where_the_aof_is_synced_later_and_tokens_still_grow() {
+fn without_appendfsync_always_a_crash_may_lose_acknowledged_changes_but_tokens_grow() {
     for policy in ["everysec", "no"] {
         let outcome = crash(policy, rounds(4, 40));
         assert!(!outcome.lost.is_empty(), "{policy}: {outcome:?}");

@@ -1,4 +1,4 @@
-//! Files that were cut or damaged: the server loads what is whole and goes on with that, or says why it does not start.
+//! Cut and damaged files: the server loads the intact part and goes on, or logs why it does not start.
 
 use lockward_tests::{
     Client, Grant, Holder, Random, Refusal, Reply, Sent, Server, Setup, appended_files, commands_in,
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 const KEYS: [&str; 5] = ["lock-0", "lock-1", "lock-2", "lock-3", "lock-4"];
 
-/// All that the recorded commands change: the locks, without what time does to them, and a counter that is changed
-/// beside them.
+/// The state that the recorded commands change: the locks, except for the time that passes, and a counter that is changed
+/// together with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     tenures: [Option<(String, i64, i64)>; KEYS.len()],
@@ -33,7 +33,7 @@ impl State {
         Self { tenures, counter: (!counter.is_null()).then(|| counter.text()) }
     }
 
-    /// As it was, but for one lock that was free for a moment.
+    /// The state before, except for one lock that was free for a moment.
     fn with_free(&self, key: &str) -> Self {
         let mut state = self.clone();
         let index = KEYS.iter().position(|other| *other == key).expect("one of the locks");
@@ -42,7 +42,7 @@ impl State {
     }
 }
 
-/// What is loaded as one: a command, or a transaction.
+/// A unit of loading: a command or a transaction.
 fn units(aof: &[u8]) -> Vec<usize> {
     let mut units = Vec::new();
     let mut in_transaction = false;
@@ -61,7 +61,7 @@ fn units(aof: &[u8]) -> Vec<usize> {
     units
 }
 
-/// Whether an AOF ends where a command ends, and no transaction is left open.
+/// Whether an AOF ends at the end of a command, outside a transaction.
 fn is_whole(aof: &[u8]) -> bool {
     let commands = commands_in(aof);
     let count =
@@ -69,7 +69,7 @@ fn is_whole(aof: &[u8]) -> bool {
     commands.last().map_or(0, |(_, end)| *end) == aof.len() && count(b"MULTI") == count(b"EXEC")
 }
 
-/// A server, which has ended, and what it did.
+/// A server that has ended, and what it did.
 struct Recording {
     server: Server,
     path: PathBuf,
@@ -78,7 +78,7 @@ struct Recording {
     states: Vec<State>,
 }
 
-/// Writes down what is in the AOF, and what it means.
+/// Records the content of the AOF and the state after each unit.
 struct Recorder {
     server: Server,
     client: Client,
@@ -98,15 +98,15 @@ impl Recorder {
         self.client.owner(key)
     }
 
-    /// One turn of the server: what it appends must be one unit, or nothing when nothing has changed.
+    /// One event loop pass: it must append one unit, or nothing when nothing has changed.
     #[track_caller]
-    fn turn(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
+    fn pass(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
         assert_eq!(units, usize::from(state != before), "{what}: from {before:?} to {state:?}");
         self.states.resize(self.states.len() + units, state);
     }
 
-    /// One turn that changes nothing but a lease, which is not looked at.
+    /// One event loop pass that changes only a lease, which is not compared.
     #[track_caller]
     fn renewal(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -114,16 +114,16 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Several turns. After each but the last, `key` is free, or its lease is over by the time that this is loaded.
+    /// Several event loop passes. After each but the last, `key` is free or its lease is over by the time of the load.
     #[track_caller]
-    fn turns(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
+    fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
         assert!((1..=3).contains(&units), "{what}: {units} units");
         self.states.resize(self.states.len() + units - 1, before.with_free(key));
         self.states.push(state);
     }
 
-    /// How many units came of something, and the states before and after it.
+    /// How many units an action appended, and the states before and after it.
     #[track_caller]
     fn after(&mut self, act: impl FnOnce(&mut Client)) -> (usize, State, State) {
         act(&mut self.client);
@@ -133,13 +133,13 @@ impl Recorder {
         (units + 1 - self.states.len(), before, state)
     }
 
-    /// A mixture of all that happens to locks.
+    /// A mixture of everything that happens to locks.
     fn round(&mut self, round: usize) {
         let (key, other) = (KEYS[round % KEYS.len()], KEYS[(round + 1) % KEYS.len()]);
         let [a, b, c, d, e, f] = ["a", "b", "c", "d", "e", "f"].map(|owner| format!("{owner}{round}"));
         for key in [key, other] {
             if let Some(owner) = self.holder(key) {
-                self.turn("an end", |client| {
+                self.pass("an end", |client| {
                     client.call(["LOCK.RELEASE", key, &owner, "ALL"]);
                 });
             }
@@ -151,7 +151,7 @@ impl Recorder {
             format!("LOCK.RELEASE {key} {a}"),
             format!("LOCK.ACQUIRE {key} {b}"),
         ] {
-            self.turn(&request, |client| {
+            self.pass(&request, |client| {
                 client.call(request.as_str());
             });
         }
@@ -161,14 +161,14 @@ impl Recorder {
 
         let wait = |owner: &str| format!("{key} {owner} BLOCK 0 PX 700000");
         let mut waiters = [&b, &c, &b].map(|owner| self.server.waiter(&wait(owner)));
-        self.turn("a hand-off with a re-entry", |client| {
+        self.pass("a hand-off with a re-entry", |client| {
             assert_eq!(client.call(format!("LOCK.RELEASE {key} {a} ALL")), Reply::Int(0));
             let [first, _, second] = &mut waiters;
             let Grant { token, .. } = first.reply().grant();
             assert_eq!(second.reply().grant(), Grant { token, holds: 2 });
         });
         let [_, mut last, _] = waiters;
-        self.turn("a transaction with a hand-off", |client| {
+        self.pass("a transaction with a hand-off", |client| {
             let [freed, .., taken] = client.transact([
                 &format!("LOCK.RELEASE {key} {b} ALL"),
                 "INCR counter",
@@ -177,7 +177,7 @@ impl Recorder {
             assert_eq!((freed, taken.grant().holds), (Reply::Int(0), 1));
             last.reply().grant();
         });
-        self.turn("a script", |client| {
+        self.pass("a script", |client| {
             let script = "redis.call('LOCK.ACQUIRE', KEYS[1], ARGV[1], 'PX', 800000) \
                           redis.call('LOCK.RELEASE', KEYS[2], ARGV[2]) \
                           redis.call('LOCK.ACQUIRE', KEYS[2], ARGV[3], 'PX', 700000) \
@@ -185,12 +185,12 @@ impl Recorder {
             client.call(["EVAL", script, "2", key, other, &c, &d, &e]).int();
         });
         let mut waiter = self.server.waiter(&wait(&f));
-        self.turns("the end of a lease", key, |client| {
+        self.passes("the end of a lease", key, |client| {
             client.call(format!("LOCK.RENEW {key} {c} PX 30")).int();
             waiter.reply().grant();
         });
         let mut waiter = self.server.waiter(&wait(&a));
-        self.turns("a deletion", key, |client| {
+        self.passes("a deletion", key, |client| {
             assert_eq!(client.call(["DEL", key]), Reply::Int(1));
             waiter.reply().grant();
         });
@@ -237,12 +237,12 @@ impl Recording {
 }
 
 #[test]
-fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
+fn an_aof_cut_anywhere_leaves_no_pass_half_done() {
     let mut random = Random::new();
     let mut recording = recording();
     let length = recording.aof.len();
     let ends = units(&recording.aof);
-    // Every offset of the last turns, where that is asked for: a deletion, the ends of leases, a script.
+    // In the long form, every offset of the last passes: a deletion, ends of leases, a script.
     let last = rounds(length, ends[ends.len() - 8]);
     let mut cuts: BTreeSet<usize> = (last..length).collect();
     cuts.extend(
@@ -258,7 +258,7 @@ fn an_aof_that_was_cut_anywhere_leaves_no_turn_half_done() {
 }
 
 #[test]
-fn a_server_goes_on_after_a_cut() {
+fn a_server_starts_and_goes_on_after_a_cut() {
     let mut recording = recording();
     let cut = recording.aof.len() - 5;
     recording.start_cut(cut).expect("a start");
@@ -269,7 +269,7 @@ fn a_server_goes_on_after_a_cut() {
 }
 
 #[test]
-fn a_rewrite_saves_what_follows_a_torn_transaction() {
+fn an_aof_rewrite_saves_the_commands_after_a_torn_transaction() {
     const MULTI: &[u8] = b"MULTI\r\n";
     let mut recording = recording();
     let begin =
@@ -278,7 +278,7 @@ fn a_rewrite_saves_what_follows_a_torn_transaction() {
         commands_in(&recording.aof).into_iter().find(|(_, end)| *end > begin + MULTI.len()).expect("more");
     let cut = first + 5;
     recording.start_cut(cut).expect("a start");
-    // Without it the server loses all that follows, with the next restart.
+    // Without the rewrite, the next restart loses everything that follows.
     let mut client = recording.server.client();
     assert!(!matches!(client.call("BGREWRITEAOF"), Reply::Error(_)));
     eventually("the AOF is rewritten", || {
@@ -292,7 +292,7 @@ fn a_rewrite_saves_what_follows_a_torn_transaction() {
 }
 
 #[test]
-fn a_cut_aof_is_refused_where_that_is_asked_for() {
+fn a_cut_aof_is_refused_with_aof_load_truncated_no() {
     let mut random = Random::new();
     let mut recording = recording();
     recording.server.change_setup(|setup| setup.config("aof-load-truncated no"));
@@ -323,7 +323,7 @@ fn a_cut_aof_is_refused_where_that_is_asked_for() {
     assert!(loads >= 2 && refusals > 0);
 }
 
-/// The commands of the module in an AOF, and where each stands. What damage to others does is the server's own affair.
+/// The module's commands in an AOF, and their offsets. Damage to other commands is not tested.
 fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
     let (mut ours, mut begin) = (Vec::new(), 0);
     for (command, end) in commands_in(aof) {
@@ -335,11 +335,11 @@ fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
     ours
 }
 
-/// The bytes of a command in an AOF, each with what may stand there instead: in its frame another digit, else anything.
+/// The bytes of a command in an AOF, each with its possible replacements: another digit in the framing, any byte elsewhere.
 fn bytes_of(command: &Sent, begin: usize) -> Vec<(usize, Range<i64>)> {
     const DIGITS: Range<i64> = 0x30..0x3a;
     const BYTES: Range<i64> = 0..0x100;
-    // A command of ours has less than ten arguments.
+    // Commands of the module have fewer than ten arguments.
     let mut bytes = vec![(begin + 1, DIGITS)];
     let mut at = begin + "*3\r\n".len();
     for argument in command {
@@ -352,7 +352,7 @@ fn bytes_of(command: &Sent, begin: usize) -> Vec<(usize, Range<i64>)> {
     bytes
 }
 
-/// An AOF with damage to one command, and what the damage is.
+/// An AOF with one damaged command, and a description of the damage.
 fn damaged(aof: &[u8], random: &mut Random) -> (Vec<u8>, String) {
     let (command, Range { start, end }) = random.one_of(&ours(aof)).clone();
     let text = aof[start..end].escape_ascii();
@@ -371,7 +371,7 @@ fn damaged(aof: &[u8], random: &mut Random) -> (Vec<u8>, String) {
     }
 }
 
-/// Whatever has been loaded can be used, saved, and loaded again.
+/// Whatever was loaded can be used, saved and loaded again.
 #[track_caller]
 fn assert_sound(server: &Server, what: &str) {
     let mut client = server.client();
@@ -394,18 +394,18 @@ fn assert_sound(server: &Server, what: &str) {
 }
 
 #[test]
-fn no_damage_to_an_aof_hurts_the_server() {
+fn no_damage_to_an_aof_crashes_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
-    // As servers are set by default: what cannot be carried out is told in the log.
+    // As in the server's defaults: commands that fail are logged.
     recording.server.change_setup(|setup| setup.config("propagation-error-behavior ignore"));
-    let (mut loads, mut refusals, mut told) = (0, 0, 0);
+    let (mut loads, mut refusals, mut logged) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {
         let (aof, what) = damaged(&recording.aof, &mut random);
         match recording.start_with(&aof) {
             Ok(()) => {
                 let log = recording.server.log();
-                told += usize::from(log.contains("== CRITICAL =="));
+                logged += usize::from(log.contains("== CRITICAL =="));
                 assert_sound(&recording.server, &what);
                 recording.server.kill();
                 fs::remove_file(recording.server.dir().join("server.log")).expect("a log");
@@ -417,11 +417,11 @@ fn no_damage_to_an_aof_hurts_the_server() {
             }
         }
     }
-    println!("{loads} loads, of which {told} with an error in the log; {refusals} refusals");
-    assert!(told + refusals > 0, "no damage was noticed");
+    println!("{loads} loads, of which {logged} with an error in the log; {refusals} refusals");
+    assert!(logged + refusals > 0, "no damage was noticed");
 }
 
-/// A server with locks in its snapshot, which has ended, and the snapshot.
+/// A server that has ended with locks in its snapshot, and the snapshot.
 fn snapshot() -> (Server, PathBuf, Vec<u8>) {
     let setup = Setup::new().config("rdbchecksum no").config("rdbcompression no");
     let mut server = setup.start();
@@ -438,14 +438,14 @@ fn snapshot() -> (Server, PathBuf, Vec<u8>) {
     (server, path, bytes)
 }
 
-/// Where the payloads of the locks stand in a snapshot.
+/// The ranges of the locks' payloads in a snapshot.
 fn payloads(snapshot: &[u8]) -> Vec<Range<usize>> {
     const TYPE_AND_KIND: usize = 10;
     let find = |key: &str| snapshot.windows(key.len()).position(|window| window == key.as_bytes());
     KEYS.iter()
         .map(|key| {
             let at = find(key).expect("a key") + key.len() + TYPE_AND_KIND;
-            // Two bits tell how many bytes the length takes.
+            // Two bits encode how many bytes the length takes.
             let (length, size) = match snapshot[at] {
                 short @ ..0x40 => (short.into(), 1),
                 long => (usize::from(long & 0x3f) << 8 | usize::from(snapshot[at + 1]), 2),
@@ -465,8 +465,8 @@ fn a_snapshot_that_was_cut_is_refused() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     let length = bytes.len();
-    // Where a value of a module ends early between two of its parts, the server, which has refused the file by then,
-    // hangs in the check it makes for its log: https://github.com/redis/redis/pull/15034.
+    // Where a module value ends early between two of its parts, the server has already refused the file, but it
+    // hangs in the check that it makes for its log: https://github.com/redis/redis/pull/15034.
     let hangs: Vec<usize> = payloads(&bytes)
         .into_iter()
         .flat_map(|payload| {
@@ -489,10 +489,10 @@ fn a_snapshot_that_was_cut_is_refused() {
 }
 
 #[test]
-fn no_damage_to_a_lock_in_a_snapshot_hurts_the_server() {
+fn no_damage_to_a_lock_in_a_snapshot_crashes_the_server() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
-    // What stands before the owner, and a part of that.
+    // The bytes before the owner, and a part of them.
     let ours: Vec<usize> = payloads(&bytes).into_iter().flat_map(|payload| payload.take(32)).collect();
     let (mut loads, mut refusals) = (0, 0);
     for _ in 0..rounds(20, 400) {

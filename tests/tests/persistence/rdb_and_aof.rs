@@ -11,7 +11,7 @@ fn held_twice(a: &mut Client) -> Holder {
     a.holder("lock")
 }
 
-/// Asserts that a server which has started again goes on with a tenure of 100 s at most.
+/// Asserts that a restarted server has the same tenure, with 100 s left at most.
 #[track_caller]
 fn assert_goes_on(server: &Server, before: &Holder) {
     let mut a = server.client();
@@ -73,7 +73,7 @@ fn a_tenure_goes_on_after_a_restart_from_a_rewritten_aof() {
 }
 
 #[test]
-fn a_tenure_goes_on_after_a_rewrite_and_what_follows_it() {
+fn a_tenure_goes_on_from_a_rewritten_aof_with_commands_after_it() {
     for preamble in ["yes", "no"] {
         let mut server = with_aof().config(&format!("aof-use-rdb-preamble {preamble}")).start();
         let mut a = server.client();
@@ -180,17 +180,17 @@ fn assert_gone_after_a_restart(mut server: Server) {
 }
 
 #[test]
-fn a_lease_that_ended_while_the_server_was_down_is_over_in_a_snapshot() {
+fn a_snapshot_loads_no_lease_that_ended_while_the_server_was_down() {
     assert_gone_after_a_restart(Server::start());
 }
 
 #[test]
-fn a_lease_that_ended_while_the_server_was_down_is_over_in_the_aof() {
+fn an_aof_loads_no_lease_that_ended_while_the_server_was_down() {
     assert_gone_after_a_restart(with_aof().start());
 }
 
 #[test]
-fn a_load_counts_the_time_the_server_was_down() {
+fn the_time_that_the_server_was_down_counts_against_the_lease() {
     for mut server in [Server::start(), with_aof().start()] {
         let mut a = server.client();
         a.acquire("lock A PX 100000");
@@ -204,7 +204,7 @@ fn a_load_counts_the_time_the_server_was_down() {
 }
 
 #[test]
-fn a_lease_ends_after_a_restart_and_serves_those_who_wait_then() {
+fn a_loaded_lease_ends_and_serves_the_waiters() {
     let mut server = with_aof().start();
     server.client().acquire("lock A PX 1000");
     server.kill_and_start_again();
@@ -222,7 +222,7 @@ fn a_server_without_the_preamble_rewrites_locks_that_a_replica_of_any_kind_can_l
 }
 
 #[test]
-fn a_server_that_ends_in_order_keeps_what_it_is_to_keep() {
+fn a_shutdown_saves_the_locks_where_the_server_is_set_to_save() {
     let mut server = Setup::new().config("save 3600 1").start();
     let before = held_twice(&mut server.client());
     assert!(server.terminate().success());

@@ -1,4 +1,4 @@
-//! RESTORE payloads that were damaged or made up: each is refused, or makes a lock like any other.
+//! Damaged and forged RESTORE payloads: each is refused, or creates an ordinary lock.
 
 use lockward_tests::{Client, Info, Random, Reply, Server, Setup, eventually, rounds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,14 +7,14 @@ use std::net::TcpListener;
 
 /// The version of the stored encoding.
 const VERSION: u8 = 1;
-/// The record that tells of a holder.
+/// The record of a holder.
 const PUT: u8 = 1;
-/// The longest span there is, in milliseconds: a thousand years.
+/// The longest span, in milliseconds: a thousand years.
 const LONGEST: u64 = 31_536_000_000_000;
 const LARGEST_TOKEN: u64 = (1 << 53) - 1;
 const HOUR_MS: u64 = 3_600_000;
 
-/// A number as the stored encoding has it: seven bits a byte, the lowest first.
+/// A number in the stored encoding: seven bits a byte, the lowest first.
 pub(crate) fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {
@@ -25,7 +25,7 @@ pub(crate) fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A holder as a payload tells of it. Every number may lie.
+/// A holder as a payload describes it. Every number may be wrong.
 #[derive(Clone)]
 struct Put {
     token: u64,
@@ -39,7 +39,7 @@ struct Put {
 }
 
 impl Put {
-    /// One that an honest server may have written `now`, in milliseconds since the epoch.
+    /// A holder that a correct server may have written at `now`, in milliseconds since the epoch.
     fn honest(owner: &[u8], token: u64, now: u64) -> Self {
         let (left, owner) = (HOUR_MS, owner.to_vec());
         let wall_deadline = now + left;
@@ -58,7 +58,7 @@ fn payload(puts: &[Put]) -> Vec<u8> {
     [vec![VERSION], puts.iter().flat_map(Put::bytes).collect()].concat()
 }
 
-/// What stands around the payload of a lock in a DUMP: type, module and version before it, end mark and checksum behind.
+/// The bytes around the payload of a lock in a DUMP: type, module and version before it, end mark and checksum after it.
 #[derive(Clone)]
 struct Frame {
     head: Vec<u8>,
@@ -75,7 +75,7 @@ impl Frame {
         Self { head: dump[..Self::HEAD].to_vec(), tail: dump[dump.len() - 11..].to_vec() }
     }
 
-    /// A DUMP of what `payload` says.
+    /// A DUMP with this payload.
     fn around(&self, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap();
         let length = match length {
@@ -86,7 +86,7 @@ impl Frame {
         [&self.head, &[Self::STRING][..], &length, payload, &self.tail].concat()
     }
 
-    /// As a module of the next version of the encoding writes it.
+    /// The same, as the next version of the encoding writes it.
     fn of_the_next_version(&self) -> Self {
         let mut next = self.clone();
         // The version is the lowest ten bits of the module's number.
@@ -95,7 +95,7 @@ impl Frame {
     }
 }
 
-/// A server that takes payloads without a right checksum, a connection to it, the frame of its locks, and its time.
+/// A server that accepts payloads with a wrong checksum, a connection to it, the frame of its locks, and its time.
 #[track_caller]
 fn credulous() -> (Server, Client, Frame, u64) {
     credulous_with(Setup::new())
@@ -131,7 +131,7 @@ fn a_payload_of_the_next_version_is_refused() {
 }
 
 #[test]
-fn a_payload_with_an_owner_token_or_number_that_cannot_be_is_refused() {
+fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
     let (_server, mut client, frame, now) = credulous();
     let honest = || Put::honest(b"A", now * 1_000, now);
     let long = |length: usize| Put { owner: vec![b'A'; length], ..honest() };
@@ -175,11 +175,11 @@ fn a_payload_with_an_owner_token_or_number_that_cannot_be_is_refused() {
         }
         assert_eq!(client.call("DBSIZE"), Reply::Int(0), "{what}");
     }
-    // What was refused has not raised the tokens either.
+    // Refused payloads have not raised the tokens either.
     assert!(client.acquire("lock A").token < i64::try_from(day_ahead).unwrap());
 }
 
-/// Looks at a restored lock, saves and loads it, and takes it apart.
+/// Reads a restored lock, saves and loads it, and releases it.
 #[track_caller]
 fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
     let info = client.info(key).unwrap_or_else(|| panic!("{what}: no lock"));
@@ -204,7 +204,7 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
 }
 
 #[test]
-fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_heard() {
+fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
     // Once, a snapshot with the longest lease did not load, and the server did not start.
     let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
     let replica = Server::start_replica_of(&primary);
@@ -227,7 +227,7 @@ fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_heard() {
     let locks = client.call("DBSIZE");
     replica.see_in_sync_with(&primary);
     assert_eq!(replica.client().call("DEBUG DIGEST"), client.call("DEBUG DIGEST"));
-    // Redis 8 refuses while the child that has sent all to the replica is there.
+    // Redis 8 refuses while the child that sent the data to the replica exists.
     eventually("a snapshot", || client.call("SAVE") == Reply::ok());
     primary.kill_and_start_again();
     assert_eq!(primary.client().call("DBSIZE"), locks);
@@ -235,7 +235,7 @@ fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_heard() {
     assert_eq!(late.client().call("DBSIZE"), locks);
 }
 
-/// Payloads to damage: made by the server, and made up, all of them right.
+/// Valid payloads to damage: some made by the server, some by this test.
 #[track_caller]
 fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     let put = |number: u64, owner: &[u8]| Put::honest(owner, now * 1_000 + number, now);
@@ -245,7 +245,7 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     };
     assert_eq!(client.call("DBSIZE"), Reply::Int(0));
     vec![
-        // A UUID and a thread: in place of a length there is 0, then the bytes, and one more than the thread.
+        // A UUID and a thread: 0 in place of a length, then the bytes, and the thread plus one.
         vec![Put {
             owner_length: Some(0),
             ..put(1, b"\x0f\x8f\xad\x5b\xd9\xcb\x46\x9f\xa1\x65\x70\x86\x77\x28\x95\x0e\x2b")
@@ -258,7 +258,7 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     ]
 }
 
-/// Changes a few of the bytes: flips, cuts, doubles, puts in, takes out.
+/// Changes a few bytes: flips, cuts, doubles, inserts or removes them.
 fn damage(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     for _ in 0..random.within(1..4) {
         let at = from + usize::try_from(random.within(0..(bytes.len() - from + 1) as i64)).unwrap();
@@ -276,7 +276,7 @@ fn damage(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     }
 }
 
-/// A number that lies: at the edges of what may be, or anything.
+/// A wrong number: at the limits of the range, or any number.
 fn lie(random: &mut Random) -> u64 {
     let edges =
         [0, 1, 0x7f, 0x80, 1_000_000, u32::MAX.into(), LARGEST_TOKEN, LONGEST, i64::MAX as u64, u64::MAX];
@@ -287,17 +287,17 @@ fn lie(random: &mut Random) -> u64 {
     }
 }
 
-/// A payload in its frame, damaged in one way or another, always with a type and module that are ours.
+/// A payload in its frame, damaged in some way, always with the type and the module of a lock.
 fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8> {
     let mut puts = random.one_of(originals);
     match random.within(0..4) {
-        // The frame is right, and what is in it is damaged.
+        // The frame is valid, the payload is damaged.
         0 => {
             let mut payload = payload(&puts);
             damage(&mut payload, 0, random);
             frame.around(&payload)
         }
-        // The payload is well formed, and lies.
+        // The payload is well formed, with wrong numbers.
         1 => {
             for _ in 0..random.within(1..3) {
                 let at = usize::try_from(random.number() % puts.len() as u64).unwrap();
@@ -336,7 +336,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
 }
 
 #[test]
-fn no_damaged_payload_hurts_the_server() {
+fn no_damaged_payload_crashes_the_server() {
     const AT_ONCE: usize = 200;
     let mut random = Random::new();
     let (_server, mut client, frame, now) = credulous_with(Setup::new().config("rdbcompression no"));
@@ -347,7 +347,7 @@ fn no_damaged_payload_hurts_the_server() {
         assert_eq!(client.call("DUMP lock").bytes().len(), dump.len(), "it is as the server makes it");
     }
     client.call("FLUSHALL");
-    let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..rounds(20, 1_000) {
         let dumps: Vec<Vec<u8>> = (0..AT_ONCE).map(|_| damaged(&originals, &frame, &mut random)).collect();
         let keys: Vec<String> = (0..AT_ONCE).map(|number| format!("lock-{number}")).collect();
@@ -366,18 +366,18 @@ fn no_damaged_payload_hurts_the_server() {
                 other => panic!("{key}: {other:?}"),
             }
             let text = if let Reply::Error(text) = reply { text } else { "OK".into() };
-            *told.entry(text).or_default() += 1;
+            *counts.entry(text).or_default() += 1;
         }
         assert_eq!(client.call("DBSIZE"), Reply::Int(accepted.len() as i64));
         see_sound(&mut client, &accepted);
     }
-    println!("{told:?}");
+    println!("{counts:?}");
     let clear = ["OK", "ERR Bad data format", "ERR DUMP payload version or checksum are wrong"];
-    assert!(told.keys().all(|text| clear.contains(&text.as_str())), "{told:?}");
-    assert!(told["OK"] > 0 && told["ERR Bad data format"] > 0, "{told:?}");
+    assert!(counts.keys().all(|text| clear.contains(&text.as_str())), "{counts:?}");
+    assert!(counts["OK"] > 0 && counts["ERR Bad data format"] > 0, "{counts:?}");
 }
 
-/// Looks at restored locks, dumps them and restores that, saves and loads all, and takes them apart.
+/// Reads restored locks, dumps and restores them, saves and loads everything, and releases them.
 #[track_caller]
 fn see_sound(client: &mut Client, keys: &[&str]) {
     let dumps = client.call_all(keys.iter().map(|key| ["DUMP", key]).collect::<Vec<_>>());
@@ -426,7 +426,7 @@ fn see_sound(client: &mut Client, keys: &[&str]) {
 
 const OTHER_VERSION: &str = "a lock of encoding 2, by another version of Lockward: this one reads 1";
 
-/// A snapshot of one lock by a server of the next version of the encoding.
+/// A snapshot of one lock in the next version of the encoding.
 #[track_caller]
 fn next_snapshot() -> Vec<u8> {
     let setup = Setup::new().config("rdbchecksum no").config("rdbcompression no");
@@ -434,7 +434,7 @@ fn next_snapshot() -> Vec<u8> {
     restore(&mut client, "lock", &frame.around(&payload(&[Put::honest(b"A", now * 1_000, now)])));
     assert_eq!(client.call("SAVE"), Reply::ok());
     let mut snapshot = std::fs::read(server.dir().join("dump.rdb")).expect("a snapshot");
-    // The module's number stands behind the type and the key.
+    // The module's number follows the type and the key.
     let number = &frame.head[1..];
     let at = snapshot.windows(number.len()).position(|window| window == number).expect("the module's number");
     *snapshot.get_mut(at + number.len() - 1).expect("its version") += 1;
@@ -451,31 +451,31 @@ fn a_snapshot_of_the_next_version_is_refused_at_the_start() {
     assert!(refusal.is_clean() && refusal.log.contains(OTHER_VERSION), "{refusal:?}");
 }
 
-/// A primary that answers one replica with `snapshot`, and what the replica does then.
+/// A primary that sends one replica `snapshot`, and what the replica does then.
 #[track_caller]
 fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     replica.begin_to_follow(listener.local_addr().expect("an address").port());
     let (mut link, _) = listener.accept().expect("the replica");
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut chunk = [0; 1_024];
     loop {
         let count = link.read(&mut chunk).expect("a request");
-        heard.extend_from_slice(&chunk[..count]);
-        if heard.windows(5).any(|word| word == b"PSYNC") {
+        received.extend_from_slice(&chunk[..count]);
+        if received.windows(5).any(|word| word == b"PSYNC") {
             break;
         }
-        // Each request but the first ones, which are sent together, waits for its answer.
-        let asked = heard.windows(8).filter(|word| *word == b"REPLCONF").count();
-        let ping = heard.windows(4).any(|word| word == b"PING");
+        // Each request waits for its reply, except the first ones, which are sent together.
+        let asked = received.windows(8).filter(|word| *word == b"REPLCONF").count();
+        let ping = received.windows(4).any(|word| word == b"PING");
         let answers = if ping && asked == 0 { "+PONG\r\n".to_owned() } else { "+OK\r\n".repeat(asked) };
-        heard.clear();
+        received.clear();
         link.write_all(answers.as_bytes()).expect("an answer");
     }
     let head = format!("+FULLRESYNC {} 1\r\n${}\r\n", "0".repeat(40), snapshot.len());
     link.write_all(head.as_bytes()).expect("an answer");
     link.write_all(snapshot).expect("a snapshot");
-    // The replica hangs up, be it alive or not.
+    // The replica closes the connection, whether it goes on or ends.
     while link.read(&mut chunk).is_ok_and(|count| count > 0) {}
 }
 
@@ -485,14 +485,14 @@ fn a_replica_refuses_a_full_resync_of_the_next_version() {
     for way in ["disabled", "swapdb"] {
         let mut replica = Setup::new().config(&format!("repl-diskless-load {way}")).start();
         follow_one_that_sends(&snapshot, &replica);
-        // A replica ends where it is sent what it cannot read.
+        // A replica ends when it cannot read what the primary sends.
         assert!(replica.see_end().code().is_some(), "{}", replica.log());
         let log = replica.log();
         assert!(log.contains(OTHER_VERSION) && !log.contains("BUG REPORT"), "{way}: {log}");
     }
 }
 
-/// So many owners that share a lock that work for each with all others would take the server minutes.
+/// So many owners of one shared lock that quadratic work would take the server minutes.
 fn crowd(now: u64, left: u64) -> Vec<u8> {
     let holder = |number: u64| Put {
         slots: 0,
@@ -504,7 +504,7 @@ fn crowd(now: u64, left: u64) -> Vec<u8> {
 }
 
 #[test]
-fn very_many_leases_that_are_over_hold_nobody_up() {
+fn very_many_expired_leases_do_not_stall_the_server() {
     let (primary, mut client, frame, now) = credulous();
     let replica = Server::start_replica_of(&primary);
     assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());

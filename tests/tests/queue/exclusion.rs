@@ -1,4 +1,4 @@
-//! What it is all for: nobody else is there while one holds the lock.
+//! Mutual exclusion.
 
 use lockward_tests::{Reply, Server, eventually};
 use std::thread;
@@ -26,9 +26,9 @@ fn fifty_clients_count_to_exactly_five_thousand() {
     observer.see_blocked(0);
 }
 
-/// Many clients come, wait, give up, leave, are killed and let leases run out, all at once.
+/// Many clients acquire, wait, reach their limits, disconnect, are killed and let leases end, all at the same time.
 #[test]
-fn churn_leaves_nobody_inside_with_another_and_nothing_behind() {
+fn under_mixed_load_locks_exclude_each_other_and_leave_nothing_behind() {
     let server = Server::start();
     thread::scope(|scope| {
         for owner in 0..24_u64 {
@@ -41,12 +41,12 @@ fn churn_leaves_nobody_inside_with_another_and_nothing_behind() {
                     (seed >> 33) % below
                 };
                 let mut client = server.client();
-                for turn in 0..60 {
+                for round in 0..60 {
                     let key = random(3);
                     let (leaves, limit) = (random(4), 1 + random(40));
-                    // Who leaves may have been granted the lock before: its lease must end soon.
+                    // A client that disconnects may already hold the lock, so its lease must end soon.
                     let lease = if leaves < 2 { 20 } else { 60_000 };
-                    client.ask(&format!("lock-{key} {owner}-{turn} PX {lease} BLOCK {limit}"));
+                    client.ask(&format!("lock-{key} {owner}-{round} PX {lease} BLOCK {limit}"));
                     match leaves {
                         0 => {
                             client.break_off();
@@ -56,7 +56,7 @@ fn churn_leaves_nobody_inside_with_another_and_nothing_behind() {
                         _ if client.reply() != Reply::NullArray => {
                             assert_eq!(client.call(format!("INCR inside-{key}")), Reply::Int(1));
                             assert_eq!(client.call(format!("DECR inside-{key}")), Reply::Int(0));
-                            let release = format!("LOCK.RELEASE lock-{key} {owner}-{turn}");
+                            let release = format!("LOCK.RELEASE lock-{key} {owner}-{round}");
                             assert_eq!(client.call(release), Reply::Int(0));
                         }
                         _ => {}

@@ -1,8 +1,8 @@
-//! Waits that end around their grant: whichever comes first, the lock goes on to the next in line.
+//! Waits that end at about the time of their grant: in either order the lock goes to the next waiter.
 //!
-//! In each race A holds a lock, B waits for it, and C waits behind B. A grant and an ending of B's wait are sent at
-//! instants at most 5 ms apart, in both orders, and as often as not close enough to be found in one turn of the server's
-//! event loop. All leases last ten minutes: what is stuck stays stuck for longer than a test waits.
+//! In each race A holds a lock, B waits for it, and C waits after B. A grant and an ending of B's wait are sent at
+//! instants at most 5 ms apart, in both orders, and about half of them so close that the server reads both in one pass of its
+//! event loop. All leases last ten minutes, so a stalled queue stays stalled for longer than a test waits.
 
 use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, rounds};
 use std::collections::HashMap;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 /// How the wait of B ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// B ends its connection, and reads what is still answered.
+    /// B shuts its side of the connection down, and reads what the server still sends.
     End,
-    /// B breaks its connection off.
+    /// B's connection breaks (RST).
     BreakOff,
     /// Another client kills B.
     Kill,
@@ -51,31 +51,31 @@ const FREEINGS: [Freeing; 6] = [
     Freeing::Flush,
 ];
 
-/// How often what came first.
+/// How often each outcome occurred.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct Outcomes {
     /// The wait ended before the grant: B was never granted the lock.
     before: u32,
-    /// B was granted the lock, and had left before it could be told.
+    /// B was granted the lock, and was gone before the reply could be sent.
     passed_on: u32,
-    /// B was granted the lock and told so.
-    told: u32,
-    /// The server took B for told, and B was not there any more to hear it.
-    unheard: u32,
+    /// B was granted the lock and received the reply.
+    delivered: u32,
+    /// The server sent the reply, but B was gone and did not receive it.
+    undelivered: u32,
 }
 
-impl Tally {
+impl Outcomes {
     const fn after(&self) -> u32 {
-        self.passed_on + self.told + self.unheard
+        self.passed_on + self.delivered + self.undelivered
     }
 }
 
-impl AddAssign for Tally {
+impl AddAssign for Outcomes {
     fn add_assign(&mut self, more: Self) {
         self.before += more.before;
         self.passed_on += more.passed_on;
-        self.told += more.told;
-        self.unheard += more.unheard;
+        self.delivered += more.delivered;
+        self.undelivered += more.undelivered;
     }
 }
 
@@ -88,7 +88,7 @@ struct Race {
     c: Client,
 }
 
-/// What is sent at one instant of a batch.
+/// The commands that are sent at one instant of a batch.
 #[derive(Clone, Copy)]
 enum Action {
     Free,
@@ -124,7 +124,7 @@ impl<'a> Course<'a> {
 
     /// Runs one batch of races.
     #[track_caller]
-    fn run(&mut self, freeing: Freeing, count: usize) -> Tally {
+    fn run(&mut self, freeing: Freeing, count: usize) -> Outcomes {
         let mut races: Vec<Race> = (0..count).map(|_| self.line_up(freeing)).collect();
         if self.ending != Ending::Limit {
             for ask in [Self::ask_b, Self::ask_c] {
@@ -134,7 +134,7 @@ impl<'a> Course<'a> {
             }
         }
         let schedule = self.schedule(freeing, count);
-        // Races that run at once would spoil each other's aim.
+        // Races that run at the same time would disturb each other's timing.
         static AIM: Mutex<()> = Mutex::new(());
         let aim = AIM.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
@@ -168,21 +168,21 @@ impl<'a> Course<'a> {
                 self.killer.reply().int();
             }
         }
-        let told: Vec<Option<bool>> = races.iter_mut().map(|race| self.finish(race)).collect();
+        let delivered: Vec<Option<bool>> = races.iter_mut().map(|race| self.finish(race)).collect();
         let acquired = self.acquired();
-        let mut tally = Tally::default();
-        for (race, told) in races.iter().zip(told) {
-            match (acquired[&race.key], told) {
-                (2, None) => tally.before += 1,
-                (3, None) => tally.passed_on += 1,
-                (3, Some(true)) => tally.told += 1,
-                // Whoever of the two calls it was that the server answered with the grant, B holds the lock.
-                (3, Some(false)) if self.ending == Ending::Repeat => tally.before += 1,
-                (3, Some(false)) => tally.unheard += 1,
+        let mut outcomes = Outcomes::default();
+        for (race, delivered) in races.iter().zip(delivered) {
+            match (acquired[&race.key], delivered) {
+                (2, None) => outcomes.before += 1,
+                (3, None) => outcomes.passed_on += 1,
+                (3, Some(true)) => outcomes.delivered += 1,
+                // Whichever of the two calls the server answered with the grant, B holds the lock.
+                (3, Some(false)) if self.ending == Ending::Repeat => outcomes.before += 1,
+                (3, Some(false)) => outcomes.undelivered += 1,
                 other => panic!("{}: acquisitions, and whether B holds and knows: {other:?}", race.key),
             }
         }
-        tally
+        outcomes
     }
 
     #[track_caller]
@@ -217,13 +217,13 @@ impl<'a> Course<'a> {
         race.c.ask(&format!("{} C PX 600000 BLOCK 0", race.key));
     }
 
-    /// What is sent when.
+    /// The commands of a batch, and when they are sent.
     fn schedule(&mut self, freeing: Freeing, count: usize) -> Vec<(Duration, Action, usize)> {
         const FIRST: i64 = 40_000;
         let mut schedule = Vec::new();
         let at = |micros: i64| Duration::from_micros(micros.unsigned_abs());
         let short = i64::try_from(SHORT.as_micros()).unwrap();
-        // Who goes by a timer of the server is not as exact as who sends a command.
+        // Timers of the server are less exact than commands.
         let exact = freeing != Freeing::LeaseEnd && self.ending != Ending::Limit;
         for number in 0..count {
             let freed = if freeing == Freeing::Flush { FIRST } else { FIRST + self.random.within(0..20_000) };
@@ -248,7 +248,7 @@ impl<'a> Course<'a> {
         schedule
     }
 
-    /// Makes the lock free, and tells how many replies there will be.
+    /// Frees the lock, and returns how many replies there will be.
     #[track_caller]
     fn free(&mut self, freeing: Freeing, race: &Race) -> usize {
         let key = &race.key;
@@ -290,9 +290,9 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// What B has been told: a grant, or that there is none (null, an error, silence). B knows nothing more than that.
+    /// The grant that B has received, or `None` (null, an error or no reply).
     #[track_caller]
-    fn heard(&self, race: &mut Race) -> Option<Grant> {
+    fn grant_received(&self, race: &mut Race) -> Option<Grant> {
         let b = race.b.as_mut()?;
         match b.reply_within(DEADLINE) {
             Ok(grant @ Reply::Array(_)) => Some(grant.grant()),
@@ -317,23 +317,26 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Waits for the end of one race, in which the lock must come to C. Returns whether B was heard to hold it, and
-    /// whether B knows.
+    /// Waits for the end of one race, in which C must get the lock. Returns whether B held the lock, and
+    /// whether B knows of it.
     #[track_caller]
     fn finish(&mut self, race: &mut Race) -> Option<bool> {
-        let heard = self.heard(race);
+        let received = self.grant_received(race);
         let key = race.key.clone();
         let mut repeated = None;
         if self.ending == Ending::Repeat {
             let grant = race.again.reply().grant();
             assert_eq!(grant.holds, 1, "{key}");
-            assert!(heard.is_none_or(|heard| heard == grant), "{key}: the repeat finds the same grant");
+            assert!(
+                received.is_none_or(|received| received == grant),
+                "{key}: the repeat finds the same grant"
+            );
             repeated = Some(grant);
         }
-        let mut knows = heard.is_some();
-        let mut held = heard.or(repeated);
+        let mut knows = received.is_some();
+        let mut held = received.or(repeated);
         if matches!(self.ending, Ending::BreakOff | Ending::DeleteUser) && held.is_none() {
-            // Nobody but the server knows whether it took B for told. Then the repeat finds the grant.
+            // Only the server knows whether it sent B's reply. If it did, the repeat finds the grant.
             let owner = self.owner_when_settled(race);
             if owner == "B" {
                 let token = self.a.holder(&key).token;
@@ -356,7 +359,7 @@ impl<'a> Course<'a> {
         held.map(|_| knows)
     }
 
-    /// Who holds the lock once the server has noticed that B is gone, and done what follows from that.
+    /// The holder of the lock once the server has noticed that B is gone and has acted on it.
     #[track_caller]
     fn owner_when_settled(&mut self, race: &Race) -> String {
         let gone = format!("CLIENT LIST ID {}", race.b_id);
@@ -366,7 +369,7 @@ impl<'a> Course<'a> {
         self.a.owner(&race.key).expect("an owner")
     }
 
-    /// How often each lock has been acquired since last time.
+    /// How often each lock has been acquired since the last call.
     #[track_caller]
     fn acquired(&mut self) -> HashMap<String, u32> {
         self.a.call("PUBLISH the-end now");
@@ -381,30 +384,30 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Races `ending` against every kind of freeing, and looks whether anything is left behind.
+/// Races `ending` against every way to free the lock, and checks that nothing is left behind.
 #[track_caller]
-fn race(ending: Ending) -> Vec<Tally> {
+fn race(ending: Ending) -> Vec<Outcomes> {
     let server = Server::start();
     let mut observer = server.client();
     let can_unblock = server.has_redis(7, 4);
     let ends_before = can_unblock || !matches!(ending, Ending::Unblock | Ending::UnblockWithError);
-    let mut tallies = Vec::new();
+    let mut all_outcomes = Vec::new();
     let mut course = Course::new(&server, ending);
     for freeing in FREEINGS {
-        let mut tally = Tally::default();
-        // A machine that is busy may miss its aim: then there are more races, until some end on either side.
+        let mut outcomes = Outcomes::default();
+        // On a busy machine the timing may fail: then more races are run, until both orders have occurred.
         let (least, most) = (rounds(42, 2_000), rounds(42, 2_000) + 20 * BATCH);
         let mut raced = 0;
-        let both = |tally: &Tally| (tally.before > 0 || !ends_before) && tally.after() > 0;
-        while raced < least || (raced < most && !both(&tally)) {
+        let both = |outcomes: &Outcomes| (outcomes.before > 0 || !ends_before) && outcomes.after() > 0;
+        while raced < least || (raced < most && !both(&outcomes)) {
             let batch = if raced < least { BATCH.min(least - raced) } else { BATCH };
-            tally += course.run(freeing, batch);
+            outcomes += course.run(freeing, batch);
             raced += batch;
         }
-        println!("{ending:?} around {freeing:?}: {raced} races, {tally:?}");
-        assert_eq!(tally.before > 0, ends_before, "endings before the grant");
-        assert!(tally.after() > 0, "endings after the grant");
-        tallies.push(tally);
+        println!("{ending:?} around {freeing:?}: {raced} races, {outcomes:?}");
+        assert_eq!(outcomes.before > 0, ends_before, "endings before the grant");
+        assert!(outcomes.after() > 0, "endings after the grant");
+        all_outcomes.push(outcomes);
     }
     drop(course);
     observer.see_blocked(0);
@@ -412,38 +415,44 @@ fn race(ending: Ending) -> Vec<Tally> {
     assert_eq!(observer.call("LOCK.TOP"), Reply::Array(vec![]));
     assert_eq!(observer.call("DBSIZE"), Reply::Int(0));
     assert_eq!(observer.call("PING"), Reply::Simple("PONG".into()));
-    tallies
+    all_outcomes
 }
 
 #[test]
-fn a_client_that_ends_its_connection_around_its_grant_stops_nobody() {
-    let tallies = race(Ending::End);
-    assert!(tallies.iter().all(|tally| tally.unheard == 0), "what the server sent can be read");
+fn a_client_that_ends_its_connection_around_its_grant_does_not_stall_the_queue() {
+    let all_outcomes = race(Ending::End);
+    assert!(
+        all_outcomes.iter().all(|outcomes| outcomes.undelivered == 0),
+        "what the server sent can be read"
+    );
 }
 
 #[test]
-fn a_client_that_breaks_off_around_its_grant_stops_nobody() {
+fn a_client_whose_connection_breaks_around_its_grant_does_not_stall_the_queue() {
     race(Ending::BreakOff);
 }
 
 #[test]
-fn a_client_that_is_killed_around_its_grant_stops_nobody() {
-    let tallies = race(Ending::Kill);
-    assert!(tallies.iter().all(|tally| tally.unheard == 0), "what the server sent can be read");
+fn a_client_that_is_killed_around_its_grant_does_not_stall_the_queue() {
+    let all_outcomes = race(Ending::Kill);
+    assert!(
+        all_outcomes.iter().all(|outcomes| outcomes.undelivered == 0),
+        "what the server sent can be read"
+    );
 }
 
 #[test]
-fn a_client_whose_user_is_deleted_around_its_grant_stops_nobody() {
+fn a_client_whose_user_is_deleted_around_its_grant_does_not_stall_the_queue() {
     race(Ending::DeleteUser);
 }
 
 #[test]
-fn a_client_that_is_unblocked_around_its_grant_stops_nobody() {
+fn a_client_that_is_unblocked_around_its_grant_does_not_stall_the_queue() {
     race(Ending::Unblock);
 }
 
 #[test]
-fn a_client_that_is_unblocked_with_an_error_around_its_grant_stops_nobody() {
+fn a_client_that_is_unblocked_with_an_error_around_its_grant_does_not_stall_the_queue() {
     race(Ending::UnblockWithError);
 }
 
@@ -453,6 +462,6 @@ fn a_wait_that_is_repeated_around_its_grant_finds_the_same_grant() {
 }
 
 #[test]
-fn a_wait_limit_that_is_reached_around_the_grant_stops_nobody() {
+fn a_wait_limit_that_is_reached_around_the_grant_does_not_stall_the_queue() {
     race(Ending::Limit);
 }

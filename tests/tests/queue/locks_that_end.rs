@@ -1,4 +1,4 @@
-//! However a lock goes away, its waiters are served at once from what the key holds then.
+//! Every way in which a lock can end: its waiters are served at once, by the new content of the key.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
@@ -125,7 +125,7 @@ fn an_expiry_in_the_past_serves_the_first_waiter() {
 }
 
 #[test]
-fn an_expiry_set_by_hand_serves_the_first_waiter_when_it_says() {
+fn an_expiry_set_by_hand_serves_the_first_waiter_when_it_ends() {
     assert_served_after("PEXPIRE lock 100");
 }
 
@@ -221,7 +221,7 @@ fn a_value_set_after_a_deletion_in_one_transaction_sends_the_waiters_away() {
 }
 
 #[test]
-fn nobody_passes_the_waiters_of_a_lock_deleted_in_the_same_transaction() {
+fn nobody_overtakes_the_waiters_of_a_lock_deleted_in_the_same_transaction() {
     let (_server, mut a, mut b) = Server::start_contended();
     let results = a.transact(["DEL lock", "LOCK.ACQUIRE lock X", "LOCK.INFO lock"]);
     assert_eq!(results[1], Reply::NullArray);
@@ -274,7 +274,7 @@ fn a_moved_lock_goes_on_in_its_new_database() {
 }
 
 #[test]
-fn swapped_databases_keep_their_waiters_and_serve_them_from_what_is_there_then() {
+fn swapped_databases_keep_their_waiters_and_serve_them_from_the_new_keys() {
     let (server, mut a, mut b) = Server::start_contended();
     let (mut c, mut d) = (server.client(), server.client());
     for client in [&mut c, &mut d] {
@@ -348,7 +348,7 @@ fn a_lease_ends_although_the_expiry_has_been_taken_away() {
 }
 
 #[test]
-fn a_lock_without_waiters_is_over_with_its_lease_although_the_expiry_has_been_taken_away() {
+fn a_lock_without_waiters_ends_with_its_lease_although_the_expiry_has_been_taken_away() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 50");
@@ -368,7 +368,7 @@ fn an_expiry_set_by_hand_ends_a_lock_without_waiters() {
 }
 
 #[test]
-fn a_renewal_after_an_expiry_set_by_hand_is_the_lease_again() {
+fn a_renewal_after_an_expiry_set_by_hand_restores_the_lease() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -475,7 +475,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let [mut b, mut c] =
             ["B", "C"].map(|owner| server.waiter(&format!("{name} {owner} PX 600000 BLOCK 0")));
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
-        // To join the queue, or leave it, takes nothing of that away.
+        // Joining or leaving the queue does not change that.
         let mut d = server.client();
         d.ask(&format!("{name} D BLOCK 1"));
         assert_eq!(d.reply(), Reply::NullArray);
@@ -483,7 +483,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         drop(b);
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
         assert_eq!(c.reply().grant().holds, 1, "{length}, again");
-        // Set before anybody waits.
+        // The expiry is set before any client waits.
         assert_eq!(a.call(format!("PEXPIRE {name} 300")), Reply::Int(1));
         let mut e = server.client();
         e.ask(&format!("{name} E BLOCK 0"));

@@ -1,4 +1,4 @@
-//! Waiters by the thousand: they arrive, vanish and are served, and nothing is left of them.
+//! Thousands of waiters: they arrive, disconnect and are served, and nothing is left of them.
 
 use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 /// As many waiters as there may be by default.
 const MOST: usize = 10_000;
 
-/// How many come where their number is not the point.
+/// The number of waiters where it does not matter.
 fn many() -> usize {
     rounds(2_000, MOST)
 }
 
-/// Room for them, and for those who watch them.
+/// A server with enough connections for the waiters and the observers.
 fn roomy() -> Setup {
     Setup::new().config("maxclients 10500")
 }
 
-/// How a crowd vanishes, with a client to help.
+/// A way in which all waiters disconnect, with another client.
 type Vanish = fn(&mut Client, Vec<Client>);
 
-/// The ways to vanish.
+/// The ways to disconnect.
 const VANISH: [(&str, Vanish); 3] = [
     ("connections that break", |_, waiters| waiters.into_iter().for_each(Client::break_off)),
     ("connections that end", |_, waiters| drop(waiters)),
@@ -30,9 +30,9 @@ const VANISH: [(&str, Vanish); 3] = [
     }),
 ];
 
-/// Waits until the server uses no more memory than `before`, but for what it keeps for the next crowd of so many: tables
-/// with room for it, and a few of the clients of its own, of 18 KB each, that it blocks a client with. It frees those bit by
-/// bit, some hundred a second.
+/// Waits until the server uses no more memory than `before`, except for what it keeps for the next so many waiters: tables
+/// with spare capacity, and a few internal clients of 18 KB each, one for each blocked client. It frees those
+/// gradually, some hundred a second.
 #[track_caller]
 fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     let kept = 500_000 + 150 * count as i64;
@@ -47,7 +47,7 @@ fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     println!("used_memory: {now} again, and {before} before");
 }
 
-/// Does `work`, and tells how long a PING took at most meanwhile.
+/// Runs `work`, and returns the longest PING meanwhile.
 fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     let probe = || {
@@ -74,7 +74,7 @@ fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// So many waiters come and vanish, in every way, again and again: nothing is left of them.
+/// So many waiters arrive and disconnect in every way, again and again: nothing is left of them.
 #[track_caller]
 fn come_and_vanish(count: usize, crowds: usize, request: fn(usize) -> String) {
     let crowd = Crowd::gather();
@@ -165,7 +165,7 @@ fn many_waits_of_one_owner_are_granted_together() {
 }
 
 #[test]
-fn many_locks_that_are_flushed_are_granted_to_those_who_wait() {
+fn a_flush_of_many_locks_grants_each_to_its_waiter() {
     let crowd = Crowd::gather();
     let server = roomy().start();
     let mut a = server.client();
@@ -179,7 +179,7 @@ fn many_locks_that_are_flushed_are_granted_to_those_who_wait() {
 }
 
 #[test]
-fn clients_that_ask_and_leave_at_once_leave_nothing_behind() {
+fn clients_that_acquire_and_disconnect_at_once_leave_nothing_behind() {
     let crowd = Crowd::gather();
     let server = roomy().start();
     let mut a = server.client();
@@ -200,7 +200,7 @@ fn clients_that_ask_and_leave_at_once_leave_nothing_behind() {
 }
 
 #[test]
-fn a_cap_below_what_waits_sends_nobody_away_and_lets_nobody_in() {
+fn a_limit_below_the_number_of_waiters_keeps_them_and_refuses_new_ones() {
     for setting in ["lock.max-waiters", "lock.max-waiters-total"] {
         let server = Server::start();
         let (mut a, mut late) = (server.client(), server.client());
@@ -209,7 +209,7 @@ fn a_cap_below_what_waits_sends_nobody_away_and_lets_nobody_in() {
         assert_eq!(a.call(["CONFIG", "SET", setting, "2"]), Reply::ok());
         assert_eq!(a.queue("lock"), ["B", "C", "D", "E"], "{setting}");
         for (holder, waiter) in ["A", "B", "C"].iter().zip(&mut waiters) {
-            // Four wait, then three, then two: as many as there may be, or more.
+            // Four wait, then three, then two: as many as the limit, or more.
             assert_eq!(late.call("LOCK.ACQUIRE lock F BLOCK 0").error_word(), "MAXWAITERS", "{setting}");
             a.call(format!("LOCK.RELEASE lock {holder}"));
             assert_eq!(waiter.reply().grant().holds, 1);
@@ -222,7 +222,7 @@ fn a_cap_below_what_waits_sends_nobody_away_and_lets_nobody_in() {
 }
 
 #[test]
-fn a_wait_is_taken_over_above_the_cap() {
+fn a_wait_can_be_taken_over_above_the_limit() {
     for setting in ["lock.max-waiters", "lock.max-waiters-total"] {
         let (server, mut a, mut b) = Server::start_contended();
         let mut first = server.waiter("lock C HOLDS 1 BLOCK 0");
@@ -245,7 +245,7 @@ fn large_key(number: usize) -> String {
 }
 
 #[test]
-fn what_waiters_take_counts_against_the_memory_limit() {
+fn the_memory_of_waiters_counts_against_the_memory_limit() {
     let server = Setup::new().config("maxmemory-policy noeviction").start();
     let mut a = server.client();
     for number in 0..40 {
@@ -267,7 +267,7 @@ fn what_waiters_take_counts_against_the_memory_limit() {
         answer
     });
     assert_eq!(refused.expect("a refusal").error_word(), "OOM");
-    // The key is kept by the line and, among its arguments, by the client: 2 MB each, and more where it was just read.
+    // The queue keeps the key, and so do the client's arguments: 2 MB each, and more where the key was just read.
     println!("{} waiters of 2 MB within 20 MB", waiters.len() - 1);
     assert!((4..=10).contains(&(waiters.len() - 1)), "{}", waiters.len());
     let first = large_key(0);
@@ -281,7 +281,7 @@ fn what_waiters_take_counts_against_the_memory_limit() {
 }
 
 #[test]
-fn waiters_that_the_server_evicts_leave_their_lines() {
+fn waiters_that_the_server_evicts_leave_their_queues() {
     let (server, mut a, _b) = Server::start_contended();
     let large = large_key(0);
     a.acquire(&format!("{large} A PX 3600000"));
@@ -306,13 +306,13 @@ fn waiters_that_the_server_evicts_leave_their_lines() {
 }
 
 #[test]
-fn the_waits_of_one_owner_are_told_as_one_change() {
+fn the_waits_of_one_owner_are_replicated_as_one_change() {
     const WAITS: usize = 2_000;
     let crowd = Crowd::gather();
     let server = Setup::new().config("appendonly yes").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    // With one lease each, all of the tenure is told each time.
+    // If each wait had its own lease, the whole tenure would be replicated each time.
     let mut waits = crowd.ask(&server, WAITS, |number| format!("lock B PX {} BLOCK 0", 600_000 + number));
     a.see_blocked(i64::try_from(WAITS).unwrap());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
@@ -321,8 +321,8 @@ fn the_waits_of_one_owner_are_told_as_one_change() {
     }
     let is_hand_off =
         |command: &[Vec<u8>]| command.len() == 3 && command[0].eq_ignore_ascii_case(b"LOCK._APPLY");
-    let told = appended_commands(&server, is_hand_off);
+    let appended = appended_commands(&server, is_hand_off);
     let changes: Vec<usize> =
-        told.iter().filter(|command| is_hand_off(command)).map(|command| command[2].len()).collect();
+        appended.iter().filter(|command| is_hand_off(command)).map(|command| command[2].len()).collect();
     assert!(changes.iter().all(|length| *length < 100), "{changes:?}");
 }

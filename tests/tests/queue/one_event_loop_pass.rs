@@ -1,4 +1,4 @@
-//! What meets in one turn of the server's event loop: grants, and ends of the waits they go to.
+//! Grants and ends of waits in one pass of the server's event loop.
 
 use lockward_tests::{Client, DEADLINE, Random, Reply, Server, Silence, eventually, rounds};
 
@@ -10,7 +10,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// How the wait has ended, with everything that must be answered behind it.
+    /// How the wait has ended. Checks the replies to everything that was sent after it.
     #[track_caller]
     fn end(&mut self) -> End {
         let end = match self.client.reply_within(DEADLINE) {
@@ -37,14 +37,14 @@ enum End {
     Closed,
 }
 
-/// B waits over one to three connections, and C behind it. One packet frees the lock, and kills and unblocks B's calls,
-/// in any order. Whoever has been told of a grant has it; nobody else has, and C is next.
+/// B waits over one to three connections, and C waits after B. One packet frees the lock, and kills and unblocks B's calls
+/// in any order. A client that received a grant holds the lock; otherwise C gets it.
 #[test]
-fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
+fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant() {
     let server = Server::start();
     let mut random = Random::new();
     let mut a = server.client();
-    let (mut told, mut passed_on, mut partly) = (0, 0, 0);
+    let (mut delivered, mut passed_on, mut partly) = (0, 0, 0);
     for round in 0..rounds(400, 20_000) {
         let (key, db) = (format!("lock-{round}"), random.within(0..3));
         a.call(format!("SELECT {db}"));
@@ -92,8 +92,8 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
             }
             _ => words(format!("LOCK.RELEASE {key} A")),
         };
-        let place = random.within(0..i64::try_from(packet.len()).unwrap() + 1);
-        packet.insert(usize::try_from(place).unwrap(), freeing);
+        let position = random.within(0..i64::try_from(packet.len()).unwrap() + 1);
+        packet.insert(usize::try_from(position).unwrap(), freeing);
         if random.once_in(3) {
             packet.insert(0, vec!["MULTI".to_owned()]);
             packet.push(vec!["EXEC".to_owned()]);
@@ -107,14 +107,14 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
         let granted = ends.iter().filter(|end| matches!(end, End::Granted(_))).count();
         if granted > 0 {
             let holds = i64::try_from(granted).unwrap();
-            eventually(&format!("B holds what it was told, {ends:?}: {shown}"), || {
+            eventually(&format!("B holds what it was granted, {ends:?}: {shown}"), || {
                 let holder = a.holder(&key);
                 holder.owner == "B" && holder.holds == holds
             });
             let token = a.holder(&key).token;
             assert!(ends.iter().all(|end| !matches!(end, End::Granted(other) if *other != token)), "{shown}");
             assert_eq!(a.call(format!("LOCK.RELEASE {key} B ALL TOKEN {token}")), Reply::Int(0));
-            told += 1;
+            delivered += 1;
             partly += i32::from(granted < waits.len());
         } else {
             passed_on += 1;
@@ -124,9 +124,9 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
         assert_eq!(a.info(&key), None, "{shown}");
     }
     println!(
-        "{told} times B was told ({partly} times on some of its calls), {passed_on} times the lock went to C"
+        "{delivered} times B got the grant ({partly} times on some of its calls), {passed_on} times the lock went to C"
     );
-    assert!(told > 0 && partly > 0 && passed_on > 0);
+    assert!(delivered > 0 && partly > 0 && passed_on > 0);
     a.see_blocked(0);
     for db in 0..3 {
         a.call(format!("SELECT {db}"));
@@ -135,9 +135,9 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_who_is_told_so() {
     }
 }
 
-/// A silent client is as much a holder as another.
+/// A client that wants no replies is a holder like any other.
 #[test]
-fn a_waiter_that_wants_no_replies_is_granted_the_lock_without_one() {
+fn with_client_reply_off_a_waiter_is_granted_the_lock_without_a_reply() {
     for ask in [
         &["CLIENT REPLY OFF", "LOCK.ACQUIRE lock B PX 600000 BLOCK 0", "PING", "CLIENT REPLY ON"][..],
         &["CLIENT REPLY SKIP", "LOCK.ACQUIRE lock B PX 600000 BLOCK 0", "HELLO"][..],
@@ -159,7 +159,7 @@ fn a_waiter_that_wants_no_replies_is_granted_the_lock_without_one() {
     }
 }
 
-/// Lets B leave while the server is busy, after it has granted B the lock and before it can say so. Returns C.
+/// Disconnects B while the server is busy, after the grant and before its reply. Returns C.
 #[track_caller]
 fn leave_while_the_server_is_busy(server: &Server, leave: fn(Client)) -> Client {
     let mut a = server.client();
@@ -197,7 +197,7 @@ fn a_grant_to_a_client_that_leaves_while_the_server_is_busy_is_passed_on() {
 }
 
 #[test]
-fn a_client_that_says_goodbye_behind_its_wait_keeps_the_lock_that_it_was_told_of() {
+fn a_client_that_sends_quit_behind_its_wait_keeps_the_lock_that_it_was_granted() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
@@ -210,8 +210,8 @@ fn a_client_that_says_goodbye_behind_its_wait_keeps_the_lock_that_it_was_told_of
     assert_eq!(a.holder("lock").tenure(), ("B", 1, grant.token));
 }
 
-/// The lock gets another name or database in the transaction that frees it, and the waiter that it was granted to is killed there,
-/// before or after that. Whoever waits for the lock under its new name is next.
+/// The transaction that frees the lock also renames or moves it, and kills the waiter that was granted the lock,
+/// before or after that. The first waiter for the new name is next.
 #[test]
 fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock() {
     let moves: [(&[&str], &str, i64); 5] = [
@@ -245,7 +245,7 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
             for reply in a.call_all(transaction) {
                 assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
             }
-            // Asked for in the turn of the transaction or after it, as it happens.
+            // The request may be read in the pass of the transaction or after it.
             d.ask(&format!("{name} D PX 600000 BLOCK 0"));
             assert_eq!(d.reply().grant().holds, 1, "{what}");
             assert_eq!(there.owner(name).as_deref(), Some("D"), "{what}");
@@ -254,7 +254,7 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
 }
 
 #[test]
-fn a_grant_whose_owner_asks_again_is_its_own_whatever_has_become_of_the_name() {
+fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -265,7 +265,7 @@ fn a_grant_whose_owner_asks_again_is_its_own_whatever_has_become_of_the_name() {
     let replies =
         a.transact(["LOCK.RELEASE lock A", "RENAME lock other", &kill, "LOCK.ACQUIRE other B HOLDS 1"]);
     assert_eq!(replies[3].grant().holds, 1);
-    // A turn of the event loop later, and two.
+    // One and two event loop passes later.
     for _ in 0..2 {
         assert_eq!(a.owner("other").as_deref(), Some("B"));
     }

@@ -1,4 +1,4 @@
-//! Clients that send and never read, and clients that begin a command and never end it.
+//! Clients that send and never read, and clients that send half a command.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually, rounds};
 
@@ -9,7 +9,7 @@ fn limited() -> Setup {
         .config("client-output-buffer-limit pubsub 1mb 0 0")
 }
 
-/// Lets `silent` send a command up to so many times and never read, until the server has had enough of it. Others are
+/// Lets `silent` send a command up to so many times without reading, until the server disconnects it. Other clients are
 /// served meanwhile. Returns the most memory that the server has used.
 #[track_caller]
 fn send_and_never_read(server: &Server, silent: &mut Client, command: &str, times: usize) -> i64 {
@@ -48,7 +48,7 @@ fn a_client_that_never_reads_is_cut_off_at_the_servers_limit() {
         let before = a.stat("memory", "used_memory");
         let mut silent = server.client();
         let id = silent.call("CLIENT ID").int();
-        // Both ends of a connection may have room for some megabytes before the server keeps any.
+        // Both ends of a connection may buffer some megabytes before the server has to.
         let most = send_and_never_read(&server, &mut silent, command, 2_000_000);
         println!("{command}: at most {} bytes more", most - before);
         eventually("it is cut off", || a.call(format!("CLIENT LIST ID {id}")).text().is_empty());
@@ -110,12 +110,12 @@ fn a_subscriber_or_monitor_that_never_reads_is_cut_off_at_the_servers_limit() {
         println!("{listen}: at most {} bytes more", most - before);
         assert!(most < before + 4_000_000, "{listen}: {before} bytes grew to {most}");
         eventually("it is cut off", || a.stat("clients", "connected_clients") == 1);
-        eventually("what it was to hear is freed", || a.stat("memory", "used_memory") < before + 200_000);
+        eventually("its replies are freed", || a.stat("memory", "used_memory") < before + 200_000);
     }
 }
 
 #[test]
-fn half_a_command_holds_nobody_up() {
+fn half_a_command_does_not_stall_the_server() {
     let (server, mut a, mut b) = Server::start_contended();
     let begun = b"*5\r\n$12\r\nLOCK.ACQUIRE\r\n$4\r\nlock\r\n$1\r\nC\r\n$5\r\nBLOCK\r\n$";
     let mut halves: Vec<Client> = (0..begun.len())

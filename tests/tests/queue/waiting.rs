@@ -3,7 +3,7 @@
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
-/// The two ways to leave: with the connection broken, or ended.
+/// The two ways to disconnect: with RST, or with FIN.
 const LEAVE: [fn(Client); 2] = [Client::break_off, drop];
 
 #[test]
@@ -37,7 +37,7 @@ fn a_wait_limit_that_is_reached_is_answered_with_null() {
 }
 
 #[test]
-fn wait_limits_are_reached_in_their_own_order() {
+fn wait_limits_end_in_the_order_of_their_deadlines() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut late = server.waiter("lock C BLOCK 2000");
     let mut early = server.client();
@@ -68,7 +68,7 @@ fn a_client_that_does_not_wait_leaves_no_trace_in_the_queue() {
 }
 
 #[test]
-fn a_release_hands_the_lock_over_in_the_same_step() {
+fn a_release_hands_the_lock_over_in_the_same_decision() {
     let (_server, mut a, mut b) = Server::start_contended();
     a.send_all(["LOCK.RELEASE lock A", "LOCK.INFO lock", "LOCK.ACQUIRE lock A"]);
     assert_eq!(a.reply(), Reply::Int(0));
@@ -119,7 +119,7 @@ fn a_waiter_that_is_killed_is_skipped() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// Lets the server find the release by A and the departure of B in one turn of its event loop, in this order.
+/// Makes the server read the release by A and the disconnection of B in one event loop pass, in this order.
 #[track_caller]
 fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -131,7 +131,7 @@ fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Clien
     server.thaw();
 }
 
-/// Lets the server find the departure of B and the release by A in one turn of its event loop, in this order.
+/// Makes the server read the disconnection of B and the release by A in one event loop pass, in this order.
 #[track_caller]
 fn leave_and_release(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -177,7 +177,7 @@ fn a_lock_is_free_when_its_last_waiter_disconnects_just_after_the_release() {
     }
 }
 
-/// Releases as A and kills B, which is granted the lock by that, before B can be told.
+/// Releases as A, which grants B the lock, and kills B before its reply can be sent.
 #[track_caller]
 fn release_and_kill(a: &mut Client, b: i64) {
     let results = a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {b}")]);
@@ -241,7 +241,7 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut again = server.client();
     again.call("PING");
-    // The server is still busy when B has been killed: it reads the request in the next turn of its event loop.
+    // The server is still busy when B has been killed: it reads the request in the next event loop pass.
     a.send_all(["MULTI", "LOCK.RELEASE lock A", &kill, "DEBUG SLEEP 0.1", "EXEC"]);
     assert!(b.is_closed());
     let grant = again.acquire("lock B HOLDS 1");
@@ -252,7 +252,7 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
 }
 
 #[test]
-fn a_hold_that_is_taken_back_leaves_the_owners_other_holds() {
+fn a_grant_that_is_taken_back_keeps_the_owners_other_holds() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
@@ -411,7 +411,7 @@ fn the_length_of_queues_can_be_set_at_any_time() {
 }
 
 #[test]
-fn a_wait_that_takes_over_needs_no_place_of_its_own() {
+fn a_wait_that_takes_over_needs_no_queue_position_of_its_own() {
     let server = Server::start_with("max-waiters 1 max-waiters-total 1");
     let mut a = server.client();
     a.acquire("lock A");
@@ -493,7 +493,7 @@ fn a_limit_reached_as_the_lease_ends_is_answered_once() {
 }
 
 #[test]
-fn a_grant_counts_for_wait_as_a_write_of_the_waiter() {
+fn the_wait_command_counts_a_grant_as_a_write_of_the_waiter() {
     let (primary, mut a, mut b) = Server::start_contended();
     let replica = Server::start_replica_of(&primary);
     b.send("WAIT 1 0");

@@ -1,4 +1,4 @@
-//! While nobody listens, changes are not told. Whoever begins to listen, in the middle of it all, misses none.
+//! Without a replica, AOF or backlog, changes are not replicated. A replica or AOF that is added under load misses no change.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, eventually, rounds};
 use std::fs;
@@ -6,13 +6,13 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Owners at work, each over a connection of its own.
+/// Number of owners that use locks, each over its own connection.
 const OWNERS: u64 = 6;
 
 /// Locks that they share.
 const LOCKS: i64 = 40;
 
-/// Clients at work, which can be made to stand still.
+/// Clients that use locks, and can be paused.
 #[derive(Default)]
 struct Work {
     over: AtomicBool,
@@ -28,14 +28,14 @@ impl Work {
         }
     }
 
-    /// Has every client done what it has begun, and runs `look` before any begins something else.
+    /// Pauses all clients between two commands, and runs `look`.
     fn stand_still<T>(&self, look: impl FnOnce() -> T) -> T {
         let _stands = self.stands.write();
         look()
     }
 }
 
-/// Tells the clients at work to stop when it goes out of scope, also by a panic.
+/// Stops the clients when it goes out of scope, also by a panic.
 struct Stop<'a>(&'a Work);
 
 impl Drop for Stop<'_> {
@@ -44,7 +44,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Acquires, renews and releases whatever it meets: by itself, in transactions and in scripts.
+/// Acquires, renews and releases random locks: directly, in transactions and in scripts.
 fn lock_and_unlock(server: &Server, owner: u64, seed: u64, work: &Work) {
     let mut random = Random::from_seed(seed + owner);
     let mut client = server.client();
@@ -74,7 +74,7 @@ fn lock_and_unlock(server: &Server, owner: u64, seed: u64, work: &Work) {
     });
 }
 
-/// Two clients hand a lock to and fro.
+/// Two clients hand a lock over to each other.
 fn hand_over(server: &Server, work: &Work) {
     let mut observer = server.client();
     let (mut holder, mut waiter) = ((server.client(), "A"), (server.client(), "B"));
@@ -88,7 +88,7 @@ fn hand_over(server: &Server, work: &Work) {
     });
 }
 
-/// Runs `test` while clients are at work, and stops them then.
+/// Runs `test` while the clients use locks, and stops the clients then.
 #[track_caller]
 fn at_work<T>(server: &Server, seed: u64, test: impl FnOnce(&Work) -> T) -> T {
     let work = Work::default();
@@ -111,7 +111,7 @@ fn see_work(server: &Server) {
     eventually("clients at work", || client.stat("stats", "total_commands_processed") > before + 5_000);
 }
 
-/// Lets somebody begin to listen while clients are at work, and stops them when he has heard enough.
+/// Adds a replica or an AOF while the clients use locks, and stops the clients after some time.
 #[track_caller]
 fn while_clients_lock<T>(server: &Server, seed: u64, begin: impl FnOnce() -> T) -> T {
     at_work(server, seed, |_| {
@@ -122,7 +122,7 @@ fn while_clients_lock<T>(server: &Server, seed: u64, begin: impl FnOnce() -> T) 
     })
 }
 
-/// The locks of a server that stands still.
+/// The locks of a server while no client changes them.
 #[derive(Debug)]
 struct Locks {
     digest: Reply,
@@ -133,7 +133,7 @@ impl Locks {
     fn of(server: &Server) -> Self {
         let mut client = server.client();
         let digest = client.call("DEBUG DIGEST");
-        // All in one go: what stands still is the locks, not the clock.
+        // In one request: the locks do not change, but the clock does.
         let infos = client.call_all((0..LOCKS).map(|lock| format!("LOCK.INFO lock-{lock}")));
         let locks = infos.iter().filter(|info| !info.is_null()).map(Reply::info);
         let leases = locks.flat_map(|lock| lock.holders).map(|holder| holder.lease_left).collect();
@@ -142,8 +142,8 @@ impl Locks {
 }
 
 impl PartialEq for Locks {
-    /// Leases go on while one server after the other is looked at, all by the same, and differ more from each other than
-    /// in what a busy machine makes of them.
+    /// Time passes between the requests to two servers, for all leases alike, and leases differ from each other by more than
+    /// a busy machine can delay the requests.
     fn eq(&self, other: &Self) -> bool {
         let meanwhile = |(one, other): (&i64, &i64)| one - other;
         let mut shifts = self.leases.iter().zip(&other.leases).map(meanwhile);
@@ -168,7 +168,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
         let saves = random.once_in(3);
         let replica = while_clients_lock(&primary, random.number(), || {
             if saves {
-                // Its child may still be at work when the replica comes.
+                // Its child may still be running when the replica attaches.
                 primary.client().call("BGSAVE");
             }
             Setup::new().start_replica_of(&primary)
@@ -178,9 +178,9 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
     }
 }
 
-/// Waits until the AOF is not rewritten, nor about to be.
+/// Waits until no rewrite of the AOF is running or scheduled.
 fn see_no_rewrite(client: &mut Client) {
-    // In this order: one that is about to be, may be under way in the next moment.
+    // In this order: a scheduled rewrite may be running a moment later.
     eventually("no rewrite of the AOF", || {
         client.stat("persistence", "aof_rewrite_scheduled") == 0
             && client.stat("persistence", "aof_rewrite_in_progress") == 0
@@ -211,7 +211,7 @@ fn an_aof_that_is_switched_on_while_clients_lock_misses_nothing() {
 }
 
 #[test]
-fn a_replica_that_is_promoted_tells_those_who_come_then() {
+fn a_promoted_replica_replicates_to_new_replicas() {
     let mut random = Random::new();
     let primary = Server::start();
     let replica = Setup::new().config("hz 100").start_replica_of(&primary);
@@ -224,11 +224,11 @@ fn a_replica_that_is_promoted_tells_those_who_come_then() {
 }
 
 #[test]
-fn what_changes_right_after_an_aof_is_switched_on_is_in_it() {
+fn a_change_right_after_the_aof_is_switched_on_is_in_the_aof() {
     for switch in ["CONFIG SET appendonly yes", "PING"] {
         let server = Setup::new().config("hz 100").config("appendfsync always").start();
         let mut client = see_nobody_listen(&server);
-        // One after the other, with nothing in between, least of all the cron.
+        // In one packet, so that the cron cannot run in between.
         client.call_all([
             "LOCK.ACQUIRE lock-1 A",
             switch,
@@ -247,7 +247,7 @@ fn what_changes_right_after_an_aof_is_switched_on_is_in_it() {
 }
 
 #[test]
-fn what_changes_right_after_a_promotion_is_told() {
+fn a_change_right_after_a_promotion_is_replicated() {
     let server = Setup::new().config("hz 100").start();
     see_nobody_listen(&server);
     let other = Server::start();
@@ -259,7 +259,7 @@ fn what_changes_right_after_a_promotion_is_told() {
 }
 
 #[test]
-fn what_nobody_hears_counts_as_a_change_all_the_same() {
+fn a_change_that_is_not_replicated_still_counts_as_a_change() {
     let server = Setup::new().config("hz 100").start();
     let mut client = server.client();
     let changes = |client: &mut Client| client.stat("persistence", "rdb_changes_since_last_save");
@@ -271,7 +271,7 @@ fn what_nobody_hears_counts_as_a_change_all_the_same() {
     }
 }
 
-/// Asks for all that changes, as a replica does, of a primary that is in no hurry to send it a snapshot.
+/// Attaches as a replica to a primary that delays its snapshot.
 fn ask_for_a_snapshot(primary: &Server) -> Client {
     let mut link = primary.client();
     assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
@@ -287,7 +287,7 @@ fn a_replica_that_goes_on_from_a_snapshot_saved_by_hand_misses_nothing() {
     let mut client = see_nobody_listen(&primary);
     let mut first = primary.client();
     assert_eq!(first.call("REPLCONF capa eof capa psync2"), Reply::ok());
-    // All three in one turn of the event loop, between two of the cron.
+    // All three in one event loop pass, between two runs of the cron.
     primary.freeze();
     first.send("PSYNC ? -1");
     primary.see_unread_from(first.port());
@@ -315,14 +315,14 @@ fn in_no_hurry() -> Server {
         .start()
 }
 
-/// Lets the server's cron run, which finds that nobody listens.
+/// Lets the server's cron run, which notices that nothing must be replicated.
 fn see_nobody_listen(server: &Server) -> Client {
     let mut client = server.client();
     let_cron_run(&mut client);
     client
 }
 
-/// What the server has slept through, it does before the next command.
+/// The server does overdue work before the next command.
 fn let_cron_run(client: &mut Client) {
     for _ in 0..2 {
         assert_eq!(client.call("DEBUG SLEEP 0.01"), Reply::ok());
@@ -330,7 +330,7 @@ fn let_cron_run(client: &mut Client) {
 }
 
 #[test]
-fn who_begins_to_listen_without_a_snapshot_hears_what_changes() {
+fn a_replica_that_attaches_without_a_snapshot_gets_every_change() {
     let primary = in_no_hurry();
     let mut client = see_nobody_listen(&primary);
     let _waits = ask_for_a_snapshot(&primary);
@@ -349,7 +349,7 @@ fn who_begins_to_listen_without_a_snapshot_hears_what_changes() {
     });
 }
 
-/// Chooses how a primary sends snapshots. Over a connection of their own, where the server knows how to: Valkey since 8.0
+/// Chooses how a primary sends snapshots: over a separate connection where the server can do that, as Valkey since 8.0
 /// and Redis since 8.0 do.
 fn send_snapshots(client: &mut Client, random: &mut Random) {
     for setting in ["repl-diskless-sync", "dual-channel-replication-enabled", "repl-rdb-channel"] {
@@ -357,11 +357,11 @@ fn send_snapshots(client: &mut Client, random: &mut Random) {
     }
 }
 
-/// Does one of the things after which somebody else may listen, or nobody.
+/// Adds or removes a replica, an AOF or a backlog.
 fn stir(client: &mut Client, random: &mut Random) {
     let lock = random.within(0..LOCKS);
     let switch = format!("CONFIG SET appendonly {}", random.one_of(&["yes", "no"]));
-    // Much of it is refused while something else is under way.
+    // Many of these commands are refused while another action is under way.
     match random.within(0..7) {
         0 => drop(client.call(switch)),
         1 => drop(client.call("BGREWRITEAOF")),
@@ -381,7 +381,7 @@ fn stir(client: &mut Client, random: &mut Random) {
     }
 }
 
-/// What comes out of the AOF of a server that stands still; `None` when it has no whole one now.
+/// The locks that a server loads from the AOF of another one; `None` when that has no complete AOF now.
 fn locks_of_aof(server: &Server) -> Option<Locks> {
     let mut client = server.client();
     let mut is_there = |field: &str| client.stat("persistence", field) > 0;
@@ -404,7 +404,7 @@ fn locks_of_aof(server: &Server) -> Option<Locks> {
 }
 
 #[test]
-fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
+fn replicas_and_aofs_that_come_and_go_under_load_miss_nothing() {
     let mut random = Random::new();
     let primary =
         Setup::new().config("hz 100").config("repl-backlog-ttl 1").config("appendfsync always").start();
@@ -420,7 +420,7 @@ fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
                 client.call("CONFIG SET appendonly no");
             }
             if random.once_in(4) {
-                // In the middle of a BGSAVE, the server would count changes wrong, and send this on.
+                // During a BGSAVE the server would count changes wrong, and replicate this.
                 eventually("no BGSAVE", || client.stat("persistence", "rdb_bgsave_in_progress") == 0);
                 assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
             }
@@ -466,7 +466,7 @@ fn whoever_comes_and_goes_while_clients_lock_misses_nothing() {
 }
 
 #[test]
-fn servers_that_take_turns_as_primary_go_on_alike() {
+fn servers_that_alternate_as_primary_stay_identical() {
     let mut random = Random::new();
     let start = || Setup::new().config("hz 100").config("repl-backlog-ttl 1").start();
     let (mut primary, mut replica) = (start(), start());
@@ -499,7 +499,7 @@ fn servers_that_take_turns_as_primary_go_on_alike() {
                 then.see_in_sync_with(now);
                 assert_eq!(Locks::of(then), Locks::of(now), "round {round}: {switched}");
             });
-            // From here on each goes its own way, and the other follows it in the next round.
+            // From here on the two servers differ. In the next round the other one becomes the replica.
             then.promote();
         });
         if random.once_in(2) {

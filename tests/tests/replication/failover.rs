@@ -1,4 +1,4 @@
-//! The safe failover of docs/operating.md, set up with the very lines that the page shows.
+//! The safe failover of docs/operating.md, with the configuration of that page.
 
 use lockward_tests::{Client, Reply, Sentinels, Server, Setup, eventually};
 use std::fs;
@@ -25,7 +25,7 @@ fn shown() -> [Vec<String>; 2] {
 
 /// A server with the lines of redis.conf, as a replica where a primary is given.
 fn start(lines: &[String], primary: Option<&Server>) -> Server {
-    // Who does not log in as the lines say neither replicates nor promotes.
+    // A server that does not log in as configured can neither replicate nor be promoted.
     let mut setup = Setup::new().config("user default on nopass ~* &* +@all -psync -slaveof");
     for line in lines {
         let line = line.replace("PASSWORD", PASSWORD);
@@ -46,7 +46,7 @@ fn milliseconds(lines: &[String], name: &str) -> Duration {
 }
 
 #[test]
-fn the_safe_failover_shown_has_a_lease_that_outlives_it() {
+fn a_lease_outlives_the_documented_safe_failover() {
     const ELECTION: Duration = Duration::from_secs(3);
     let [servers, sentinels] = shown();
     let lease = milliseconds(&servers, "lock.default-lease ");
@@ -56,7 +56,7 @@ fn the_safe_failover_shown_has_a_lease_that_outlives_it() {
 }
 
 #[test]
-fn the_safe_failover_shown_lets_a_holder_go_on_and_a_newcomer_wait() {
+fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     let [for_servers, for_sentinels] = shown();
     let lease = milliseconds(&for_servers, "lock.default-lease ");
     let mut primary = start(&for_servers, None);
@@ -71,7 +71,7 @@ fn the_safe_failover_shown_lets_a_holder_go_on_and_a_newcomer_wait() {
     });
 
     let mut alice = primary.client();
-    // It has just started, and would grant nothing for the length of its own.
+    // It has just started, and would grant nothing during its own quarantine.
     assert_eq!(alice.call("CONFIG SET lock.quarantine 0"), Reply::ok());
     let token = alice.acquire("order:42 alice HOLDS 1").token;
     let renewal = format!("LOCK.RENEW order:42 alice TOKEN {token} HOLDS 1");

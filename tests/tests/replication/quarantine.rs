@@ -3,7 +3,7 @@
 use lockward_tests::{Client, Grant, Reply, Server, Setup, eventually, rounds};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A quarantine that no test sees the end of.
+/// A quarantine that outlasts every test.
 const LONG: &str = "quarantine 600000";
 
 fn long() -> Server {
@@ -16,7 +16,7 @@ fn restore(client: &mut Client, claim: &str) -> Reply {
 }
 
 #[test]
-fn no_new_tenure_is_granted() {
+fn quarantine_grants_no_new_tenure() {
     let server = long();
     for request in ["LOCK.ACQUIRE lock A", "LOCK.ACQUIRE lock A BLOCK 20", "LOCK.ACQUIRE lock A HOLDS 1"] {
         assert_eq!(server.client().call(request), Reply::NullArray, "{request}");
@@ -26,7 +26,7 @@ fn no_new_tenure_is_granted() {
 }
 
 #[test]
-fn there_is_none_unless_it_is_set() {
+fn there_is_no_quarantine_unless_it_is_set() {
     let server = Server::start();
     let mut a = server.client();
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 5").error_word(), "NOTHELD");
@@ -34,7 +34,7 @@ fn there_is_none_unless_it_is_set() {
 }
 
 #[test]
-fn its_end_serves_who_waits_on_a_long_key() {
+fn the_end_of_quarantine_serves_a_waiter_on_a_long_key() {
     let server = Server::start_with("quarantine 2000");
     let key = "long".repeat(100);
     let (mut b, mut observer) = (server.client(), server.client());
@@ -45,7 +45,7 @@ fn its_end_serves_who_waits_on_a_long_key() {
 }
 
 #[test]
-fn its_end_serves_those_who_wait() {
+fn the_end_of_quarantine_serves_the_waiters() {
     let begun = Instant::now();
     let server = Server::start_with("quarantine 2000");
     let (mut b, mut c, mut observer) = (server.client(), server.client(), server.client());
@@ -61,7 +61,7 @@ fn its_end_serves_those_who_wait() {
 }
 
 #[test]
-fn its_end_serves_the_waiters_of_every_lock() {
+fn the_end_of_quarantine_serves_the_waiters_of_every_lock() {
     let server = Server::start_with("quarantine 700");
     let mut waiters: Vec<Client> = (0..50)
         .map(|number| {
@@ -98,7 +98,7 @@ fn a_forgotten_tenure_is_restored_with_its_holds() {
 }
 
 #[test]
-fn a_tenure_that_is_known_with_another_count_has_the_one_that_its_owner_names() {
+fn a_renewal_in_quarantine_raises_a_hold_count_that_is_too_low() {
     let (server, token) = restarted_from_an_older_file("600000");
     let mut a = server.client();
     assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
@@ -121,7 +121,7 @@ fn a_tenure_whose_last_renewal_was_lost_is_restored() {
 }
 
 #[test]
-fn who_asks_for_its_first_hold_is_no_holder_though_the_server_remembers_it() {
+fn a_request_for_the_first_hold_is_not_granted_although_the_server_has_the_tenure() {
     let (server, token) = restarted_from_an_older_file("600000");
     let (mut a, mut waiter, mut b) = (server.client(), server.client(), server.client());
     assert_eq!(a.call("LOCK.ACQUIRE lock A HOLDS 1"), Reply::NullArray, "another may hold the lock by now");
@@ -133,7 +133,7 @@ fn who_asks_for_its_first_hold_is_no_holder_though_the_server_remembers_it() {
 }
 
 #[test]
-fn a_holder_that_renews_is_one_again_and_so_are_its_waits() {
+fn a_renewal_in_quarantine_confirms_the_holder_and_grants_its_waits() {
     let (server, token) = restarted_from_an_older_file("600000");
     let (mut a, mut waiter) = (server.client(), server.client());
     waiter.ask("lock A BLOCK 0 HOLDS 1");
@@ -144,8 +144,8 @@ fn a_holder_that_renews_is_one_again_and_so_are_its_waits() {
     assert_eq!(a.acquire("lock A HOLDS 2"), Grant { token, holds: 2 });
 }
 
-/// A server in quarantine that has come back from a file in which A holds `lock`, but may have forgotten what was done
-/// after that; with A's token.
+/// A server in quarantine after a restart from a file in which A holds `lock`, but which may lack the changes made
+/// after that, and A's token.
 #[track_caller]
 fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
     let mut server = Server::start();
@@ -183,7 +183,7 @@ fn a_restored_tenure_can_be_renewed() {
 }
 
 #[test]
-fn nothing_is_restored_without_a_token() {
+fn a_renewal_without_a_token_restores_nothing() {
     let server = long();
     let mut a = server.client();
     assert_eq!(restore(&mut a, "A").error_word(), "NOTHELD");
@@ -218,7 +218,7 @@ fn micros_now() -> i64 {
 }
 
 #[test]
-fn a_restored_token_is_passed_by_the_next() {
+fn the_next_token_is_larger_than_a_restored_one() {
     let server = Server::start_with("quarantine 2000");
     let mut a = server.client();
     let ahead = micros_now() + 3_600_000_000;
@@ -228,7 +228,7 @@ fn a_restored_token_is_passed_by_the_next() {
 }
 
 #[test]
-fn a_token_a_day_ahead_is_not_restored() {
+fn a_tenure_with_a_token_a_day_ahead_is_not_restored() {
     let server = long();
     let mut a = server.client();
     for token in [micros_now() + 2 * 86_400_000_000, (1 << 53) - 1] {
@@ -239,7 +239,7 @@ fn a_token_a_day_ahead_is_not_restored() {
 }
 
 #[test]
-fn holds_end_at_two_to_the_thirty_second() {
+fn a_restored_hold_count_is_below_two_to_the_thirty_second() {
     let server = long();
     let mut a = server.client();
     assert_eq!(restore(&mut a, "A TOKEN 5 HOLDS 4294967296").error_word(), "ERR");
@@ -252,7 +252,7 @@ fn holds_end_at_two_to_the_thirty_second() {
 }
 
 #[test]
-fn a_longer_lease_is_an_error_during_and_after() {
+fn a_lease_longer_than_the_quarantine_is_an_error() {
     let server = Server::start_with("quarantine 300");
     let mut a = server.client();
     for _ in 0..2 {
@@ -268,7 +268,7 @@ fn a_longer_lease_is_an_error_during_and_after() {
 }
 
 #[test]
-fn a_longer_lease_is_an_error_from_when_it_is_set() {
+fn a_lease_longer_than_the_quarantine_is_an_error_once_the_setting_is_changed() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -280,7 +280,7 @@ fn a_longer_lease_is_an_error_from_when_it_is_set() {
 }
 
 #[test]
-fn the_default_lease_is_no_longer_than_it() {
+fn the_default_lease_is_no_longer_than_the_quarantine() {
     let server = Server::start_with("quarantine 400");
     let mut a = server.client();
     a.send_all(["LOCK.ACQUIRE lock A BLOCK 0", "LOCK.INFO lock"]);
@@ -289,7 +289,7 @@ fn the_default_lease_is_no_longer_than_it() {
 }
 
 #[test]
-fn those_who_hold_re_enter_renew_and_release() {
+fn holders_can_re_enter_renew_and_release_in_quarantine() {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     let grant = server.client().acquire("lock A PX 100000");
     server.kill();
@@ -305,7 +305,7 @@ fn those_who_hold_re_enter_renew_and_release() {
 }
 
 #[test]
-fn a_promotion_begins_it() {
+fn a_promotion_begins_quarantine() {
     let primary = Server::start();
     let replica = Setup::new().module("quarantine 2000").start_replica_of(&primary);
     let grant = primary.client().acquire("lock A PX 600000");
@@ -321,7 +321,7 @@ fn a_promotion_begins_it() {
 }
 
 #[test]
-fn it_ends_when_it_is_set_to_nothing() {
+fn quarantine_ends_when_it_is_set_to_zero() {
     let server = long();
     let (mut a, mut b) = (server.client(), server.client());
     b.ask("lock B BLOCK 0");
@@ -332,7 +332,7 @@ fn it_ends_when_it_is_set_to_nothing() {
 }
 
 #[test]
-fn it_begins_again_when_it_is_set_to_more_than_has_passed() {
+fn quarantine_begins_again_when_it_is_set_to_more_than_has_passed() {
     let server = long();
     let mut a = server.client();
     assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
@@ -353,13 +353,13 @@ fn a_restored_tenure_reaches_replicas_and_the_aof() {
     assert_eq!(primary.client().holder("lock").tenure(), ("A", 2, 4_711));
 }
 
-/// Restores a made-up tenure and gives it back.
+/// Restores a made-up tenure and releases it.
 fn make_up(key: &str, token: usize) -> [String; 2] {
     [format!("LOCK.RENEW {key} A TOKEN {token}"), format!("LOCK.RELEASE {key} A")]
 }
 
 #[test]
-fn what_has_ended_is_remembered_without_its_name() {
+fn ended_tenures_are_remembered_without_their_names() {
     let server = long();
     let mut a = server.client();
     let key = |number: usize| format!("{}-{number}", "k".repeat(100_000));
@@ -375,7 +375,7 @@ fn what_has_ended_is_remembered_without_its_name() {
 }
 
 #[test]
-fn what_has_ended_is_told_apart_for_so_many_locks_and_no_more() {
+fn ended_tenures_are_remembered_for_a_limited_number_of_locks() {
     const TOLD_APART: usize = 200_000;
     const BATCH: usize = 500;
     let server = long();
@@ -402,7 +402,7 @@ fn what_has_ended_is_told_apart_for_so_many_locks_and_no_more() {
 }
 
 #[test]
-fn what_another_module_asks_on_a_thread_of_its_own_is_judged_by_the_same_state() {
+fn commands_from_a_thread_of_another_module_see_the_same_quarantine() {
     let server = Setup::new().module("quarantine 600000").beside_another().start();
     let mut a = server.client();
     assert_eq!(a.call("EMPTY.CALL LOCK.ACQUIRE lock A"), Reply::NullArray);

@@ -1,4 +1,4 @@
-//! What replicas and the AOF are sent.
+//! The replication stream: what replicas and the AOF are sent.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Sent, Server, Setup, appended_commands};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ fn assert_one_effect(commands: &[Sent], key: &str) {
 }
 
 #[test]
-fn every_grant_and_renewal_is_one_effect() {
+fn every_grant_and_renewal_is_one_replicated_change() {
     let (_server, mut stream, mut a) = streamed();
     for command in [
         "LOCK.ACQUIRE lock A",
@@ -41,7 +41,7 @@ fn every_grant_and_renewal_is_one_effect() {
 }
 
 #[test]
-fn a_release_is_sent_as_it_was_given_when_nobody_waits() {
+fn a_release_is_replicated_verbatim_when_nobody_waits() {
     let (_server, mut stream, mut a) = streamed();
     let token = a.acquire("lock A").token;
     for _ in 0..3 {
@@ -61,7 +61,7 @@ fn a_release_is_sent_as_it_was_given_when_nobody_waits() {
 }
 
 #[test]
-fn a_release_that_leaves_holds_is_sent_as_it_was_given_though_others_wait() {
+fn a_release_that_leaves_holds_is_replicated_verbatim_although_others_wait() {
     let (server, mut a, _b) = Server::start_contended();
     a.acquire("lock A");
     let mut stream = ReplicationStream::attach(&server);
@@ -70,7 +70,7 @@ fn a_release_that_leaves_holds_is_sent_as_it_was_given_though_others_wait() {
 }
 
 #[test]
-fn a_hand_off_is_one_effect() {
+fn a_hand_off_is_one_replicated_change() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut stream = ReplicationStream::attach(&server);
     a.call("LOCK.RELEASE lock A");
@@ -79,7 +79,7 @@ fn a_hand_off_is_one_effect() {
 }
 
 #[test]
-fn a_hand_off_with_re_entries_is_one_effect() {
+fn a_hand_off_with_re_entries_is_one_replicated_change() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut again = server.waiter("lock B BLOCK 0");
     let mut stream = ReplicationStream::attach(&server);
@@ -89,7 +89,7 @@ fn a_hand_off_with_re_entries_is_one_effect() {
 }
 
 #[test]
-fn what_changes_nothing_is_not_sent() {
+fn commands_that_change_nothing_are_not_replicated() {
     let (server, mut stream, mut a) = streamed();
     a.acquire("lock A PX 600000");
     a.call("SET string value");
@@ -116,7 +116,7 @@ fn what_changes_nothing_is_not_sent() {
 }
 
 #[test]
-fn a_transaction_is_sent_as_one() {
+fn a_transaction_is_replicated_as_one() {
     let (_server, mut stream, mut a) = streamed();
     a.transact(["LOCK.ACQUIRE lock A", "SET key value", "LOCK.RELEASE lock A"]);
     let sent = names(&stream.commands(&mut a));
@@ -124,7 +124,7 @@ fn a_transaction_is_sent_as_one() {
 }
 
 #[test]
-fn a_deletion_is_sent_before_the_grant_that_follows_it() {
+fn a_deletion_is_replicated_before_the_grant_that_follows_it() {
     for (ending, name) in [("DEL lock", "DEL"), ("UNLINK lock", "UNLINK"), ("FLUSHALL", "FLUSHALL")] {
         let (server, mut a, mut b) = Server::start_contended();
         let mut stream = ReplicationStream::attach(&server);
@@ -138,7 +138,7 @@ fn a_deletion_is_sent_before_the_grant_that_follows_it() {
 }
 
 #[test]
-fn a_lease_that_ends_without_a_waiter_is_sent_as_a_deletion() {
+fn a_lease_that_ends_without_a_waiter_is_replicated_as_a_deletion() {
     let (_server, mut stream, mut a) = streamed();
     a.acquire("lock A PX 50");
     assert_eq!(stream.next_command()[0], b"LOCK._APPLY");
@@ -148,7 +148,7 @@ fn a_lease_that_ends_without_a_waiter_is_sent_as_a_deletion() {
 }
 
 #[test]
-fn a_lease_that_ends_with_a_waiter_is_one_effect_for_the_grant() {
+fn a_lease_that_ends_with_a_waiter_is_replicated_as_the_grant() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut stream = ReplicationStream::attach(&server);
     a.call("LOCK.RENEW lock A PX 300").int();
@@ -163,7 +163,7 @@ fn a_lease_that_ends_with_a_waiter_is_one_effect_for_the_grant() {
 }
 
 #[test]
-fn the_aof_is_sent_what_replicas_are_sent() {
+fn the_aof_gets_what_replicas_get() {
     let server = Setup::new().config("appendonly yes").start();
     let mut stream = ReplicationStream::attach(&server);
     let mut a = server.client();
@@ -179,7 +179,7 @@ fn the_aof_is_sent_what_replicas_are_sent() {
 }
 
 #[test]
-fn an_effect_from_an_ordinary_client_is_refused() {
+fn a_replicated_change_from_an_ordinary_client_is_refused() {
     let (_server, mut stream, mut a) = streamed();
     a.acquire("lock A");
     let effect = stream.commands(&mut a).remove(0);
@@ -202,7 +202,7 @@ fn an_effect_from_an_ordinary_client_is_refused() {
 }
 
 #[test]
-fn malformed_effects_from_an_ordinary_client_are_refused() {
+fn malformed_replicated_changes_from_an_ordinary_client_are_refused() {
     let (_server, _stream, mut a) = streamed();
     a.acquire("lock A");
     let digest = a.call("DEBUG DIGEST");
@@ -214,7 +214,7 @@ fn malformed_effects_from_an_ordinary_client_are_refused() {
     assert_eq!(a.call("DEBUG DIGEST"), digest);
 }
 
-/// What a payload of LOCK._APPLY says, change by change, as docs/design.md has it.
+/// The changes in a payload of LOCK._APPLY, as docs/design.md describes them.
 #[track_caller]
 fn changes(command: &Sent) -> Vec<String> {
     assert_eq!(command[0], b"LOCK._APPLY");
@@ -264,7 +264,7 @@ fn number(rest: &mut &[u8]) -> u64 {
 }
 
 #[test]
-fn what_is_sent_is_exactly_what_has_changed() {
+fn a_replicated_change_contains_exactly_what_has_changed() {
     let (server, mut stream, mut a) = streamed();
     let token = a.acquire("lock A PX 30000").token;
     let sent = stream.commands(&mut a);
@@ -292,7 +292,7 @@ fn what_is_sent_is_exactly_what_has_changed() {
         format!("{next} holds 2"),
     ];
     assert_eq!(changes(&stream.next_command()), handed_over);
-    // So that it is the module that ends the lease.
+    // So that the module ends the lease.
     a.call_all(["LOCK.RENEW lock B PX 300", "PERSIST lock"]);
     let last = c.reply().grant().token;
     assert_eq!(changes(&stream.next_command()), [format!("B has {next}, holds 2, slots 1, lease 300")]);
@@ -304,7 +304,7 @@ fn what_is_sent_is_exactly_what_has_changed() {
 }
 
 #[test]
-fn what_is_restored_is_sent_with_what_it_ends() {
+fn a_restored_tenure_is_replicated_with_the_tenure_that_it_ends() {
     let server = Server::start_with("quarantine 600000");
     let mut stream = ReplicationStream::attach(&server);
     let mut a = server.client();

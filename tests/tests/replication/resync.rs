@@ -8,11 +8,11 @@ const LOCKS: u64 = 3_000;
 /// How often a transfer is cut.
 const CUTS: u64 = 100;
 
-/// The same where the replica writes the data to its disk on a thread of its own (Valkey 9): its cron sees that a
+/// The same where the replica writes the data to its disk on its own thread (Valkey 9): its cron notices that a
 /// transfer has failed, once a second, and the next begins no sooner.
 const CUTS_BY_CRON: u64 = 8;
 
-/// At most so many bytes come before the data.
+/// The most bytes that come before the data.
 const GREETINGS: u64 = 300;
 
 fn primary_with_locks(setup: Setup) -> Server {
@@ -24,9 +24,9 @@ fn primary_with_locks(setup: Setup) -> Server {
     primary
 }
 
-/// A full resync as the servers do it.
+/// How a full resync proceeds.
 struct Resync {
-    /// The bytes of it, the greetings included.
+    /// Its bytes, with the handshake.
     bytes: u64,
     /// Whether the data come over a connection of their own, the second of two (Redis 8).
     has_a_channel: bool,
@@ -54,7 +54,7 @@ fn assert_same(primary: &Server, replica: &Server) {
     assert_eq!(replica.client().call("DBSIZE"), primary.client().call("DBSIZE"));
 }
 
-/// Cuts resyncs at places spread over the whole of it, looking at the replica `meanwhile`; then lets one through.
+/// Cuts resyncs at many different offsets and checks the replica with `meanwhile`. Then lets one succeed.
 #[track_caller]
 fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(&mut Client)) {
     let primary = primary_with_locks(setup.clone());
@@ -62,7 +62,7 @@ fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(
     let cuts = if saves_by_cron { CUTS_BY_CRON } else { CUTS };
     let link = Link::to(&primary);
     let cut = |number: u64| GREETINGS + (bytes - GREETINGS) * number / cuts;
-    // To and fro, at a different place each time. The connection before the one for the data is left alone.
+    // At a different offset each time. The connection before the one for the data is not cut.
     let before = if has_a_channel { &[u64::MAX][..] } else { &[] };
     link.cut_after((0..cuts).flat_map(|number| before.iter().copied().chain([cut(number * 37 % cuts)])));
     let replica = setup.start();
@@ -100,7 +100,7 @@ fn still_has_its_old_lock(client: &mut Client) {
     }
 }
 
-/// Nothing, or LOADING: never what has come of a transfer that may still be cut.
+/// Null, or LOADING: never data of a transfer that may still be cut.
 #[track_caller]
 fn has_no_lock_yet(client: &mut Client) {
     // It may be the last of them, which is not cut.
@@ -139,7 +139,7 @@ fn a_replica_with_a_connection_for_the_data_survives_a_hundred_cuts() {
 }
 
 #[test]
-fn the_waiters_of_a_server_are_sent_away_when_it_becomes_a_replica_that_never_gets_in_sync() {
+fn waiters_are_sent_away_when_their_server_becomes_a_replica_that_never_gets_in_sync() {
     let primary = primary_with_locks(Setup::new());
     let link = Link::to(&primary);
     link.swallow();
@@ -166,7 +166,7 @@ fn a_replica_promoted_after_half_a_resync_goes_on_with_its_old_tenures() {
         let before = replica.client().holder("old-lock");
         replica.begin_to_follow(link.port());
         eventually("the rest is lost", || link.carried() >= bytes * part / 21);
-        // While a server waits for the rest it does nothing else.
+        // While a server waits for the rest of the data, it does nothing else.
         drop(link);
         let mut client = replica.promote();
         assert_eq!(client.holder("old-lock").tenure(), before.tenure(), "{part}");

@@ -1,4 +1,4 @@
-//! Pauses, failovers and shutdowns while contended leases end: a write in the background ends the server then.
+//! Pauses, failovers and shutdowns while contended leases end. A server ends if a module writes in the background meanwhile.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,10 @@ fn chain() -> [Server; 3] {
     [primary, replica, last]
 }
 
-/// Locks whose leases end one after the other, each with somebody who waits for it.
+/// Locks whose leases end one after the other, each with a waiter.
 struct Contended {
     waiters: Vec<Client>,
-    /// A wait with a limit that all these leases are over before.
+    /// A wait limit after the end of all these leases.
     last: Client,
 }
 
@@ -40,7 +40,7 @@ impl Contended {
         let mut last = server.client();
         last.ask("held B BLOCK 1500");
         client.see_blocked(i64::try_from(LOCKS).unwrap() + 1);
-        // The leases must not end before what is to happen meanwhile has begun.
+        // The leases must not end before the tested action has begun.
         let renew = |number| format!("LOCK.RENEW lock-{number} A PX {}", 300 + 2 * number);
         client.send_all((0..LOCKS).map(renew));
         then(&mut client);
@@ -55,7 +55,7 @@ impl Contended {
     #[track_caller]
     fn nobody_is_granted(&mut self) {
         self.see_leases_over();
-        // To look at all of them takes longer than a pause.
+        // Reading all of them takes longer than a pause.
         assert!(self.waiters.iter_mut().step_by(33).all(Client::has_no_reply));
     }
 
@@ -77,7 +77,7 @@ fn read_all(client: &mut Client) {
 #[track_caller]
 fn assert_same(primary: &Server, replica: &Server) {
     let digest = |server: &Server| server.client().call("DEBUG DIGEST");
-    // Keys of leases that are over may just be going, here and then there.
+    // Keys whose leases are over may be deleted on one server before the other.
     eventually("the same data", || {
         replica.see_in_sync_with(primary);
         digest(primary) == digest(replica)
@@ -227,13 +227,13 @@ fn a_shutdown_that_waits_for_a_lagging_replica_ends_in_order() {
     assert!(primary.see_end().success());
     let mut client = replica.promote();
     assert_eq!(client.holder("held").token, token);
-    // It may have heard of a lease later than that began, and counts it from then.
+    // A lease may have arrived after its begin; the replica counts it from its arrival.
     assert_eq!(client.acquire("lock-99 C BLOCK 0").holds, 1);
     assert_same(&replica, &last);
 }
 
 #[test]
-fn a_replica_that_was_paused_makes_up_for_it() {
+fn a_replica_that_was_paused_catches_up() {
     let [primary, replica, last] = chain();
     replica.client().call("CLIENT PAUSE 1000 WRITE");
     let mut contended = Contended::on(&primary, read_all);
@@ -244,7 +244,7 @@ fn a_replica_that_was_paused_makes_up_for_it() {
 }
 
 #[test]
-fn what_clients_do_to_a_writable_replica_stays_there() {
+fn changes_on_a_writable_replica_stay_there() {
     let primary = Server::start();
     let replica = Setup::new().config("replica-read-only no").start_replica_of(&primary);
     let last = Server::start_replica_of(&replica);
@@ -278,7 +278,7 @@ fn what_clients_do_to_a_writable_replica_stays_there() {
     }
     replica.see_in_sync_with(&primary);
     last.see_in_sync_with(&replica);
-    // It hears all anew, and then it is as its primary again.
+    // After a full resync it equals its primary again.
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     replica.promote();
@@ -288,7 +288,7 @@ fn what_clients_do_to_a_writable_replica_stays_there() {
 }
 
 #[test]
-fn an_isolated_primary_grants_nothing_in_the_background_until_its_replica_is_back() {
+fn without_its_replica_an_isolated_primary_grants_nothing_in_the_background() {
     let primary = Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 2").start();
     let link = Link::to(&primary);
     let replica = Server::start();
@@ -298,7 +298,7 @@ fn an_isolated_primary_grants_nothing_in_the_background_until_its_replica_is_bac
     eventually("the replica counts", || !matches!(client.call(ask), Reply::Error(_)));
     let mut b = primary.waiter("lock B BLOCK 0");
     let mut c = primary.waiter("lock C BLOCK 5500");
-    // The lag is reckoned in whole seconds: the lease ends when it is surely too long.
+    // The lag is measured in whole seconds: the lease ends when the lag is certainly too long.
     client.call("LOCK.RENEW lock A PX 5000").int();
     link.swallow();
     assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
@@ -311,7 +311,7 @@ fn an_isolated_primary_grants_nothing_in_the_background_until_its_replica_is_bac
 }
 
 #[test]
-fn servers_that_change_places_all_the_time_end_up_the_same() {
+fn servers_that_swap_roles_all_the_time_end_up_identical() {
     let servers = [logged().start(), logged().start()];
     let ports = servers.each_ref().map(Server::port);
     let over = AtomicBool::new(false);
@@ -319,12 +319,12 @@ fn servers_that_change_places_all_the_time_end_up_the_same() {
         for number in 0..8 {
             let over = &over;
             scope.spawn(move || {
-                let (mut turn, mut granted) = (0_usize, 0);
+                let (mut attempt, mut granted) = (0_usize, 0);
                 while !over.load(Ordering::Relaxed) {
-                    turn += 1;
-                    let Ok(mut client) = Client::connect(ports[turn % 2]) else { continue };
-                    let key = format!("lock-{}", (turn + number) % 3);
-                    let ask = format!("LOCK.ACQUIRE {key} A{number} PX {} BLOCK 200", 5 + turn * 7 % 90);
+                    attempt += 1;
+                    let Ok(mut client) = Client::connect(ports[attempt % 2]) else { continue };
+                    let key = format!("lock-{}", (attempt + number) % 3);
+                    let ask = format!("LOCK.ACQUIRE {key} A{number} PX {} BLOCK 200", 5 + attempt * 7 % 90);
                     while let Ok(reply) = client.try_call(&ask[..]) {
                         granted += usize::from(matches!(reply, Reply::Array(_)));
                         if matches!(reply, Reply::Error(_)) || over.load(Ordering::Relaxed) {
@@ -339,18 +339,18 @@ fn servers_that_change_places_all_the_time_end_up_the_same() {
             });
         }
         let [mut one, mut other] = servers.each_ref().map(Server::client);
-        for turn in 0..rounds(8, 200) {
-            // In one turn of its event loop each, beside what the clients do.
+        for round in 0..rounds(8, 200) {
+            // In one round of its event loop each, beside what the clients do.
             one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "PING".to_owned()]);
-            if turn % 3 > 0 {
+            if round % 3 > 0 {
                 servers[0].see_in_sync_with(&servers[1]);
             }
             one.call("REPLICAOF NO ONE");
-            if turn % 5 == 0 {
+            if round % 5 == 0 {
                 one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "REPLICAOF NO ONE".to_owned()]);
             }
             other.call(format!("REPLICAOF 127.0.0.1 {}", ports[0]));
-            if turn % 3 > 1 {
+            if round % 3 > 1 {
                 servers[1].see_in_sync_with(&servers[0]);
             }
             other.call("REPLICAOF NO ONE");

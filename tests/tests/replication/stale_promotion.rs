@@ -1,27 +1,27 @@
-//! Promotion of a replica that has missed grants: they are lost, but no token comes twice.
+//! Promotion of a replica that has missed grants: the grants are lost, but no token is given twice.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::collections::BTreeSet;
 
-/// What keeps the replica from hearing of grants before its primary is killed.
+/// Why the replica misses grants before its primary is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// The link swallows what is sent.
     Swallowed,
-    /// The replica stands still: what is sent to it waits in its socket.
+    /// The replica is stopped: what is sent to it waits in its socket.
     StandsStill,
 }
 
-/// What came of the rounds.
+/// The outcome of the rounds.
 #[derive(Debug, Default)]
-struct Tally {
+struct Outcomes {
     acknowledged: usize,
     lost: usize,
 }
 
-/// Locks are acquired, one after the other, while the replica stops hearing of them; then the primary is killed, and the
-/// replica is promoted and asked for all of them.
-fn round(fault: Fault, tally: &mut Tally) {
+/// Locks are acquired, one after the other, while the replica stops receiving changes. Then the primary is killed, and the
+/// replica is promoted and queried for all locks.
+fn round(fault: Fault, outcomes: &mut Outcomes) {
     let mut primary = Server::start();
     let link = Link::to(&primary);
     let replica = Server::start();
@@ -66,33 +66,33 @@ fn round(fault: Fault, tally: &mut Tally) {
             assert!(seen.insert(second), "no token comes twice");
         }
     }
-    tally.acknowledged += tokens.len();
-    tally.lost += known.iter().filter(|known| !**known).count();
+    outcomes.acknowledged += tokens.len();
+    outcomes.lost += known.iter().filter(|known| !**known).count();
 }
 
 #[test]
-fn grants_that_a_promoted_replica_has_missed_are_lost_and_no_token_comes_twice() {
-    let mut tally = Tally::default();
+fn grants_that_a_promoted_replica_has_missed_are_lost_and_no_token_is_given_twice() {
+    let mut outcomes = Outcomes::default();
     for _ in 0..rounds(3, 30) {
-        let before = tally.lost;
-        round(Fault::Swallowed, &mut tally);
-        assert!(tally.lost > before, "the fault bites");
+        let before = outcomes.lost;
+        round(Fault::Swallowed, &mut outcomes);
+        assert!(outcomes.lost > before, "the fault bites");
     }
-    println!("{tally:?}");
+    println!("{outcomes:?}");
 }
 
 #[test]
 fn grants_that_wait_in_the_socket_of_a_replica_are_not_lost() {
-    let mut tally = Tally::default();
+    let mut outcomes = Outcomes::default();
     for _ in 0..rounds(3, 30) {
-        round(Fault::StandsStill, &mut tally);
+        round(Fault::StandsStill, &mut outcomes);
     }
-    println!("{tally:?}");
-    assert_eq!(tally.lost, 0);
+    println!("{outcomes:?}");
+    assert_eq!(outcomes.lost, 0);
 }
 
 #[test]
-fn holders_get_back_from_a_promoted_replica_in_quarantine_what_it_has_missed() {
+fn holders_restore_missed_tenures_on_a_promoted_replica_in_quarantine() {
     let setup = || Setup::new().module("quarantine 600000").config("min-replicas-to-write 1");
     let see_replicas = |client: &mut Client| {
         eventually("the replica counts", || client.call("LOCK.RELEASE none A").error_word() == "NOTHELD");
@@ -123,7 +123,7 @@ fn holders_get_back_from_a_promoted_replica_in_quarantine_what_it_has_missed() {
     see_replicas(&mut client);
     let mut waiter = replica.client();
     waiter.ask("renewed C BLOCK 0");
-    eventually("the lease that was heard of is over", || client.info("renewed").is_none());
+    eventually("the replicated lease is over", || client.info("renewed").is_none());
     for (key, claim, token) in
         [("missed", "A HOLDS 2", missed), ("renewed", "A", renewed), ("passed-on", "B", later)]
     {

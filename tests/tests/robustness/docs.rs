@@ -1,6 +1,6 @@
-//! README.md and docs/, held against real servers.
+//! README.md and docs/, checked against real servers.
 //!
-//! A session is a fenced block with the info string `redis`; each is played on a server of its own.
+//! A session is a fenced block with the info string `redis`. Each session runs on its own server.
 //!
 //! ```text
 //! alice> LOCK.ACQUIRE order:42 alice         a command, on the connection of that name; the name may be empty
@@ -15,10 +15,10 @@
 //! 2) (integer) 1
 //! ```
 //!
-//! What differs from run to run is matched so: a number of 13 digits or more is a fencing token: the same number shown
-//! is the same token through the session, also in commands, and a larger one is a larger one. In an integer reply, a
-//! number of 4 to 12 digits is any number. A UUID is any UUID, and the same through the session. `...` stands for the
-//! rest of a line or, alone on the last line, for all that follows. All else is as shown.
+//! Values that differ from run to run are matched like this. A number of 13 digits or more is a fencing token: the same number
+//! is the same token in the whole session, also in commands, and a larger number is a larger token. In an integer reply, a
+//! number of 4 to 12 digits is any number. A UUID is any UUID, and the same one in the whole session. `...` stands for the
+//! rest of a line or, alone on the last line, for everything that follows. Everything else must be equal.
 
 use lockward_tests::{Client, DEADLINE, Reply, Server};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +28,11 @@ use std::time::{Duration, Instant};
 
 const WAITS: &str = "(waits)\n";
 
-/// How redis-cli begins a line with what the server has sent unasked.
+/// How redis-cli begins the line of a push message.
 const PUSHED: &str = "-> ";
 
 #[test]
-fn the_sessions_shown_are_what_happens() {
+fn the_sessions_in_the_docs_are_what_the_server_replies() {
     let mut played = 0;
     let mut wrong = Vec::new();
     let mut pages_with_sessions = BTreeSet::new();
@@ -57,7 +57,7 @@ fn the_sessions_shown_are_what_happens() {
 }
 
 #[test]
-fn a_session_that_is_wrong_fails() {
+fn a_wrong_session_fails_its_test() {
     let wrong = [
         ("another reply", "> LOCK.RELEASE lock a HOLDS 0\n(integer) 1\n"),
         ("another error", "> LOCK.RELEASE lock a\n(error) NOTHELD the lock is held\n"),
@@ -114,16 +114,16 @@ fn every_command_has_its_page() {
         assert!(page.starts_with(&title), "{name} is not the title of its page");
         let described = client.call(["COMMAND", "DOCS", &name]);
         for field in ["complexity", "since"] {
-            let told = described.field(&name).field(field).text();
-            let told = told.trim_end_matches('.');
-            assert!(page.contains(told), "{name} does not say {field}: {told}");
+            let described_as = described.field(&name).field(field).text();
+            let described_as = described_as.trim_end_matches('.');
+            assert!(page.contains(described_as), "{name} does not say {field}: {described_as}");
         }
         assert!(page.contains("```redis\n"), "{name} shows no session");
     }
 }
 
 #[test]
-fn every_setting_is_told_with_its_default() {
+fn every_setting_is_documented_with_its_default() {
     let page = read(&root().join("docs/settings.md"));
     let server = Server::start();
     let settings = server.client().call("CONFIG GET lock.*");
@@ -142,7 +142,7 @@ fn every_page_can_be_found() {
     let mut next = vec![first];
     while let Some(name) = next.pop() {
         let folder = Path::new(&name).parent().expect("a folder");
-        // An index alone leads to pages: that one page mentions another is not enough to find it.
+        // Only links in an index count: a mention on another page is not enough to find a page.
         let is_index = name.ends_with("/README.md");
         for target in links(&pages[&name]).filter(|_| is_index) {
             let there = folder.join(target.split('#').next().unwrap_or_default()).display().to_string();
@@ -158,10 +158,10 @@ fn every_page_can_be_found() {
 }
 
 #[test]
-fn every_error_is_told() {
+fn every_error_is_documented() {
     let source = read(&root().join("src/errors.rs"));
     let page = read(&root().join("docs/errors.md"));
-    // What no client is told.
+    // Errors that no client receives.
     let internal = [
         "ERR malformed changes, or those of a later version of the module",
         "ERR invalid expire time, too long",
@@ -169,9 +169,9 @@ fn every_error_is_told() {
     let is_error = |text: &&str| {
         text.split_once(' ').is_some_and(|(word, _)| word.bytes().all(|b| b.is_ascii_uppercase()))
     };
-    let told = source.split('"').skip(1).step_by(2).filter(is_error).filter(|text| !internal.contains(text));
+    let texts = source.split('"').skip(1).step_by(2).filter(is_error).filter(|text| !internal.contains(text));
     let mut errors = 0;
-    for error in told {
+    for error in texts {
         errors += 1;
         let begin = error.split('{').next().unwrap_or_default();
         assert!(page.contains(&format!("`{begin}")), "no row for {error}");
@@ -180,7 +180,7 @@ fn every_error_is_told() {
 }
 
 #[test]
-fn links_lead_to_a_file_and_its_headings() {
+fn every_link_leads_to_a_file_and_a_heading() {
     let mut broken = Vec::new();
     for page in pages() {
         let here = root().join(&page.name);
@@ -206,7 +206,7 @@ struct Page {
 }
 
 struct Session {
-    /// Where it stands: file and line.
+    /// Its file and line.
     place: String,
     steps: Vec<Step>,
 }
@@ -245,7 +245,7 @@ fn pages_below(folder: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// Where a page's links lead to, as they stand there.
+/// The targets of a page's links.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
@@ -282,7 +282,7 @@ fn sessions(page: &Page) -> Vec<Session> {
     sessions
 }
 
-/// Whose turn it is, and what is sent: `alice> PING`, `> PING`, or `alice:` where only a reply is awaited.
+/// The connection and the command of a step: `alice> PING`, `> PING`, or `alice:` where only a reply is awaited.
 fn prompt(line: &str) -> Option<(&str, Option<&str>)> {
     let is_name = |who: &str| who.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     if let Some((who, command)) = line.split_once("> ").filter(|(who, _)| is_name(who)) {
@@ -292,7 +292,7 @@ fn prompt(line: &str) -> Option<(&str, Option<&str>)> {
     Some((who, None))
 }
 
-/// Plays a session on a server of its own.
+/// Runs a session on its own server.
 fn play(session: &Session) -> Result<(), String> {
     let server = Server::start();
     let mut observer = server.client();
@@ -346,7 +346,7 @@ fn play(session: &Session) -> Result<(), String> {
     }
 }
 
-/// `None` once the server has blocked the client; else what it was answered.
+/// The reply, or `None` once the server has blocked the client.
 fn reply_of_no_waiter(client: &mut Client, id: i64, observer: &mut Client) -> Option<String> {
     let begun = Instant::now();
     while begun.elapsed() < DEADLINE {
@@ -360,7 +360,7 @@ fn reply_of_no_waiter(client: &mut Client, id: i64, observer: &mut Client) -> Op
     Some("nothing".to_owned())
 }
 
-/// The words of a command; what has spaces in it stands between double quotes.
+/// The words of a command. A word with spaces is in double quotes.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in command.split('"').enumerate() {
@@ -416,7 +416,7 @@ fn shown_behind(margin: &str, reply: &Reply) -> String {
     }
 }
 
-/// A value in a map: a list stands below its name.
+/// A value in a map. A list is below its name.
 fn shown_below(margin: &str, reply: &Reply) -> String {
     let nested = match reply {
         Reply::Array(items) => !items.is_empty(),
@@ -437,7 +437,7 @@ fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.iter().map(escaped).collect::<String>())
 }
 
-/// What the numbers and names shown in a session stand for in this run.
+/// The real values behind the numbers and names of a session.
 #[derive(Debug, Default)]
 struct Meanings {
     tokens: BTreeMap<u64, u64>,
@@ -445,13 +445,13 @@ struct Meanings {
 }
 
 impl Meanings {
-    /// A word of a command, as it is to be sent.
+    /// A word of a command, with the real values.
     fn of_word(&self, word: &str) -> String {
         let token = token(word).and_then(|token| self.tokens.get(&token)).map(u64::to_string);
         token.or_else(|| self.names.get(word).cloned()).unwrap_or_else(|| word.to_owned())
     }
 
-    /// Whether a reply that is shown stands for a real one.
+    /// Whether a real reply matches the reply of the session.
     fn agree(&mut self, shown: &str, real: &str) -> bool {
         let mut real = real.lines();
         for shown in shown.lines() {
@@ -490,13 +490,13 @@ impl Meanings {
         }
     }
 
-    /// Whether larger tokens shown stand for larger tokens.
+    /// Whether larger tokens in the session are larger in this run.
     fn keep_order(&self) -> bool {
         self.tokens.values().is_sorted_by(|one, next| one < next)
     }
 }
 
-/// Words and what stands between them, in turn.
+/// The words of a text and the separators between them, alternating.
 fn pieces(text: &str) -> Vec<&str> {
     let in_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     text.as_bytes()

@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// `make run`, without the building: the script it calls.
+/// The script that `make run` calls, without the build.
 fn run(port: u16) -> Command {
     let mut run = Command::new("scripts/run");
     run.current_dir(root()).arg(port.to_string()).arg(Setup::new().module_path());
@@ -52,7 +52,7 @@ fn a_busy_port_is_a_clear_error() {
 }
 
 #[test]
-fn a_port_that_is_none_is_a_clear_error() {
+fn an_invalid_port_is_a_clear_error() {
     for port in ["0", "65536", "six", ""] {
         let output = Command::new("scripts/run").current_dir(root()).args([port, "module"]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{port:?}");
@@ -61,7 +61,7 @@ fn a_port_that_is_none_is_a_clear_error() {
 }
 
 #[test]
-fn the_installed_module_is_one_that_the_server_loads() {
+fn the_server_loads_the_installed_module() {
     let server = Server::start();
     let there = server.dir().join("installed");
     let destination = format!("DESTDIR={}", there.display());
@@ -73,7 +73,7 @@ fn the_installed_module_is_one_that_the_server_loads() {
 }
 
 #[test]
-fn make_help_tells_every_target_of_the_readme() {
+fn make_help_lists_every_target_that_the_docs_name() {
     let help = Command::new("make").current_dir(root()).arg("help").output().unwrap();
     for target in ["run", "test", "demo", "lint", "install", "help", "build"] {
         assert!(text(&help).contains(&format!("make {target} ")), "{target}: {}", text(&help));

@@ -1,6 +1,6 @@
-//! The harness itself, against a server without the module.
+//! The test library itself, with servers without the module.
 
-use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence};
+use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence, decode};
 use std::time::Duration;
 
 fn start() -> Server {
@@ -8,7 +8,7 @@ fn start() -> Server {
 }
 
 #[test]
-fn replies_are_told_apart_as_on_the_wire() {
+fn the_client_distinguishes_replies_as_on_the_wire() {
     let server = start();
     let mut client = server.client();
     assert_eq!(client.call("SET key value"), Reply::ok());
@@ -68,7 +68,7 @@ fn a_blocked_client_has_no_reply_until_it_is_served() {
 }
 
 #[test]
-fn a_connection_that_is_left_is_seen_by_the_server() {
+fn the_server_notices_a_closed_or_broken_connection() {
     let server = start();
     let mut observer = server.client();
     let leave: [fn(Client); 2] = [Client::break_off, drop];
@@ -82,7 +82,7 @@ fn a_connection_that_is_left_is_seen_by_the_server() {
 }
 
 #[test]
-fn a_closed_connection_is_told_from_a_silent_one() {
+fn the_client_distinguishes_a_closed_connection_from_a_silent_one() {
     let server = start();
     let (mut client, mut other) = (server.client(), server.client());
     assert_eq!(client.reply_within(Duration::from_millis(1)), Err(Silence::StillOpen));
@@ -133,7 +133,7 @@ fn a_killed_server_starts_again_with_its_aof() {
 }
 
 #[test]
-fn a_server_that_refuses_its_configuration_is_told_with_its_log() {
+fn a_server_that_refuses_its_configuration_is_reported_with_its_log() {
     let log = Setup::without_module().config("no-such-setting 1").start_refused();
     assert!(log.contains("no-such-setting"), "{log}");
 }
@@ -148,4 +148,41 @@ fn a_server_that_crashes_fails_its_test() {
     });
     let message = *outcome.expect_err("a failure").downcast::<String>().expect("a message");
     assert!(message.contains("the server has ended"), "{message}");
+}
+
+#[test]
+fn replies_of_both_protocols_are_decoded_once_they_are_whole() {
+    let bulk = |text: &str| Reply::bulk(text);
+    let simple = |text: &str| Reply::Simple(text.into());
+    let table = [
+        (&b"+OK\r\n"[..], Reply::ok()),
+        (b"-NOTHELD it is free\r\n", Reply::Error("NOTHELD it is free".into())),
+        (b"!5\r\nERR x\r\n", Reply::Error("ERR x".into())),
+        (b":-12\r\n", Reply::Int(-12)),
+        (b",1.5\r\n", Reply::Double(1.5)),
+        (b"#t\r\n", Reply::Bool(true)),
+        (b"_\r\n", Reply::Null),
+        (b"$-1\r\n", Reply::NullBulk),
+        (b"*-1\r\n", Reply::NullArray),
+        (b"$4\r\na\r\nb\r\n", bulk("a\r\nb")),
+        (b"=5\r\ntxt:a\r\n", Reply::Verbatim(b"txt:a".to_vec())),
+        (b"*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", Reply::Array(vec![Reply::Int(1), Reply::Array(vec![bulk("x")])])),
+        (b"%1\r\n+a\r\n:1\r\n", Reply::Map(vec![(simple("a"), Reply::Int(1))])),
+        (b">2\r\n+message\r\n$0\r\n\r\n", Reply::Push(vec![simple("message"), bulk("")])),
+        (b"|1\r\n+ttl\r\n:3\r\n+OK\r\n", Reply::ok()),
+    ];
+    for (bytes, reply) in table {
+        assert_eq!(decode(bytes), Ok(Some((reply, bytes.len()))), "{}", bytes.escape_ascii());
+        for length in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..length]), Ok(None), "{length} bytes of {}", bytes.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_no_reply_are_refused() {
+    let deep = b"*1\r\n".repeat(50);
+    for bytes in [&b"hello\r\n"[..], b":12x\r\n", b"$2\r\nabc\r\n", b"*-2\r\n", b"+OK\n", b"\r\n", &deep] {
+        assert!(decode(bytes).is_err(), "{}", bytes.escape_ascii());
+    }
 }

@@ -1,13 +1,13 @@
-//! The module is loaded, replaced by the next version and by the one before, and taken out again: as docs/operating.md
-//! tells an operator to, and otherwise.
+//! The module is loaded, replaced by the next and by the previous version, and removed: as docs/operating.md
+//! describes it, and in wrong ways.
 //!
-//! There is a next version for these tests only, see tests/next-version.patch: what it alone can tell are owners
-//! named next.
+//! The next version exists for these tests only, see tests/next-version.patch. It alone can read locks of owners
+//! named `next`.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
 
-/// Ends a server in order and starts it again otherwise.
+/// Shuts a server down and starts it again with another setup.
 #[track_caller]
 fn restart(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.terminate();
@@ -16,7 +16,7 @@ fn restart(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.client()
 }
 
-/// Ends a server in order; it refuses to start otherwise, and says why.
+/// Shuts a server down. It refuses to start with the other setup, and logs why.
 #[track_caller]
 fn refuses(server: &mut Server, change: impl FnOnce(Setup) -> Setup, why: &str) {
     server.terminate();
@@ -68,7 +68,7 @@ fn the_module_cannot_be_unloaded() {
 }
 
 #[test]
-fn a_snapshot_needs_the_module_as_long_as_a_lock_is_in_it() {
+fn a_snapshot_with_a_lock_needs_the_module() {
     let mut server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -119,7 +119,7 @@ fn a_replica_without_the_module_says_so_and_has_no_locks() {
     assert_eq!(r.call("GET key"), Reply::bulk("value"));
     assert_eq!(r.call("EXISTS lock"), Reply::Int(0));
     replica.see_log("unknown command 'LOCK._APPLY'");
-    // The module alone brings no lock back that was missed, but the next change of that lock does.
+    // Loading the module does not bring missed locks back. The next change of a lock does.
     let path = Setup::new().module_path();
     assert_eq!(r.call(["MODULE", "LOAD", &path]), Reply::ok());
     assert!(r.info("lock").is_none());
@@ -129,7 +129,7 @@ fn a_replica_without_the_module_says_so_and_has_no_locks() {
 }
 
 #[test]
-fn a_replica_without_the_module_ends_where_a_resync_brings_it_a_lock() {
+fn a_replica_without_the_module_ends_at_a_resync_with_a_lock() {
     let primary = Server::start();
     primary.client().acquire("lock A PX 600000");
     let mut replica = Setup::without_module().start();
@@ -202,7 +202,7 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
     second.follow(&first);
     first.client().acquire("lock A PX 600000");
     for change in [Setup::next_version as fn(Setup) -> Setup, Setup::this_version] {
-        // The replica, which then takes over; and the primary, which follows it meanwhile as it is.
+        // First the replica, which then becomes the primary. The old primary replicates from it meanwhile, with its old version.
         restart(&mut second, change);
         second.follow(&first);
         let token = first.client().holder("lock").token;
@@ -224,7 +224,7 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
 }
 
 #[test]
-fn what_only_the_next_version_can_tell_is_refused_by_this_one() {
+fn locks_that_only_the_next_version_can_read_are_refused_by_this_one() {
     let mut primary = Setup::new().next_version().start();
     let setup = Setup::new().config("propagation-error-behavior ignore");
     let mut replica = setup.start_replica_of(&primary);

@@ -1,4 +1,4 @@
-//! Replies that are lost: a client that names HOLDS repeats its command, and always knows what it holds.
+//! Lost replies: a client that names HOLDS repeats its command, and always knows what it holds.
 
 use lockward_tests::{Client, Fate, Grant, Proxy, Random, Reply, Server, Silence, eventually, rounds};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ impl<'a> Repeating<'a> {
     }
 }
 
-/// Loses something of one request in three: replies most of all.
+/// Loses the request or the reply of one request in three, mostly the reply.
 fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut random = Random::new();
     move |_| match random.within(0..12) {
@@ -41,7 +41,7 @@ fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     }
 }
 
-/// An owner that goes by the contract, and what it reckons to hold.
+/// An owner that follows the contract, and the holds that it believes to have.
 struct Reckoning<'a> {
     owner: String,
     connection: Repeating<'a>,
@@ -51,7 +51,7 @@ struct Reckoning<'a> {
 }
 
 impl Reckoning<'_> {
-    /// One hold more, one less, or a new lease; and what the server says of it.
+    /// Adds a hold, releases one, or renews, and compares the result with LOCK.INFO.
     #[track_caller]
     fn step(&mut self, key: &str, random: &mut Random) {
         let command = |name: &str, rest: &str| format!("LOCK.{name} {key} {} {rest}", self.owner);
@@ -94,7 +94,7 @@ impl Reckoning<'_> {
         self.compare(key);
     }
 
-    /// Gives everything back, hold by hold.
+    /// Releases everything, hold by hold.
     #[track_caller]
     fn give_back(&mut self) {
         for (key, Grant { token, holds }) in self.held.clone() {
@@ -117,7 +117,7 @@ impl Reckoning<'_> {
 }
 
 #[test]
-fn what_a_client_reckons_to_hold_is_right_though_replies_are_lost() {
+fn with_holds_a_client_knows_its_hold_count_although_replies_are_lost() {
     const KEYS: [&str; 3] = ["lock-1", "lock-2", "lock-3"];
     let server = Server::start();
     let proxy = Proxy::start(server.port(), some_lost());
@@ -152,9 +152,9 @@ fn what_a_client_reckons_to_hold_is_right_though_replies_are_lost() {
     assert_eq!(observer.call("LOCK.TOP"), Reply::Array(vec![]));
 }
 
-/// The same losses without HOLDS: it is the count named that makes it right.
+/// The control: the same losses without HOLDS.
 #[test]
-fn without_holds_lost_replies_make_the_count_wrong() {
+fn without_holds_lost_replies_make_the_hold_count_wrong() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), some_lost());
     let mut observer = server.client();
@@ -174,14 +174,14 @@ fn without_holds_lost_replies_make_the_count_wrong() {
     assert!(wrong > 0, "{} replies lost", proxy.replies_lost());
 }
 
-/// Loses the client of the first request.
+/// Cuts the connection of the first request.
 fn first_client_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut is_first = true;
     move |_| if std::mem::take(&mut is_first) { Fate::ClientLost } else { Fate::Carried }
 }
 
 #[test]
-fn a_wait_whose_client_is_lost_keeps_its_place_for_the_repeat() {
+fn a_wait_whose_connection_is_lost_keeps_its_queue_position_for_the_repeat() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), first_client_lost());
     let mut a = server.client();
@@ -193,7 +193,7 @@ fn a_wait_whose_client_is_lost_keeps_its_place_for_the_repeat() {
     let mut c = server.waiter("lock C BLOCK 0");
     let mut again = Client::connect(proxy.port()).unwrap();
     again.send(wait);
-    eventually("the earlier call is told", || proxy.replies_lost() == 1);
+    eventually("the earlier call has its reply", || proxy.replies_lost() == 1);
     assert_eq!(proxy.losses().replies[0].error_word(), "SUPERSEDED");
     assert_eq!(a.queue("lock"), ["B", "C"]);
     a.call("LOCK.RELEASE lock A");
@@ -203,9 +203,9 @@ fn a_wait_whose_client_is_lost_keeps_its_place_for_the_repeat() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// B's grant is lost: the repeat finds it. B is cut off around its grant: that is passed on to C, or found by the repeat.
+/// If B's grant is lost, the repeat finds it. If B is cut off around its grant, the grant is passed on to C or found by the repeat.
 #[test]
-fn a_grant_that_is_lost_is_found_by_the_repeat_and_one_that_is_cut_off_stops_nobody() {
+fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();
     let mut random = Random::new();
     let proxy = Proxy::start(server.port(), move |request| match random.within(0..3) {

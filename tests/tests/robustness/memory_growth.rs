@@ -1,4 +1,4 @@
-//! Locks come and go by the million, and memory stays flat.
+//! Millions of locks are acquired and released, and memory does not grow.
 
 use lockward_tests::{Client, Reply, Server, eventually, rounds};
 
@@ -10,7 +10,7 @@ fn cycles() -> usize {
     rounds(20_000, 1_000_000)
 }
 
-/// Lets `batch` go through so many cycles, [`BATCH`] at a time, and looks at memory before and after.
+/// Runs `batch` for so many cycles, [`BATCH`] at a time, and compares memory before and after.
 #[track_caller]
 fn stays_flat(what: &str, a: &mut Client, batch: impl FnMut(&mut Client, usize)) {
     stays_flat_by(BATCH, what, a, batch);
@@ -27,7 +27,7 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         (a.stat("memory", "used_memory"), a.stat("memory", "used_memory_rss"))
     };
     run(a, cycles() / 5);
-    // What the next run needs may just have been freed or not yet: of two runs the larger counts.
+    // Memory for the next run may or may not be freed already: the larger value of two runs counts.
     let before = run(a, cycles() / 10).max(run(a, cycles() / 10));
     let after = run(a, cycles());
     println!(
@@ -38,11 +38,11 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         before.1,
         after.1
     );
-    // What is done in the background may not have been done at once.
+    // Background work may not be done yet.
     eventually(&format!("{what}: used_memory is below {} + 100,000 again", before.0), || {
         a.stat("memory", "used_memory") < before.0 + 100_000
     });
-    // A checker of memory, whose allocator is another, keeps what is freed for a while.
+    // A memory checker uses its own allocator, which keeps freed memory for a while.
     if a.server_info("memory", "mem_allocator").starts_with("jemalloc") {
         let (before, after) = (before.1, after.1);
         assert!(after < before + 8_000_000, "{what}: {before} resident bytes grew to {after}");
@@ -50,7 +50,7 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
 }
 
 #[test]
-fn acquired_and_released() {
+fn acquiring_and_releasing_uses_no_more_memory() {
     let server = Server::start();
     stays_flat("acquired and released", &mut server.client(), |a, from| {
         let cycle =
@@ -60,7 +60,7 @@ fn acquired_and_released() {
 }
 
 #[test]
-fn acquired_by_the_hundred_and_released_or_flushed() {
+fn acquiring_hundreds_and_releasing_or_flushing_uses_no_more_memory() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET lazyfree-lazy-server-del yes");
@@ -68,7 +68,7 @@ fn acquired_by_the_hundred_and_released_or_flushed() {
         let numbers = || from..from + BATCH;
         a.call_all(numbers().map(|number| format!("LOCK.ACQUIRE lock-{number} A")));
         let flush = ["FLUSHALL ASYNC".to_owned()];
-        // What is given back and what a thread of the server frees, at the same time.
+        // Memory is freed by commands and by a thread of the server at the same time.
         let release = |number| format!("LOCK.RELEASE lock-{number} A");
         let take_again = |number| format!("LOCK.ACQUIRE lock-{number} B");
         let half = numbers().take(BATCH / 2);
@@ -78,7 +78,7 @@ fn acquired_by_the_hundred_and_released_or_flushed() {
 }
 
 #[test]
-fn acquired_and_handed_over() {
+fn hand_offs_use_no_more_memory() {
     let server = Server::start();
     let mut b = server.client();
     stays_flat("acquired and handed over", &mut server.client(), |a, from| {
@@ -100,7 +100,7 @@ fn acquired_and_handed_over() {
 }
 
 #[test]
-fn acquired_and_left_to_its_lease() {
+fn leases_that_end_use_no_more_memory() {
     let server = Server::start();
     stays_flat("acquired and left to its lease", &mut server.client(), |a, from| {
         a.call_all((from..from + BATCH).map(|number| format!("LOCK.ACQUIRE lock-{} A PX 1", number % 5_000)));
@@ -108,7 +108,7 @@ fn acquired_and_left_to_its_lease() {
 }
 
 #[test]
-fn acquired_and_evicted() {
+fn evictions_use_no_more_memory() {
     const AT_ONCE: usize = 5_000;
     let server = Server::start();
     let mut a = server.client();
@@ -127,7 +127,7 @@ fn acquired_and_evicted() {
 }
 
 #[test]
-fn the_room_for_very_many_locks_dropped_early_is_given_back() {
+fn the_memory_of_very_many_dropped_locks_is_given_back() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy allkeys-random");
@@ -153,7 +153,7 @@ fn the_room_for_very_many_locks_dropped_early_is_given_back() {
 }
 
 #[test]
-fn renewed_and_re_entered() {
+fn renewals_and_re_entries_use_no_more_memory() {
     let server = Server::start();
     stays_flat("renewed and re-entered", &mut server.client(), |a, from| {
         let cycle = |number: usize| {

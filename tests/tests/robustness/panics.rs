@@ -1,4 +1,4 @@
-//! A panic in the module is caught at its edge: the server lives, and the log tells.
+//! A panic in the module is caught in the callback: the server goes on, and the log names the panic.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
@@ -29,7 +29,7 @@ fn assert_contained(server: &Server) {
 }
 
 #[test]
-fn in_a_command_it_is_an_error() {
+fn a_panic_in_a_command_is_an_error_reply() {
     for command in
         ["LOCK.ACQUIRE other X", "LOCK.RELEASE lock A", "LOCK.RENEW lock A", "LOCK.INFO lock", "LOCK.TOP"]
     {
@@ -42,17 +42,17 @@ fn in_a_command_it_is_an_error() {
 }
 
 #[test]
-fn in_the_reply_to_a_waiter() {
+fn a_panic_in_the_reply_to_a_waiter_is_caught() {
     let (server, mut a, mut b) = probed(setup());
     arm(&mut a, "reply");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert!(b.reply().error().starts_with("ERR internal error"));
-    eventually("what could not be told is passed on", || a.call("LOCK.INFO lock").is_null());
+    eventually("a grant that could not be delivered is passed on", || a.call("LOCK.INFO lock").is_null());
     assert_contained(&server);
 }
 
 #[test]
-fn in_the_disconnection_of_a_waiter() {
+fn a_panic_in_the_disconnection_of_a_waiter_is_caught() {
     let (server, mut a, b) = probed(setup());
     arm(&mut a, "disconnect");
     drop(b);
@@ -60,7 +60,7 @@ fn in_the_disconnection_of_a_waiter() {
 }
 
 #[test]
-fn in_the_timer() {
+fn a_panic_in_the_timer_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "timer");
     a.call("LOCK.RENEW lock A PX 20");
@@ -68,14 +68,14 @@ fn in_the_timer() {
 }
 
 #[test]
-fn in_the_cron() {
+fn a_panic_in_the_cron_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "cron");
     assert_contained(&server);
 }
 
 #[test]
-fn in_the_unlinking_of_a_key() {
+fn a_panic_in_the_unlinking_of_a_key_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "unlink");
     a.call("DEL lock");
@@ -83,7 +83,7 @@ fn in_the_unlinking_of_a_key() {
 }
 
 #[test]
-fn in_a_notification() {
+fn a_panic_in_a_notification_is_caught() {
     let (server, mut a, _b) = probed(setup());
     a.acquire("other A PX 1500");
     arm(&mut a, "notify");
@@ -91,7 +91,7 @@ fn in_a_notification() {
 }
 
 #[test]
-fn in_a_flush() {
+fn a_panic_in_a_flush_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "flush");
     assert_eq!(a.call("FLUSHALL"), Reply::ok());
@@ -99,7 +99,7 @@ fn in_a_flush() {
 }
 
 #[test]
-fn in_a_swap_of_databases() {
+fn a_panic_in_a_swap_of_databases_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "swapdb");
     assert_eq!(a.call("SWAPDB 0 1"), Reply::ok());
@@ -107,7 +107,7 @@ fn in_a_swap_of_databases() {
 }
 
 #[test]
-fn in_a_reload() {
+fn a_panic_in_a_reload_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "loading");
     assert_eq!(a.call("DEBUG RELOAD"), Reply::ok());
@@ -115,7 +115,7 @@ fn in_a_reload() {
 }
 
 #[test]
-fn in_a_change_of_role() {
+fn a_panic_in_a_change_of_role_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "role");
     a.call("REPLICAOF 127.0.0.1 1");
@@ -124,7 +124,7 @@ fn in_a_change_of_role() {
 }
 
 #[test]
-fn in_a_save() {
+fn a_panic_in_a_save_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "rdb-save");
     a.call("DUMP lock");
@@ -132,7 +132,7 @@ fn in_a_save() {
 }
 
 #[test]
-fn in_a_load() {
+fn a_panic_in_a_load_is_caught() {
     let (server, mut a, _b) = probed(setup());
     let payload = a.call("DUMP lock");
     arm(&mut a, "rdb-load");
@@ -143,7 +143,7 @@ fn in_a_load() {
 }
 
 #[test]
-fn in_the_rewrite_of_the_aof() {
+fn a_panic_in_the_rewrite_of_the_aof_is_caught() {
     let (server, mut a, _b) = probed(setup().config("appendonly yes").config("aof-use-rdb-preamble no"));
     arm(&mut a, "aof-rewrite");
     a.call("BGREWRITEAOF");
@@ -151,7 +151,7 @@ fn in_the_rewrite_of_the_aof() {
 }
 
 #[test]
-fn in_the_measure_of_memory() {
+fn a_panic_in_the_measurement_of_memory_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "mem-usage");
     a.call("MEMORY USAGE lock");
@@ -159,7 +159,7 @@ fn in_the_measure_of_memory() {
 }
 
 #[test]
-fn in_a_digest() {
+fn a_panic_in_a_digest_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "digest");
     a.call("DEBUG DIGEST-VALUE lock");
@@ -167,7 +167,7 @@ fn in_a_digest() {
 }
 
 #[test]
-fn the_probe_is_not_in_the_module_that_is_delivered() {
+fn the_delivered_module_has_no_panic_probe() {
     let server = Server::start();
     let reply = server.client().call("LOCK._PANIC command");
     assert!(reply.error().starts_with("ERR unknown command"), "{reply:?}");

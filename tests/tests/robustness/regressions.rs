@@ -1,4 +1,4 @@
-//! Faults that were found, each named after what must not happen again.
+//! Regressions: faults that were found, each named after what must not happen again.
 
 use lockward_tests::{Client, Reply, Server, Setup, appended_files, commands_in, eventually};
 use std::fs;
@@ -23,7 +23,7 @@ fn evict(client: &mut Client) {
 }
 
 #[test]
-fn what_replaces_a_lock_is_not_touched_when_its_waiters_are_told() {
+fn a_value_that_replaces_a_lock_is_not_touched_when_the_waiters_get_their_replies() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A");
@@ -44,7 +44,7 @@ fn background_grants_need_no_command_that_can_be_renamed() {
 }
 
 #[test]
-fn what_the_module_asks_itself_is_not_shown_to_monitors() {
+fn internal_commands_are_not_shown_to_monitors() {
     let server = Server::start();
     let mut monitor = server.client();
     assert_eq!(monitor.call("MONITOR"), Reply::ok());
@@ -62,7 +62,7 @@ fn what_the_module_asks_itself_is_not_shown_to_monitors() {
 }
 
 #[test]
-fn an_expiry_set_by_hand_stands_on_the_replica_after_a_re_entry() {
+fn an_expiry_set_by_hand_remains_on_the_replica_after_a_re_entry() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
@@ -73,7 +73,7 @@ fn an_expiry_set_by_hand_stands_on_the_replica_after_a_re_entry() {
 }
 
 #[test]
-fn an_expiry_taken_away_by_hand_stays_away_on_the_replica_after_a_re_entry() {
+fn an_expiry_removed_by_hand_stays_removed_on_the_replica_after_a_re_entry() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
@@ -87,7 +87,7 @@ fn an_expiry_taken_away_by_hand_stays_away_on_the_replica_after_a_re_entry() {
 }
 
 #[test]
-fn an_expiry_set_by_hand_stands_in_the_aof_after_a_re_entry() {
+fn an_expiry_set_by_hand_remains_in_the_aof_after_a_re_entry() {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -123,7 +123,7 @@ fn a_lock_deleted_before_its_name_is_evicted_does_not_come_back() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-random");
     a.acquire("lock A PX 600000");
-    // In one turn of the event loop: nothing of ours runs in between.
+    // In one event loop pass: no callback of the module runs in between.
     let commands = ["DEL lock", "SET lock value PX 600000", "CONFIG SET maxmemory 1", "PING", "EXISTS lock"];
     a.call_all(commands);
     eventually("the value is evicted", || {
@@ -135,7 +135,7 @@ fn a_lock_deleted_before_its_name_is_evicted_does_not_come_back() {
 }
 
 #[test]
-fn a_late_renewal_does_not_bring_back_what_was_released_in_this_quarantine() {
+fn a_late_renewal_does_not_restore_a_tenure_released_in_this_quarantine() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
@@ -147,7 +147,7 @@ fn a_late_renewal_does_not_bring_back_what_was_released_in_this_quarantine() {
 }
 
 #[test]
-fn a_late_renewal_does_not_bring_back_what_was_deleted_in_this_quarantine() {
+fn a_late_renewal_does_not_restore_a_tenure_deleted_in_this_quarantine() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
@@ -156,7 +156,7 @@ fn a_late_renewal_does_not_bring_back_what_was_deleted_in_this_quarantine() {
 }
 
 #[test]
-fn a_late_renewal_does_not_bring_back_what_was_flushed_in_this_quarantine() {
+fn a_late_renewal_does_not_restore_a_tenure_flushed_in_this_quarantine() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711"), Reply::Int(4_711));
@@ -166,7 +166,7 @@ fn a_late_renewal_does_not_bring_back_what_was_flushed_in_this_quarantine() {
 }
 
 #[test]
-fn what_ended_in_quarantine_is_known_in_the_database_it_was_swapped_into() {
+fn a_tenure_that_ended_in_quarantine_is_remembered_after_swapdb() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
     a.call("LOCK.RENEW lock A TOKEN 4711");
@@ -207,7 +207,7 @@ fn a_grant_that_a_renewal_confirms_is_not_taken_back() {
 }
 
 #[test]
-fn an_aof_loaded_while_writes_are_paused_brings_its_locks() {
+fn an_aof_loaded_while_writes_are_paused_loads_its_locks() {
     let server = Setup::new()
         .config("appendonly yes")
         .config("aof-use-rdb-preamble no")
@@ -234,7 +234,7 @@ fn locks_evicted_while_memory_is_freed_in_the_background_are_kept() {
         let before = a.stat("memory", "used_memory");
         a.call(["EVAL", fill, "1", "big"]);
         let limit = before + (a.stat("memory", "used_memory") - before) / 3;
-        // In one piece, so that the other thread is still at it when the evictions begin.
+        // As one value, so that the other thread is still busy when the evictions begin.
         a.call_all([
             "UNLINK big".to_owned(),
             format!("CONFIG SET maxmemory {limit}"),
@@ -260,7 +260,7 @@ fn a_wait_begun_before_the_quarantine_was_set_is_granted_the_lease_it_asked_for(
 }
 
 #[test]
-fn a_transaction_that_pauses_writes_and_goes_on_with_one_ends_in_order() {
+fn a_transaction_that_pauses_writes_and_then_writes_completes() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -279,13 +279,13 @@ fn a_transaction_that_pauses_writes_and_goes_on_with_one_ends_in_order() {
 }
 
 #[test]
-fn a_grant_that_a_later_count_confirms_is_not_taken_back() {
+fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
     let (server, mut a, _b) = Server::start_contended();
     let mut c = server.client();
     let id = c.id();
     c.ask("lock C BLOCK 0 HOLDS 1");
     a.see_waiters("lock", 2);
-    // In one turn of the event loop: C is granted the lock, killed before it is told, and goes on elsewhere.
+    // In one event loop pass: C is granted the lock, killed before its reply, and goes on over another connection.
     let replies = a.call_all([
         "LOCK.RELEASE lock A".to_owned(),
         "LOCK.RELEASE lock B".to_owned(),
@@ -293,13 +293,13 @@ fn a_grant_that_a_later_count_confirms_is_not_taken_back() {
         "LOCK.ACQUIRE lock C HOLDS 2".to_owned(),
     ]);
     assert_eq!(replies[3].grant().holds, 2);
-    // What is left to be done is done before this waiter's limit is reached.
+    // All pending work is done before this waiter's limit is reached.
     assert_eq!(a.call("LOCK.ACQUIRE lock D BLOCK 20"), Reply::NullArray);
     assert_eq!(a.holder("lock").holds, 2);
 }
 
 #[test]
-fn a_full_resync_counts_a_lease_from_when_it_is_heard_though_the_replicas_clock_is_ahead() {
+fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_ahead() {
     use lockward_tests::WallClock;
     let primary = Server::start();
     let mut a = primary.client();
@@ -315,12 +315,12 @@ fn a_full_resync_counts_a_lease_from_when_it_is_heard_though_the_replicas_clock_
 }
 
 #[test]
-fn a_renewal_that_a_promoted_replica_has_missed_is_made_up_for() {
+fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // As a replica knows the tenure that has missed its last renewal: with the lease before.
+    // The tenure as a replica has it that missed the last renewal: with the previous lease.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // So that it is the module that ends the lease, as it does where somebody waits.
+    // So that the module ends the lease, as it does where a client waits.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());
@@ -330,7 +330,7 @@ fn a_renewal_that_a_promoted_replica_has_missed_is_made_up_for() {
 }
 
 #[test]
-fn nothing_older_is_restored_than_what_the_server_has_expired_in_this_quarantine() {
+fn no_tenure_older_than_one_expired_in_this_quarantine_is_restored() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
     assert_eq!(a.call("LOCK.RENEW lock B TOKEN 4712 PX 100"), Reply::Int(4_712));
@@ -339,7 +339,7 @@ fn nothing_older_is_restored_than_what_the_server_has_expired_in_this_quarantine
 }
 
 #[test]
-fn a_release_that_the_aof_lacks_leaves_no_lock_with_two_owners() {
+fn a_release_missing_from_the_aof_never_leads_to_two_owners() {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");

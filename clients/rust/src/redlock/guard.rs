@@ -1,8 +1,8 @@
 //! A lock that a majority holds.
 
-use super::held::Held;
 use crate::error::{Error, Loss};
-use crate::guard::Guard as Tenure;
+use crate::guard::Guard as ServerGuard;
+use crate::redlock::majority::Majority;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::fmt;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use std::time::Duration;
 
 /// One hold of a lock that a majority of the servers has granted.
 ///
-/// While there is a guard, its leases are renewed. **The lock may be lost all the same**: this process stands
-/// still past its lease, too few servers are reached, somebody breaks the lock by hand on enough of them.
-/// [`lost`](Self::lost) tells of it as it happens, [`is_held`](Self::is_held) when asked. Neither stops a write
-/// that is under way, and there is no token by which what the lock protects could refuse it.
+/// The client renews the leases while there is a guard. **The lock may be lost all the same**: this process may pause for
+/// longer than the lease, too few servers may answer, or somebody may delete the lock on enough of them.
+/// [`lost`](Self::lost) resolves when that happens, and [`is_held`](Self::is_held) tells it when asked. Neither stops a
+/// write that is in progress, and there is no token by which the resource could refuse it.
 ///
-/// A guard that is dropped gives its hold back in the background.
-#[must_use = "a guard that is dropped gives the lock back"]
+/// Dropping a guard releases its hold in the background.
+#[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    held: Arc<Held>,
+    majority: Arc<Majority>,
     key: Vec<u8>,
-    is_left: bool,
+    is_released: bool,
 }
 
 impl Guard {
-    pub(super) const fn new(held: Arc<Held>, key: Vec<u8>) -> Self {
-        Self { held, key, is_left: false }
+    pub(super) const fn new(majority: Arc<Majority>, key: Vec<u8>) -> Self {
+        Self { majority, key, is_released: false }
     }
 
     /// The name of the lock.
@@ -34,109 +34,106 @@ impl Guard {
         &self.key
     }
 
-    /// How many guards of this tenure there are. They are counted in this process: servers know of one hold.
+    /// How many guards this tenure has. This process counts them; for the servers it is one hold.
     pub fn holds(&self) -> u32 {
-        self.held.guards.load(Ordering::Acquire)
+        self.majority.holds.load(Ordering::Acquire)
     }
 
-    /// How many of the servers hold the lock for it now, by what this process knows. Zero when it is lost.
+    /// How many servers grant the lock now, as far as this process knows. Zero when it is lost.
     pub fn votes(&self) -> usize {
-        self.held.look().map_or(0, |standing| standing.votes)
+        self.majority.status().map_or(0, |status| status.votes)
     }
 
-    /// Whether a majority holds the lock for it now, by what this process knows. Once lost it stays lost.
+    /// Whether a majority grants the lock now, as far as this process knows. A lock that is lost stays lost.
     pub fn is_held(&self) -> bool {
-        self.held.look().is_ok()
+        self.majority.status().is_ok()
     }
 
-    /// How long a majority will hold the lock, should no lease be renewed any more. Zero when it is lost.
+    /// How long a majority still grants the lock if no lease is renewed. Zero when it is lost.
     pub fn lease_left(&self) -> Duration {
-        self.held.look().map_or(Duration::ZERO, |standing| standing.left)
+        self.majority.status().map_or(Duration::ZERO, |status| status.lease_left)
     }
 
-    /// Resolves when the lock is lost, with how the last tenures of the majority have ended. It also resolves,
-    /// with [`Loss::Released`], when the last guard is released or dropped. It needs no guard, and may be moved to
-    /// another task; it is to be awaited in a tokio runtime.
+    /// Resolves when the lock is lost, with the reason. When the last guard is released or dropped, it resolves with
+    /// [`Loss::Released`]. It borrows nothing from the guard and may be moved to another task. Await it in a tokio runtime.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let held = Arc::clone(&self.held);
-        async move { held.over().await }
+        let majority = Arc::clone(&self.majority);
+        async move { majority.ended().await }
     }
 
-    /// Enters the lock again: one more guard of this tenure. The lock is given back with the last of them. No
-    /// server is asked.
+    /// Enters the lock again: one more guard of this tenure. The lock is released with the last of them. No server is
+    /// asked.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost.
     pub fn re_enter(&self) -> Result<Self, Error> {
-        self.held.look().map_err(Error::Lost)?;
-        self.held.guards.fetch_add(1, Ordering::AcqRel);
-        Ok(Self { held: Arc::clone(&self.held), key: self.key.clone(), is_left: false })
+        self.majority.status().map_err(Error::Lost)?;
+        self.majority.holds.fetch_add(1, Ordering::AcqRel);
+        Ok(Self::new(Arc::clone(&self.majority), self.key.clone()))
     }
 
-    /// Renews the lease at all servers now, and returns when a majority has. (A guard is renewed by itself, unless
-    /// that was declined.)
+    /// Renews the leases at all servers now, and returns when a majority has. It is rarely needed, as the client renews by
+    /// itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer, and then the lock may
+    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer. After that error the lock may
     /// still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.held.look().map_err(Error::Lost)?;
-        let tenures = self.held.tenures();
-        let mut asked: FuturesUnordered<_> =
-            tenures.into_iter().map(|tenure| async move { tenure.renew().await }).collect();
+        self.majority.status().map_err(Error::Lost)?;
+        let votes = self.majority.votes().into_iter();
+        let mut replies: FuturesUnordered<_> =
+            votes.map(|guard| async move { guard.renew().await }).collect();
         let mut renewed = 0;
-        let mut last = None;
-        while let Some(told) = asked.next().await {
-            match told {
+        let mut last_error = None;
+        while let Some(reply) = replies.next().await {
+            match reply {
                 Ok(()) => renewed += 1,
-                Err(error) => last = Some(error),
+                Err(error) => last_error = Some(error),
             }
-            if renewed == self.held.needed {
+            if renewed == self.majority.needed {
                 break;
             }
         }
-        self.held.look().map_err(Error::Lost)?;
-        match last {
-            Some(error) if renewed < self.held.needed => Err(Error::NoMajority(Box::new(error))),
+        self.majority.status().map_err(Error::Lost)?;
+        match last_error {
+            Some(error) if renewed < self.majority.needed => Err(Error::NoMajority(Box::new(error))),
             _ => Ok(()),
         }
     }
 
-    /// Gives the hold back. With the last guard the lock is given back at all servers; this returns when a
-    /// majority has confirmed it. If the future is dropped, the rest is done in the background.
+    /// Releases the hold. With the last guard it releases the lock at all servers, and returns when a majority has confirmed
+    /// that. If the future is dropped, the rest happens in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before: the work was not protected up to its end.
-    /// [`Error::NoMajority`] if too few servers answer; the client tries on in the background, and the leases end
-    /// it at the latest.
+    /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::NoMajority`] if too
+    /// few servers answer: the client tries on in the background until the leases are over.
     pub async fn release(mut self) -> Result<(), Error> {
-        self.is_left = true;
-        let standing = self.held.look();
-        if self.held.guards.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return standing.map(|_| ()).map_err(Error::Lost);
+        self.is_released = true;
+        let status = self.majority.status();
+        if self.majority.holds.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return status.map(|_| ()).map_err(Error::Lost);
         }
-        let tenures = self.held.end(Loss::Released);
-        standing.map_err(Error::Lost)?;
-        let needed = self.held.needed;
-        let mut asked: FuturesUnordered<_> =
-            tenures.into_iter().filter_map(Arc::into_inner).map(Tenure::release).collect();
-        let (mut released, mut silent, mut loss) = (0, None, Loss::LeaseOver);
-        let mut unknown = 0;
-        while let Some(told) = asked.next().await {
-            match told {
+        let votes = self.majority.end(Loss::Released);
+        status.map_err(Error::Lost)?;
+        let needed = self.majority.needed;
+        let votes = votes.into_iter().filter_map(Arc::into_inner);
+        let mut replies: FuturesUnordered<_> = votes.map(ServerGuard::release).collect();
+        let (mut released, mut unknown, mut last_error, mut loss) = (0, 0, None, Loss::LeaseOver);
+        while let Some(reply) = replies.next().await {
+            match reply {
                 Ok(()) => released += 1,
-                Err(Error::Lost(how)) => loss = how,
+                Err(Error::Lost(reason)) => loss = reason,
                 Err(error) => {
                     unknown += 1;
-                    silent = Some(error);
+                    last_error = Some(error);
                 }
             }
             if released == needed {
                 return Ok(());
             }
         }
-        match silent {
-            // They may have held it up to now.
+        match last_error {
+            // The servers that did not answer may have held it until now.
             Some(error) if released + unknown >= needed => Err(Error::NoMajority(Box::new(error))),
             _ => Err(Error::Lost(loss)),
         }
@@ -145,8 +142,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.is_left && self.held.guards.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drop(self.held.end(Loss::Released));
+        if !self.is_released && self.majority.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(self.majority.end(Loss::Released));
         }
     }
 }

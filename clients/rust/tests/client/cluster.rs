@@ -1,6 +1,6 @@
 //! Locks in a cluster.
 
-use crate::{LONG, patient, soon};
+use crate::{LONG, granted, patient};
 use lockward_tests::{Cluster, Setup, eventually, slot_of};
 
 fn url(cluster: &Cluster) -> String {
@@ -10,7 +10,7 @@ fn url(cluster: &Cluster) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_of_all_slots_are_found() {
+async fn locks_are_acquired_on_the_nodes_of_tsuccessor_slots() {
     let cluster = Cluster::start_without_replicas(Setup::new());
     let client = patient(&url(&cluster));
     let mut guards = Vec::new();
@@ -27,7 +27,7 @@ async fn locks_of_all_slots_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_and_a_waiter_go_where_their_slot_goes() {
+async fn a_guard_and_a_waiter_follow_a_slot_that_moves() {
     let cluster = Cluster::start_without_replicas(Setup::new());
     let client = patient(&url(&cluster));
     let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
@@ -36,7 +36,7 @@ async fn a_guard_and_a_waiter_go_where_their_slot_goes() {
     from.client().see_waiters("k", 1);
     let moving = cluster.begin_to_move(slot_of("k"), to);
     moving.carry_all();
-    // The key is there, and the slot is not: ASK.
+    // The key has moved and the slot has not, so the server replies ASK.
     eventually("it waits there", || {
         let mut client = to.client();
         client.call("ASKING");
@@ -48,11 +48,11 @@ async fn a_guard_and_a_waiter_go_where_their_slot_goes() {
     assert_eq!(to.client().holder("k").holds, 2);
     again.release().await.expect("a release");
     guard.release().await.expect("a release");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_and_a_waiter_outlive_a_node() {
+async fn a_guard_and_a_waiter_survive_the_failure_of_a_node() {
     let mut cluster = Cluster::start();
     let client = patient(&url(&cluster));
     let lock = client.lock("k").lease(LONG).replicas(1, LONG / 2);
@@ -65,30 +65,30 @@ async fn a_guard_and_a_waiter_outlive_a_node() {
     for node in cluster.nodes_mut().iter_mut().filter(|node| node.port() == dead) {
         node.kill();
     }
-    let heir = cluster.nodes().iter().find(|node| node.port() == replica).expect("a node");
-    eventually("it takes the place", || heir.client().server_info("replication", "role") == "master");
-    heir.client().see_waiters("k", 1);
-    assert_eq!(heir.client().holder("k").token, guard.token() as i64);
+    let successor = cluster.nodes().iter().find(|node| node.port() == replica).expect("a node");
+    eventually("it is promoted", || successor.client().server_info("replication", "role") == "master");
+    successor.client().see_waiters("k", 1);
+    assert_eq!(successor.client().holder("k").token, guard.token() as i64);
     guard.release().await.expect("a release");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_primaries_are_told() {
+async fn primaries_lists_all_primaries() {
     let cluster = Cluster::start_without_replicas(Setup::new());
     let first = cluster.nodes().first().expect("a node");
     let client = patient(&format!("redis+cluster://127.0.0.1:{}", first.port()));
-    let told = client.primaries().await.expect("primaries");
-    let mut told: Vec<String> = told.iter().map(|info| info.addr().to_string()).collect();
-    told.sort();
+    let primaries = client.primaries().await.expect("primaries");
+    let mut found: Vec<String> = primaries.iter().map(|info| info.addr().to_string()).collect();
+    found.sort();
     let mut all: Vec<String> =
         cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
     all.sort();
-    assert_eq!(told, all);
+    assert_eq!(found, all);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_bears_a_cluster_that_is_down() {
+async fn a_waiter_waits_while_the_cluster_is_down() {
     let mut cluster = Cluster::start_without_replicas(Setup::new());
     let client = patient(&url(&cluster));
     let owner = cluster.owner(slot_of("k")).port();
@@ -99,14 +99,14 @@ async fn a_waiter_bears_a_cluster_that_is_down() {
     let waiter = tokio::spawn(client.lock("k").acquire());
     held.see_waiters("k", 1);
     cluster.nodes_mut()[other].kill();
-    eventually("its client is told, and tries again", || {
+    eventually("the client tries again", || {
         let errors = held.call("INFO errorstats").text();
-        let told = errors.lines().find_map(|line| line.strip_prefix("errorstat_CLUSTERDOWN:count="));
-        told.and_then(|count| count.parse().ok()).is_some_and(|count: u64| count > 3)
+        let count = errors.lines().find_map(|line| line.strip_prefix("errorstat_CLUSTERDOWN:count="));
+        count.and_then(|count| count.parse().ok()).is_some_and(|count: u64| count > 3)
     });
     cluster.nodes_mut()[other].start_again();
     cluster.see_agreement();
     held.see_waiters("k", 1);
     held.call("LOCK.RELEASE k another");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
 }

@@ -1,14 +1,14 @@
-//! Replies that are lost: what is repeated is not counted twice.
+//! Replies that are lost. The client repeats the requests, and no hold counts twice.
 
-use crate::client;
+use crate::{client, client_at, client_with, granted, url};
 use lockward_client::{Client, Error, Guard, Settings};
 use lockward_tests::{Fate, Proxy, Random, Reply, Server};
 use std::time::Duration;
 
-/// How many replies are lost, by all.
+/// How many replies are lost in all.
 const LOST: usize = 1_000;
 
-/// Loses something of one lock request in two: replies most of all.
+/// Loses a request, its reply or its client in half of all lock requests; mostly replies.
 fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut random = Random::new();
     move |request| {
@@ -23,8 +23,9 @@ fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     }
 }
 
-/// What one caller does until enough is lost, beside what the server counts.
-async fn hold_and_let_go(key: String, client: Client, port: u16, enough: impl Fn() -> bool) {
+/// Acquires, enters and releases at random until enough replies are lost. After each step the server must count as many holds
+/// as there are guards.
+async fn acquire_and_release(key: String, client: Client, port: u16, enough: impl Fn() -> bool) {
     let mut observer = lockward_tests::Client::connect(port).expect("a connection");
     let mut random = Random::new();
     let mut guards: Vec<Guard> = Vec::new();
@@ -61,15 +62,13 @@ async fn hold_and_let_go(key: String, client: Client, port: u16, enough: impl Fn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_lost_replies_miscount_nothing() {
+async fn holds_are_right_after_a_thousand_lost_replies() {
     let server = Server::start();
     let proxy = std::sync::Arc::new(Proxy::start(server.port(), some_lost()));
     let callers = (0..6).map(|number| {
-        let address = format!("redis://127.0.0.1:{}", proxy.port()).parse().expect("an address");
-        let settings = Settings::default().patience(Duration::from_secs(60));
-        let client = Client::new(address, settings).expect("a client");
+        let client = client_with(&url(proxy.port()), Settings::default().patience(Duration::from_secs(60)));
         let proxy = std::sync::Arc::clone(&proxy);
-        tokio::spawn(hold_and_let_go(format!("k{number}"), client, server.port(), move || {
+        tokio::spawn(acquire_and_release(format!("k{number}"), client, server.port(), move || {
             proxy.replies_lost() >= LOST
         }))
     });
@@ -80,11 +79,11 @@ async fn a_thousand_lost_replies_miscount_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_loses_its_connection_keeps_its_place() {
+async fn a_waiter_that_loses_its_connection_keeps_its_position() {
     let server = Server::start();
     let holder = client(&server).await;
     let guard = holder.lock("k").acquire().await.expect("a guard");
-    // The server does not hear that the first connection is gone.
+    // The proxy keeps the connection to the server open when it drops the first client.
     let mut is_first = true;
     let proxy = Proxy::start(server.port(), move |request| {
         let waits = request.iter().any(|argument| argument.text() == "BLOCK");
@@ -93,21 +92,21 @@ async fn a_waiter_that_loses_its_connection_keeps_its_place() {
             false => Fate::Carried,
         }
     });
-    let through = Client::connect(&format!("redis://127.0.0.1:{}", proxy.port())).await.expect("a client");
+    let through = client_at(proxy.port()).await;
     let mut observer = server.client();
     let first = tokio::spawn(through.lock("k").acquire());
     observer.see_waiters("k", 1);
     let second = tokio::spawn(holder.lock("k").acquire());
     observer.see_waiters("k", 2);
     guard.release().await.expect("a release");
-    let first = crate::soon(first).await.expect("no panic").expect("a guard");
+    let first = granted(first).await;
     assert!(matches!(holder.lock("k").try_acquire().await, Err(Error::Busy)));
     first.release().await.expect("a release");
-    crate::soon(second).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(second).await.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn guards_that_are_dropped_together_are_given_back_though_the_first_request_is_lost() {
+async fn guards_dropped_together_are_released_although_the_first_request_is_lost() {
     let server = Server::start();
     let mut is_first = true;
     let proxy = Proxy::start(server.port(), move |request| {
@@ -117,9 +116,9 @@ async fn guards_that_are_dropped_together_are_given_back_though_the_first_reques
             false => Fate::Carried,
         }
     });
-    let through = Client::connect(&format!("redis://127.0.0.1:{}", proxy.port())).await.expect("a client");
+    let through = client_at(proxy.port()).await;
     let guard = through.lock("k").lease(crate::LONG).acquire().await.expect("a guard");
     drop((guard.re_enter().await.expect("a guard"), guard));
     let mut observer = server.client();
-    lockward_tests::eventually("both are given back", || observer.info("k").is_none());
+    lockward_tests::eventually("both are released", || observer.info("k").is_none());
 }

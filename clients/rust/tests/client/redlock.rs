@@ -1,11 +1,11 @@
 //! One lock on five independent servers.
 
-use crate::{LONG, soon};
-use lockward_checker::alarm::Alarm;
+use crate::{LONG, soon, url};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::tenures_never_overlap;
-use lockward_checker::history::{Back, Call, Fault, History, Kind, Line, Outcome, Wait};
+use lockward_checker::history::{Call, Fault, History, HoldsReleased, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::now;
+use lockward_checker::violation::Violation;
 use lockward_client::redlock::{Guard, Redlock};
 use lockward_client::{Address, Error, Loss, Settings};
 use lockward_tests::{Fate, Proxy, Random, Server, Setup, eventually, free_port, rounds};
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Within a test's time, and enough for a few rounds.
+/// Enough for a few rounds.
 const SHORTLY: Duration = Duration::from_secs(2);
 
-/// A server that is in quarantine for longer than a test lasts, whenever it has started.
+/// Servers that are in quarantine after each start, for longer than a test lasts.
 const FORGETFUL: &str = "quarantine 600000";
 
 /// Five servers that vote.
@@ -62,6 +62,24 @@ impl Five {
         }
     }
 
+    fn freeze(&self, some: &[usize]) {
+        some.iter().for_each(|at| self.servers[*at].freeze());
+    }
+
+    fn thaw(&self, some: &[usize]) {
+        some.iter().for_each(|at| self.servers[*at].thaw());
+    }
+
+    fn kill(&mut self, some: &[usize]) {
+        some.iter().for_each(|at| self.servers[*at].kill());
+    }
+
+    fn call(&self, command: &str, some: &[usize]) {
+        for at in some {
+            self.servers[*at].client().call(command);
+        }
+    }
+
     /// How many hold `key` for an owner that is not `other`.
     fn votes(&self, key: &str) -> usize {
         let holders = self.servers.iter().filter_map(|server| server.client().info(key));
@@ -80,23 +98,20 @@ fn client(ports: impl Iterator<Item = u16>) -> Redlock {
     patient(ports, Duration::from_millis(700))
 }
 
-/// A client that waits so long for a server.
+/// A client that waits up to `limit` for a server.
 fn patient(ports: impl Iterator<Item = u16>, limit: Duration) -> Redlock {
-    let addresses = ports.map(|port| format!("redis://127.0.0.1:{port}").parse::<Address>());
+    let addresses = ports.map(|port| url(port).parse::<Address>());
     let addresses: Vec<_> = addresses.collect::<Result<_, _>>().expect("addresses");
     let settings = Settings::default().response_limit(limit).patience(SHORTLY);
     Redlock::new(addresses, settings).expect("a client")
 }
 
-/// How often a server was asked for something.
-fn calls(server: &Server, command: &str) -> u32 {
-    let stats = server.client().call("INFO commandstats").text();
-    let begin = format!("cmdstat_{command}:");
-    let line = stats.lines().find(|line| line.starts_with(&begin)).unwrap_or_default();
-    line.split(['=', ',']).nth(1).and_then(|calls| calls.parse().ok()).unwrap_or(0)
+/// How often a server has run a command.
+fn calls(server: &Server, command: &str) -> u64 {
+    crate::calls(&mut server.client(), command)
 }
 
-/// It is renewed on those servers, is busy for others, and leaves nothing behind.
+/// The lock is renewed on those servers, is busy for others, and can be released.
 async fn see_it_work(five: &Five, guard: Guard, on: &[usize]) {
     for at in on {
         let before = calls(&five.servers[*at], "lock.renew");
@@ -112,8 +127,7 @@ async fn see_it_work(five: &Five, guard: Guard, on: &[usize]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redlock_is_held_on_all_servers_until_it_is_released() {
     let five = Five::start();
-    let urls: Vec<_> =
-        five.servers.iter().map(|server| format!("redis://127.0.0.1:{}", server.port())).collect();
+    let urls: Vec<_> = five.servers.iter().map(|server| url(server.port())).collect();
     let redlock = Redlock::connect(&urls).await.expect("a client");
     let guard = redlock.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
@@ -126,8 +140,7 @@ async fn a_redlock_is_held_on_all_servers_until_it_is_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redlock_works_with_two_of_five_killed() {
     let mut five = Five::start();
-    five.servers[1].kill();
-    five.servers[4].kill();
+    five.kill(&[1, 4]);
     let guard = five.client().lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     assert_eq!(guard.votes(), 3);
     see_it_work(&five, guard, &[0, 2, 3]).await;
@@ -138,37 +151,32 @@ async fn a_redlock_works_with_two_of_five_killed() {
 async fn a_redlock_works_with_two_of_five_stopped() {
     let five = Five::start();
     let redlock = five.client();
-    // With connections that are there, and requests that reach the sockets of servers which do not read them.
+    // Connect first, so that requests go into the sockets of servers that do not read them.
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
     five.see_nothing_left();
-    five.servers[0].freeze();
-    five.servers[3].freeze();
+    five.freeze(&[0, 3]);
     let guard = redlock.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     assert_eq!(guard.votes(), 3);
     see_it_work(&five, guard, &[1, 2, 4]).await;
-    five.servers[0].thaw();
-    five.servers[3].thaw();
+    five.thaw(&[0, 3]);
     five.see_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redlock_fails_with_three_of_five_killed() {
     let mut five = Five::start();
-    for at in [0, 2, 3] {
-        five.servers[at].kill();
-    }
+    five.kill(&[0, 2, 3]);
     let redlock = five.client();
-    let told = soon(redlock.lock("k").try_acquire()).await;
-    assert!(matches!(told, Err(Error::NoMajority(_))), "{told:?}");
-    let told = soon(redlock.lock("k").wait(Duration::from_millis(500)).acquire()).await;
-    assert!(matches!(told, Err(Error::NoMajority(_))), "{told:?}");
-    // Without a limit, patience is one.
-    let told = soon(redlock.lock("k").acquire()).await;
-    assert!(matches!(told, Err(Error::NoMajority(_))), "{told:?}");
-    let urls: Vec<_> =
-        five.servers.iter().map(|server| format!("redis://127.0.0.1:{}", server.port())).collect();
-    let told = soon(Redlock::connect(&urls)).await;
-    assert!(matches!(told, Err(Error::NoMajority(_))), "{told:?}");
+    let result = soon(redlock.lock("k").try_acquire()).await;
+    assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
+    let result = soon(redlock.lock("k").wait(Duration::from_millis(500)).acquire()).await;
+    assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
+    // Without a wait limit the patience ends it.
+    let result = soon(redlock.lock("k").acquire()).await;
+    assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
+    let urls: Vec<_> = five.servers.iter().map(|server| url(server.port())).collect();
+    let result = soon(Redlock::connect(&urls)).await;
+    assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
     five.see_nothing_left();
 }
 
@@ -177,36 +185,28 @@ async fn a_redlock_fails_with_three_of_five_stopped_and_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
-    for at in [0, 2, 3] {
-        five.servers[at].freeze();
-    }
+    five.freeze(&[0, 2, 3]);
     let lock = redlock.lock("k").lease(LONG);
-    let told = soon(lock.clone().try_acquire()).await;
-    assert!(matches!(told, Err(Error::NoMajority(_))), "{told:?}");
-    let told = soon(lock.wait(Duration::from_millis(500)).acquire()).await;
-    assert!(matches!(told, Err(Error::NoMajority(_))), "{told:?}");
-    for at in [0, 2, 3] {
-        five.servers[at].thaw();
-    }
+    let result = soon(lock.clone().try_acquire()).await;
+    assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
+    let result = soon(lock.wait(Duration::from_millis(500)).acquire()).await;
+    assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
+    five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_leaves_leaves_nothing() {
+async fn a_dropped_acquisition_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
-    for at in [0, 2, 3] {
-        five.servers[at].freeze();
-    }
+    five.freeze(&[0, 2, 3]);
     let acquiring = tokio::spawn(redlock.lock("k").lease(LONG).acquire());
     eventually("the others have granted it", || {
         [1, 4].iter().all(|at| five.servers[*at].client().info("k").is_some())
     });
     acquiring.abort();
-    for at in [0, 2, 3] {
-        five.servers[at].thaw();
-    }
+    five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
 }
 
@@ -216,10 +216,10 @@ async fn a_redlock_without_a_majority_is_busy_and_leaves_nothing() {
     let redlock = five.client();
     five.occupy("k", &[0, 1, 2]);
     assert!(matches!(redlock.lock("k").lease(LONG).try_acquire().await, Err(Error::Busy)));
-    eventually("what was granted is given back", || five.votes("k") == 0);
+    eventually("what was granted is released", || five.votes("k") == 0);
     let limit = Duration::from_millis(300);
     assert!(matches!(redlock.lock("k").lease(LONG).wait(limit).acquire().await, Err(Error::Busy)));
-    eventually("what was granted is given back", || five.votes("k") == 0);
+    eventually("what was granted is released", || five.votes("k") == 0);
     let acquiring = tokio::spawn(redlock.lock("k").acquire());
     five.vacate("k", &[1]);
     let guard = soon(acquiring).await.expect("no panic").expect("a guard");
@@ -230,16 +230,16 @@ async fn a_redlock_without_a_majority_is_busy_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_votes_are_kept_from_others_for_a_server_that_was_silent() {
+async fn a_round_does_not_wait_for_a_server_that_was_silent_before() {
     let five = Five::start();
     let redlock = patient(five.servers.iter().map(Server::port), Duration::from_secs(5));
     five.occupy("k", &[0, 1]);
     five.servers[4].freeze();
-    // This waits for it, as long as a server may take.
+    // The first round waits for the silent server until the response limit.
     assert!(matches!(soon(redlock.lock("k").try_acquire()).await, Err(Error::Busy)));
     let acquiring = tokio::spawn(redlock.lock("k").acquire());
     let before = calls(&five.servers[2], "lock.acquire");
-    eventually("try after try", || calls(&five.servers[2], "lock.acquire") >= before + 12);
+    eventually("it tries again and again", || calls(&five.servers[2], "lock.acquire") >= before + 12);
     five.vacate("k", &[0, 1]);
     let guard = soon(acquiring).await.expect("no panic").expect("a guard");
     five.servers[4].thaw();
@@ -249,7 +249,7 @@ async fn no_votes_are_kept_from_others_for_a_server_that_was_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redlock_that_is_not_renewed_or_no_longer_is_lost() {
+async fn a_redlock_without_renewal_or_past_its_hold_limit_is_lost() {
     let five = Five::start();
     let lock = five.client().lock("k").lease(Duration::from_secs(2));
     let guard = lock.clone().without_renewal().acquire().await.expect("a guard");
@@ -262,7 +262,7 @@ async fn a_redlock_that_is_not_renewed_or_no_longer_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redlock_is_entered_again_and_given_back_with_the_last_guard() {
+async fn a_redlock_is_released_with_its_last_guard() {
     let five = Five::start();
     let first = five.client().lock("k").acquire().await.expect("a guard");
     let second = first.re_enter().expect("a second guard");
@@ -272,7 +272,7 @@ async fn a_redlock_is_entered_again_and_given_back_with_the_last_guard() {
     assert!(five.servers.iter().all(|server| server.client().holder("k").holds == 1));
     assert!(second.is_held());
     second.renew().await.expect("a renewal");
-    // Also where there is no runtime.
+    // A thread without a runtime drops it.
     std::thread::spawn(move || drop(second)).join().expect("no panic");
     five.see_nothing_left();
 }
@@ -283,18 +283,18 @@ async fn a_server_that_has_lost_its_tenure_is_asked_again() {
     let guard = five.client().lock("k").lease(Duration::from_secs(3)).acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5);
     five.servers[2].kill();
-    eventually("it is missed", || guard.votes() == 4);
+    eventually("its vote is lost", || guard.votes() == 4);
     five.servers[2].start_again();
     eventually("it has joined again", || guard.votes() == 5 && five.votes("k") == 5);
     five.servers[1].client().call("DEL k");
-    eventually("it is missed", || guard.votes() == 4);
+    eventually("its vote is lost", || guard.votes() == 4);
     eventually("it has joined again", || guard.votes() == 5 && five.votes("k") == 5);
     see_it_work(&five, guard, &[0, 1, 2, 3, 4]).await;
     five.see_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redlock_outlives_the_restart_of_every_server_one_after_the_other() {
+async fn a_redlock_survives_the_restart_of_every_server_one_after_the_other() {
     let mut five = Five::start_with(FORGETFUL);
     five.end_quarantine();
     let guard = five.client().lock("k").lease(Duration::from_secs(15)).acquire().await.expect("a guard");
@@ -302,7 +302,7 @@ async fn a_redlock_outlives_the_restart_of_every_server_one_after_the_other() {
     for at in 0..5 {
         let before = five.servers[at].client().holder("k");
         five.servers[at].kill_and_start_again();
-        // In quarantine nothing is granted: the tenure is taken back.
+        // A server in quarantine grants nothing new, but restores the tenure.
         eventually("it is held there", || five.servers[at].client().info("k").is_some());
         assert_eq!(five.servers[at].client().holder("k").tenure(), before.tenure());
     }
@@ -311,12 +311,12 @@ async fn a_redlock_outlives_the_restart_of_every_server_one_after_the_other() {
     five.see_nothing_left();
 }
 
-/// Alice has a majority of five, one of these restarts without its data, and Bob reaches that one and the other
-/// two: whether each of them holds the lock.
+/// Alice has a majority of five. One of its servers restarts without its data, and Bob asks that one and the other two.
+/// Returns whether Alice and Bob hold the lock.
 async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
     let mut five = Five::start_with(arguments);
     five.end_quarantine();
-    // Alice does not renew, so that she does not hear of it.
+    // Alice does not renew, so she does not notice the restart.
     let lock = five.client_of(&[0, 1, 2]).lock("k").lease(LONG).without_renewal();
     let alice = lock.try_acquire().await.expect("a guard");
     five.servers[2].kill_and_start_again();
@@ -329,9 +329,9 @@ async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_helps_nobody_to_a_second_majority_in_quarantine() {
+async fn a_server_in_quarantine_helps_no_second_majority() {
     assert_eq!(with_a_forgetful_server(FORGETFUL).await, [true, false]);
-    // This is what the quarantine is for.
+    // Without a quarantine both hold it.
     assert_eq!(with_a_forgetful_server("").await, [true, true]);
 }
 
@@ -341,14 +341,12 @@ async fn a_redlock_is_lost_with_its_majority_and_stays_lost() {
     let redlock = five.client();
     let guard = redlock.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [0, 2, 3] {
-        five.servers[at].kill();
-    }
+    five.kill(&[0, 2, 3]);
     assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
     for at in [0, 2, 3] {
         five.servers[at].start_again();
     }
-    // Nobody has released it, and still it is nobody's.
+    // The guard has not been released, but the client has released the votes that were left.
     five.see_nothing_left();
     assert!(!guard.is_held() && guard.votes() == 0 && guard.lease_left() == Duration::ZERO);
     assert!(matches!(guard.renew().await, Err(Error::Lost(Loss::LeaseOver))));
@@ -361,98 +359,98 @@ async fn a_redlock_is_lost_with_its_majority_and_stays_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redlock_that_is_broken_on_a_majority_is_lost() {
+async fn a_redlock_that_is_deleted_on_a_majority_is_lost() {
     let five = Five::start();
     let redlock = five.client();
     let lock = redlock.lock("k").lease(LONG);
     let guard = lock.clone().acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [1, 2] {
-        five.servers[at].client().call("DEL k");
-    }
+    five.call("DEL k", &[1, 2]);
     guard.renew().await.expect("a renewal");
     five.servers[3].client().call("DEL k");
-    let told = guard.renew().await;
-    assert!(matches!(&told, Err(Error::Lost(Loss::NotHeld(said))) if said == "the lock is free"), "{told:?}");
+    let result = guard.renew().await;
+    assert!(
+        matches!(&result, Err(Error::Lost(Loss::NotHeld(said))) if said == "the lock is free"),
+        "{result:?}"
+    );
     assert!(!guard.is_held());
     five.see_nothing_left();
     let guard = lock.acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [1, 2, 3] {
-        five.servers[at].client().call("DEL k");
-    }
-    assert!(guard.is_held(), "it cannot know");
+    five.call("DEL k", &[1, 2, 3]);
+    assert!(guard.is_held(), "the client cannot know");
     assert!(matches!(guard.release().await, Err(Error::Lost(Loss::NotHeld(_)))));
     five.see_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_without_a_majority_tells_so_and_is_made_up_for() {
+async fn a_release_without_a_majority_fails_and_goes_on_in_the_background() {
     let five = Five::start();
     let guard = five.client().lock("k").lease(LONG).acquire().await.expect("a guard");
     eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
-    for at in [0, 2, 3] {
-        five.servers[at].freeze();
-    }
+    five.freeze(&[0, 2, 3]);
     assert!(matches!(guard.renew().await, Err(Error::NoMajority(_))));
     assert!(guard.is_held(), "its leases are not over");
     assert!(matches!(guard.release().await, Err(Error::NoMajority(_))));
-    for at in [0, 2, 3] {
-        five.servers[at].thaw();
-    }
+    five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_has_one_vote_however_often_it_is_named() {
+async fn a_server_that_is_named_several_times_has_one_vote() {
     let server = Server::start();
-    let told = client([server.port(); 3].into_iter()).lock("k").try_acquire().await;
-    assert!(matches!(told, Err(Error::Busy)), "{told:?}");
+    let result = client([server.port(); 3].into_iter()).lock("k").try_acquire().await;
+    assert!(matches!(result, Err(Error::Busy)), "{result:?}");
     let mut observer = server.client();
     eventually("nothing is left", || observer.call("DBSIZE").int() == 0);
-    let told = Redlock::new([], Settings::default());
-    assert!(matches!(told, Err(Error::Invalid(_))), "{told:?}");
+    let result = Redlock::new([], Settings::default());
+    assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_count_against_a_majority_and_are_told() {
+async fn server_errors_count_against_a_majority() {
     let five = Five::start();
     let redlock = five.client();
-    for at in [0, 1] {
-        five.servers[at].client().call("SET k text");
-    }
+    five.call("SET k text", &[0, 1]);
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
     guard.release().await.expect("a release");
     five.servers[2].client().call("SET k text");
-    let told = redlock.lock("k").acquire().await.expect_err("an error");
-    assert_eq!(told.code(), Some("WRONGTYPE"), "{told}");
-    let told = redlock.lock("other").lease(Duration::ZERO).acquire().await.expect_err("an error");
-    assert!(matches!(told, Error::Invalid(_)), "{told}");
-    for at in [0, 1, 2] {
-        five.servers[at].client().call("DEL k");
-    }
+    let result = redlock.lock("k").acquire().await.expect_err("an error");
+    assert_eq!(result.code(), Some("WRONGTYPE"), "{result}");
+    let result = redlock.lock("other").lease(Duration::ZERO).acquire().await.expect_err("an error");
+    assert!(matches!(result, Error::Invalid(_)), "{result}");
+    five.call("DEL k", &[0, 1, 2]);
     five.see_nothing_left();
 }
 
-/// What those who compete for the lock have seen.
+/// What competing clients have observed.
 #[derive(Default)]
-struct Seen {
+struct Observations {
     lines: Mutex<Vec<Line>>,
     tenures: AtomicU64,
-    /// Written by whoever holds the lock, and by nobody at a time with another.
+    /// Written only by the holder of the lock.
     counter: AtomicU64,
     losses: AtomicU64,
     doubts: AtomicU64,
     is_enough: AtomicBool,
 }
 
-impl Seen {
-    /// Notes what is certain of `owner` at this instant.
-    fn note(&self, owner: &str, kind: Kind, outcome: Outcome) {
+impl Observations {
+    /// Notes a call of `owner` that began and ended at this instant.
+    fn note(&self, owner: &str, operation: Operation, outcome: Outcome) {
         let (start, key) = (now(), "k".to_owned());
         let owner = owner.to_owned();
-        let call =
-            Call { client: 0, node: 0, key, owner, kind, start, joined: None, end: Some(start), outcome };
+        let call = Call {
+            client: 0,
+            node: 0,
+            key,
+            owner,
+            operation,
+            start,
+            enqueued: None,
+            end: Some(start),
+            outcome,
+        };
         self.lines.lock().unwrap().push(Line::Call(call));
     }
 }
@@ -461,53 +459,57 @@ fn nanos(span: Duration) -> u64 {
     span.as_nanos().try_into().unwrap()
 }
 
-/// Counts under the lock until it is enough.
-async fn compete(redlock: Redlock, seen: Arc<Seen>, lease: Duration) {
-    while !seen.is_enough.load(Ordering::Relaxed) {
+/// Increments the counter under the lock, again and again.
+async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration) {
+    while !observed.is_enough.load(Ordering::Relaxed) {
         let guard = redlock.lock("k").lease(lease).acquire().await;
         let Ok(guard) = guard else { continue };
         // A Redlock has no token.
-        let token = seen.tenures.fetch_add(1, Ordering::Relaxed);
+        let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
-        // It says that it holds the lock from now on for so long.
-        let kind = Kind::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
-        seen.note(&owner, kind, Outcome::Granted { token, holds: 1 });
-        let count = seen.counter.load(Ordering::Relaxed);
+        // The client claims to hold the lock from now on for this long.
+        let kind = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
+        observed.note(&owner, kind, Outcome::Granted { token, holds: 1 });
+        let count = observed.counter.load(Ordering::Relaxed);
         for _ in 0..token % 50 {
             tokio::task::yield_now().await;
         }
-        seen.counter.store(count + 1, Ordering::Relaxed);
-        // It has held it up to now, and says that it still does.
+        observed.counter.store(count + 1, Ordering::Relaxed);
+        // The client claims that it still holds the lock.
         if guard.is_held() {
-            let kind = Kind::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
-            seen.note(&owner, kind, Outcome::Renewed { token });
+            let kind = Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
+            observed.note(&owner, kind, Outcome::Renewed { token });
         }
-        seen.note(&owner, Kind::Release { back: Back::All, token: None }, Outcome::Unknown);
+        observed.note(
+            &owner,
+            Operation::Release { released: HoldsReleased::All, token: None },
+            Outcome::Unknown,
+        );
         match guard.release().await {
             Ok(()) => {}
-            // Servers died or slept just then, and it may have been held.
-            Err(Error::NoMajority(_)) => drop(seen.doubts.fetch_add(1, Ordering::Relaxed)),
-            Err(_) => drop(seen.losses.fetch_add(1, Ordering::Relaxed)),
+            // Too few servers answered, so it may have been held.
+            Err(Error::NoMajority(_)) => drop(observed.doubts.fetch_add(1, Ordering::Relaxed)),
+            Err(_) => drop(observed.losses.fetch_add(1, Ordering::Relaxed)),
         }
     }
 }
 
-/// As long as the quarantine of the servers that forget.
+/// As long as the quarantine of the servers.
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers() {
+async fn competing_clients_hold_it_one_at_a_time_while_servers_fail() {
     let mut five = Five::start_with("quarantine 3000");
-    let seen = Arc::<Seen>::default();
-    // Each reaches other servers than the next.
+    let observed = Arc::<Observations>::default();
+    // Each client reaches a different set of servers.
     let reached: [&[usize]; 4] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4], &[0, 2, 3, 4], &[0, 1, 2, 3]];
     let competitors: Vec<_> = reached.map(|reached| five.client_of(reached)).into();
     let competitors = competitors.iter().flat_map(|redlock| [0; 3].map(|_| redlock.clone()));
     let tasks: Vec<_> =
-        competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&seen), LEASE))).collect();
+        competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&observed), LEASE))).collect();
     let more = |count| {
-        let enough = seen.tenures.load(Ordering::Relaxed) + count;
-        eventually("they go on", || seen.tenures.load(Ordering::Relaxed) >= enough);
+        let enough = observed.tenures.load(Ordering::Relaxed) + count;
+        eventually("the clients go on", || observed.tenures.load(Ordering::Relaxed) >= enough);
     };
     more(20);
     for round in 0..rounds(3, 60) {
@@ -517,7 +519,7 @@ async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers
         five.servers[sleeps].freeze();
         more(10);
         five.servers[sleeps].thaw();
-        seen.lines.lock().unwrap().push(Line::Fault(Fault {
+        observed.lines.lock().unwrap().push(Line::Fault(Fault {
             name: "both".to_owned(),
             client: None,
             start,
@@ -529,30 +531,31 @@ async fn of_many_that_compete_one_holds_it_at_a_time_whatever_happens_to_servers
         });
         more(10);
     }
-    seen.is_enough.store(true, Ordering::Relaxed);
+    observed.is_enough.store(true, Ordering::Relaxed);
     for task in tasks {
         soon(task).await.expect("no panic");
     }
     five.see_nothing_left();
-    judge(&seen);
+    judge(&observed);
 }
 
-/// No two held it at a time, by what each of them believed, and each has counted once.
-fn judge(seen: &Seen) {
-    let history = History { lines: std::mem::take(&mut seen.lines.lock().unwrap()) };
-    let alarms = tenures_never_overlap(&history, &Bounds::default());
-    let reports: Vec<_> = alarms.iter().map(|alarm: &Alarm| alarm.report(&history)).collect();
+/// Checks that no two claims to hold the lock overlap, and that no increment is lost.
+fn judge(observed: &Observations) {
+    let history = History { lines: std::mem::take(&mut observed.lines.lock().unwrap()) };
+    let violations = tenures_never_overlap(&history, &Bounds::default());
+    let reports: Vec<_> = violations.iter().map(|violation: &Violation| violation.report(&history)).collect();
     assert!(reports.is_empty(), "{}", reports.join("\n"));
-    let [tenures, losses, doubts, count] = [&seen.tenures, &seen.losses, &seen.doubts, &seen.counter]
-        .map(|number| number.load(Ordering::Relaxed));
+    let [tenures, losses, doubts, count] =
+        [&observed.tenures, &observed.losses, &observed.doubts, &observed.counter]
+            .map(|number| number.load(Ordering::Relaxed));
     println!("{tenures} tenures, {losses} lost, {doubts} perhaps, {count} counted");
     assert!(count <= tenures && count + losses + doubts >= tenures);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replies_that_are_lost_leave_nothing_held() {
+async fn lost_replies_leave_nothing_held() {
     let five = Five::start();
-    let seen = Arc::<Seen>::default();
+    let observed = Arc::<Observations>::default();
     let mut random = Random::new();
     let proxies: Vec<_> = five
         .servers
@@ -573,15 +576,15 @@ async fn replies_that_are_lost_leave_nothing_held() {
     let competitors: Vec<_> = (0..2).map(|_| client(proxies.iter().map(Proxy::port))).collect();
     let competitors = competitors.iter().flat_map(|redlock| [0; 3].map(|_| redlock.clone()));
     let tasks: Vec<_> =
-        competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&seen), LONG))).collect();
+        competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&observed), LONG))).collect();
     let lost = rounds(100, 2_000);
     for count in (20..=lost).step_by(20) {
         eventually("replies are lost", || proxies.iter().map(Proxy::replies_lost).sum::<usize>() >= count);
     }
-    seen.is_enough.store(true, Ordering::Relaxed);
+    observed.is_enough.store(true, Ordering::Relaxed);
     for task in tasks {
         soon(task).await.expect("no panic");
     }
     five.see_nothing_left();
-    judge(&seen);
+    judge(&observed);
 }

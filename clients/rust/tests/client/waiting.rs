@@ -1,12 +1,12 @@
 //! Waiting for a lock.
 
-use crate::{LONG, client, soon};
-use lockward_client::{Client, Error, Settings};
+use crate::{LONG, client, client_at, client_with, granted, url};
+use lockward_client::{Error, Settings};
 use lockward_tests::{Fate, Proxy, Server, eventually};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_are_served_in_their_order_and_nothing_else_is_held_up() {
+async fn waiters_are_served_in_order_and_delay_no_other_request() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").acquire().await.expect("a guard");
@@ -21,7 +21,7 @@ async fn waiters_are_served_in_their_order_and_nothing_else_is_held_up() {
     let mut last = guard.token();
     guard.release().await.expect("a release");
     for waiter in waiters {
-        let guard = soon(waiter).await.expect("no panic").expect("a guard");
+        let guard = granted(waiter).await;
         assert!(guard.token() > last && guard.is_held());
         last = guard.token();
         guard.release().await.expect("a release");
@@ -29,7 +29,7 @@ async fn waiters_are_served_in_their_order_and_nothing_else_is_held_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_waited_longer_than_a_lease_has_a_whole_one() {
+async fn a_grant_after_a_wait_longer_than_the_lease_has_a_whole_lease() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").acquire().await.expect("a guard");
@@ -45,13 +45,13 @@ async fn who_has_waited_longer_than_a_lease_has_a_whole_one() {
                 .is_some_and(|top| top.field("longest-wait").int() > 2_100)
     });
     guard.release().await.expect("a release");
-    let guard = soon(waiter).await.expect("no panic").expect("a guard");
+    let guard = granted(waiter).await;
     assert!(guard.is_held() && guard.lease_left() > lease / 4, "{:?}", guard.lease_left());
     guard.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_is_dropped_leaves_the_queue() {
+async fn a_dropped_wait_leaves_the_queue() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").acquire().await.expect("a guard");
@@ -67,11 +67,11 @@ async fn a_wait_that_is_dropped_leaves_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_does_one_whose_end_the_server_does_not_hear_of() {
+async fn a_dropped_wait_leaves_the_queue_although_its_connection_stays_open() {
     let server = Server::start();
-    // It does not look at who waits behind it before the server has replied.
+    // The proxy notices that a client has gone only when the server replies.
     let proxy = Proxy::start(server.port(), |_| Fate::Carried);
-    let through = Client::connect(&format!("redis://127.0.0.1:{}", proxy.port())).await.expect("a client");
+    let through = client_at(proxy.port()).await;
     let guard = through.lock("k").lease(LONG).acquire().await.expect("a guard");
     let waiter = tokio::spawn(through.lock("k").acquire());
     let mut observer = server.client();
@@ -83,10 +83,9 @@ async fn so_does_one_whose_end_the_server_does_not_hear_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_waiters_than_connections_stand_in_line_in_the_process() {
+async fn further_callers_wait_in_the_process_for_a_connection() {
     let server = Server::start();
-    let address = format!("redis://127.0.0.1:{}", server.port()).parse().expect("an address");
-    let client = Client::new(address, Settings::default().waiting_connections(2)).expect("a client");
+    let client = client_with(&url(server.port()), Settings::default().waiting_connections(2));
     let guard = client.lock("k").acquire().await.expect("a guard");
     let mut waiters: Vec<_> = (0..5).map(|_| tokio::spawn(client.lock("k").wait(LONG).acquire())).collect();
     let mut observer = server.client();
@@ -97,14 +96,13 @@ async fn more_waiters_than_connections_stand_in_line_in_the_process() {
     while let Some(waiter) = waiters.pop() {
         drop(waiter);
     }
-    eventually("all are served, and give it back", || observer.info("k").is_none());
+    eventually("all are served and release it", || observer.info("k").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_holds_what_others_wait_for_gets_another_lock_though_they_have_all_connections() {
+async fn a_caller_without_a_connection_acquires_a_lock_that_becomes_free() {
     let server = Server::start();
-    let address = format!("redis://127.0.0.1:{}", server.port()).parse().expect("an address");
-    let client = Client::new(address, Settings::default().waiting_connections(1)).expect("a client");
+    let client = client_with(&url(server.port()), Settings::default().waiting_connections(1));
     let guard = client.lock("a").acquire().await.expect("a guard");
     let waiter = tokio::spawn(client.lock("a").acquire());
     let mut observer = server.client();
@@ -118,7 +116,7 @@ async fn who_holds_what_others_wait_for_gets_another_lock_though_they_have_all_c
         busy.and_then(|count| count.trim().parse().ok()).is_some_and(|count: u64| count > 1)
     });
     observer.call("LOCK.RELEASE b another");
-    soon(second).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(second).await.release().await.expect("a release");
     guard.release().await.expect("a release");
-    soon(waiter).await.expect("no panic").expect("a guard").release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
 }

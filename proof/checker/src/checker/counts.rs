@@ -1,55 +1,54 @@
 //! Hold counts add up.
 
-use super::{Told, apart};
-use crate::alarm::{Alarm, Check};
+use super::index::{IndexedCall, group_calls};
 use crate::bounds::Bounds;
-use crate::history::{Back, Call, History, Kind, Nanos, Outcome, Token};
+use crate::history::{Call, History, HoldsReleased, Nanos, Operation, Outcome, Token};
+use crate::violation::{Check, Violation};
 
-/// Claim: each count that an owner is told follows from the ones before: an acquisition adds one, a release takes one or
-/// all, and a request that names HOLDS leads to that count from the one next to it, or finds it there already.
+/// Claim: each count in a reply follows from the earlier ones. An acquisition adds one, a release removes one or all, and a request with
+/// HOLDS leads to that count from the adjacent one, or finds it already there.
 ///
-/// Only calls that surely ran one after the other say exactly how many holds there are; calls of an owner that ran at
-/// once widen the counts that are possible, each by what it can have added or taken. A call without an answer can act at
-/// any later time, once, so it widens all that follows. A renewal that names its token can restore a forgotten tenure
-/// with the holds it names. Within those limits every count is allowed.
+/// Only calls that certainly ran one after another give the exact count. Concurrent calls of an owner widen the range of possible counts,
+/// each by what it may have added or removed. A call without a reply may act once at any later time, so it widens the range from then on. A
+/// renewal with TOKEN may restore a forgotten tenure with the holds that it names. All counts within the range are allowed.
 #[must_use]
-pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Alarm> {
-    let mut alarms = Vec::new();
-    for calls in apart(history, |call| (call.key.as_str(), call.owner.as_str())).into_values() {
-        alarms.extend(counts_of_owner(history, &calls));
+pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).into_values() {
+        violations.extend(counts_of_owner(history, &calls));
     }
-    alarms
+    violations
 }
 
-/// The counts that are possible, in the tenure whose token was told last.
+/// The possible counts in the tenure of the last token.
 #[derive(Clone, Copy)]
 struct Possible {
     token: Option<Token>,
     least: u32,
     most: u32,
-    /// The line that said so.
+    /// The line that shows it.
     by: Option<usize>,
 }
 
-/// How often calls without a known place can have added a hold, or taken some.
+/// The possible effects of calls whose order is unknown.
 #[derive(Clone, Copy, Default)]
-struct Loose {
+struct UnorderedEffects {
     added: u32,
-    /// The largest count that an acquisition named: it leads there and no further, however late it acts.
+    /// The largest count that an acquisition names. It leads at most to that count.
     named: u32,
     taken: bool,
-    /// The fewest and the most holds with which a forgotten tenure can have been restored.
+    /// The fewest and the most holds with which a forgotten tenure may have been restored.
     restored: Option<(u32, u32)>,
 }
 
-impl Loose {
+impl UnorderedEffects {
     fn add(&mut self, call: &Call) {
-        match call.kind {
-            Kind::Acquire { holds: None, .. } => self.added += 1,
-            Kind::Acquire { holds: Some(named), .. } => self.named = self.named.max(named),
-            Kind::Release { .. } => self.taken = true,
-            Kind::Renew { token: None, .. } => {}
-            Kind::Renew { token: Some(_), holds, .. } => {
+        match call.operation {
+            Operation::Acquire { holds: None, .. } => self.added += 1,
+            Operation::Acquire { holds: Some(named), .. } => self.named = self.named.max(named),
+            Operation::Release { .. } => self.taken = true,
+            Operation::Renew { token: None, .. } => {}
+            Operation::Renew { token: Some(_), holds, .. } => {
                 let holds = holds.unwrap_or(1);
                 let (least, most) = self.restored.unwrap_or((holds, holds));
                 self.restored = Some((least.min(holds), most.max(holds)));
@@ -58,36 +57,36 @@ impl Loose {
     }
 }
 
-fn counts_of_owner(history: &History, calls: &[Told<'_>]) -> Vec<Alarm> {
+fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violation> {
     let mut open: Vec<_> = calls.iter().filter(|(_, call)| call.is_open()).collect();
     open.sort_by_key(|(_, call)| call.start);
     let mut open = open.into_iter().peekable();
     let mut acted: Vec<_> = calls.iter().copied().filter(|(_, call)| counts(call)).collect();
     acted.sort_by_key(|(line, call)| (call.start, *line));
 
-    let mut alarms = Vec::new();
-    let mut loose = Loose::default();
+    let mut violations = Vec::new();
+    let mut unordered = UnorderedEffects::default();
     let mut now = Possible { token: None, least: 0, most: 0, by: None };
     let mut rest = acted.as_slice();
     while let Some((_, call)) = rest.first() {
-        let together = as_long_as_one_runs(rest);
+        let together = concurrent_calls(rest);
         let (these, after) = rest.split_at(together);
         rest = after;
         let end: Nanos = these.iter().map(|(_, call)| call.answered()).max().unwrap_or(call.start);
         while let Some((_, earlier)) = open.next_if(|(_, other)| other.start <= end) {
-            loose.add(earlier);
+            unordered.add(earlier);
         }
-        let mut around = loose;
-        if these.len() > 1 || matches!(call.kind, Kind::Renew { .. }) {
+        let mut around = unordered;
+        if these.len() > 1 || matches!(call.operation, Operation::Renew { .. }) {
             for (_, call) in these {
                 around.add(call);
             }
         }
         for &(line, call) in these {
-            if let Some(told) = told_wrong(call, now, around) {
+            if let Some(error) = count_error(call, now, around) {
                 let lines = now.by.into_iter().chain([line]);
-                let what = format!("{} of {} was told {told}", call.owner, call.key);
-                alarms.push(Alarm::new(Check::Counts, history, lines, what));
+                let what = format!("{} of {} was given {error}", call.owner, call.key);
+                violations.push(Violation::new(Check::Counts, history, lines, what));
             }
         }
         now = if let [(line, call)] = these {
@@ -96,23 +95,23 @@ fn counts_of_owner(history: &History, calls: &[Told<'_>]) -> Vec<Alarm> {
             after_many(these, now, around)
         };
     }
-    alarms
+    violations
 }
 
-/// Whether a call's answer says that it changed a count, or can have.
+/// Whether the reply of a call shows that it changed a count, or may have.
 fn counts(call: &Call) -> bool {
     if call.end.is_none() {
         return false;
     }
     match call.outcome {
         Outcome::Granted { .. } | Outcome::Left { .. } => true,
-        Outcome::Renewed { .. } => matches!(call.kind, Kind::Renew { token: Some(_), .. }),
+        Outcome::Renewed { .. } => matches!(call.operation, Operation::Renew { token: Some(_), .. }),
         Outcome::NotAcquired | Outcome::Error(_) | Outcome::Unknown => false,
     }
 }
 
-/// How many of the calls, sorted by start, ran at once with the first, or with one that did.
-fn as_long_as_one_runs(calls: &[Told<'_>]) -> usize {
+/// How many of the calls, sorted by start, are concurrent with the first, directly or through others.
+fn concurrent_calls(calls: &[IndexedCall<'_>]) -> usize {
     let mut end = 0;
     calls
         .iter()
@@ -124,24 +123,26 @@ fn as_long_as_one_runs(calls: &[Told<'_>]) -> usize {
         .count()
 }
 
-/// What is wrong with the count that the call was told, if it is.
-fn told_wrong(call: &Call, now: Possible, loose: Loose) -> Option<String> {
-    let (least, most) = bounds_before(call, now, loose);
+/// Why the count in the reply is impossible; `None` if it is possible.
+fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Option<String> {
+    let (least, most) = bounds_before(call, now, unordered);
     let can_be = |count: u32| (least..=most).contains(&count);
-    match (&call.kind, &call.outcome) {
-        (Kind::Acquire { holds: None, .. }, Outcome::Granted { holds, .. }) => {
+    match (&call.operation, &call.outcome) {
+        (Operation::Acquire { holds: None, .. }, Outcome::Granted { holds, .. }) => {
             (!holds.checked_sub(1).is_some_and(can_be))
                 .then(|| format!("{holds} holds, one more than {least} to {most}"))
         }
-        (Kind::Acquire { holds: Some(named), .. }, Outcome::Granted { holds, .. }) => {
+        (Operation::Acquire { holds: Some(named), .. }, Outcome::Granted { holds, .. }) => {
             let follows = named == holds && (can_be(*holds) || holds.checked_sub(1).is_some_and(can_be));
             (!follows).then(|| format!("{holds} holds, named {named}, from {least} to {most}"))
         }
-        (Kind::Release { back, .. }, Outcome::Left { holds: left }) => {
-            let follows = match back {
-                Back::One => can_be(left.saturating_add(1)),
-                Back::Leaving(named) => named == left && (can_be(*left) || can_be(left.saturating_add(1))),
-                Back::All => *left == 0 && most > 0,
+        (Operation::Release { released, .. }, Outcome::Left { holds: left }) => {
+            let follows = match released {
+                HoldsReleased::One => can_be(left.saturating_add(1)),
+                HoldsReleased::Leaving(named) => {
+                    named == left && (can_be(*left) || can_be(left.saturating_add(1)))
+                }
+                HoldsReleased::All => *left == 0 && most > 0,
             };
             (!follows).then(|| format!("{left} holds left, from {least} to {most}"))
         }
@@ -149,36 +150,37 @@ fn told_wrong(call: &Call, now: Possible, loose: Loose) -> Option<String> {
     }
 }
 
-/// How many holds there can have been when the server came to the call.
-fn bounds_before(call: &Call, now: Possible, loose: Loose) -> (u32, u32) {
-    let (fewest, most) = loose.restored.unwrap_or((now.least, 0));
-    let told = call.granted().map(|(token, _)| token);
-    if told.is_some() && told != now.token {
-        // A new tenure: it has only what calls without a place can have added.
-        return (0, most.max(loose.named).saturating_add(loose.added));
+/// The fewest and the most holds that were possible just before the call.
+fn bounds_before(call: &Call, now: Possible, unordered: UnorderedEffects) -> (u32, u32) {
+    let (fewest, most) = unordered.restored.unwrap_or((now.least, 0));
+    let token = call.granted().map(|(token, _)| token);
+    if token.is_some() && token != now.token {
+        // A new tenure. Only calls of unknown order can have added holds.
+        return (0, most.max(unordered.named).saturating_add(unordered.added));
     }
-    let least = if loose.taken || loose.added > 0 || loose.named > 0 { 0 } else { now.least.min(fewest) };
-    (least, now.most.max(most).max(loose.named).saturating_add(loose.added))
+    let least =
+        if unordered.taken || unordered.added > 0 || unordered.named > 0 { 0 } else { now.least.min(fewest) };
+    (least, now.most.max(most).max(unordered.named).saturating_add(unordered.added))
 }
 
-fn after_one(line: usize, call: &Call, now: Possible, loose: Loose) -> Possible {
+fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffects) -> Possible {
     match call.outcome {
         Outcome::Granted { token, holds } => {
             Possible { token: Some(token), least: holds, most: holds, by: Some(line) }
         }
         Outcome::Left { holds } => Possible { least: holds, most: holds, by: Some(line), ..now },
         Outcome::Renewed { token } => {
-            let (least, most) = bounds_before(call, now, loose);
+            let (least, most) = bounds_before(call, now, unordered);
             Possible { token: Some(token), least, most, by: Some(line) }
         }
         Outcome::NotAcquired | Outcome::Error(_) | Outcome::Unknown => now,
     }
 }
 
-/// After calls that ran at once: which was the last nobody knows, so all that any can have left is possible.
-fn after_many(these: &[Told<'_>], now: Possible, loose: Loose) -> Possible {
+/// The possible counts after concurrent calls. Any of them may have been the last.
+fn after_many(these: &[IndexedCall<'_>], now: Possible, unordered: UnorderedEffects) -> Possible {
     let token = these.iter().filter_map(|(_, call)| call.granted()).map(|(token, _)| token).max();
-    let restored = loose.restored.map_or(0, |(_, most)| most);
-    let most = now.most.max(restored).max(loose.named).saturating_add(loose.added);
+    let restored = unordered.restored.map_or(0, |(_, most)| most);
+    let most = now.most.max(restored).max(unordered.named).saturating_add(unordered.added);
     Possible { token: token.or(now.token), least: 0, most, by: these.last().map(|&(line, _)| line) }
 }

@@ -1,8 +1,9 @@
-//! Holds a history against what is promised. Each check is O(n log n) in the lines, and sound: an honest server, however
-//! slow, paused or cut off, raises no alarm. What each claims, and why it may, stands at its function.
+//! The checks. Each takes O(n log n) for n lines, and is sound: a correct server has no violation, even if it is slow, paused or cut off. The
+//! doc comment of each check states its claim and the reason why it holds.
 
 mod answers;
 mod counts;
+mod index;
 mod overlap;
 mod promptness;
 mod queue;
@@ -15,41 +16,28 @@ pub use counts::hold_counts_add_up;
 pub use overlap::tenures_never_overlap;
 pub use promptness::a_freed_lock_reaches_a_waiter;
 pub use queue::queue_order_is_grant_order;
-pub use store::the_store_took_no_stale_write;
-pub use tokens::{each_token_has_one_owner, tokens_rise_and_have_one_owner};
-pub use vacuity::{enough_happened, what_happened};
+pub use store::the_store_accepted_no_stale_write;
+pub use tokens::{each_token_has_one_owner, tokens_grow_and_have_one_owner};
+pub use vacuity::{enough_happened, measure_activity};
 
-use crate::alarm::Alarm;
 use crate::bounds::Bounds;
-use crate::history::{Call, History};
-use std::collections::BTreeMap;
+use crate::history::History;
+use crate::violation::Violation;
 
-/// All checks, one after the other.
+/// Runs all checks.
 #[must_use]
-pub fn check(history: &History, bounds: &Bounds) -> Vec<Alarm> {
+pub fn check(history: &History, bounds: &Bounds) -> Vec<Violation> {
     [
         tenures_never_overlap,
-        tokens_rise_and_have_one_owner,
+        tokens_grow_and_have_one_owner,
         hold_counts_add_up,
         queue_order_is_grant_order,
         a_freed_lock_reaches_a_waiter,
         every_call_is_answered,
-        the_store_took_no_stale_write,
+        the_store_accepted_no_stale_write,
         enough_happened,
     ]
     .into_iter()
     .flat_map(|check| check(history, bounds))
     .collect()
-}
-
-/// A call and its line.
-type Told<'h> = (usize, &'h Call);
-
-/// The calls, apart by what the function says of them.
-fn apart<'h, K: Ord>(history: &'h History, by: impl Fn(&'h Call) -> K) -> BTreeMap<K, Vec<Told<'h>>> {
-    let mut groups = BTreeMap::<_, Vec<_>>::new();
-    for (line, call) in history.calls() {
-        groups.entry(by(call)).or_default().push((line, call));
-    }
-    groups
 }

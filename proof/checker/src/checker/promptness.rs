@@ -1,34 +1,28 @@
-//! A freed lock reaches a waiter within its bound.
+//! A freed lock reaches a waiter in time.
 
-use super::apart;
-use crate::alarm::{Alarm, Check};
+use super::index::{FaultSpans, group_calls};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Kind, Nanos};
+use crate::history::{Call, History, Nanos, Operation};
 use crate::report::ms;
-use crate::spans::Windows;
+use crate::spans::Spans;
 use crate::tenure::tenures;
+use crate::violation::{Check, Violation};
 use std::collections::HashMap;
 
-/// Claim: a wait that begins a tenure is answered within the bound after the tenure before was over, or after it was
-/// sent, if that was later.
+/// Claim: a wait that begins a tenure has its reply within the bound after the earlier tenure was over, or after the wait was sent, if that
+/// was later.
 ///
-/// The tenure before is the one with the next smaller token. It was over when a release that left nothing was answered,
-/// or when the last lease that anything can have set was; so the lock was free by then, or was another's that the
-/// history does not show. For that there must be an acquisition without an answer: where one can have held the lock
-/// meanwhile, nothing is claimed, nor where a fault fell between. Both rest on [`Bounds::settle`].
+/// The earlier tenure is the one with the next smaller token. It was over at the reply of a release that left no holds, or at the end of
+/// the last lease that a call may have set. Then the lock was free, or another owner held it whose grant is not in the history.
+/// This needs an acquisition without a reply. If such an acquisition may have held the lock, or a fault came in between, nothing is
+/// claimed. Both depend on [`Bounds::settle`].
 #[must_use]
-pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Alarm> {
-    let mut faults = HashMap::<_, Vec<_>>::new();
-    for fault in history.faults() {
-        let over = fault.end.saturating_add(bounds.settle);
-        faults.entry(fault.client).or_default().push((fault.start, over));
-    }
-    let faults: HashMap<_, Windows> =
-        faults.into_iter().map(|(whose, spans)| (whose, spans.into_iter().collect())).collect();
+pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
+    let faults = FaultSpans::of(history, bounds);
     let unseen = unseen_tenures(history, bounds);
 
     let tenures = tenures(history, bounds);
-    let mut alarms = Vec::new();
+    let mut violations = Vec::new();
     for pair in tenures.windows(2) {
         let [before, tenure] = pair else { continue };
         let wait = tenure.first;
@@ -37,42 +31,40 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
         }
         let free = before.freed.max(wait.start);
         let late = wait.answered() > free.saturating_add(bounds.handoff);
-        let excused = [None, Some(wait.client)]
-            .iter()
-            .filter_map(|whose| faults.get(whose))
-            .chain(unseen.get(tenure.key))
-            .any(|windows| windows.touch(free, wait.answered()));
+        let excused = faults.overlap(wait.client, free, wait.answered())
+            || unseen.get(tenure.key).is_some_and(|spans| spans.overlap(free, wait.answered()));
         if late && !excused {
             let what = format!(
-                "{} was free for {}, who waited, and heard of it {} later",
+                "{} was free while {} waited, and its reply came {} later",
                 tenure.key,
                 tenure.owner,
                 ms(wait.answered() - free)
             );
             let freed_by = before.released.filter(|released| released.end == before.freed);
             let lines = [before.line, tenure.line].into_iter().chain(freed_by.map(|released| released.line));
-            alarms.push(Alarm::new(Check::Promptness, history, lines, what));
+            violations.push(Violation::new(Check::Promptness, history, lines, what));
         }
     }
-    alarms
+    violations
 }
 
-/// By key, when a tenure can have been there that no grant tells of.
-fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Windows> {
+/// By key, the spans in which there may have been a tenure without a grant in the history.
+fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Spans> {
     let reach = |call: &Call, lease: Nanos| match call.end {
         Some(end) => end.saturating_add(bounds.settle).saturating_add(lease),
         None => Nanos::MAX,
     };
     let mut spans = HashMap::<_, Vec<_>>::new();
-    for ((key, _), calls) in apart(history, |call| (call.key.as_str(), call.owner.as_str())) {
-        let leases = calls.iter().filter_map(|(_, call)| match call.kind {
-            Kind::Renew { lease, .. } => Some((call, lease)),
-            Kind::Acquire { lease, .. } if call.is_open() => Some((call, lease)),
-            Kind::Acquire { .. } | Kind::Release { .. } => None,
+    for ((key, _), calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
+        let leases = calls.iter().filter_map(|(_, call)| match call.operation {
+            Operation::Renew { lease, .. } => Some((call, lease)),
+            Operation::Acquire { lease, .. } if call.is_open() => Some((call, lease)),
+            Operation::Acquire { .. } | Operation::Release { .. } => None,
         });
         let over = leases.map(|(call, lease)| reach(call, lease)).max().unwrap_or(0);
-        let open =
-            calls.iter().filter(|(_, call)| matches!(call.kind, Kind::Acquire { .. }) && call.is_open());
+        let open = calls
+            .iter()
+            .filter(|(_, call)| matches!(call.operation, Operation::Acquire { .. }) && call.is_open());
         if let Some(start) = open.map(|(_, call)| call.start).min() {
             spans.entry(key).or_default().push((start, over));
         }

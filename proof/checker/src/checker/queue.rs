@@ -1,52 +1,52 @@
 //! The order of the queue is the order of grants.
 
-use crate::alarm::{Alarm, Check};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Kind, Nanos, Outcome};
+use crate::history::{Call, History, Nanos, Operation, Outcome};
 use crate::report::ms;
 use crate::tenure::{Tenure, tenures};
+use crate::violation::{Check, Violation};
 use std::collections::HashMap;
 
-/// Claim: who asked after a wait was seen in the queue is granted its tenure after that wait.
+/// Claim: an acquisition that started after a wait was seen in the queue is granted its tenure after that wait.
 ///
-/// [`Call::joined`] says when a wait was seen there; a call that started later came behind it. Tokens say in which order
-/// the grants were. Two things may pass a waiter by right: a re-entry, so only what began a tenure counts, and all its
-/// grants must have started later; and a repeated wait, which takes the place of the earlier one, so an owner that has a
-/// call open or superseded is left out. Waits that were not granted, or that nobody saw in the queue, claim nothing: a
-/// run that means to try the order gives each wait an owner of its own.
+/// [`Call::enqueued`] says when a wait was seen, so a call that started later is behind it. Tokens give the order of grants. Two calls may
+/// legally pass a waiter. One is a re-entry, so only calls that began a tenure count, and all its grants must have started
+/// later. The other is a repeated wait, which takes the position of the earlier one, so owners with an open or superseded
+/// call are left out. Waits without a grant, or that were not seen in the queue, claim nothing. A run that tests the order gives each
+/// wait its own owner.
 #[must_use]
-pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Alarm> {
+pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let mut earlier_wait = HashMap::<(&str, &str), Nanos>::new();
     let mut waited = HashMap::<_, Vec<_>>::new();
     for (line, call) in history.calls() {
-        if may_have_a_place(call) {
+        if may_have_a_position(call) {
             let since = earlier_wait.entry((&call.key, &call.owner)).or_insert(call.start);
             *since = call.start.min(*since);
         }
-        if let (Some(joined), Some((token, _))) = (call.joined, call.granted()) {
-            waited.entry((call.key.as_str(), token)).or_default().push((joined, line, call));
+        if let (Some(enqueued), Some((token, _))) = (call.enqueued, call.granted()) {
+            waited.entry((call.key.as_str(), token)).or_default().push((enqueued, line, call));
         }
     }
     let came_late = |tenure: &Tenure<'_>| {
-        let place = earlier_wait.get(&(tenure.key, tenure.owner));
-        place.is_none_or(|&since| since > tenure.first.answered())
+        let wait = earlier_wait.get(&(tenure.key, tenure.owner));
+        wait.is_none_or(|&since| since > tenure.first.answered())
     };
 
     let tenures = tenures(history, bounds);
-    let mut alarms = Vec::new();
+    let mut violations = Vec::new();
     for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
         let mut latest: Option<&Tenure<'_>> = None;
         for tenure in of_key {
-            for &(joined, line, call) in waited.get(&(tenure.key, tenure.token)).into_iter().flatten() {
-                if let Some(passed) = latest.filter(|passed| joined < passed.earliest) {
+            for &(enqueued, line, call) in waited.get(&(tenure.key, tenure.token)).into_iter().flatten() {
+                if let Some(passed) = latest.filter(|passed| enqueued < passed.earliest) {
                     let what = format!(
-                        "{} was seen in the queue of {}; {} asked {} later and was granted it first",
+                        "{} was in the queue of {}; {} came {} later and was granted it first",
                         call.owner,
                         tenure.key,
                         passed.owner,
-                        ms(passed.earliest - joined)
+                        ms(passed.earliest - enqueued)
                     );
-                    alarms.push(Alarm::new(Check::Queue, history, [line, passed.line], what));
+                    violations.push(Violation::new(Check::Queue, history, [line, passed.line], what));
                 }
             }
             if came_late(tenure) && latest.is_none_or(|latest| latest.earliest < tenure.earliest) {
@@ -54,11 +54,11 @@ pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Ala
             }
         }
     }
-    alarms
+    violations
 }
 
-/// Whether a wait may stand in the queue for a later call of its owner to take over.
-fn may_have_a_place(call: &Call) -> bool {
+/// Whether a wait may have a position that a later call of its owner takes over.
+fn may_have_a_position(call: &Call) -> bool {
     let superseded = matches!(&call.outcome, Outcome::Error(word) if word == "SUPERSEDED");
-    matches!(call.kind, Kind::Acquire { .. }) && (call.is_open() || superseded)
+    matches!(call.operation, Operation::Acquire { .. }) && (call.is_open() || superseded)
 }

@@ -1,21 +1,21 @@
-//! The fenced store took no stale write.
+//! The fenced store accepted no stale write.
 
-use crate::alarm::{Alarm, Check};
 use crate::bounds::Bounds;
-use crate::history::{History, Token, Verdict, Write};
+use crate::history::{History, Token, Write, WriteOutcome};
+use crate::violation::{Check, Violation};
 use std::collections::BTreeMap;
 
-/// Claim: the store takes no write with a token smaller than that of a write it had taken before.
+/// Claim: the store accepts no write with a token smaller than that of an earlier write.
 ///
-/// "Before" is certain where the one was answered before the other started; of writes that ran at once either may have
-/// been first. This also catches a lock that gives a later tenure a smaller token, if its owner writes.
+/// A write is earlier if its reply came before the other started. Concurrent writes have no order. This also finds a lock that gives a
+/// later tenure a smaller token, if its owner writes.
 #[must_use]
-pub fn the_store_took_no_stale_write(history: &History, _: &Bounds) -> Vec<Alarm> {
+pub fn the_store_accepted_no_stale_write(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();
-    for (line, write) in history.writes().filter(|(_, write)| write.verdict == Verdict::Taken) {
+    for (line, write) in history.writes().filter(|(_, write)| write.outcome == WriteOutcome::Accepted) {
         by_key.entry(write.key.as_str()).or_default().push((line, write));
     }
-    let mut alarms = Vec::new();
+    let mut violations = Vec::new();
     for (key, mut started) in by_key {
         let mut answered = started.clone();
         answered.sort_by_key(|(_, write)| write.end);
@@ -27,10 +27,10 @@ pub fn the_store_took_no_stale_write(history: &History, _: &Bounds) -> Vec<Alarm
                 largest = largest.max(Some((before.token, at)));
             }
             if let Some((token, at)) = largest.filter(|&(token, _)| token > write.token) {
-                let what = format!("the store took {} with token {} after {token}", key, write.token);
-                alarms.push(Alarm::new(Check::Store, history, [at, line], what));
+                let what = format!("the store accepted {} with token {} after {token}", key, write.token);
+                violations.push(Violation::new(Check::Store, history, [at, line], what));
             }
         }
     }
-    alarms
+    violations
 }

@@ -1,50 +1,48 @@
-//! Tokens rise, and each has one owner.
+//! Tokens grow, and each has one owner.
 
-use super::{Told, apart};
-use crate::alarm::{Alarm, Check};
+use super::index::{IndexedCall, group_calls};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Kind, Nanos, Outcome, Token};
-use crate::spans::LeastFrom;
+use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
+use crate::spans::MinFrom;
 use crate::tenure::tenures;
+use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
 
-/// Claim: of a key, (1) a token has one owner; (2) a token told by a call that started after another was answered is no
-/// smaller; (3) once a tenure was released, its token is not told again; (4) an owner that re-enters is told its
-/// tenure's token.
+/// Claim, for each key: (1) a token has one owner; (2) if a call started after the reply of another, its token is not smaller; (3) after a
+/// tenure was released, its token is not granted again; (4) a re-entry has the token of its tenure.
 ///
-/// All four rest on answered calls alone. (2): the reply of the later call tells the tenure that was there while the
-/// call ran, and the other's was there, or over, before. (3): between two grants of one token the owner held that
-/// tenure, so a release in between that left nothing ended it. (4): the whole call lies in a definite-hold interval of
-/// the same owner, so there was nothing for it but to re-enter.
+/// All four depend only on calls with a reply. (2): the reply of the later call names a tenure that existed while the call ran. The
+/// other tenure existed earlier. (3): between two grants of one token the owner held that tenure, so a release in between that left no
+/// holds ended it. (4): the whole call lies in a definite-hold interval of its owner, so it was a re-entry.
 ///
-/// (3) asks more than is promised of a failover that may lose a release.
+/// (3) does not hold where a failover may lose a release.
 #[must_use]
-pub fn tokens_rise_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Alarm> {
-    let mut alarms = Vec::new();
-    for (key, calls) in apart(history, |call| call.key.as_str()) {
-        let told: Vec<_> = calls.iter().filter_map(|&told| Some((told, token_told(told.1)?))).collect();
-        one_owner(history, key, &told, &mut alarms);
-        rising(history, key, &told, &mut alarms);
+pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (key, calls) in group_calls(history, |call| call.key.as_str()) {
+        let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
+        one_owner(history, key, &with_token, &mut violations);
+        growing(history, key, &with_token, &mut violations);
     }
-    for calls in apart(history, |call| (call.key.as_str(), call.owner.as_str())).values() {
-        never_again(history, calls, &mut alarms);
+    for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).values() {
+        never_granted_again(history, calls, &mut violations);
     }
-    equal_on_re_entry(history, bounds, &mut alarms);
-    alarms
+    equal_on_re_entry(history, bounds, &mut violations);
+    violations
 }
 
-/// Claim: (1) of the claims above, alone. It holds even where two servers grant the same lock for a moment.
+/// Claim (1) only. It holds even while two servers grant the same lock.
 #[must_use]
-pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Alarm> {
-    let mut alarms = Vec::new();
-    for (key, calls) in apart(history, |call| call.key.as_str()) {
-        let told: Vec<_> = calls.iter().filter_map(|&told| Some((told, token_told(told.1)?))).collect();
-        one_owner(history, key, &told, &mut alarms);
+pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (key, calls) in group_calls(history, |call| call.key.as_str()) {
+        let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
+        one_owner(history, key, &with_token, &mut violations);
     }
-    alarms
+    violations
 }
 
-fn token_told(call: &Call) -> Option<Token> {
+fn token_of(call: &Call) -> Option<Token> {
     call.end?;
     match call.outcome {
         Outcome::Granted { token, .. } | Outcome::Renewed { token } => Some(token),
@@ -52,21 +50,31 @@ fn token_told(call: &Call) -> Option<Token> {
     }
 }
 
-fn one_owner(history: &History, key: &str, told: &[(Told<'_>, Token)], alarms: &mut Vec<Alarm>) {
-    let mut owners = HashMap::<Token, Told<'_>>::new();
-    for &((line, call), token) in told {
+fn one_owner(
+    history: &History,
+    key: &str,
+    calls: &[(IndexedCall<'_>, Token)],
+    violations: &mut Vec<Violation>,
+) {
+    let mut owners = HashMap::<Token, IndexedCall<'_>>::new();
+    for &((line, call), token) in calls {
         let &mut (first, known) = owners.entry(token).or_insert((line, call));
         if known.owner != call.owner {
             let what = format!("token {token} of {key} was given to {} and to {}", known.owner, call.owner);
-            alarms.push(Alarm::new(Check::Tokens, history, [first, line], what));
+            violations.push(Violation::new(Check::Tokens, history, [first, line], what));
         }
     }
 }
 
-fn rising(history: &History, key: &str, told: &[(Told<'_>, Token)], alarms: &mut Vec<Alarm>) {
-    let mut answered = told.to_vec();
+fn growing(
+    history: &History,
+    key: &str,
+    calls: &[(IndexedCall<'_>, Token)],
+    violations: &mut Vec<Violation>,
+) {
+    let mut answered = calls.to_vec();
     answered.sort_by_key(|((_, call), _)| call.answered());
-    let mut started = told.to_vec();
+    let mut started = calls.to_vec();
     started.sort_by_key(|((_, call), _)| call.start);
     let mut answered = answered.into_iter().peekable();
     let mut largest: Option<(Token, usize)> = None;
@@ -75,20 +83,20 @@ fn rising(history: &History, key: &str, told: &[(Told<'_>, Token)], alarms: &mut
             largest = largest.max(Some((known, at)));
         }
         if let Some((known, at)) = largest.filter(|&(known, _)| known > token) {
-            let what = format!("token {token} of {key} was told after the larger {known}");
-            alarms.push(Alarm::new(Check::Tokens, history, [at, line], what));
+            let what = format!("token {token} of {key} was given after the larger {known}");
+            violations.push(Violation::new(Check::Tokens, history, [at, line], what));
         }
     }
 }
 
-fn never_again(history: &History, calls: &[Told<'_>], alarms: &mut Vec<Alarm>) {
-    let over: LeastFrom<(Nanos, usize)> = calls
+fn never_granted_again(history: &History, calls: &[IndexedCall<'_>], violations: &mut Vec<Violation>) {
+    let over: MinFrom<(Nanos, usize)> = calls
         .iter()
-        .filter(|(_, call)| matches!(call.kind, Kind::Release { .. }))
+        .filter(|(_, call)| matches!(call.operation, Operation::Release { .. }))
         .filter(|(_, call)| call.outcome == Outcome::Left { holds: 0 })
         .map(|(line, call)| (call.start, (call.answered(), *line)))
         .collect();
-    let mut grants = BTreeMap::<Token, Vec<Told<'_>>>::new();
+    let mut grants = BTreeMap::<Token, Vec<IndexedCall<'_>>>::new();
     for &(line, call) in calls {
         if let Some((token, _)) = call.granted() {
             grants.entry(token).or_default().push((line, call));
@@ -103,12 +111,12 @@ fn never_again(history: &History, calls: &[Told<'_>], alarms: &mut Vec<Alarm>) {
         {
             let what =
                 format!("token {token} of {} was given again after its tenure was released", begun.key);
-            alarms.push(Alarm::new(Check::Tokens, history, [*first, release, *last], what));
+            violations.push(Violation::new(Check::Tokens, history, [*first, release, *last], what));
         }
     }
 }
 
-fn equal_on_re_entry(history: &History, bounds: &Bounds, alarms: &mut Vec<Alarm>) {
+fn equal_on_re_entry(history: &History, bounds: &Bounds, violations: &mut Vec<Violation>) {
     let tenures = tenures(history, bounds);
     let mut by_owner = BTreeMap::<_, Vec<_>>::new();
     for tenure in &tenures {
@@ -135,7 +143,7 @@ fn equal_on_re_entry(history: &History, bounds: &Bounds, alarms: &mut Vec<Alarm>
                     "{} re-entered {} with token {}, while its tenure had {token}",
                     tenure.owner, tenure.key, tenure.token
                 );
-                alarms.push(Alarm::new(Check::Tokens, history, [line, held.by, tenure.line], what));
+                violations.push(Violation::new(Check::Tokens, history, [line, held.by, tenure.line], what));
             }
         }
     }

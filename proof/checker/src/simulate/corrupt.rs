@@ -1,31 +1,33 @@
-//! Breaks a clean history in one named way.
+//! Corrupts a correct history in one named way.
 
 use super::{MS, bounds};
-use crate::alarm::Check;
-use crate::history::{Back, Call, History, Kind, Line, Nanos, Outcome, Token, Verdict, Wait, Write};
+use crate::history::{
+    Call, History, HoldsReleased, Line, Nanos, Operation, Outcome, Token, Wait, Write, WriteOutcome,
+};
 use crate::random::Random;
 use crate::tenure::{Tenure, tenures};
+use crate::violation::Check;
 
-/// The ways to break a history.
+/// The ways to corrupt a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
-    /// Somebody is granted a lock that another holds.
+    /// An owner is granted a lock that another holds.
     Overlap,
     /// A tenure has the token of an earlier one of the same owner.
     TokenRepeated,
     /// A tenure has a token smaller than an earlier one's.
     TokenDroppedBack,
-    /// A grant tells the token of another owner's tenure.
+    /// A grant has the token of another owner's tenure.
     TokenOfTwoOwners,
-    /// A count is one more than it should be.
+    /// A count is one too high.
     CountSlip,
-    /// Two waiters are served in the wrong order.
+    /// Two waiters are granted in the wrong order.
     QueueSwap,
-    /// A waiter hears too late that the lock is free.
+    /// A waiter gets its grant too late.
     LateGrant,
-    /// A call gets no answer.
+    /// A call has no reply.
     Unanswered,
-    /// The store takes a write that it should refuse.
+    /// The store accepts a stale write.
     StaleWrite,
 }
 
@@ -58,7 +60,7 @@ impl Corruption {
     }
 }
 
-/// Breaks a clean history in the way named, somewhere; `None` when it has no place for that.
+/// Corrupts a correct history at a random place. `None` if it has no suitable place.
 #[must_use]
 pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Option<History> {
     let mut broken = history.clone();
@@ -75,9 +77,9 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
                 node: 0,
                 key: tenure.key.to_owned(),
                 owner: "intruder".to_owned(),
-                kind: Kind::Acquire { lease: 100 * MS, wait: Wait::No, holds: None },
+                operation: Operation::Acquire { lease: 100 * MS, wait: Wait::No, holds: None },
                 start: from + MS / 4,
-                joined: None,
+                enqueued: None,
                 end: Some(from + MS / 2),
                 outcome: Outcome::Granted { token: tenure.token + 1, holds: 1 },
             }));
@@ -87,12 +89,12 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
                 one.owner == other.owner && one.released.is_some_and(|released| released.end < other.earliest)
             });
             let (one, other) = random.one_of(&places)?;
-            rename_tenure(&mut broken, other, one.token);
+            replace_token(&mut broken, other, one.token);
         }
         Corruption::TokenDroppedBack => {
             let places = pairs(&tenures, |one, other| one.first.answered() < other.earliest);
             let (one, other) = random.one_of(&places)?;
-            rename_tenure(&mut broken, other, one.token - 1);
+            replace_token(&mut broken, other, one.token - 1);
         }
         Corruption::TokenOfTwoOwners => {
             let places = pairs(&tenures, |one, other| one.owner != other.owner);
@@ -116,24 +118,24 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
         Corruption::QueueSwap => {
             let places = pairs(&tenures, |one, other| {
                 let waited = |tenure: &Tenure<'_>| {
-                    tenure.first.joined.is_some()
+                    tenure.first.enqueued.is_some()
                         && tenure.earliest == tenure.first.start
                         && all_answered(history, tenure.first)
                 };
                 let behind = other.first.start;
                 waited(one)
                     && waited(other)
-                    && one.first.joined.is_some_and(|joined| joined < behind)
+                    && one.first.enqueued.is_some_and(|enqueued| enqueued < behind)
                     && behind < one.first.answered()
             });
             let (one, other) = random.one_of(&places)?;
             let (one, other) = (one.line, other.line);
-            let first = (call_at(&mut broken, one)?.start, call_at(&mut broken, one)?.joined);
-            let second = (call_at(&mut broken, other)?.start, call_at(&mut broken, other)?.joined);
+            let first = (call_at(&mut broken, one)?.start, call_at(&mut broken, one)?.enqueued);
+            let second = (call_at(&mut broken, other)?.start, call_at(&mut broken, other)?.enqueued);
             let moved = call_at(&mut broken, one)?;
-            (moved.start, moved.joined) = second;
+            (moved.start, moved.enqueued) = second;
             let moved = call_at(&mut broken, other)?;
-            (moved.start, moved.joined) = first;
+            (moved.start, moved.enqueued) = first;
         }
         Corruption::LateGrant => {
             let places: Vec<_> =
@@ -149,7 +151,7 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
         Corruption::StaleWrite => {
             let places: Vec<_> = history
                 .writes()
-                .filter(|(_, write)| write.verdict == Verdict::Taken)
+                .filter(|(_, write)| write.outcome == WriteOutcome::Accepted)
                 .filter_map(|(_, write)| {
                     let stale = |tenure: &&Tenure<'_>| tenure.key == write.key && tenure.token < write.token;
                     Some((write, tenures.iter().rfind(stale)?))
@@ -173,7 +175,7 @@ fn call_at(history: &mut History, line: usize) -> Option<&mut Call> {
     }
 }
 
-/// Two tenures of a key, the earlier one first, that can be played off against each other.
+/// The pairs of tenures of a key that fit, the earlier one first.
 fn pairs<'t, 'h>(
     tenures: &'t [Tenure<'h>],
     fit: impl Fn(&Tenure<'h>, &Tenure<'h>) -> bool,
@@ -184,8 +186,8 @@ fn pairs<'t, 'h>(
         .collect()
 }
 
-/// Gives a tenure another token, wherever its own is named.
-fn rename_tenure(history: &mut History, tenure: &Tenure<'_>, by: Token) {
+/// Replaces the token of a tenure everywhere.
+fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     let change = |token: &mut Token| {
         if *token == tenure.token {
             *token = by;
@@ -194,24 +196,24 @@ fn rename_tenure(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     for line in &mut history.lines {
         match line {
             Line::Call(call) if call.key == tenure.key => {
-                match &mut call.kind {
-                    Kind::Release { token, .. } | Kind::Renew { token, .. } => {
+                match &mut call.operation {
+                    Operation::Release { token, .. } | Operation::Renew { token, .. } => {
                         token.iter_mut().for_each(change)
                     }
-                    Kind::Acquire { .. } => {}
+                    Operation::Acquire { .. } => {}
                 }
                 match &mut call.outcome {
                     Outcome::Granted { token, .. } | Outcome::Renewed { token } => change(token),
                     Outcome::NotAcquired | Outcome::Left { .. } | Outcome::Error(_) | Outcome::Unknown => {}
                 }
             }
-            // The store is judged by itself: it would have done otherwise with other tokens.
+            // Not in writes to the store, because the store would have decided differently.
             Line::Call(_) | Line::Write(_) | Line::Fault(_) => {}
         }
     }
 }
 
-/// Whether every call of the owner was answered, and none took another's place.
+/// Whether every call of the owner has a reply, and none was superseded.
 fn all_answered(history: &History, of: &Call) -> bool {
     history
         .calls()
@@ -219,17 +221,17 @@ fn all_answered(history: &History, of: &Call) -> bool {
         .all(|(_, call)| !call.is_open() && call.outcome != Outcome::Error("SUPERSEDED".to_owned()))
 }
 
-/// Whether only one count can be the answer to this call.
+/// Whether only one count is possible in the reply of this call.
 fn counts_for_certain(history: &History, call: &Call) -> bool {
-    let plain = match (&call.kind, &call.outcome) {
-        (Kind::Acquire { holds: None, .. }, Outcome::Granted { .. }) => true,
-        (Kind::Release { back, .. }, Outcome::Left { .. }) => *back == Back::One,
+    let plain = match (&call.operation, &call.outcome) {
+        (Operation::Acquire { holds: None, .. }, Outcome::Granted { .. }) => true,
+        (Operation::Release { released, .. }, Outcome::Left { .. }) => *released == HoldsReleased::One,
         _ => false,
     };
     plain && all_answered(history, call)
 }
 
-/// Whether nothing excuses a late answer to the wait that began the tenure.
+/// Whether nothing excuses a late reply to the wait that began the tenure.
 fn can_be_late(history: &History, before: &Tenure<'_>, tenure: &Tenure<'_>) -> bool {
     let wait = tenure.first;
     let Some(free) = before.released.map(|released| released.end) else { return false };
@@ -240,10 +242,10 @@ fn can_be_late(history: &History, before: &Tenure<'_>, tenure: &Tenure<'_>) -> b
         line == tenure.line || call.key != tenure.key || !granted
     });
     let calm = history.faults().all(|fault| fault.end + settle < from || to < fault.start);
-    // No lease of the simulation is longer than this; a renewal of that owner can have set another.
+    // No lease of the simulation is longer. A renewal may have set another one.
     let longest = 120 * MS;
     let shown = history.calls().filter(|(_, call)| call.key == tenure.key).all(|(_, call)| {
-        let open = matches!(call.kind, Kind::Acquire { .. }) && call.is_open();
+        let open = matches!(call.operation, Operation::Acquire { .. }) && call.is_open();
         !open || to < call.start || call.end.is_some_and(|end| end + settle + 2 * longest < from)
     });
     before.key == tenure.key && wait.waits() && free <= wait.answered() && alone && calm && shown

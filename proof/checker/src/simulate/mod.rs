@@ -1,4 +1,4 @@
-//! Histories to try the checker with: of an honest server, and broken in one way each.
+//! Histories for the tests of the checker: correct ones, and corrupted ones.
 
 mod corrupt;
 mod server;
@@ -6,18 +6,18 @@ mod world;
 
 pub use corrupt::{Corruption, corrupt};
 
-use crate::bounds::{Bounds, Happened};
+use crate::bounds::{Activity, Bounds};
 use crate::history::{History, Nanos};
 
 const MS: Nanos = 1_000_000;
 
-/// A history of an honest server, its clients and their faults; the same for the same seed.
+/// A history of a correct server, with clients and faults. The same for the same seed.
 #[must_use]
-pub fn honest(seed: u64) -> History {
+pub fn correct_history(seed: u64) -> History {
     world::World::new(seed).run()
 }
 
-/// The bounds that the simulated server keeps to.
+/// The bounds for the simulated server.
 #[must_use]
 pub fn bounds() -> Bounds {
     Bounds {
@@ -25,6 +25,6 @@ pub fn bounds() -> Bounds {
         handoff: 5 * MS,
         answer: 5 * MS,
         settle: 300 * MS,
-        least: Happened { grants: 20, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 0 },
+        minimum: Activity { grants: 20, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 0 },
     }
 }

@@ -1,12 +1,12 @@
-//! The honest server: it does what the contract says, at the instant it is told.
+//! A simulated server that follows the contract.
 //!
-//! It is written apart from the module's core on purpose: the checker must be right about the contract, not about us.
+//! It does not use the module's core, so that it does not share its errors.
 
-use crate::history::{Back, Call, Kind, Nanos, Outcome, Token, Verdict};
+use crate::history::{Call, HoldsReleased, Nanos, Operation, Outcome, Token, WriteOutcome};
 use crate::random::Random;
 use std::collections::{HashMap, VecDeque};
 
-/// An answer to a call, told by its number.
+/// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Server {
     locks: HashMap<String, Lock>,
     token: Token,
     random: Random,
-    /// The largest token that the store beside has seen, by key.
+    /// The largest token that the fenced store has seen, by key.
     store: HashMap<String, Token>,
 }
 
@@ -45,13 +45,13 @@ impl Server {
         Self { locks: HashMap::new(), token: 1_000, random, store: HashMap::new() }
     }
 
-    /// Does what a call asks; the answers are not only to this one.
-    pub(super) fn take(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
-        let mut replies = self.lapse(now, &call.key);
+    /// Handles a call. Returns its reply, and those of waiters that it ends.
+    pub(super) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
+        let mut replies = self.end_lease(now, &call.key);
         let lock = self.locks.entry(call.key.clone()).or_default();
         let holder = lock.holder.as_mut().filter(|holder| holder.owner == call.owner);
-        match (&call.kind, holder) {
-            (&Kind::Acquire { lease, holds, .. }, Some(holder)) => {
+        match (&call.operation, holder) {
+            (&Operation::Acquire { lease, holds, .. }, Some(holder)) => {
                 let leads_to = holds.unwrap_or(holder.holds + 1);
                 let outcome = if leads_to == holder.holds || leads_to == holder.holds + 1 {
                     holder.holds = leads_to;
@@ -62,31 +62,34 @@ impl Server {
                 };
                 replies.push((number, outcome));
             }
-            (Kind::Acquire { holds: Some(2..), .. }, None) => {
+            (Operation::Acquire { holds: Some(2..), .. }, None) => {
                 replies.push((number, Outcome::Error("HOLDS".to_owned())));
             }
-            (&Kind::Acquire { lease, holds, .. }, None) => {
+            (&Operation::Acquire { lease, holds, .. }, None) => {
                 let waiter = Waiter { call: number, owner: call.owner.clone(), lease, holds };
-                let place = lock.queue.iter().position(|other| holds.is_some() && other.owner == call.owner);
-                if let Some(place) = place {
-                    replies.push((lock.queue[place].call, Outcome::Error("SUPERSEDED".to_owned())));
-                    lock.queue[place] = waiter;
+                let position =
+                    lock.queue.iter().position(|other| holds.is_some() && other.owner == call.owner);
+                if let Some(position) = position {
+                    replies.push((lock.queue[position].call, Outcome::Error("SUPERSEDED".to_owned())));
+                    lock.queue[position] = waiter;
                 } else if call.waits() || lock.holder.is_none() {
                     lock.queue.push_back(waiter);
                 } else {
                     replies.push((number, Outcome::NotAcquired));
                 }
             }
-            (Kind::Release { token, .. } | Kind::Renew { token, .. }, holder)
+            (Operation::Release { token, .. } | Operation::Renew { token, .. }, holder)
                 if holder.as_ref().is_none_or(|holder| token.is_some_and(|token| token != holder.token)) =>
             {
                 replies.push((number, Outcome::Error("NOTHELD".to_owned())));
             }
-            (Kind::Release { back, .. }, Some(holder)) => {
-                let left = match *back {
-                    Back::One => Some(holder.holds - 1),
-                    Back::All => Some(0),
-                    Back::Leaving(left) => (left == holder.holds || left + 1 == holder.holds).then_some(left),
+            (Operation::Release { released, .. }, Some(holder)) => {
+                let left = match *released {
+                    HoldsReleased::One => Some(holder.holds - 1),
+                    HoldsReleased::All => Some(0),
+                    HoldsReleased::Leaving(left) => {
+                        (left == holder.holds || left + 1 == holder.holds).then_some(left)
+                    }
                 };
                 let outcome =
                     left.map_or(Outcome::Error("HOLDS".to_owned()), |holds| Outcome::Left { holds });
@@ -96,43 +99,43 @@ impl Server {
                 }
                 replies.push((number, outcome));
             }
-            (Kind::Renew { lease, .. }, Some(holder)) => {
+            (Operation::Renew { lease, .. }, Some(holder)) => {
                 holder.deadline = now + lease;
                 replies.push((number, Outcome::Renewed { token: holder.token }));
             }
-            (Kind::Release { .. } | Kind::Renew { .. }, None) => {}
+            (Operation::Release { .. } | Operation::Renew { .. }, None) => {}
         }
         replies.extend(self.hand_off(now, &call.key));
         replies
     }
 
-    /// Ends a lease that is over.
-    pub(super) fn lapse(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
+    /// Ends the lease if it is over.
+    pub(super) fn end_lease(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
         if let Some(lock) = self.locks.get_mut(key) {
             lock.holder.take_if(|holder| holder.deadline <= now);
         }
         self.hand_off(now, key)
     }
 
-    /// When the lease ends that runs now.
+    /// The end of the present lease.
     pub(super) fn deadline(&self, key: &str) -> Option<Nanos> {
         Some(self.locks.get(key)?.holder.as_ref()?.deadline)
     }
 
-    /// Takes a waiter out of the queue; whether it stood there.
-    pub(super) fn leave(&mut self, key: &str, call: usize) -> bool {
+    /// Removes a waiter from the queue. `false`: it was not there.
+    pub(super) fn remove_waiter(&mut self, key: &str, call: usize) -> bool {
         let Some(lock) = self.locks.get_mut(key) else { return false };
         let before = lock.queue.len();
         lock.queue.retain(|waiter| waiter.call != call);
         lock.queue.len() < before
     }
 
-    /// Whether a call stands in the queue.
+    /// Whether a call is in the queue.
     pub(super) fn is_waiting(&self, key: &str, call: usize) -> bool {
         self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(|waiter| waiter.call == call))
     }
 
-    /// Gives a free lock to the first waiter, and with it what else its owner waits for.
+    /// Grants a free lock to the first waiter, and to other waits of its owner.
     fn hand_off(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
         let mut replies = Vec::new();
         let Some(lock) = self.locks.get_mut(key) else { return replies };
@@ -140,7 +143,7 @@ impl Server {
             return replies;
         }
         let Some(first) = lock.queue.pop_front() else { return replies };
-        // Two apart at least, so that there are numbers which no tenure has.
+        // At least two apart, so that some numbers are no token.
         self.token += self.random.between(2, 1_000);
         let mut holder =
             Holder { owner: first.owner, token: self.token, holds: 1, deadline: now + first.lease };
@@ -159,12 +162,12 @@ impl Server {
     }
 
     /// A write to the fenced store.
-    pub(super) fn write(&mut self, key: &str, token: Token) -> Verdict {
+    pub(super) fn write(&mut self, key: &str, token: Token) -> WriteOutcome {
         let seen = self.store.entry(key.to_owned()).or_default();
         if token < *seen {
-            return Verdict::Refused;
+            return WriteOutcome::Refused;
         }
         *seen = token;
-        Verdict::Taken
+        WriteOutcome::Accepted
     }
 }

@@ -1,31 +1,31 @@
-//! Clients, the server and what lies between them, in virtual time.
+//! Simulates clients, the server and the network in virtual time.
 
 use super::MS;
 use super::server::{Reply, Server};
-use crate::client::{Client, Manners, Move};
-use crate::history::{Call, Fault, History, Kind, Line, Nanos, Outcome, Token, Wait, Write};
+use crate::client::{Action, Client, Workload};
+use crate::history::{Call, Fault, History, Line, Nanos, Operation, Outcome, Token, Wait, Write};
 use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 const CLIENTS: u32 = 6;
-/// No client begins anything new after so many calls.
+/// After so many calls, clients start nothing new.
 const CALLS: usize = 250;
 
-/// What happens at an instant.
+/// A scheduled event.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A client does its next thing.
-    Turn(usize),
+    /// A client does its next action.
+    Act(usize),
     /// A client writes to the store.
     Write(usize, Token),
     /// A call reaches the server.
     Arrive(usize),
-    /// A lease may be over.
-    Lapse(String),
-    /// A waiter's wait limit is reached, or it is found to be gone.
-    Leave(usize),
-    /// A client reads an answer, or gives up.
+    /// A lease may end.
+    LeaseEnd(String),
+    /// A waiter reaches its wait limit, or the server notices that it has disconnected.
+    WaitEnd(usize),
+    /// A client reads a reply, or gives up.
     Answer(usize),
 }
 
@@ -33,9 +33,9 @@ enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Delivered,
-    /// The server acts; nobody hears of it.
+    /// The server acts, and the reply is lost.
     ReplyLost,
-    /// The server never sees it.
+    /// The server does not get it.
     RequestLost,
     /// The server acts after the client gave up.
     Late,
@@ -45,13 +45,13 @@ enum Fate {
 pub(super) struct World {
     random: Random,
     server: Server,
-    manners: Manners,
+    workload: Workload,
     clients: Vec<Client>,
     calls: Vec<(Call, Fate)>,
     rest: Vec<Line>,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     scheduled: u64,
-    /// When the server stands still.
+    /// When the server is paused.
     pause: (Nanos, Nanos),
 }
 
@@ -65,14 +65,14 @@ impl World {
         let mut world = Self {
             random,
             server,
-            manners: Manners {
+            workload: Workload {
                 keys: ["orders", "stock"].map(str::to_owned).into(),
                 lease: 20 * MS..120 * MS,
                 long_lease: 120 * MS..200 * MS,
                 rest: 10 * MS..60 * MS,
                 wait: 5 * MS..400 * MS,
                 careful: false,
-                fresh_names: false,
+                new_owner_each_tenure: false,
             },
             clients: (0..CLIENTS).map(Client::new).collect(),
             calls: Vec::new(),
@@ -83,25 +83,25 @@ impl World {
         };
         for client in 0..world.clients.len() {
             let at = world.random.between(0, 5 * MS);
-            world.at(at, Event::Turn(client));
+            world.at(at, Event::Act(client));
         }
         world
     }
 
     pub(super) fn run(mut self) -> History {
         while let Some(Reverse((now, _, event))) = self.events.pop() {
-            let of_server = matches!(event, Event::Arrive(_) | Event::Lapse(_) | Event::Leave(_));
+            let of_server = matches!(event, Event::Arrive(_) | Event::LeaseEnd(_) | Event::WaitEnd(_));
             if of_server && self.pause.0 <= now && now < self.pause.1 {
                 self.at(self.pause.1, event);
             } else {
-                self.happen(now, event);
+                self.handle_event(now, event);
             }
         }
         let calls = self.calls.into_iter().map(|(call, ..)| Line::Call(call));
         History { lines: calls.chain(self.rest).collect() }
     }
 
-    /// Events of one instant happen in the order in which they were scheduled.
+    /// Schedules an event. Events at the same time happen in the order of scheduling.
     fn at(&mut self, at: Nanos, event: Event) {
         self.scheduled += 1;
         self.events.push(Reverse((at, self.scheduled, event)));
@@ -111,55 +111,55 @@ impl World {
         self.random.between(MS / 20, MS)
     }
 
-    fn happen(&mut self, now: Nanos, event: Event) {
+    fn handle_event(&mut self, now: Nanos, event: Event) {
         match event {
-            Event::Turn(client) if self.calls.len() < CALLS => self.turn(now, client),
-            Event::Turn(_) => {}
+            Event::Act(client) if self.calls.len() < CALLS => self.act(now, client),
+            Event::Act(_) => {}
             Event::Write(client, token) => self.write(now, client, token),
             Event::Arrive(number) => self.arrive(now, number),
-            Event::Lapse(key) => {
-                let replies = self.server.lapse(now, &key);
+            Event::LeaseEnd(key) => {
+                let replies = self.server.end_lease(now, &key);
                 self.answer(now, &key, replies);
             }
-            Event::Leave(number) => {
+            Event::WaitEnd(number) => {
                 let key = self.calls[number].0.key.clone();
-                if self.server.leave(&key, number) {
+                if self.server.remove_waiter(&key, number) {
                     self.answer(now, &key, vec![(number, Outcome::NotAcquired)]);
                 }
             }
             Event::Answer(number) => {
                 let client = usize::try_from(self.calls[number].0.client).unwrap_or(0);
-                self.clients[client].hear(&self.calls[number].0, &mut self.random);
+                self.clients[client].handle_outcome(&self.calls[number].0, &mut self.random);
                 let think = self.random.between(0, 5 * MS);
-                self.at(now + think, Event::Turn(client));
+                self.at(now + think, Event::Act(client));
             }
         }
     }
 
-    fn turn(&mut self, now: Nanos, client: usize) {
-        match self.clients[client].next(now, &self.manners, &mut self.random) {
-            Move::Call(kind) => self.call(now, client, kind),
-            Move::Write(token) => self.write(now, client, token),
-            Move::Pause(length, token) => {
+    fn act(&mut self, now: Nanos, client: usize) {
+        match self.clients[client].next(now, &self.workload, &mut self.random) {
+            Action::Call(operation) => self.call(now, client, operation),
+            Action::Write(token) => self.write(now, client, token),
+            Action::Pause(length, token) => {
                 let whose = Some(self.clients[client].number);
                 let end = now + length;
                 let fault = Fault { name: "pause".to_owned(), client: whose, start: now, end };
                 self.rest.push(Line::Fault(fault));
                 self.at(end, Event::Write(client, token));
             }
-            Move::Rest(length) => self.at(now + length, Event::Turn(client)),
+            Action::Rest(length) => self.at(now + length, Event::Act(client)),
         }
     }
 
     fn write(&mut self, now: Nanos, client: usize, token: Token) {
         let end = now + self.latency();
         let Client { number, ref key, ref owner, .. } = self.clients[client];
-        let (verdict, key, owner) = (self.server.write(key, token), key.clone(), owner.clone());
-        self.rest.push(Line::Write(Write { client: number, key, owner, token, start: now, end, verdict }));
-        self.at(end + 1, Event::Turn(client));
+        let (outcome, key, owner) = (self.server.write(key, token), key.clone(), owner.clone());
+        self.rest.push(Line::Write(Write { client: number, key, owner, token, start: now, end, outcome }));
+        self.at(end + 1, Event::Act(client));
     }
 
-    fn call(&mut self, now: Nanos, client: usize, kind: Kind) {
+    fn call(&mut self, now: Nanos, client: usize, operation: Operation) {
         let Client { number: client, ref key, ref owner, .. } = self.clients[client];
         let (key, owner) = (key.clone(), owner.clone());
         let number = self.calls.len();
@@ -174,9 +174,9 @@ impl World {
             node: 0,
             key,
             owner,
-            kind,
+            operation,
             start: now,
-            joined: None,
+            enqueued: None,
             end,
             outcome: Outcome::Unknown,
         };
@@ -192,23 +192,23 @@ impl World {
     fn arrive(&mut self, now: Nanos, number: usize) {
         let (call, fate) = &self.calls[number];
         let (fate, key) = (*fate, call.key.clone());
-        let limit = match call.kind {
-            Kind::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
-            Kind::Acquire { .. } | Kind::Release { .. } | Kind::Renew { .. } => None,
+        let limit = match call.operation {
+            Operation::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
+            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. } => None,
         };
-        let replies = self.server.take(now, number, call);
+        let replies = self.server.handle_call(now, number, call);
         if self.server.is_waiting(&key, number) {
-            self.calls[number].0.joined = Some(now);
-            // The server finds out a while later that nobody is there any more.
+            self.calls[number].0.enqueued = Some(now);
+            // The server notices a lost connection after a while.
             let limit = if fate == Fate::Late { Some(80 * MS) } else { limit };
             if let Some(limit) = limit {
-                self.at(now + limit, Event::Leave(number));
+                self.at(now + limit, Event::WaitEnd(number));
             }
         }
         self.answer(now, &key, replies);
     }
 
-    /// Sends the answers off, and looks when the lease ends that they may have begun.
+    /// Sends the replies, and schedules the end of the lease.
     fn answer(&mut self, now: Nanos, key: &str, replies: Vec<Reply>) {
         for (number, outcome) in replies {
             let end = now + self.latency();
@@ -221,7 +221,7 @@ impl World {
             self.at(end, Event::Answer(number));
         }
         if let Some(deadline) = self.server.deadline(key) {
-            self.at(deadline.max(now), Event::Lapse(key.to_owned()));
+            self.at(deadline.max(now), Event::LeaseEnd(key.to_owned()));
         }
     }
 }

@@ -1,10 +1,10 @@
-//! One server that forgets nothing.
+//! Worlds with one server that forgets nothing.
 
 use super::{Nemesis, World};
 use lockward_tests::{Server, Setup, WallClock};
 use std::time::Duration;
 
-/// One server with an AOF that is written before each answer. It is killed and started again.
+/// One server with an AOF that is synced before each reply. It is killed and restarted.
 #[derive(Debug)]
 pub(super) struct Alone {
     server: Server,
@@ -27,7 +27,7 @@ impl World for Alone {
             0..3 => nemesis.fault("kill", |_| self.server.kill_and_start_again()),
             3..6 => freeze(&self.server, nemesis),
             6 => nemesis.fault("rewrite", |_| {
-                // One that still runs is enough.
+                // An error means that a rewrite already runs.
                 self.server.client().call("BGREWRITEAOF");
             }),
             7..9 => nemesis.stop_clients(),
@@ -36,7 +36,7 @@ impl World for Alone {
     }
 }
 
-/// One server whose wall clock is stepped. It is never started again: with its clock behind, nothing is promised then.
+/// One server whose wall clock is stepped. It is never restarted, because nothing is promised after a restart with an earlier clock.
 #[derive(Debug)]
 pub(super) struct Clocks {
     server: Server,
@@ -68,11 +68,11 @@ impl World for Clocks {
     }
 }
 
-/// Lets a server stand still (SIGSTOP), often past leases.
+/// Stops a server (SIGSTOP) for a while, often past leases.
 pub(super) fn freeze(server: &Server, nemesis: &mut Nemesis<'_>) {
     nemesis.fault("freeze", |nemesis| {
         server.freeze();
-        nemesis.pass(5..400);
+        nemesis.sleep(5..400);
         server.thaw();
     });
 }

@@ -1,32 +1,31 @@
-//! A cluster whose slots move all the time.
+//! A cluster with slots that move.
 
 use super::{Nemesis, World};
-use crate::queue;
+use crate::queue_order;
 use lockward_tests::{Cluster, Server, Setup, slot_of};
 
-/// Three primaries and a replica each. The slots of the locks are moved as operators' tools move them, with as much time
-/// as chance will have it between the steps; now and then a primary hands over to its replica. Nothing of that loses
-/// anything.
+/// Three primaries with a replica each. The slots of the locks move in the steps of operators' tools, with random pauses in between,
+/// and sometimes a primary fails over to its replica as planned. No grant is lost.
 #[derive(Debug)]
 pub(super) struct Clustered {
     cluster: Cluster,
     slots: Vec<u16>,
-    /// Whether the servers can also move slots by themselves.
+    /// Whether the servers have CLUSTER MIGRATESLOTS.
     moves_whole_slots: bool,
 }
 
 impl Clustered {
     pub(super) fn start(keys: &[String]) -> Self {
-        // Where the machine is slow, no replica is to believe that its primary has died.
+        // On a slow machine no replica may take its primary for dead.
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
-        let keys = keys.iter().map(String::as_str).chain([queue::KEY]);
+        let keys = keys.iter().map(String::as_str).chain([queue_order::KEY]);
         let cluster = Cluster::start_with(setup);
         let moves_whole_slots = cluster.nodes()[0].has_command("cluster|migrateslots");
         Self { cluster, slots: keys.map(slot_of).collect(), moves_whole_slots }
     }
 
-    /// Moves the slot of a lock to another primary. No client may notice more than that it is sent elsewhere.
+    /// Moves the slot of a lock to another primary. Clients may notice only redirections.
     fn move_slot(&self, nemesis: &mut Nemesis<'_>) {
         let slot = *nemesis.random.one_of(&self.slots).expect("a slot");
         let owner = self.cluster.owner(slot).port();
@@ -34,20 +33,20 @@ impl Clustered {
         others.retain(|node| node.port() != owner);
         let to = *nemesis.random.one_of(&others).expect("another primary");
         if self.moves_whole_slots && nemesis.random.percent(50) {
-            // The servers pause writes for the last part of it.
+            // The servers pause writes at the end of the migration.
             nemesis.fault("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
             return;
         }
-        nemesis.routine("move of a slot", |nemesis| {
+        nemesis.maintenance("move of a slot", |nemesis| {
             let moving = self.cluster.begin_to_move(slot, to).replacing();
-            nemesis.pass(0..30);
+            nemesis.sleep(0..30);
             moving.carry_all();
-            nemesis.pass(0..30);
+            nemesis.sleep(0..30);
             moving.end();
         });
     }
 
-    /// A primary hands over to its replica.
+    /// A primary fails over to its replica, as planned.
     fn hand_over(&self, nemesis: &mut Nemesis<'_>) {
         let primaries = self.cluster.primaries();
         let primary = *nemesis.random.one_of(&primaries).expect("a primary");

@@ -1,34 +1,32 @@
-//! A replica that is cut off from its primary, misses grants, and is promoted.
+//! A replica that loses the link to its primary, misses grants, and is promoted.
 
 use super::{MS, Nemesis, QUARANTINE, World};
-use crate::caller::Caller;
-use crate::wire::{Break, Wire};
-use lockward_checker::history::{Call, Kind, Nanos, Outcome, Token, Wait};
+use crate::recording_client::RecordingClient;
+use lockward_checker::history::{Call, Nanos, Operation, Outcome, Token, Wait};
 use lockward_checker::recorder::{Recorder, now};
-use lockward_tests::{Reply, Server, Setup, eventually};
+use lockward_tests::{Link, Reply, Server, Setup, eventually};
 use std::time::Duration;
 use std::{mem, thread};
 
-/// A primary and two replicas. The link to one of them loses what is sent; then the primary dies, and that one takes its
-/// place. Grants that only the other has heard of are lost, though the primary had a replica all the time.
+/// A primary and two replicas. The link to one of them loses all data. Then the primary dies, and that replica is promoted. Grants
+/// that only the other replica has are lost, although the primary always had a replica in sync.
 #[derive(Debug)]
 pub(super) struct CutOff {
     settings: Settings,
-    how: Break,
     primary: Server,
-    /// The replica that will miss grants, and its link.
+    /// The replica that will miss grants.
     stale: Server,
-    wire: Wire,
+    link: Link,
     /// The replica in sync.
     witness: Server,
 }
 
-/// How the servers are set up.
+/// The configuration of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settings {
-    /// As they come.
+    /// The default.
     Default,
-    /// A quarantine that covers every lease, and no write without a replica.
+    /// A quarantine as long as the longest lease, and no writes without a replica.
     Safe,
 }
 
@@ -45,31 +43,31 @@ impl Settings {
 }
 
 impl CutOff {
-    pub(super) fn start(settings: Settings, how: Break) -> Self {
+    pub(super) fn start(settings: Settings) -> Self {
         let primary = settings.setup().start();
         let (stale, witness) = (settings.setup().start(), settings.setup().start());
         witness.follow(&primary);
-        let wire = Wire::between(&primary, &stale, how);
-        Self { settings, how, primary, stale, wire, witness }
+        let link = replicate_through_link(&primary, &stale);
+        Self { settings, primary, stale, link, witness }
     }
 
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
-        self.wire.lose();
-        nemesis.pass(50..300);
+        self.link.swallow();
+        nemesis.sleep(50..300);
         let missed = Missed::grant(nemesis.recorder(), self.port());
         self.primary.kill();
         self.promote(nemesis);
-        let what_came_of_it = missed.and_then(|missed| missed.come_back(self.port()));
+        let outcome = missed.and_then(|missed| missed.come_back(self.port()));
         self.attach(nemesis);
-        if let Some(what) = what_came_of_it {
-            nemesis.fault(what, |_| ());
+        if let Some(name) = outcome {
+            nemesis.fault(name, |_| ());
         }
     }
 
-    /// The control: what is sent to a replica that stands still waits in its socket.
+    /// The control: changes for a stopped replica wait in its socket, so none is lost.
     fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
         self.stale.freeze();
-        nemesis.pass(50..300);
+        nemesis.sleep(50..300);
         self.primary.kill();
         self.stale.thaw();
         let mut client = self.stale.client();
@@ -83,16 +81,28 @@ impl CutOff {
     fn promote(&mut self, nemesis: &mut Nemesis<'_>) {
         assert_eq!(self.stale.client().call("REPLICAOF NO ONE"), Reply::ok());
         mem::swap(&mut self.primary, &mut self.stale);
-        nemesis.tell(self.primary.port());
+        nemesis.announce_primary(self.primary.port());
         self.witness.begin_to_follow(self.primary.port());
     }
 
     fn attach(&mut self, nemesis: &mut Nemesis<'_>) {
         self.witness.see_in_sync_with(&self.primary);
-        nemesis.pass(1..300);
+        nemesis.sleep(1..300);
         self.stale.start_again();
-        self.wire = Wire::between(&self.primary, &self.stale, self.how);
+        self.link = replicate_through_link(&self.primary, &self.stale);
     }
+}
+
+/// Makes `replica` follow `primary` through a link, and waits until every replica is online.
+fn replicate_through_link(primary: &Server, replica: &Server) -> Link {
+    let link = Link::to(primary);
+    replica.follow_through(&link, primary);
+    let mut client = primary.client();
+    eventually("every replica is online", || {
+        let info = client.call("INFO replication").text();
+        info.lines().filter(|line| line.starts_with("slave")).all(|line| line.contains("state=online"))
+    });
+    link
 }
 
 impl World for CutOff {
@@ -111,13 +121,13 @@ impl World for CutOff {
     }
 }
 
-/// A grant that the replica to be promoted does not hear of: the surest way to see what becomes of one.
+/// A grant that the replica to be promoted misses.
 #[derive(Debug)]
 struct Missed<'r> {
     recorder: &'r Recorder,
     key: String,
     token: Token,
-    /// When the lease is over, as its holder reckons.
+    /// The end of the lease on the holder's clock.
     until: Nanos,
 }
 
@@ -126,7 +136,7 @@ impl<'r> Missed<'r> {
     const LEASE: Nanos = QUARANTINE - MS;
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Holds a lock of its own at the primary on `port`; `None` where that takes no writes now.
+    /// Acquires a lock of its own at the primary on `port`. `None`: the primary refuses writes.
     fn grant(recorder: &'r Recorder, port: u16) -> Option<Self> {
         let key = format!("missed-{}", now());
         let call = Self::call(recorder, port, &key, "holder", Self::acquire());
@@ -134,43 +144,43 @@ impl<'r> Missed<'r> {
         Some(Self { recorder, key, token, until: call.start + Self::LEASE })
     }
 
-    /// Another asks the new primary for the lock, and then its holder comes back, before its lease is over. What came of
-    /// it; `None` where the primary takes no writes for so long.
+    /// Another owner tries to acquire the lock at the new primary. Then its holder restores the tenure before its lease is over. Returns
+    /// the name of the outcome, or `None` if the primary refuses writes for too long.
     fn come_back(self, port: u16) -> Option<&'static str> {
         let Self { recorder, key, token, until } = self;
         if Self::call(recorder, port, &key, "another", Self::acquire()).granted().is_some() {
             return Some("loss of a grant");
         }
         while now() < until {
-            let renewal = Kind::Renew { lease: Self::LEASE, token: Some(token), holds: Some(1) };
+            let renewal = Operation::Renew { lease: Self::LEASE, token: Some(token), holds: Some(1) };
             match Self::call(recorder, port, &key, "holder", renewal).outcome {
                 Outcome::Renewed { .. } => return Some("missed tenure restored"),
                 Outcome::Error(word) if word == "NOREPLICAS" => {
                     thread::park_timeout(Duration::from_millis(5))
                 }
-                other => panic!("a missed tenure is not restored in its lease: {other:?}"),
+                other => panic!("a missed tenure is not restored within its lease: {other:?}"),
             }
         }
         None
     }
 
-    const fn acquire() -> Kind {
-        Kind::Acquire { lease: Self::LEASE, wait: Wait::No, holds: None }
+    const fn acquire() -> Operation {
+        Operation::Acquire { lease: Self::LEASE, wait: Wait::No, holds: None }
     }
 
-    fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, kind: Kind) -> Call {
-        let caller = Caller::connect(recorder, Self::CLIENT, port).expect("a connection");
-        caller.call(key, owner, kind, Self::PATIENCE).1
+    fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, operation: Operation) -> Call {
+        let caller = RecordingClient::connect(recorder, Self::CLIENT, port).expect("a connection");
+        caller.call(key, owner, operation, Self::PATIENCE).1
     }
 }
 
-/// The same, but what is sent to the replica only waits in its socket: nothing is lost, without any quarantine.
+/// The same, but the changes for the replica wait in its socket.
 #[derive(Debug)]
 pub(super) struct Frozen(CutOff);
 
 impl Frozen {
     pub(super) fn start() -> Self {
-        Self(CutOff::start(Settings::Safe, Break::Link))
+        Self(CutOff::start(Settings::Safe))
     }
 }
 

@@ -1,12 +1,12 @@
-//! A primary and its replica, which change places.
+//! A primary and its replica, with failovers.
 
 use super::alone::freeze;
 use super::{MS, Nemesis, QUARANTINE, World};
 use lockward_tests::{Reply, Server, Setup, eventually};
 use std::mem;
 
-/// A primary that takes no write while its replica is away, and the replica. A grant that the replica has not heard of
-/// is lost when the primary dies; the quarantine covers every lease.
+/// A primary, which refuses writes without its replica, and the replica. A grant that the replica does not have is lost when the primary
+/// dies. The quarantine is as long as the longest lease.
 #[derive(Debug)]
 pub(super) struct Failover {
     primary: Server,
@@ -26,7 +26,7 @@ impl Failover {
         Self { primary, replica }
     }
 
-    /// The primary hands over in order: nothing is lost.
+    /// A planned failover. No grant is lost.
     fn hand_over(&mut self) {
         let mut primary = self.primary.client();
         let answer = primary.call(format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 10000", self.replica.port()));
@@ -39,13 +39,13 @@ impl Failover {
         }
     }
 
-    /// The primary dies, and its replica takes its place with what it has heard.
+    /// The primary dies, and its replica is promoted.
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
         self.primary.kill();
         assert_eq!(self.replica.client().call("REPLICAOF NO ONE"), Reply::ok());
         mem::swap(&mut self.primary, &mut self.replica);
-        nemesis.tell(self.primary.port());
-        nemesis.pass(1..300);
+        nemesis.announce_primary(self.primary.port());
+        nemesis.sleep(1..300);
         self.replica.start_again();
         self.replica.follow(&self.primary);
     }
@@ -64,10 +64,10 @@ impl World for Failover {
             7 => nemesis.fault("pause of writes", |nemesis| {
                 let ms = nemesis.random.between(20, 300);
                 self.primary.client().call(format!("CLIENT PAUSE {ms} WRITE"));
-                nemesis.pass(ms..ms + 1);
+                nemesis.sleep(ms..ms + 1);
             }),
             _ => nemesis.cut_connections(self.port()),
         }
-        nemesis.tell(self.primary.port());
+        nemesis.announce_primary(self.primary.port());
     }
 }

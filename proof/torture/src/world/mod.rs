@@ -1,4 +1,4 @@
-//! The worlds: which servers there are, what may happen to them, and what is promised all the same.
+//! The worlds: the servers, their faults, and the promises that hold in spite of them.
 
 mod alone;
 mod clustered;
@@ -7,16 +7,15 @@ mod failover;
 mod sentinels;
 mod wiped;
 
-use crate::wire::Break;
 use crate::worker::Worker;
 use cut_off::{CutOff, Settings};
-use lockward_checker::alarm::Alarm;
-use lockward_checker::bounds::{Bounds, Happened};
+use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker;
-use lockward_checker::client::Manners;
+use lockward_checker::client::Workload;
 use lockward_checker::history::{Fault, History, Line, Nanos};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
+use lockward_checker::violation::Violation;
 use lockward_tests::Client;
 use std::ops::Range;
 use std::thread;
@@ -26,49 +25,49 @@ const MS: Nanos = 1_000_000;
 
 /// A world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    /// One server that keeps an AOF: it is killed and started again, and stands still past leases.
+pub enum WorldName {
+    /// One server with an AOF. It is killed and restarted, and stopped past leases.
     Alone,
     /// One server whose wall clock is stepped.
     Clocks,
-    /// One server that forgets everything when it is killed, with a quarantine.
+    /// One server without persistence, with a quarantine. It is killed and restarted.
     Wiped,
-    /// A primary and its replica, with a quarantine: planned failovers, and such where the primary dies.
+    /// A primary and its replica, with a quarantine. There are planned failovers, and failovers after the primary's death.
     Failover,
-    /// A primary and two replicas with a quarantine: one of them misses grants, and is promoted.
+    /// A primary and two replicas, with a quarantine. One replica misses grants and is promoted.
     CutOff,
-    /// The same without a quarantine: grants are lost.
+    /// The same without a quarantine. Grants are lost.
     Lossy,
-    /// As `CutOff`, but the replica stands still: what is sent to it waits in its socket, as far as it fits there.
+    /// As `CutOff`, but the replica is stopped, so changes wait in its socket as far as they fit.
     Frozen,
-    /// A primary and two replicas with a quarantine, watched by Sentinels: the primary dies.
+    /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
     Sentinels,
-    /// The same, but the primary stands still, and goes on when another has taken its place.
+    /// The same, but the primary is stopped, and continues after another was promoted.
     Sleeping,
-    /// A cluster of three primaries and a replica each: slots move, and primaries hand over in order.
+    /// A cluster of three primaries with a replica each. Slots move, and primaries fail over as planned.
     Cluster,
 }
 
 /// The servers of a world.
 pub trait World {
-    /// On which port the locks are now.
+    /// The port of the primary. In a cluster, the port of some node.
     fn port(&self) -> u16;
 
-    /// How `lockward-client` is told of them.
+    /// The URL for `lockward-client`.
     fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }
 
-    /// The ports of all servers that have locks of their own now.
+    /// The ports of all primaries.
     fn ports(&self) -> Vec<u16> {
         vec![self.port()]
     }
 
-    /// Does one thing to the servers, and undoes it as far as the world goes on without.
+    /// Injects one fault, and heals it.
     fn fault(&mut self, nemesis: &mut Nemesis<'_>);
 }
 
-impl Kind {
+impl WorldName {
     /// All of them.
     pub const ALL: [Self; 10] = [
         Self::Alone,
@@ -83,7 +82,7 @@ impl Kind {
         Self::Cluster,
     ];
 
-    /// Those where a client finds its own way.
+    /// The worlds for clients that use `lockward-client`.
     pub const THROUGH_CLIENT: [Self; 4] = [Self::Alone, Self::Wiped, Self::Sentinels, Self::Cluster];
 
     /// Its name on the command line.
@@ -105,93 +104,93 @@ impl Kind {
 
     /// Starts its servers.
     #[must_use]
-    pub fn start(self, how: Break) -> Box<dyn World> {
+    pub fn start(self) -> Box<dyn World> {
         match self {
             Self::Alone => Box::new(alone::Alone::start()),
             Self::Clocks => Box::new(alone::Clocks::start()),
             Self::Wiped => Box::new(wiped::Wiped::start()),
             Self::Failover => Box::new(failover::Failover::start()),
-            Self::CutOff => Box::new(CutOff::start(Settings::Safe, how)),
-            Self::Lossy => Box::new(CutOff::start(Settings::Default, how)),
+            Self::CutOff => Box::new(CutOff::start(Settings::Safe)),
+            Self::Lossy => Box::new(CutOff::start(Settings::Default)),
             Self::Frozen => Box::new(cut_off::Frozen::start()),
             Self::Sentinels => Box::new(sentinels::Watched::start()),
             Self::Sleeping => Box::new(sentinels::Sleeping::start()),
-            Self::Cluster => Box::new(clustered::Clustered::start(&self.manners().keys)),
+            Self::Cluster => Box::new(clustered::Clustered::start(&self.workload().keys)),
         }
     }
 
-    /// How its clients behave.
+    /// The workload of its clients.
     #[must_use]
-    pub fn manners(self) -> Manners {
+    pub fn workload(self) -> Workload {
         let forgets = self.forgets();
-        Manners {
+        Workload {
             keys: ["orders", "stock", "mail", "index"].map(str::to_owned).into(),
             lease: 20 * MS..120 * MS,
             long_lease: if forgets { 300 * MS..QUARANTINE } else { 1_500 * MS..3_000 * MS },
             rest: 100 * MS..400 * MS,
             wait: 5 * MS..400 * MS,
             careful: forgets,
-            // A release that is lost leaves a tenure, and where there is no quarantine its owner finds it again.
-            fresh_names: matches!(self, Self::Lossy | Self::Sleeping),
+            // A failover may lose a release. Without a quarantine the owner would get the old tenure again.
+            new_owner_each_tenure: matches!(self, Self::Lossy | Self::Sleeping),
         }
     }
 
-    /// The bounds of its promises; how much is to happen grows with the length of the run.
+    /// The bounds of its promises. The required activity grows with the length of the run.
     #[must_use]
     pub fn bounds(self, length: Duration) -> Bounds {
         let seconds = usize::try_from(length.as_secs()).unwrap_or(usize::MAX);
-        // For most of the time Sentinels find out, elect and wait.
+        // Failovers by Sentinels take most of the time.
         let seconds = if matches!(self, Self::Sentinels | Self::Sleeping) { seconds / 10 } else { seconds };
-        // In a cluster a call may take three requests, and two servers stand still while a key moves between them.
-        let slowly = if matches!(self, Self::Cluster) { 2 } else { 1 };
+        // In a cluster a call may take three requests, and two servers block while a key moves between them.
+        let slowdown = if matches!(self, Self::Cluster) { 2 } else { 1 };
         Bounds {
-            handoff: slowly * 500 * MS,
-            answer: slowly * 1_000 * MS,
+            handoff: slowdown * 500 * MS,
+            answer: slowdown * 1_000 * MS,
             settle: if self.forgets() { QUARANTINE + 1_000 * MS } else { 1_000 * MS },
-            least: Happened {
+            minimum: Activity {
                 grants: 100 * seconds,
                 handoffs: 10 * seconds,
                 lease_ends: seconds,
                 faults: seconds / 4,
-                // A careful client shows a stale token only where it has slept.
+                // A careful client writes with a stale token only after a sleep.
                 refused_writes: seconds / if self.forgets() { 20 } else { 4 },
             },
             ..Bounds::default()
         }
     }
 
-    /// Holds a history against what this world promises.
+    /// Checks a history for the promises of this world.
     #[must_use]
-    pub fn judge(self, history: &History, bounds: &Bounds) -> Vec<Alarm> {
-        let checks: &[fn(&History, &Bounds) -> Vec<Alarm>] = match self {
+    pub fn check(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
+        let checks: &[fn(&History, &Bounds) -> Vec<Violation>] = match self {
             Self::Alone | Self::Clocks | Self::Wiped | Self::Cluster => &[checker::check],
-            // A replica that missed a re-entry or a release counts otherwise than its primary told.
+            // A replica that missed a re-entry or a release has another count than its primary.
             Self::Failover | Self::CutOff | Self::Frozen => &[
                 checker::tenures_never_overlap,
-                checker::tokens_rise_and_have_one_owner,
+                checker::tokens_grow_and_have_one_owner,
                 checker::queue_order_is_grant_order,
                 checker::a_freed_lock_reaches_a_waiter,
                 checker::every_call_is_answered,
-                checker::the_store_took_no_stale_write,
+                checker::the_store_accepted_no_stale_write,
                 checker::enough_happened,
             ],
-            // The Sentinels may promote by themselves, when no fault is noted.
+            // The Sentinels may promote a replica without a recorded fault.
             Self::Sentinels => &[
                 checker::tenures_never_overlap,
-                checker::tokens_rise_and_have_one_owner,
-                checker::the_store_took_no_stale_write,
+                checker::tokens_grow_and_have_one_owner,
+                checker::the_store_accepted_no_stale_write,
                 checker::enough_happened,
             ],
             Self::Lossy => &[
-                checker::tokens_rise_and_have_one_owner,
-                checker::the_store_took_no_stale_write,
+                checker::tokens_grow_and_have_one_owner,
+                checker::the_store_accepted_no_stale_write,
                 checker::every_call_is_answered,
                 checker::enough_happened,
             ],
-            // A primary that wakes grants locks until it hears that it is none.
+            // A primary that continues grants locks until it learns of the failover.
             Self::Sleeping => &[
                 checker::each_token_has_one_owner,
-                checker::the_store_took_no_stale_write,
+                checker::the_store_accepted_no_stale_write,
                 checker::every_call_is_answered,
                 checker::enough_happened,
             ],
@@ -199,19 +198,19 @@ impl Kind {
         checks.iter().flat_map(|check| check(history, bounds)).collect()
     }
 
-    /// Whether two may hold a lock at once here, and a run in which that does not happen shows nothing.
+    /// Whether two owners may hold a lock at once here. A run without such an overlap proves nothing.
     #[must_use]
     pub const fn loses_grants(self) -> bool {
         matches!(self, Self::Lossy)
     }
 
-    /// Whether a primary wakes here that has been replaced, and grants until it hears of that.
+    /// Whether a replaced primary continues here, and grants locks until it learns of the failover.
     #[must_use]
     pub const fn wakes_primaries(self) -> bool {
         matches!(self, Self::Sleeping)
     }
 
-    /// Whether a grant can be forgotten here, so that there is a quarantine and clients are careful.
+    /// Whether a server can forget a grant here. Then there is a quarantine, and clients are careful.
     const fn forgets(self) -> bool {
         match self {
             Self::Alone | Self::Clocks | Self::Cluster => false,
@@ -226,13 +225,13 @@ impl Kind {
     }
 }
 
-/// The quarantine where there is one. No lease is longer.
+/// The quarantine of the worlds that have one. No lease is longer.
 const QUARANTINE: Nanos = 900 * MS;
 
-/// What does the faults, and writes them down.
+/// Injects faults and records them.
 #[derive(Debug)]
 pub struct Nemesis<'r> {
-    /// Its luck.
+    /// The random choices.
     pub random: Random,
     recorder: &'r Recorder,
     workers: Vec<Worker>,
@@ -245,13 +244,13 @@ impl<'r> Nemesis<'r> {
         Self { random, recorder, workers }
     }
 
-    /// Where it writes down what it does.
+    /// The recorder of the faults.
     #[must_use]
     pub const fn recorder(&self) -> &'r Recorder {
         self.recorder
     }
 
-    /// Does a fault to the servers and writes it down.
+    /// Injects a fault into the servers and records it.
     pub fn fault<T>(&mut self, name: &str, fault: impl FnOnce(&mut Self) -> T) -> T {
         let start = now();
         let done = fault(self);
@@ -259,11 +258,11 @@ impl<'r> Nemesis<'r> {
         done
     }
 
-    /// The same, for what must not be noticed: it excuses nobody who waits.
-    pub fn routine<T>(&mut self, name: &str, routine: impl FnOnce(&mut Self) -> T) -> T {
+    /// The same for an operation that clients must not notice. It is recorded as a fault to no client, so it excuses no late reply.
+    pub fn maintenance<T>(&mut self, name: &str, operation: impl FnOnce(&mut Self) -> T) -> T {
         const NOBODY: u32 = u32::MAX - 1;
         let start = now();
-        let done = routine(self);
+        let done = operation(self);
         self.record(name, Some(NOBODY), start);
         done
     }
@@ -272,18 +271,18 @@ impl<'r> Nemesis<'r> {
         self.recorder.record(&Line::Fault(Fault { name: name.to_owned(), client, start, end: now() }));
     }
 
-    /// Lets some milliseconds go by.
-    pub fn pass(&mut self, ms: Range<u64>) {
+    /// Sleeps for some milliseconds.
+    pub fn sleep(&mut self, ms: Range<u64>) {
         let until = now() + self.random.between(ms.start, ms.end) * MS;
         while now() < until {
             thread::park_timeout(Duration::from_nanos(until.saturating_sub(now())));
         }
     }
 
-    /// Tells the clients on which port the locks are now.
-    pub fn tell(&mut self, port: u16) {
+    /// Sends the port of the new primary to the clients.
+    pub fn announce_primary(&mut self, port: u16) {
         for worker in &mut self.workers {
-            worker.tell(port);
+            worker.announce_primary(port);
         }
     }
 
@@ -301,7 +300,7 @@ impl<'r> Nemesis<'r> {
         });
     }
 
-    /// Stops some of the clients, as processes, for longer than most leases.
+    /// Stops one worker process for longer than most leases.
     pub fn stop_clients(&mut self) {
         let Some(worker) = usize::try_from(self.random.number()).ok().map(|at| at % self.workers.len())
         else {
@@ -309,8 +308,8 @@ impl<'r> Nemesis<'r> {
         };
         let start = now();
         self.workers[worker].stop();
-        self.pass(100..600);
-        self.workers[worker].go_on();
+        self.sleep(100..600);
+        self.workers[worker].resume();
         for client in self.workers[worker].clients.clone() {
             self.record("stop of a client", Some(client), start);
         }
@@ -319,7 +318,7 @@ impl<'r> Nemesis<'r> {
         }
     }
 
-    /// The workers, when all is done.
+    /// The workers, after the last fault.
     #[must_use]
     pub fn into_workers(self) -> Vec<Worker> {
         self.workers

@@ -1,12 +1,12 @@
-//! A primary, two replicas, and the three Sentinels that watch them.
+//! A primary, two replicas and three Sentinels.
 
 use super::{Nemesis, World};
 use lockward_tests::{Sentinels, Server, Setup};
 
-/// The servers and the Sentinels. Clients are sent where the Sentinels say.
+/// The servers and the Sentinels. Clients use the primary that the Sentinels name.
 ///
-/// A former primary that lives goes on for as long as it believes that it has a replica: a second of lag, and one until it
-/// looks. The quarantine is longer than that and a lease.
+/// A replaced primary accepts writes as long as it counts a replica: a second of lag, and up to a second until the next check. The
+/// quarantine is longer than that and a lease together.
 #[derive(Debug)]
 pub(super) struct Watched {
     servers: [Server; 3],
@@ -26,21 +26,21 @@ impl Watched {
         Self { servers, sentinels, primary }
     }
 
-    /// Does something to the primary, waits until another has taken its place, and undoes it.
+    /// Makes the primary fail, waits until another is promoted, and heals the failed server.
     fn fail_over(
         &mut self,
         nemesis: &mut Nemesis<'_>,
         fail: impl FnOnce(&mut Server),
         come_back: impl FnOnce(&mut Nemesis<'_>, &mut Server),
     ) {
-        // They may have promoted one by themselves.
-        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.tell(port));
+        // The Sentinels may have promoted a replica without a fault.
+        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
         let failed = self.servers.iter_mut().find(|server| server.port() == self.primary);
         let failed = failed.expect("one of ours");
         fail(failed);
-        nemesis.tell(self.sentinels.see_failover_from(self.primary));
+        nemesis.announce_primary(self.sentinels.see_failover_from(self.primary));
         come_back(nemesis, failed);
-        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.tell(port));
+        self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
     }
 }
 
@@ -63,7 +63,7 @@ impl World for Watched {
     }
 }
 
-/// The same; but the primary only stands still, and knows nothing of what happened when it goes on.
+/// The same, but the primary is only stopped. When it continues, it does not know of the failover.
 #[derive(Debug)]
 pub(super) struct Sleeping(Watched);
 
@@ -85,8 +85,8 @@ impl World for Sleeping {
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         nemesis.fault("sleep of the primary", |nemesis| {
             let wake = |nemesis: &mut Nemesis<'_>, server: &mut Server| {
-                // At times past the quarantine: others may hold then what the sleeper knows as held.
-                nemesis.pass(100..6_000);
+                // Sometimes longer than the quarantine, so that others hold what this server takes for held.
+                nemesis.sleep(100..6_000);
                 server.thaw();
             };
             self.0.fail_over(nemesis, |server| server.freeze(), wake);

@@ -1,10 +1,10 @@
-//! One server that keeps nothing on disk.
+//! One server without persistence.
 
 use super::alone::freeze;
 use super::{MS, Nemesis, QUARANTINE, World};
 use lockward_tests::{Server, Setup};
 
-/// A server that has forgotten everything when it comes back. Its quarantine covers every lease.
+/// A server that has forgotten everything after a restart. Its quarantine is as long as the longest lease.
 #[derive(Debug)]
 pub(super) struct Wiped {
     server: Server,

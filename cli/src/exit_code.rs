@@ -1,0 +1,24 @@
+//! The exit codes of the subcommands.
+
+/// A subcommand that reads locks failed.
+pub(crate) const ERROR: u8 = 2;
+
+// `run` has codes of its own, because every other code is that of its command. They are above what commands commonly return and
+// below those of timeout(1), env(1) and shells. 125 and more mean the same here as there.
+/// `run`: the lock is busy.
+pub(crate) const BUSY: u8 = 120;
+/// `run`: the lock was lost while the command ran.
+pub(crate) const LOST: u8 = 121;
+/// `run`: no server answers.
+pub(crate) const UNREACHABLE: u8 = 122;
+/// `run` itself failed.
+pub(crate) const RUN_FAILED: u8 = 125;
+/// `run`: the command cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// `run`: the command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// The exit code after a signal, as shells report it: 128 + its number.
+pub(crate) fn after_signal(number: i32) -> u8 {
+    u8::try_from(number).map_or(u8::MAX, |number| number.saturating_add(128))
+}

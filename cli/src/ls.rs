@@ -1,0 +1,144 @@
+//! `lockward ls`: the locks that are held.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use redis::{Connection, RedisError};
+use serde::Serialize;
+
+use crate::duration;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::json;
+use crate::locks::{Lock, TYPE, info_command};
+use crate::primaries::{Primaries, ServerUrl};
+use crate::text;
+
+/// How many keys the server scans before it serves other clients again.
+const SCAN_COUNT: u64 = 1_000;
+
+/// List the locks that are held
+///
+/// It reads all keys with SCAN, a thousand at a time, on each primary. This takes a while if there are many other keys, and does not
+/// block the server. With --top it sends LOCK.TOP instead, which is fast.
+#[derive(Args)]
+pub(crate) struct Ls {
+    /// Only locks whose key matches this pattern, as in KEYS: order:*
+    #[arg(value_name = "PATTERN", conflicts_with = "top")]
+    pattern: Option<String>,
+
+    /// Only the N locks with the most waiters, most waiters first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    top: Option<u64>,
+
+    /// Print one line of JSON for each lock
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: ServerUrl,
+}
+
+#[derive(Serialize)]
+struct LockWithKey<'a> {
+    #[serde(serialize_with = "json::name")]
+    key: &'a [u8],
+    #[serde(flatten)]
+    lock: &'a Lock,
+}
+
+impl Ls {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
+    }
+
+    fn try_run(self) -> Result<ExitCode, Failure> {
+        let mut primaries = Primaries::connect(&self.server)?;
+        let found = self.find(&mut primaries)?;
+        let mut out = io::stdout().lock();
+        let written = if self.json {
+            found.iter().try_for_each(|(key, lock)| {
+                writeln!(out, "{}", json::line(&LockWithKey { key, lock }).unwrap_or_default())
+            })
+        } else {
+            out.write_all(table(&found).as_bytes())
+        };
+        match written.and_then(|()| out.flush()) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            // The reader has closed the pipe, as head(1) does.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn find(&self, primaries: &mut Primaries) -> Result<Vec<(Vec<u8>, Lock)>, RedisError> {
+        let mut found = Vec::new();
+        if let Some(count) = self.top {
+            for lock in primaries.most_contended(count)? {
+                // Nobody holds the lock: the server is in quarantine, or the lock was released in the meantime.
+                let free = Lock { holders: Vec::new(), waiters: lock.waiters, queue: None };
+                let held: Option<Lock> = primaries.query(&info_command(&lock.key, None))?;
+                found.push((lock.key, held.unwrap_or(free)));
+            }
+            return Ok(found);
+        }
+        for connection in primaries.connections() {
+            self.scan(connection, &mut found)?;
+        }
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
+        // SCAN may return a key twice.
+        found.dedup_by(|(one, _), (other, _)| one == other);
+        Ok(found)
+    }
+
+    fn scan(&self, connection: &mut Connection, found: &mut Vec<(Vec<u8>, Lock)>) -> Result<(), RedisError> {
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor);
+            if let Some(pattern) = &self.pattern {
+                scan.arg("MATCH").arg(pattern);
+            }
+            let scan = scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
+            let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
+            let mut infos = redis::pipe();
+            for key in &keys {
+                infos.add_command(info_command(key, None));
+            }
+            if !keys.is_empty() {
+                let locks: Vec<Option<Lock>> = infos.query(connection)?;
+                let held = keys.into_iter().zip(locks);
+                found.extend(held.filter_map(|(key, lock)| Some((key, lock?))));
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+}
+
+fn table(found: &[(Vec<u8>, Lock)]) -> String {
+    if found.is_empty() {
+        return "no locks\n".to_owned();
+    }
+    let rows: Vec<_> = found
+        .iter()
+        .map(|(key, lock)| {
+            let first = lock.holders.first();
+            let (holder, holds, lease) = first.map_or_else(
+                || ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+                |holder| {
+                    (
+                        text::show(&holder.owner),
+                        holder.holds.to_string(),
+                        duration::show_ms(holder.lease_left),
+                    )
+                },
+            );
+            [text::show(key), holder, holds, lease, lock.waiters.to_string()]
+        })
+        .collect();
+    text::table(["LOCK", "HOLDER", "HOLDS", "LEASE LEFT", "WAITERS"], [false, false, true, true, true], &rows)
+}

@@ -1,0 +1,123 @@
+//! The lock commands and their replies.
+
+use crate::error::Error;
+use crate::time::millis;
+use redis::{Cmd, Value, cmd};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// A lock and an owner of it. Most lock commands begin with these two.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnedKey {
+    pub(crate) key: Vec<u8>,
+    pub(crate) owner: Vec<u8>,
+}
+
+/// How long the server lets an acquisition wait.
+#[derive(Clone, Copy)]
+pub(crate) enum Block {
+    No,
+    For(Duration),
+    WithoutLimit,
+}
+
+/// The reply to LOCK.ACQUIRE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) token: u64,
+    pub(crate) holds: u32,
+}
+
+/// What LOCK.INFO tells of a tenure. Both are milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TenureInfo {
+    pub(crate) lease_left: u64,
+    pub(crate) held_for: u64,
+}
+
+impl OwnedKey {
+    fn command(&self, name: &str) -> Cmd {
+        cmd(name).arg(&self.key).arg(&self.owner).to_owned()
+    }
+
+    /// Acquires a hold, so that the owner has `holds`. The lease is in milliseconds; `None` is the server's default.
+    pub(crate) fn acquire(&self, lease: Option<u64>, holds: u32, block: Block) -> Cmd {
+        let mut cmd = self.command("LOCK.ACQUIRE");
+        if let Some(lease) = lease {
+            cmd.arg("PX").arg(lease);
+        }
+        cmd.arg("HOLDS").arg(holds);
+        match block {
+            Block::No => &mut cmd,
+            // Rounded up, as 0 waits without limit.
+            Block::For(limit) => cmd.arg("BLOCK").arg(millis(limit).saturating_add(1)),
+            Block::WithoutLimit => cmd.arg("BLOCK").arg(0),
+        };
+        cmd
+    }
+
+    pub(crate) fn info(&self) -> Cmd {
+        cmd("LOCK.INFO").arg(&self.key).to_owned()
+    }
+
+    /// Sets a new lease, in milliseconds; `None` is the server's default.
+    pub(crate) fn renew(&self, lease: Option<u64>, token: u64, holds: u32) -> Cmd {
+        let mut cmd = self.command("LOCK.RENEW");
+        if let Some(lease) = lease {
+            cmd.arg("PX").arg(lease);
+        }
+        cmd.arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
+        cmd
+    }
+
+    /// Releases one hold, so that the owner has `left` of them.
+    pub(crate) fn release(&self, left: u32, token: u64) -> Cmd {
+        self.command("LOCK.RELEASE").arg("HOLDS").arg(left).arg("TOKEN").arg(token).to_owned()
+    }
+
+    /// Releases all holds of a tenure.
+    pub(crate) fn release_all(&self, token: u64) -> Cmd {
+        self.command("LOCK.RELEASE").arg("ALL").arg("TOKEN").arg(token).to_owned()
+    }
+
+    /// Releases what an acquisition may have been granted that has not received its reply.
+    pub(crate) fn withdraw(&self) -> Cmd {
+        self.command("LOCK.RELEASE").arg("HOLDS").arg(0).to_owned()
+    }
+}
+
+/// Reads the reply to LOCK.ACQUIRE.
+pub(crate) fn read_grant(reply: Value) -> Result<Option<Grant>, Error> {
+    let grant: Option<(u64, u32)> = read(reply)?;
+    Ok(grant.map(|(token, holds)| Grant { token, holds }))
+}
+
+/// Reads the reply to LOCK.INFO: the tenure with this token, if there is one.
+pub(crate) fn read_tenure_info(reply: Value, token: u64) -> Result<Option<TenureInfo>, Error> {
+    let lock: Option<HashMap<String, Value>> = read(reply)?;
+    let Some(holders) = lock.and_then(|mut lock| lock.remove("holders")) else { return Ok(None) };
+    let holders: Vec<HashMap<String, Value>> = read(holders)?;
+    for mut holder in holders {
+        let mut number = |name: &str| read::<u64>(holder.remove(name).unwrap_or(Value::Nil));
+        if number("token")? == token {
+            return Ok(Some(TenureInfo { lease_left: number("lease-left")?, held_for: number("held-for")? }));
+        }
+    }
+    Ok(None)
+}
+
+/// Turns an error that the server has replied into an [`Error`].
+pub(crate) fn check_reply(reply: Value) -> Result<Value, Error> {
+    if let Value::ServerError(error) = &reply {
+        return Err(Error::from_server(error));
+    }
+    Ok(reply)
+}
+
+/// Converts a reply.
+///
+/// # Errors
+/// [`Error::Reply`] when it has another type.
+pub(crate) fn read<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
+    redis::from_redis_value(reply).map_err(|error| Error::Reply(error.to_string()))
+}

@@ -1,0 +1,73 @@
+//! A client of several independent servers.
+
+use crate::address::Address;
+use crate::client::Client;
+use crate::client_state::current_runtime;
+use crate::error::Error;
+use crate::redlock::lock::Lock;
+use crate::redlock::voters::Voters;
+use crate::settings::Settings;
+use crate::time::Pauses;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// How long a server has to reply if the caller gives no settings. A majority never waits for a slower server.
+const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
+
+/// A client of several independent servers that vote. Clones share connections.
+///
+/// Its background work runs in the tokio runtime that it was created in. When that runtime ends, nothing is renewed any
+/// more, and guards are lost when their leases are over.
+#[derive(Clone, Debug)]
+pub struct Redlock {
+    voters: Voters,
+}
+
+impl Redlock {
+    /// Creates a client for the servers at these URLs, and waits until a majority of them answers. Each URL has one of the
+    /// forms of [`Address`]. A server that is named twice has one vote. A server that does not answer within 250
+    /// milliseconds counts as down.
+    ///
+    /// # Errors
+    /// [`Error::NoMajority`] when too few answer within [`Settings::patience`]; [`Error::Connection`] when a URL is not
+    /// valid; otherwise as [`Redlock::new`].
+    pub async fn connect<U: AsRef<str>>(urls: &[U]) -> Result<Self, Error> {
+        let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
+        let redlock = Self::new(addresses, Settings::default().response_limit(RESPONSE_LIMIT))?;
+        let deadline = Instant::now() + redlock.voters.patience;
+        let mut pauses = Pauses::new(8, 256);
+        loop {
+            let pause = pauses.next_pause();
+            match redlock.voters.reach().await {
+                Err(Error::NoMajority(_)) if Instant::now() + pause < deadline => sleep(pause).await,
+                reached => return reached.map(|()| redlock),
+            }
+        }
+    }
+
+    /// Creates a client for the servers at these addresses. It connects at the first request.
+    ///
+    /// Within [`Settings::response_limit`] a server has to connect and to reply; otherwise it counts as down. Make it much
+    /// shorter than a lease, and long enough for any server that works. [`Settings::patience`] is how long an acquisition
+    /// without a wait limit tries while there is no majority.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no address, when an address names no server, or outside a tokio runtime.
+    pub fn new(addresses: impl IntoIterator<Item = Address>, settings: Settings) -> Result<Self, Error> {
+        let runtime = current_runtime()?;
+        // No second attempt at a server that is down, as the others may be enough.
+        let each = settings.clone().patience(settings.response_limit);
+        let clients = addresses.into_iter().map(|address| Client::new(address, each.clone()));
+        let clients = clients.collect::<Result<Arc<[_]>, _>>()?;
+        if clients.is_empty() {
+            return Err(Error::Invalid("a Redlock needs servers"));
+        }
+        Ok(Self { voters: Voters::new(clients, settings.patience, runtime) })
+    }
+
+    /// A lock, to be acquired. The name may be any bytes.
+    pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
+        Lock::new(self.voters.clone(), key.as_ref().to_vec())
+    }
+}

@@ -1,0 +1,176 @@
+//! What a majority holds, as this process knows it.
+
+use crate::connections::locked;
+use crate::error::Loss;
+use crate::guard::Guard as ServerGuard;
+use futures_util::future::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// A tenure of the majority.
+///
+/// **It has no gaps.** A vote that is lost stays lost, and a vote is added only while a majority is held. So a majority
+/// that is held now has been held since the beginning.
+pub(super) struct Majority {
+    /// How many votes it takes.
+    pub(super) needed: usize,
+    state: Mutex<State>,
+    /// Notified when a vote is added, and at the end.
+    changes: watch::Sender<()>,
+    /// How many guards there are.
+    pub(super) holds: AtomicU32,
+}
+
+struct State {
+    /// The vote of each server, if it has granted one.
+    votes: Vec<Option<Arc<ServerGuard>>>,
+    end: Option<Loss>,
+}
+
+/// A majority that is held.
+pub(super) struct Status {
+    pub(super) votes: usize,
+    /// How long it is held without another renewal.
+    pub(super) lease_left: Duration,
+}
+
+impl Majority {
+    pub(super) fn new(needed: usize, votes: Vec<Option<Arc<ServerGuard>>>) -> Self {
+        let state = Mutex::new(State { votes, end: None });
+        Self { needed, state, changes: watch::Sender::new(()), holds: AtomicU32::new(1) }
+    }
+
+    /// Whether it is held. If it is lost, the votes that are left are released, for other owners.
+    pub(super) fn status(&self) -> Result<Status, Loss> {
+        let mut state = locked(&self.state);
+        let status = state.status(self.needed);
+        if let Err(loss) = &status
+            && state.end.is_none()
+        {
+            state.end(loss.clone());
+            drop(state);
+            self.changes.send_replace(());
+        }
+        status
+    }
+
+    /// Adds a vote while the majority is held. Otherwise, or if the server has a vote already, the vote is released.
+    pub(super) fn add_vote(&self, server: usize, guard: ServerGuard) {
+        let mut state = locked(&self.state);
+        let is_held = state.status(self.needed).is_ok();
+        if let Some(vote) = state.votes.get_mut(server).filter(|_| is_held)
+            && !is_valid(vote)
+        {
+            *vote = Some(Arc::new(guard));
+            drop(state);
+            self.changes.send_replace(());
+        }
+    }
+
+    /// Ends it. Returns the votes, to be released.
+    pub(super) fn end(&self, loss: Loss) -> Vec<Arc<ServerGuard>> {
+        let votes = locked(&self.state).end(loss);
+        self.changes.send_replace(());
+        votes
+    }
+
+    pub(super) fn votes(&self) -> Vec<Arc<ServerGuard>> {
+        locked(&self.state).votes.iter().flatten().cloned().collect()
+    }
+
+    /// The servers without a vote.
+    ///
+    /// # Errors
+    /// How the majority was lost.
+    pub(super) fn missing_servers(&self) -> Result<Vec<usize>, Loss> {
+        self.status()?;
+        let state = locked(&self.state);
+        let missing = state.votes.iter().enumerate().filter(|(_, vote)| !is_valid(vote));
+        Ok(missing.map(|(server, _)| server).collect())
+    }
+
+    /// Resolves when a vote has been added or lost, or the majority has ended, since this was called.
+    pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.changes.subscribe();
+        let held = self.votes().into_iter().filter(|guard| guard.is_held());
+        let mut losses: FuturesUnordered<_> = held.map(|guard| guard.lost()).collect();
+        async move {
+            tokio::select! {
+                _ = changes.changed() => {}
+                _ = losses.next() => {}
+            }
+        }
+    }
+
+    /// Resolves when the majority has ended.
+    pub(super) async fn ended(&self) -> Loss {
+        loop {
+            let change = self.next_change();
+            match self.status() {
+                Err(loss) => return loss,
+                Ok(_) => change.await,
+            }
+        }
+    }
+}
+
+impl State {
+    /// A majority is held as long as the shortest lease in it. It consists of the votes with the longest leases.
+    fn status(&self, needed: usize) -> Result<Status, Loss> {
+        if let Some(loss) = &self.end {
+            return Err(loss.clone());
+        }
+        let mut leases: Vec<_> = self.votes.iter().flatten().map(|guard| guard.lease_left()).collect();
+        leases.sort_unstable_by(|one, other| other.cmp(one));
+        leases.retain(|left| !left.is_zero());
+        match leases.get(needed - 1) {
+            Some(shortest) => Ok(Status { votes: leases.len(), lease_left: *shortest }),
+            None => Err(self.loss()),
+        }
+    }
+
+    /// How the votes were lost: what a server has replied, if one has.
+    fn loss(&self) -> Loss {
+        let lost = self.votes.iter().flatten().filter(|guard| guard.lease_left().is_zero());
+        let mut losses = lost.filter_map(|guard| guard.lost().now_or_never());
+        losses.find(|loss| matches!(loss, Loss::NotHeld(_))).unwrap_or(Loss::LeaseOver)
+    }
+
+    fn end(&mut self, loss: Loss) -> Vec<Arc<ServerGuard>> {
+        self.end.get_or_insert(loss);
+        self.votes.drain(..).flatten().collect()
+    }
+}
+
+fn is_valid(vote: &Option<Arc<ServerGuard>>) -> bool {
+    vote.as_ref().is_some_and(|guard| guard.is_held())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use lockward_tests::{Server, eventually};
+
+    #[tokio::test]
+    async fn a_late_vote_does_not_bridge_a_gap() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let client = Client::connect(&url).await.expect("a client");
+        let vote = async |key, lease| {
+            let lock = client.lock(key).lease(Duration::from_millis(lease)).without_renewal();
+            lock.acquire().await.expect("a guard")
+        };
+        let (first, second) = (vote("a", 200).await, vote("b", 600_000).await);
+        let majority = Majority::new(2, vec![Some(Arc::new(first)), Some(Arc::new(second)), None]);
+        assert!(majority.status().is_ok());
+        let [first, ..] = &majority.votes()[..] else { panic!("votes") };
+        eventually("one of two is lost", || !first.is_held());
+        // Two votes are valid again, but another owner may have had a majority meanwhile.
+        majority.add_vote(2, vote("c", 600_000).await);
+        assert!(matches!(majority.status(), Err(Loss::LeaseOver)));
+    }
+}

@@ -1,0 +1,76 @@
+//! The servers that vote.
+
+use crate::client::Client;
+use crate::error::Error;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+#[derive(Clone, Debug)]
+pub(super) struct Voters {
+    /// One client for each server.
+    pub(super) clients: Arc<[Client]>,
+    /// Which servers did not answer the last request.
+    unreachable: Arc<[AtomicBool]>,
+    pub(super) patience: Duration,
+    /// Where the background work of guards runs.
+    pub(super) runtime: Handle,
+}
+
+impl Voters {
+    pub(super) fn new(clients: Arc<[Client]>, patience: Duration, runtime: Handle) -> Self {
+        let unreachable = clients.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { clients, unreachable, patience, runtime }
+    }
+
+    /// How many votes are a majority.
+    pub(super) fn majority(&self) -> usize {
+        self.clients.len() / 2 + 1
+    }
+
+    /// How many servers may fail.
+    pub(super) fn spare(&self) -> usize {
+        self.clients.len() - self.majority()
+    }
+
+    pub(super) fn was_unreachable(&self, server: usize) -> bool {
+        self.unreachable.get(server).is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn note_unreachable(&self, server: usize, is_unreachable: bool) {
+        if let Some(flag) = self.unreachable.get(server) {
+            flag.store(is_unreachable, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until a majority answers.
+    pub(super) async fn reach(&self) -> Result<(), Error> {
+        let mut replies: FuturesUnordered<_> = self.clients.iter().map(Client::reach).collect();
+        let mut failures = Vec::new();
+        while let Some(reply) = replies.next().await {
+            failures.extend(reply.err());
+            if replies.len() + failures.len() == self.spare() {
+                return Ok(());
+            }
+        }
+        Err(self.error_without_majority(failures))
+    }
+
+    /// The error when too few servers grant a request, and these have failed. An error that repeating cannot cure comes
+    /// first.
+    pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Error {
+        let spare = self.spare();
+        let are_too_many = failures.len() > spare;
+        let (transient, mut permanent): (Vec<_>, Vec<_>) =
+            failures.into_iter().partition(Error::is_transient);
+        match permanent.pop() {
+            Some(error) if permanent.len() >= spare => error,
+            last => match last.or(transient.into_iter().next()) {
+                Some(error) if are_too_many => Error::NoMajority(Box::new(error)),
+                _ => Error::Busy,
+            },
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Futures that are dropped, and runtimes that end.
+
+use crate::{LONG, client, soon, url};
+use lockward_client::Client;
+use lockward_tests::{Random, Server, eventually, rounds};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_to_a_dropped_acquisition_is_released() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let mut random = Random::new();
+    for round in 0..rounds(150, 3_000) {
+        let guard = soon(client.lock("k").lease(LONG).acquire()).await.expect("a guard");
+        let lock = client.lock("k").lease(LONG);
+        let lock = if round % 2 == 0 { lock } else { lock.owner("me") };
+        let waiter = tokio::spawn(lock.acquire());
+        if round % 3 == 0 {
+            observer.see_waiters("k", 1);
+        }
+        let releasing = tokio::spawn(guard.release());
+        for _ in 0..random.within(0..40) {
+            tokio::task::yield_now().await;
+        }
+        waiter.abort();
+        // It may have been granted before.
+        if let Ok(won) = waiter.await {
+            won.expect("a guard").release().await.expect("a release");
+        }
+        releasing.await.expect("no panic").expect("a release");
+    }
+    eventually("nobody has it", || observer.info("k").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_re_enter_or_release_leaves_no_hold() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let mut random = Random::new();
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    for _ in 0..rounds(150, 3_000) {
+        let yields = random.within(0..20);
+        let brief = async {
+            for _ in 0..yields {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            entered = guard.re_enter() => {
+                let entered = entered.expect("a guard");
+                tokio::select! {
+                    biased;
+                    released = entered.release() => released.expect("a release"),
+                    () = std::future::ready(()) => {}
+                }
+            }
+            () = brief => {}
+        }
+        eventually("one hold is left", || observer.holder("k").holds == 1);
+    }
+    guard.release().await.expect("a release");
+    assert_eq!(observer.info("k"), None);
+}
+
+#[test]
+fn guards_may_be_used_after_their_runtime_has_ended() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let url = url(server.port());
+    let (client, guard, other) = runtime.block_on(async {
+        let client = Client::connect(&url).await.expect("a client");
+        let lease = Duration::from_secs(3);
+        let guard = client.lock("k").lease(lease).acquire().await.expect("a guard");
+        let other = client.lock("other").lease(lease).acquire().await.expect("a guard");
+        tokio::spawn(client.lock("k").acquire());
+        server.client().see_waiters("k", 1);
+        (client, guard, other)
+    });
+    drop(runtime);
+    assert!(guard.is_held(), "its lease is not over");
+    drop(other);
+    eventually("it is lost when its lease is over", || !guard.is_held());
+    let mut observer = server.client();
+    eventually("nobody has a lock", || observer.call("DBSIZE").int() == 0);
+    drop(guard);
+    let result = tokio::runtime::Runtime::new().expect("a runtime").block_on(client.lock("k").try_acquire());
+    drop(result);
+    assert!(Client::new(url.parse().expect("an address"), lockward_client::Settings::default()).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settled_resolves_when_dropped_guards_are_released() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    for _ in 0..20 {
+        drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));
+        client.settled().await;
+        assert_eq!(observer.info("k"), None);
+    }
+}

@@ -1,0 +1,45 @@
+//! Very long durations.
+
+use crate::{client, client_with, granted, soon, url};
+use lockward_client::{Error, Settings};
+use lockward_tests::{Server, eventually};
+use std::time::Duration;
+
+/// About as long as the longest lease that a server takes.
+const YEARS: Duration = Duration::from_secs(9 * 365 * 24 * 3_600);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_years_does_not_delay_other_renewals() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lease = Duration::from_secs(3);
+    let guard = client.lock("k").lease(lease).acquire().await.expect("a guard");
+    let years = client.lock("years").lease(YEARS).acquire().await.expect("a guard");
+    let limited = client.lock("limited").lease(YEARS).hold_limit(YEARS).acquire().await.expect("a guard");
+    let mut observer = server.client();
+    eventually("it is held for longer than a lease", || observer.holder("k").held_for > 4_000);
+    assert!(guard.is_held() && years.is_held() && limited.is_held());
+    for guard in [guard, years, limited] {
+        guard.release().await.expect("a release");
+    }
+    assert_eq!(observer.call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_longest_durations_are_accepted() {
+    let server = Server::start();
+    let settings = Settings::default().patience(Duration::MAX).response_limit(Duration::MAX);
+    let client = client_with(&url(server.port()), settings.waiting_connections(usize::MAX));
+    let lock = client.lock("k").hold_limit(Duration::MAX).wait(Duration::MAX);
+    let guard = soon(lock.clone().acquire()).await.expect("a guard");
+    let waiter = tokio::spawn(lock.acquire());
+    server.client().see_waiters("k", 1);
+    let again = guard.re_enter().await.expect("a guard");
+    again.renew().await.expect("a renewal");
+    again.release().await.expect("a release");
+    guard.release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
+    let refused = client.lock("k").lease(Duration::MAX).acquire().await;
+    assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
+}

@@ -1,0 +1,85 @@
+//! Broken promises.
+
+use crate::history::{History, Nanos};
+use std::fmt;
+use std::str::FromStr;
+
+/// The checks. Each tests one promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Check {
+    /// Two tenures of a lock never overlap.
+    Overlap,
+    /// Tokens grow, and each has one owner.
+    Tokens,
+    /// Hold counts add up.
+    Counts,
+    /// The order of the queue is the order of grants.
+    Queue,
+    /// A freed lock reaches a waiter within its bound.
+    Promptness,
+    /// Every call is answered.
+    Answers,
+    /// The fenced store accepted no stale write.
+    Store,
+    /// The run had enough activity to prove something.
+    Vacuity,
+}
+
+impl FromStr for Check {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [
+            Self::Overlap,
+            Self::Tokens,
+            Self::Counts,
+            Self::Queue,
+            Self::Promptness,
+            Self::Answers,
+            Self::Store,
+            Self::Vacuity,
+        ]
+        .into_iter()
+        .find(|check| format!("{check:?}").eq_ignore_ascii_case(name))
+        .ok_or_else(|| format!("there is no check {name}"))
+    }
+}
+
+/// A promise that the history breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The check that found it.
+    pub check: Check,
+    /// What is wrong.
+    pub what: String,
+    /// The fewest lines that show it, as indexes into [`History::lines`], in order of time.
+    pub lines: Vec<usize>,
+}
+
+impl Violation {
+    /// A violation that these lines show. Duplicates are removed.
+    pub(crate) fn new(
+        check: Check,
+        history: &History,
+        lines: impl IntoIterator<Item = usize>,
+        what: String,
+    ) -> Self {
+        let mut lines: Vec<_> = lines.into_iter().collect();
+        lines.sort_by_key(|&at| (history.lines[at].start(), at));
+        lines.dedup();
+        Self { check, what, lines }
+    }
+
+    /// When the last line that shows it ended. By then the promise was broken.
+    #[must_use]
+    pub fn detected_at(&self, history: &History) -> Nanos {
+        let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));
+        ends.max().unwrap_or(Nanos::MAX)
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.check, self.what)
+    }
+}

@@ -1,0 +1,231 @@
+//! A client that records its lock calls.
+
+use lockward_checker::history::{Call, Operation, Outcome};
+use lockward_checker::recorder::{OpenCall, Recorder};
+use lockward_tests::{Client, Redirection, Reply, Silence};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// A client that records its lock calls. In a cluster it has a connection to each node that it was redirected to.
+#[derive(Debug)]
+pub struct RecordingClient<'r> {
+    recorder: &'r Recorder,
+    number: u32,
+    port: u16,
+    connections: HashMap<u16, Client>,
+    /// The port of the node that serves a lock, from redirections.
+    key_ports: HashMap<String, u16>,
+}
+
+/// A call that was sent and has no reply yet.
+#[derive(Debug)]
+pub struct PendingCall<'r> {
+    caller: RecordingClient<'r>,
+    open_call: OpenCall<'r>,
+    request: Request,
+    /// The port of the server that has the call.
+    port: u16,
+}
+
+#[derive(Debug)]
+struct Request {
+    key: String,
+    owner: String,
+    operation: Operation,
+}
+
+impl<'r> RecordingClient<'r> {
+    /// Connects client `number` to the server on a port.
+    ///
+    /// # Errors
+    /// If it cannot connect.
+    pub fn connect(recorder: &'r Recorder, number: u32, port: u16) -> io::Result<Self> {
+        let connections = HashMap::from([(port, Client::connect(port)?)]);
+        Ok(Self { recorder, number, port, connections, key_ports: HashMap::new() })
+    }
+
+    /// The port of its server.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The port of the server to which it sends calls for a lock.
+    pub fn port_of(&self, key: &str) -> u16 {
+        self.key_ports.get(key).copied().unwrap_or(self.port)
+    }
+
+    /// Makes a call and waits at most `patience` for the reply. Then it closes the connection, and the outcome is unknown.
+    pub fn call(
+        self,
+        key: &str,
+        owner: &str,
+        operation: Operation,
+        patience: Duration,
+    ) -> (Option<Self>, Call) {
+        match self.ask(key, owner, operation) {
+            Ok(asked) => asked.answer(patience),
+            Err(call) => (None, *call),
+        }
+    }
+
+    /// Sends a call.
+    ///
+    /// # Errors
+    /// The recorded call, if the connection is lost.
+    pub fn ask(mut self, key: &str, owner: &str, operation: Operation) -> Result<PendingCall<'r>, Box<Call>> {
+        let port = self.port_of(key);
+        let request = Request { key: key.to_owned(), owner: owner.to_owned(), operation: operation.clone() };
+        let open_call = self.recorder.start(self.number, port.into(), key, owner, operation);
+        match self.send(port, &request) {
+            Ok(()) => Ok(PendingCall { caller: self, open_call, request, port }),
+            Err(_) => Err(Box::new(open_call.answered(Outcome::Unknown))),
+        }
+    }
+
+    fn send(&mut self, port: u16, request: &Request) -> io::Result<()> {
+        let command = request.operation.command(&request.key, &request.owner);
+        self.connection(port)?.try_send(&command[..])
+    }
+
+    fn connection(&mut self, port: u16) -> io::Result<&mut Client> {
+        Ok(match self.connections.entry(port) {
+            Entry::Occupied(wire) => wire.into_mut(),
+            Entry::Vacant(none) => none.insert(Client::connect(port)?),
+        })
+    }
+
+    /// Sends the request to the node of a redirection. Returns its port, or `None` if the request could not be sent.
+    fn redirect(&mut self, redirection: Redirection, request: &Request) -> Option<u16> {
+        let (Redirection::Moved(port) | Redirection::Ask(port)) = redirection;
+        let wire = self.connection(port).ok()?;
+        match redirection {
+            Redirection::Moved(_) => {
+                self.key_ports.insert(request.key.clone(), port);
+            }
+            Redirection::Ask(_) => {
+                wire.try_call("ASKING").ok()?;
+            }
+        }
+        self.send(port, request).ok()?;
+        Some(port)
+    }
+}
+
+impl<'r> PendingCall<'r> {
+    /// Records that the wait is in the server's queue.
+    pub fn enqueued(&mut self) {
+        self.open_call.enqueued();
+    }
+
+    /// Waits for the reply, as [`RecordingClient::call`] does.
+    pub fn answer(self, patience: Duration) -> (Option<RecordingClient<'r>>, Call) {
+        self.answer_while(patience, || true)
+    }
+
+    /// The same, but gives up as soon as `goes_on` is false.
+    pub fn answer_while(
+        mut self,
+        patience: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> (Option<RecordingClient<'r>>, Call) {
+        const SLICE: Duration = Duration::from_millis(50);
+        let end = Instant::now() + patience;
+        let answer = loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let Ok(wire) = self.caller.connection(self.port) else { break Err(Silence::Closed) };
+            match wire.reply_within(left.min(SLICE)) {
+                Err(Silence::StillOpen) if left > SLICE && goes_on() => {}
+                Err(silence) => break Err(silence),
+                Ok(reply) => match reply.redirection() {
+                    None => break Ok(reply),
+                    Some(redirection) => match self.caller.redirect(redirection, &self.request) {
+                        Some(port) => self.port = port,
+                        // The redirection is the outcome, because no other node got the request.
+                        None => {
+                            return (None, self.open_call.answered(outcome(&self.request.operation, &reply)));
+                        }
+                    },
+                },
+            }
+        };
+        match answer {
+            Ok(reply) => {
+                let outcome = outcome(&self.request.operation, &reply);
+                (Some(self.caller), self.open_call.answered(outcome))
+            }
+            Err(Silence::StillOpen | Silence::Closed) => {
+                let Self { caller, open_call, .. } = self;
+                drop(caller);
+                (None, open_call.answered(Outcome::Unknown))
+            }
+        }
+    }
+}
+
+/// The outcome that a reply stands for.
+///
+/// # Panics
+/// If the operation cannot have this reply.
+#[track_caller]
+fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
+    let number = |reply: &Reply| u64::try_from(reply.int()).expect("a number that is not negative");
+    let holds = |reply: &Reply| u32::try_from(reply.int()).expect("a count");
+    match (operation, reply) {
+        (_, Reply::Error(_)) => Outcome::Error(reply.error_word().to_owned()),
+        (Operation::Acquire { .. }, reply) if reply.is_null() => Outcome::NotAcquired,
+        (Operation::Acquire { .. }, Reply::Array(items)) if items.len() == 2 => {
+            Outcome::Granted { token: number(&items[0]), holds: holds(&items[1]) }
+        }
+        (Operation::Release { .. }, Reply::Int(_)) => Outcome::Left { holds: holds(reply) },
+        (Operation::Renew { .. }, Reply::Int(_)) => Outcome::Renewed { token: number(reply) },
+        (Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. }, _) => {
+            panic!("{operation:?} was answered {reply:?}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockward_checker::history::{HoldsReleased, Wait};
+    use lockward_tests::Reply::{Array, Error, Int};
+    use std::panic::catch_unwind;
+
+    const ACQUIRE: Operation = Operation::Acquire { lease: 1_000_000, wait: Wait::No, holds: None };
+    const RELEASE: Operation = Operation::Release { released: HoldsReleased::One, token: None };
+    const RENEW: Operation = Operation::Renew { lease: 1_000_000, token: None, holds: None };
+
+    #[test]
+    fn a_reply_has_an_outcome() {
+        for (operation, reply, expected) in [
+            (ACQUIRE, Array(vec![Int(7), Int(2)]), Outcome::Granted { token: 7, holds: 2 }),
+            (ACQUIRE, Reply::NullArray, Outcome::NotAcquired),
+            (ACQUIRE, Reply::Null, Outcome::NotAcquired),
+            (ACQUIRE, Error("SUPERSEDED by another".to_owned()), Outcome::Error("SUPERSEDED".to_owned())),
+            (RELEASE, Int(0), Outcome::Left { holds: 0 }),
+            (RELEASE, Error("NOTHELD free".to_owned()), Outcome::Error("NOTHELD".to_owned())),
+            (RENEW, Int(7), Outcome::Renewed { token: 7 }),
+        ] {
+            assert_eq!(outcome(&operation, &reply), expected, "{operation:?} answered {reply:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_the_operation_cannot_have_panics() {
+        for (operation, reply) in [
+            (ACQUIRE, Int(1)),
+            (ACQUIRE, Array(vec![Int(7)])),
+            (ACQUIRE, Array(vec![Int(-1), Int(1)])),
+            (RELEASE, Int(-1)),
+            (RELEASE, Reply::NullArray),
+            (RENEW, Reply::Null),
+        ] {
+            assert!(
+                catch_unwind(|| outcome(&operation, &reply)).is_err(),
+                "{operation:?} answered {reply:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Runs a world with tasks that use `lockward-client`, and records when the client says that a lock is held.
+//!
+//! A belief is the time from the first to the last check at which a guard says that it is held. It is recorded as an acquisition with
+//! a lease of that length, and checked as the server's own grants are: no two beliefs overlap, and tokens grow. The worker
+//! itself asserts the other promises of the client: a lost guard says so, and every call ends. When the workers have ended, no lock
+//! and no waiter may remain at the servers.
+
+use crate::run::Plan;
+use crate::worker::WorkerArgs;
+use crate::world::World;
+use lockward_checker::bounds::Bounds;
+use lockward_checker::checker;
+use lockward_checker::history::{History, Nanos, Operation, Outcome, Wait};
+use lockward_checker::random::Random;
+use lockward_checker::recorder::{Recorder, now};
+use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
+use lockward_tests::{Fate, Proxy, eventually};
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::runtime::Builder;
+use tokio::time::{sleep, timeout};
+
+/// Longer than any outage of these worlds and the quarantine after it.
+const BOUND: Duration = Duration::from_secs(60);
+/// How long a guard may take to report its loss.
+const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
+/// The longest lease in milliseconds. No quarantine is shorter.
+const LEASE: u64 = 800;
+/// How often a task checks whether it holds its lock.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Runs the clients until standard input ends.
+///
+/// # Panics
+/// If the client breaks a promise, or the history cannot be written.
+pub fn run(args: &WorkerArgs, url: &str) {
+    let recorder = Arc::new(Recorder::create(&args.file).expect("a file for the history"));
+    // One of the worker processes uses a runtime with one thread.
+    let mut builder =
+        if args.first == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    std::thread::spawn(move || {
+        for _ in io::stdin().lines() {}
+        is_over.store(true, Ordering::Relaxed);
+    });
+    // For another one, a proxy breaks connections before, during and after requests, if the world has one server.
+    let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| args.first == args.clients);
+    let proxy = port.map(|port| {
+        let mut random = Random::new(args.seed);
+        Proxy::start(port.parse().expect("a port"), move |request| {
+            let is_ours = request.first().is_some_and(|name| name.text().starts_with("LOCK."));
+            match random.between(0, 100) {
+                _ if !is_ours => Fate::Carried,
+                0..3 => Fate::ReplyLost,
+                3 => Fate::ClientLost,
+                4 => Fate::RequestLost,
+                5 => Fate::CutAfter(Duration::from_millis(random.between(0, 300))),
+                _ => Fate::Carried,
+            }
+        })
+    });
+    let proxied = proxy.as_ref().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
+    let url = proxied.as_deref().unwrap_or(url);
+    runtime.block_on(async {
+        let settings = Settings::default()
+            .response_limit(Duration::from_millis(500))
+            .patience(Duration::from_secs(5))
+            .waiting_connections(6);
+        let client = Client::new(url.parse().expect("an address"), settings).expect("a client");
+        let tasks: Vec<_> = (args.first..args.first + args.clients)
+            .map(|number| {
+                let task = Task {
+                    number,
+                    keys: args.world.workload().keys,
+                    client: client.clone(),
+                    random: Random::new(args.seed ^ (u64::from(number) << 32)),
+                    recorder: Arc::clone(&recorder),
+                };
+                tokio::spawn(task.run(Arc::clone(&over)))
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("the client keeps its promises");
+        }
+        timeout(BOUND, client.settled()).await.expect("what was left behind is given back");
+    });
+    drop(runtime);
+    let recorder = Arc::into_inner(recorder).expect("nobody else writes");
+    recorder.finish().expect("a whole history");
+}
+
+struct Task {
+    number: u32,
+    keys: Vec<String>,
+    client: Client,
+    random: Random,
+    recorder: Arc<Recorder>,
+}
+
+/// When the client said that a lock is held.
+#[derive(Clone, Copy)]
+struct Belief {
+    from: Nanos,
+    to: Nanos,
+}
+
+impl Task {
+    async fn run(mut self, over: Arc<AtomicBool>) {
+        while !over.load(Ordering::Relaxed) {
+            if let Some((key, guard)) = self.acquire().await {
+                self.hold(&key, guard).await;
+            }
+        }
+    }
+
+    fn ms(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(self.random.between(least, most))
+    }
+
+    async fn acquire(&mut self) -> Option<(String, Guard)> {
+        let key = self.random.one_of(&self.keys).expect("a key").clone();
+        let lease = self.ms(LEASE / 4, LEASE);
+        let lock = self.client.lock(&key).lease(lease);
+        let lock = if self.random.percent(20) { lock.owner(format!("task {}", self.number)) } else { lock };
+        let lock = if self.random.percent(10) { lock.without_renewal() } else { lock };
+        let lock = if self.random.percent(10) { lock.hold_limit(self.ms(50, 2 * LEASE)) } else { lock };
+        let acquired = match self.random.between(0, 10) {
+            0 => Self::bounded(lock.try_acquire()).await,
+            1..4 => {
+                let limit = self.ms(0, 60);
+                timeout(limit, Lock::acquire(lock)).await.unwrap_or(Err(Error::Busy))
+            }
+            4..9 => Self::bounded(lock.wait(self.ms(1, 600)).acquire()).await,
+            _ => Self::bounded(lock.acquire()).await,
+        };
+        match acquired {
+            Ok(guard) => Some((key, guard)),
+            Err(Error::Busy | Error::Unreachable(_) | Error::Lost(_)) => None,
+            // Errors of a server that cannot serve. The client returns them when its patience is over.
+            Err(Error::Server { code, .. })
+                if [
+                    "CLUSTERDOWN",
+                    "TRYAGAIN",
+                    "LOADING",
+                    "NOREPLICAS",
+                    "READONLY",
+                    "UNBLOCKED",
+                    "MOVED",
+                    "ASK",
+                ]
+                .contains(&&*code) =>
+            {
+                None
+            }
+            Err(error) => panic!("{key}: {error}"),
+        }
+    }
+
+    /// Asserts that a call ends.
+    async fn bounded<T>(call: impl Future<Output = T>) -> T {
+        timeout(BOUND, call).await.expect("the call ends")
+    }
+
+    /// Checks the guard for some time, and then releases or drops it.
+    async fn hold(&mut self, key: &str, guard: Guard) {
+        let lost = tokio::spawn(guard.lost());
+        let until =
+            Instant::now() + if self.random.percent(3) { self.ms(0, 3 * LEASE) } else { self.ms(0, 40) };
+        let mut belief = None;
+        let mut holds = Vec::new();
+        while Instant::now() < until && observe(&guard, &mut belief) {
+            if self.random.percent(2) {
+                match Self::bounded(guard.re_enter()).await {
+                    Ok(again) => {
+                        assert_eq!(again.token(), guard.token(), "{key}: a guard of the same tenure");
+                        holds.push(again);
+                    }
+                    Err(error) => drop(error),
+                }
+            }
+            if self.random.percent(2) {
+                drop(holds.pop());
+            }
+            sleep(CHECK_INTERVAL).await;
+        }
+        let is_held = observe(&guard, &mut belief);
+        if let Some(Belief { from, to }) = belief {
+            let (owner, lease) =
+                (String::from_utf8_lossy(guard.owner()).into_owned(), to.saturating_sub(from) + 1);
+            let kind = Operation::Acquire { lease, wait: Wait::No, holds: None };
+            let mut call = self.recorder.start(self.number, 0, key, &owner, kind);
+            call.at(from, Outcome::Granted { token: guard.token(), holds: 1 });
+        }
+        if !is_held {
+            let loss = timeout(LOSS_REPORT_LIMIT, lost).await.expect("a loss is reported").expect("no panic");
+            assert_ne!(loss, Loss::Released, "{key}: it was not released");
+            assert!(!guard.is_held() && guard.lease_left().is_zero(), "{key}: a lost lock stays lost");
+            let released = Self::bounded(guard.release()).await;
+            assert!(
+                !holds.is_empty() || matches!(released, Err(Error::Lost(_))),
+                "{key}: the release of a lost lock: {released:?}"
+            );
+            return;
+        }
+        match self.random.between(0, 10) {
+            0..3 => drop(guard),
+            3 => drop(timeout(self.ms(0, 3), guard.release()).await),
+            _ => drop(Self::bounded(guard.release()).await),
+        }
+        drop(holds);
+        // Another task with the same owner may still hold the lock.
+        timeout(BOUND, lost).await.expect("the end is reported").expect("no panic");
+    }
+}
+
+/// Whether the guard is held. If so, it was held at some instant between the two that are noted.
+fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
+    let before = now();
+    let is_held = guard.is_held();
+    if is_held {
+        let from = belief.map_or_else(now, |belief| belief.from);
+        *belief = Some(Belief { from, to: before.max(from) });
+    }
+    is_held
+}
+
+impl Plan {
+    /// Runs it with clients that use `lockward-client`. Returns a summary.
+    ///
+    /// # Errors
+    /// A report of the violations.
+    ///
+    /// # Panics
+    /// If a server does not start or stop, or the client breaks a promise.
+    pub fn run_through_client(self) -> Result<String, String> {
+        let world = self.world.start();
+        let url = world.url();
+        let mut most = 0;
+        let (world, history) = self.record(world, Some(url), |world, nemesis| {
+            most = most.max(connections(world));
+            if nemesis.random.percent(20) {
+                nemesis.stop_clients();
+            } else {
+                world.fault(nemesis);
+            }
+        });
+        for port in world.ports() {
+            let mut observer = lockward_tests::Client::connect(port).expect("a connection");
+            eventually("no lock and no waiter remains", || {
+                observer.call("DBSIZE").int() == 0 && observer.call("LOCK.TOP").items().is_empty()
+            });
+        }
+        self.check_beliefs(&history, most)
+    }
+
+    fn check_beliefs(&self, history: &History, most: i64) -> Result<String, String> {
+        let bounds = Bounds { tolerance: 0, ..Bounds::default() };
+        let mut violations = checker::each_token_has_one_owner(history, &bounds);
+        if !self.world.wakes_primaries() {
+            violations.extend(checker::tenures_never_overlap(history, &bounds));
+            violations.extend(checker::tokens_grow_and_have_one_owner(history, &bounds));
+        }
+        let mut report = String::new();
+        let (beliefs, faults) = (history.calls().count(), history.faults().count());
+        let _ = write!(
+            report,
+            "client in {}: {beliefs} beliefs, {faults} faults, {most} connections at most, seed {}",
+            self.world.name(),
+            self.seed
+        );
+        if beliefs < 20 {
+            let _ = write!(report, "\nTOO FEW BELIEFS");
+            return Err(report);
+        }
+        if violations.is_empty() {
+            return Ok(report);
+        }
+        let _ = write!(report, "\n{} VIOLATIONS", violations.len());
+        for violation in violations.iter().take(3) {
+            let _ = write!(report, "\n{}", violation.report(history));
+        }
+        Err(report)
+    }
+}
+
+/// The number of connections to the primary, or 0 if it does not answer.
+fn connections(world: &dyn World) -> i64 {
+    let Ok(mut observer) = lockward_tests::Client::connect(world.port()) else { return 0 };
+    let Ok(info) = observer.try_call("INFO clients") else { return 0 };
+    let info = info.text();
+    let count = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,135 @@
+//! One client of the workload: it acquires, waits, re-enters, renews, releases, gives up, disconnects, and sleeps past its lease.
+
+use crate::recording_client::RecordingClient;
+use crate::store::Store;
+use lockward_checker::client::{Action, Client, Workload};
+use lockward_checker::history::{Fault, Line, Nanos, Operation, Outcome, Wait};
+use lockward_checker::random::Random;
+use lockward_checker::recorder::{Recorder, now};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How long a client waits for a reply that is due. Longer than any fault stops a server.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client with its connection and its random choices.
+#[derive(Debug)]
+pub struct WorkloadClient<'r> {
+    client: Client,
+    workload: &'r Workload,
+    random: Random,
+    recorder: &'r Recorder,
+    /// The port of the primary.
+    primary: &'r AtomicU16,
+    caller: Option<RecordingClient<'r>>,
+    store: Store<'r>,
+}
+
+impl<'r> WorkloadClient<'r> {
+    /// Client `number`.
+    #[must_use]
+    pub fn new(
+        number: u32,
+        workload: &'r Workload,
+        random: Random,
+        recorder: &'r Recorder,
+        primary: &'r AtomicU16,
+        store: Store<'r>,
+    ) -> Self {
+        Self { client: Client::new(number), workload, random, recorder, primary, caller: None, store }
+    }
+
+    /// Does the next action.
+    pub fn act(&mut self) {
+        let Some(caller) = self.connected() else {
+            return thread::park_timeout(Duration::from_millis(5));
+        };
+        match self.client.next(now(), self.workload, &mut self.random) {
+            Action::Call(operation) => self.call(caller, operation),
+            Action::Write(token) => {
+                self.caller = Some(caller);
+                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
+            }
+            Action::Pause(length, token) => {
+                self.caller = Some(caller);
+                let start = now();
+                sleep(length);
+                let client = Some(self.client.number);
+                let fault = Fault { name: "sleep".to_owned(), client, start, end: now() };
+                self.recorder.record(&Line::Fault(fault));
+                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
+            }
+            Action::Rest(length) => {
+                self.caller = Some(caller);
+                sleep(length);
+            }
+        }
+    }
+
+    /// Releases what it holds, so that waiters need not wait for the end of its lease.
+    pub fn finish(mut self) {
+        if let (Some(caller), Some(operation)) = (self.caller.take(), self.client.final_release(now())) {
+            self.call(caller, operation);
+        }
+    }
+
+    fn connected(&mut self) -> Option<RecordingClient<'r>> {
+        let port = self.primary.load(Ordering::Relaxed);
+        if let Some(caller) =
+            self.caller.take().filter(|caller| self.ignores_moves() || caller.port() == port)
+        {
+            return Some(caller);
+        }
+        let caller = RecordingClient::connect(self.recorder, self.client.number, port).ok()?;
+        self.client.reconnected(self.workload, &mut self.random);
+        Some(caller)
+    }
+
+    /// Every fourth client stays with its server after a failover, until its connection ends or a call is refused.
+    const fn ignores_moves(&self) -> bool {
+        self.client.number.is_multiple_of(4)
+    }
+
+    fn call(&mut self, caller: RecordingClient<'r>, operation: Operation) {
+        let patience = self.patience(&operation);
+        let (port, stays) = (caller.port(), self.ignores_moves());
+        let (caller, call) = match caller.ask(&self.client.key, &self.client.owner, operation) {
+            Ok(asked) => {
+                asked.answer_while(patience, || stays || self.primary.load(Ordering::Relaxed) == port)
+            }
+            Err(call) => (None, *call),
+        };
+        self.caller = caller;
+        self.client.handle_outcome(&call, &mut self.random);
+        if let Outcome::Error(word) = &call.outcome
+            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED" | "TRYAGAIN")
+        {
+            // The server refuses all writes for a while, or is no longer a primary.
+            self.caller = None;
+            thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    /// How long to wait for a reply. Some clients that wait for a lock give up early, often just when they are granted it.
+    fn patience(&mut self, operation: &Operation) -> Duration {
+        let wait = match *operation {
+            Operation::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
+            Operation::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
+            Operation::Acquire { wait: Wait::No, .. }
+            | Operation::Release { .. }
+            | Operation::Renew { .. } => Duration::ZERO,
+        };
+        if !wait.is_zero() && self.random.percent(5) {
+            return Duration::from_micros(self.random.between(200, 20_000));
+        }
+        wait + PATIENCE
+    }
+}
+
+fn sleep(length: Nanos) {
+    let end = now() + length;
+    while now() < end {
+        thread::park_timeout(Duration::from_nanos(end.saturating_sub(now())));
+    }
+}

@@ -1,0 +1,182 @@
+//! Processes, directories and ports of one's own.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs, thread};
+
+/// A process and those that it starts, in a process group of their own.
+///
+/// All of them are killed when this goes out of scope. The process itself also dies with the thread that started it, so
+/// that a killed test run leaves nothing behind.
+#[derive(Debug)]
+pub struct ProcessGroup {
+    child: Child,
+}
+
+impl ProcessGroup {
+    /// Starts a process.
+    ///
+    /// # Errors
+    /// When the program does not run.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let parent = process::id();
+        // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
+        unsafe { command.process_group(0).pre_exec(move || die_with(parent)) };
+        command.spawn().map(|child| Self { child })
+    }
+
+    /// The id of the process, and of the group.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How the process ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits until the process ends.
+    ///
+    /// # Errors
+    /// As the system reports.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+
+    /// Kills the process and waits for its end. Processes that it has started go on.
+    ///
+    /// # Errors
+    /// As the system reports.
+    pub fn kill(&mut self) -> io::Result<ExitStatus> {
+        self.child.kill()?;
+        self.child.wait()
+    }
+
+    /// Sends a signal to the process, which has not been waited for.
+    ///
+    /// # Errors
+    /// As the system reports.
+    pub fn signal(&self, signal: libc::c_int) -> io::Result<()> {
+        send_signal(self.child.id().cast_signed(), signal)
+    }
+
+    /// Sends a signal to the whole group.
+    ///
+    /// # Errors
+    /// As the system reports.
+    pub fn signal_all(&self, signal: libc::c_int) -> io::Result<()> {
+        send_signal(-self.child.id().cast_signed(), signal)
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // A child of the server that rewrites the AOF would outlive it, and write on in its directory.
+        let _ = self.signal_all(libc::SIGKILL);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send_signal(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: `kill` reads nothing. The process is a child of ours and leads its group.
+    let status = unsafe { libc::kill(pid, signal) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets a child be killed when the thread that started it ends, also when that thread is killed.
+fn die_with(parent: u32) -> io::Result<()> {
+    // SAFETY: prctl with PR_SET_PDEATHSIG takes a signal number and touches no memory.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The parent may have ended before the call above.
+    // SAFETY: getppid has no conditions.
+    if unsafe { libc::getppid() }.cast_unsigned() == parent {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::ESRCH))
+    }
+}
+
+/// A temporary directory, removed when it goes out of scope.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// A new, empty directory.
+    #[track_caller]
+    pub fn new() -> Self {
+        let path = temporary_path("test");
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Self { path }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A child of the server that is just ending may still add a file.
+        for _ in 0..1_000 {
+            if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+/// A path in the directory for temporary files that nobody else uses.
+pub(crate) fn temporary_path(kind: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    env::temp_dir().join(format!("lockward-{kind}-{}-{number}", process::id()))
+}
+
+/// A port that nobody listens on, outside the range from which outgoing connections take theirs.
+#[track_caller]
+pub fn free_port() -> u16 {
+    const FIRST: u32 = 10_240;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = process::id().wrapping_mul(7_919);
+    for _ in 0..COUNT {
+        let offset = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(FIRST + offset).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port");
+}
+
+/// The root of the repository.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the repository")
+}
+
+/// The server program: `redis-server`, or the one that `LOCKWARD_SERVER` names.
+pub fn server_program() -> String {
+    env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into())
+}
+
+/// A file that `make` has built: `target/<file>`, or the one that the environment variable names.
+pub fn built_file(variable: &str, file: &str) -> PathBuf {
+    env::var_os(variable).map_or_else(|| repository().join("target").join(file), PathBuf::from)
+}
