@@ -4,10 +4,11 @@ use crate::errors::Error;
 use crate::pending_replies::PendingReply;
 use crate::server::{BlockedClient, Context, KeyName, Socket, mono, subscriptions};
 use crate::settings;
+use crate::slice::Slice;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, Outcome, Owner, Span, WaitRequest,
+    AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, Outcome, Owner, QueueId, Span, WaitRequest,
 };
 
 /// A wait that is about to begin.
@@ -78,6 +79,27 @@ fn socket_of(context: Context, id: u64) -> Option<Socket> {
 pub fn end_wait(completion: Completion<BlockedClient>) {
     let client = state::with(|state| state.pending.add(completion, None));
     client.unblock();
+}
+
+/// Ends the waits in queues, as far as there is time.
+pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant, slice: Slice) {
+    for queue in queues {
+        end_waits_in(queue, outcome, now, slice);
+        if slice.is_over() {
+            return;
+        }
+    }
+}
+
+/// Ends the waits in a queue. If there is no time for all, the rest is due in the next pass.
+pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice) {
+    while let Some((waiter, _)) = state::with(|state| state.store.queues.pop_front(queue)) {
+        end_wait(Completion { waiter, outcome });
+        if slice.is_over() {
+            state::with(|state| state.set_due(queue, Some(now), now));
+            return;
+        }
+    }
 }
 
 /// Answers a client whose wait has ended. If it has left and the server does not know yet, its hold is passed on. False when no

@@ -1,0 +1,22 @@
+//! Slices of time for work that no client asked for.
+
+use crate::server::mono;
+use lockward_core::Instant;
+
+/// The part of a pass of the event loop that some work may take. There is always time for one piece of it.
+#[derive(Clone, Copy)]
+pub struct Slice {
+    end: Instant,
+}
+
+impl Slice {
+    /// A slice that begins now.
+    pub fn of_micros(micros: i64) -> Self {
+        Self { end: Instant::from_micros(mono().as_micros().saturating_add(micros)) }
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(self) -> bool {
+        mono() >= self.end
+    }
+}
