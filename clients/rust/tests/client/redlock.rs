@@ -1,11 +1,11 @@
 //! One lock on five independent servers.
 
 use crate::{LONG, soon, url};
-use lockward_checker::violation::Violation;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::tenures_never_overlap;
-use lockward_checker::history::{HoldsReleased, Call, Fault, History, Operation, Line, Outcome, Wait};
+use lockward_checker::history::{Call, Fault, History, HoldsReleased, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::now;
+use lockward_checker::violation::Violation;
 use lockward_client::redlock::{Guard, Redlock};
 use lockward_client::{Address, Error, Loss, Settings};
 use lockward_tests::{Fate, Proxy, Random, Server, Setup, eventually, free_port, rounds};
@@ -440,8 +440,17 @@ impl Observations {
     fn note(&self, owner: &str, operation: Operation, outcome: Outcome) {
         let (start, key) = (now(), "k".to_owned());
         let owner = owner.to_owned();
-        let call =
-            Call { client: 0, node: 0, key, owner, kind, start, joined: None, end: Some(start), outcome };
+        let call = Call {
+            client: 0,
+            node: 0,
+            key,
+            owner,
+            operation,
+            start,
+            enqueued: None,
+            end: Some(start),
+            outcome,
+        };
         self.lines.lock().unwrap().push(Line::Call(call));
     }
 }
@@ -459,8 +468,8 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
         // The client claims to hold the lock from now on for this long.
-        let kind = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
-        observed.note(&owner, kind, Outcome::Granted { token, holds: 1 });
+        let operation = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
+        observed.note(&owner, operation, Outcome::Granted { token, holds: 1 });
         let count = observed.counter.load(Ordering::Relaxed);
         for _ in 0..token % 50 {
             tokio::task::yield_now().await;
@@ -468,10 +477,15 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         observed.counter.store(count + 1, Ordering::Relaxed);
         // The client claims that it still holds the lock.
         if guard.is_held() {
-            let kind = Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
-            observed.note(&owner, kind, Outcome::Renewed { token });
+            let operation =
+                Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
+            observed.note(&owner, operation, Outcome::Renewed { token });
         }
-        observed.note(&owner, Operation::Release { released: HoldsReleased::All, token: None }, Outcome::Unknown);
+        observed.note(
+            &owner,
+            Operation::Release { released: HoldsReleased::All, token: None },
+            Outcome::Unknown,
+        );
         match guard.release().await {
             Ok(()) => {}
             // Too few servers answered, so it may have been held.
