@@ -349,8 +349,8 @@ impl<'a> Acquisition<'a> {
     async fn confirmed_deadline(&mut self, grant: Grant, granted: GrantedLease) -> Result<Instant, Error> {
         let lease = self.request.limit_lease(granted.millis);
         let is_set = granted.is_requested || lease == granted.millis;
-        // After a short wait most of the lease is left, counted from the request. After a long one it may be over, as nobody
-        // knows when the server began to count.
+        // After a short wait most of the lease is left, counted from the request. After a long one it may be over, as the
+        // client does not know when the server began to count.
         let is_fresh = granted.counted_from.elapsed() < Duration::from_millis(lease / 3);
         if is_set && is_fresh && self.request.replicas.is_none() {
             return Ok(lease_end(lease, granted.counted_from));
@@ -381,8 +381,8 @@ impl<'a> Acquisition<'a> {
         if self.permit.is_some() { State::WaitInQueue } else { State::Try }
     }
 
-    /// Asks again after a grant whose tenure has ended before this process knew that it was held. That happens when replies
-    /// take longer than the lease.
+    /// Asks again after a grant that ended before the client could confirm it. That happens when replies take longer than the
+    /// lease.
     fn ask_again_after_loss(&mut self) -> Result<State, Error> {
         if self.limit.is_some_and(|limit| limit.max(self.patience_end) <= Instant::now()) {
             self.pending.cancel();

@@ -27,7 +27,7 @@ pub(crate) enum Task {
     ReleaseSurplus(Arc<Tenure>),
     /// Stop renewing the tenure with this id, unless it has guards again.
     Unwatch(u64),
-    /// Release what an acquisition may have been granted whose caller has left.
+    /// Withdraw an acquisition whose caller has left.
     Withdraw(AbandonedAcquire),
     /// Renew all tenures now: a connection has broken, and a server that has restarted may have forgotten them.
     RenewAll,

@@ -53,7 +53,8 @@ impl ClientState {
         })
     }
 
-    /// Sends a task to the background task. If the runtime has ended, nobody does it, and leases end by themselves.
+    /// Sends a task to the background task. If the runtime has ended, the task is dropped, and leases end by
+    /// themselves.
     pub(crate) fn enqueue(&self, task: Task) {
         let _ = self.tasks.send(task);
     }

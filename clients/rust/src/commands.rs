@@ -80,7 +80,7 @@ impl OwnedKey {
         self.command("LOCK.RELEASE").arg("ALL").arg("TOKEN").arg(token).to_owned()
     }
 
-    /// Releases what an acquisition may have been granted that has not received its reply.
+    /// Releases whatever the server has granted to the owner.
     pub(crate) fn withdraw(&self) -> Cmd {
         self.command("LOCK.RELEASE").arg("HOLDS").arg(0).to_owned()
     }

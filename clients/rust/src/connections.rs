@@ -60,7 +60,8 @@ pub(crate) enum ConnectionKind<'a> {
     Dedicated(&'a mut Option<DedicatedConnection>),
 }
 
-/// The last failure of an action that only one caller tries at a time. It stands for all callers that waited for it.
+/// The last failure of an action that callers perform one at a time. Callers that waited for that attempt get the same error
+/// and do not try again.
 #[derive(Default)]
 pub(crate) struct LastFailure(Option<(Instant, Error)>);
 
@@ -211,7 +212,7 @@ async fn send_within(
     check_reply(within(limit, connection.send_packed_command(cmd).map_err(Error::from_redis)).await?)
 }
 
-/// Locks a mutex whose value no panic can leave half changed.
+/// Locks a mutex. Poisoning is ignored, as no panic can leave these values half changed.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -468,8 +468,8 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
         // The client claims to hold the lock from now on for this long.
-        let kind = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
-        observed.note(&owner, kind, Outcome::Granted { token, holds: 1 });
+        let operation = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
+        observed.note(&owner, operation, Outcome::Granted { token, holds: 1 });
         let count = observed.counter.load(Ordering::Relaxed);
         for _ in 0..token % 50 {
             tokio::task::yield_now().await;
@@ -477,8 +477,9 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         observed.counter.store(count + 1, Ordering::Relaxed);
         // The client claims that it still holds the lock.
         if guard.is_held() {
-            let kind = Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
-            observed.note(&owner, kind, Outcome::Renewed { token });
+            let operation =
+                Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
+            observed.note(&owner, operation, Outcome::Renewed { token });
         }
         observed.note(
             &owner,
