@@ -105,7 +105,7 @@ fn a_waiter_is_passed() {
     // Nobody saw it in the queue, or not before the other came: either may have been first.
     clean(&passed.replace(" seen 12", ""));
     clean(&passed.replace("seen 12", "seen 25"));
-    // A repeated wait stands where the earlier one stood.
+    // A repeated wait takes the position of the earlier one.
     clean(&format!("{passed}\n 5..15 C acquires wait 90 -> ?"));
 }
 
@@ -233,7 +233,7 @@ fn line(text: &str) -> Line {
             let (token, end) = (number(asked[3]), end.expect("an end"));
             return Line::Write(Write { client: 0, key, owner, token, start, end, outcome });
         }
-        other => panic!("{other}: none of ours"),
+        other => panic!("{other}: unknown operation"),
     };
     let outcome = match came[..] {
         ["?"] => Outcome::Unknown,

@@ -1,4 +1,4 @@
-// Issues the commands it is told to with go-redis, as it comes: see ../README.md.
+// Executes the ordered commands with go-redis: see ../README.md.
 package main
 
 import (

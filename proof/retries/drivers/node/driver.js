@@ -1,4 +1,4 @@
-// Issues the commands it is told to with ioredis or node-redis, as they come: see ../README.md.
+// Executes the ordered commands with ioredis or node-redis: see ../README.md.
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { Redis, ReplyError } from "ioredis";
@@ -7,7 +7,7 @@ import { createClient, ErrorReply } from "redis";
 const [, , client, port] = process.argv;
 const url = `redis://127.0.0.1:${port}`;
 
-// Both end the program at the first lost connection if nobody listens to errors.
+// Without a listener for errors, both clients end the program at the first lost connection.
 const ignore = () => {};
 const libraries = {
   ioredis: {

@@ -1,4 +1,4 @@
-"""Issues the commands it is told to with redis-py, as it comes: see ../README.md."""
+"""Executes the ordered commands with redis-py: see ../README.md."""
 
 import json
 import sys

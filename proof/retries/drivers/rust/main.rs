@@ -1,4 +1,4 @@
-//! Issues the commands it is told to with redis-rs, as it comes: see ../README.md.
+//! Executes the ordered commands with redis-rs: see ../README.md.
 
 use redis::aio::ConnectionManager;
 use redis::{Client, Value};
@@ -56,7 +56,7 @@ fn shown(reply: &Value) -> serde_json::Value {
     }
 }
 
-/// The version that the workspace was built with.
+/// The version in the workspace's Cargo.lock.
 fn version() -> &'static str {
     let locked = include_str!("../../../../Cargo.lock").split_once("name = \"redis\"\nversion = \"");
     locked.and_then(|(_, rest)| rest.split('"').next()).expect("redis-rs in Cargo.lock")

@@ -36,7 +36,7 @@ impl Watched {
         // The Sentinels may have promoted a replica without a fault.
         self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
         let failed = self.servers.iter_mut().find(|server| server.port() == self.primary);
-        let failed = failed.expect("one of ours");
+        let failed = failed.expect("a server of this world");
         fail(failed);
         nemesis.announce_primary(self.sentinels.see_failover_from(self.primary));
         come_back(nemesis, failed);

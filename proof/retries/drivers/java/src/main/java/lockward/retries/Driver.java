@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Executors;
 
-/** Issues the commands it is told to with Jedis or Lettuce, as they come: see ../README.md. */
+/** Executes the ordered commands with Jedis or Lettuce: see ../README.md. */
 final class Driver {
     private static final Gson GSON = new GsonBuilder().serializeNulls().create();
 
@@ -19,7 +19,7 @@ final class Driver {
 
         Object call(int connection, String name, List<String> arguments);
 
-        /** Whether the server has said no, and not the network. */
+        /** Whether the error comes from the server, and not from the network. */
         boolean isRefusal(Exception error);
     }
 
@@ -39,15 +39,15 @@ final class Driver {
     }
 
     private static Map<String, Object> call(Library library, Order order) {
-        var told = new LinkedHashMap<String, Object>(); // which may hold null
-        told.put("id", order.id);
+        var outcome = new LinkedHashMap<String, Object>(); // which may hold null
+        outcome.put("id", order.id);
         try {
             var command = order.command;
-            told.put("reply", library.call(order.connection, command.get(0), command.subList(1, command.size())));
+            outcome.put("reply", library.call(order.connection, command.get(0), command.subList(1, command.size())));
         } catch (RuntimeException error) {
-            told.put(library.isRefusal(error) ? "refused" : "failed", error.toString());
+            outcome.put(library.isRefusal(error) ? "refused" : "failed", error.toString());
         }
-        return told;
+        return outcome;
     }
 
     private static synchronized void tell(Map<String, Object> line) {

@@ -23,8 +23,8 @@ final class OnLettuce implements Driver.Library {
     }
 
     /**
-     * A grant, or null. Lettuce's own ArrayOutput would not do: when a connection is cut within a reply, and the command sent
-     * again, it goes on where it had stopped, and tells [[token], holds].
+     * A grant, or null. Lettuce's own ArrayOutput is not sufficient: if a connection is cut within a reply and the command is sent
+     * again, it continues at the old position and returns [[token], holds].
      */
     private static final class GrantOutput extends CommandOutput<String, String, List<Object>> {
         GrantOutput() {
