@@ -51,6 +51,7 @@ test-clients: test-java ## All of the five below, some two at a time.
 	@$(MAKE) --no-print-directory -j2 -Otarget test-retries test-python test-go test-node
 
 test-python: build ## Check and test the Python client, clients/python, against a real server.
+	cargo build --release -p lockward-tests --bin lockward-test-server
 	@scripts/test-python
 
 test-java: build ## Check and test the Java client, clients/java, against a real server.
