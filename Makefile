@@ -49,6 +49,7 @@ test-clients: test-java ## Run test-python, test-java, test-go, test-node and te
 	@$(MAKE) --no-print-directory -j2 -Otarget test-retries test-python test-go test-node
 
 test-python: build ## Lint and test the Python client.
+	cargo build --release -p lockward-tests --bin lockward-test-server
 	@scripts/test-python
 
 test-java: build ## Lint and test the Java client.

@@ -87,7 +87,7 @@ impl Setup {
     }
 
     /// The server as a Sentinel.
-    pub(crate) fn sentinel() -> Self {
+    pub fn sentinel() -> Self {
         Self { kind: Kind::Sentinel, ..Self::without_module() }
     }
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import socket
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -16,8 +13,7 @@ import redis
 
 from lockward import _probe
 
-SERVER = os.environ.get("LOCKWARD_SERVER", "redis-server")
-MODULE = os.environ.get("LOCKWARD_MODULE") or str(Path(__file__).parents[3] / "target" / "release" / "liblockward.so")
+PROGRAM = Path(__file__).parents[3] / "target" / "release" / "lockward-test-server"
 
 
 def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
@@ -31,74 +27,73 @@ def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
         time.sleep(0.005)
 
 
-def free_port() -> int:
-    """A port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it."""
-    while True:
-        port = random.randint(10_000, 22_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
+class Process:
+    """A process of lockward-test-server: see tests/src/bin/lockward-test-server.rs."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.facts = self._answer()
+        self.port = int(self.facts["port"])
+
+    def ask(self, command: str) -> Any:
+        assert self._process.stdin
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line, "the server has ended: see the error output"
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._process.communicate()
+        assert self._process.returncode == 0, "the server has crashed: see the error output"
 
 
-class Server:
-    def __init__(self, folder: Path, *arguments: str, module: tuple[str, ...] = ()) -> None:
-        self.folder, self.arguments, self.module = folder, arguments, module
-        self.port = free_port()
-        self.start()
-
-    def start(self) -> None:
-        plain = ("--save", "", "--appendonly", "no") if not self.arguments else self.arguments
-        command = [SERVER, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), *plain]
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen([*command, "--loadmodule", MODULE, *self.module], stdout=log, stderr=log)
-        eventually(self.answers)
-
-    def answers(self) -> bool:
-        assert self.process.poll() is None, (self.folder / "log").read_text()
-        try:
-            with redis.Redis(port=self.port, socket_timeout=1, retry=None) as client:
-                return bool(client.ping())
-        except redis.RedisError:
-            return False
+class Server(Process):
+    def __init__(self, *config: str, module: str = "") -> None:
+        super().__init__("server", "--module", module, *config)
 
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis(port=self.port, **options)
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        self.ask("pause")
 
     def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        self.ask("resume")
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.ask("kill")
 
-    def restart(self) -> None:
-        self.kill()
-        self.start()
+    def restart(self, module: str = "") -> None:
+        """`module` are more module arguments."""
+        if module:
+            self.ask(f"module {module}")
+        self.ask("restart")
 
 
 class SentinelServer(Server):
-    def __init__(self, folder: Path) -> None:
-        (folder / "sentinel.conf").write_text("")
-        super().__init__(folder, str(folder / "sentinel.conf"))
+    def __init__(self) -> None:
+        Process.__init__(self, "sentinel")
 
-    def start(self) -> None:
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(
-                [SERVER, self.arguments[0], "--port", str(self.port), "--bind", "127.0.0.1", "--sentinel"],
-                stdout=log,
-                stderr=log,
-            )
-        eventually(self.answers)
+
+class Proxy(Process):
+    """Loses the given shares of LOCK commands and scripts or their replies, in parts of 1,000."""
+
+    def __init__(self, port: int, requests: int, replies: int) -> None:
+        super().__init__("proxy", str(port), "7", str(requests), str(replies), "LOCK.", "EVAL")
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    server = Server(tmp_path_factory.mktemp("server"))
+def shared() -> Any:
+    server = Server()
     yield server
-    server.kill()
+    server.close()
 
 
 @pytest.fixture
@@ -109,20 +104,17 @@ def server(shared: Server) -> Server:
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Any:
+def own_server() -> Any:
     """A function that starts a server for this test alone."""
     servers = []
 
-    def start(*arguments: str, module: tuple[str, ...] = ()) -> Server:
-        folder = tmp_path / str(len(servers))
-        folder.mkdir()
-        servers.append(Server(folder, *arguments, module=module))
+    def start(*config: str, module: str = "") -> Server:
+        servers.append(Server(*config, module=module))
         return servers[-1]
 
     yield start
     for each in servers:
-        each.resume()
-        each.kill()
+        each.close()
 
 
 @pytest.fixture

@@ -22,19 +22,17 @@ NAME = "{a}lock"  # in slot 15495
 
 
 @pytest.fixture(scope="session")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    nodes = []
-    for number in range(2):
-        folder = tmp_path_factory.mktemp(f"node{number}")
-        nodes.append(Server(folder, "--cluster-enabled", "yes", "--save", "", "--cluster-node-timeout", "5000"))
+def nodes() -> Any:
+    nodes = [Server("cluster-enabled yes", "cluster-node-timeout 5000") for _ in range(2)]
     first, second = (node.client() for node in nodes)
     first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS // 2)
     second.execute_command("CLUSTER", "ADDSLOTSRANGE", SLOTS // 2 + 1, SLOTS - 1)
-    first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
+    bus = second.config_get("cluster-port")["cluster-port"]
+    first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, bus)
     eventually(lambda: all(is_ready(client) for client in (first, second)))
     yield nodes
     for node in nodes:
-        node.kill()
+        node.close()
 
 
 def is_ready(client: redis.Redis) -> bool:

@@ -43,9 +43,9 @@ def test_a_waiter_whose_connection_breaks_waits_again(client: redis.Redis, serve
 @pytest.mark.parametrize("kind", ["persistent", "forgetful"])
 def test_a_tenure_survives_a_restart_of_the_server(own_server: Any, kind: str) -> None:
     if kind == "persistent":
-        server = own_server("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+        server = own_server("appendonly yes", "appendfsync always")
     else:
-        server = own_server(module=("quarantine", "3000"))
+        server = own_server(module="quarantine 3000")
         wait_for_quarantine(server)
     client = server.client()
     lock = Lock(client, "a", lease=3, reentrant=True)
@@ -69,8 +69,7 @@ def test_a_broken_connection_renews_all_locks_at_once(own_server: Any) -> None:
     locks = [Lock(client, "a"), Lock(client, "b", timeout=25)]
     for lock in locks:
         lock.acquire()
-    server.module = ("quarantine", "30000")
-    server.restart()
+    server.restart(module="quarantine 30000")
     assert not Lock(client, "c", timeout=1).acquire(blocking=False)  # notices the broken connection
     eventually(lambda: holders(client, "a") and holders(client, "b"), within=5)  # a third of the lease is 10 seconds
     assert all(lock.owned() for lock in locks) and client.pttl("b") <= 25_000
@@ -86,8 +85,7 @@ def test_a_broken_connection_renews_all_locks_at_once_in_asyncio(own_server: Any
         locks = [lockward.asyncio.Lock(own, "a"), lockward.asyncio.Lock(own, "b", timeout=25)]
         for lock in locks:
             await lock.acquire()
-        server.module = ("quarantine", "30000")
-        server.restart()
+        server.restart(module="quarantine 30000")
         assert not await lockward.asyncio.Lock(own, "c", timeout=1).acquire(blocking=False)
         until = time.monotonic() + 5
         while not (holders(server.client(), "a") and holders(server.client(), "b")):

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import holds
-from proxy import Proxy
+from conftest import Proxy, holds
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -29,7 +28,7 @@ return left
 
 @pytest.fixture
 def proxy(server: Any) -> Any:
-    proxy = Proxy(server.port, rate=0.1, seed=7)
+    proxy = Proxy(server.port, requests=33, replies=67)
     yield proxy
     proxy.close()
 
@@ -43,7 +42,8 @@ def test_holds_are_right_after_lost_replies(client: redis.Redis, proxy: Proxy) -
             for expected in (1, 0):
                 lock.release()
                 assert lock.holds == holds(client, "a") == expected
-    assert proxy.replies_lost > ROUNDS / 10 and proxy.requests_lost > ROUNDS / 20
+    losses = proxy.ask("losses")
+    assert losses["replies"] > ROUNDS / 10 and losses["requests"] > ROUNDS / 20
 
 
 def test_holds_are_right_after_lost_replies_in_asyncio(client: redis.Redis, proxy: Proxy) -> None:
@@ -58,7 +58,8 @@ def test_holds_are_right_after_lost_replies_in_asyncio(client: redis.Redis, prox
                 assert lock.holds == holds(client, "a") == expected
 
     asyncio.run(main())
-    assert proxy.replies_lost > ROUNDS / 10 and proxy.requests_lost > ROUNDS / 20
+    losses = proxy.ask("losses")
+    assert losses["replies"] > ROUNDS / 10 and losses["requests"] > ROUNDS / 20
 
 
 def test_a_script_miscounts_holds_after_lost_replies(client: redis.Redis, proxy: Proxy) -> None:

@@ -7,7 +7,6 @@ import itertools
 import socket
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable
 
@@ -122,7 +121,7 @@ def test_a_waiter_stays_at_a_server_that_refuses_new_connections(own_server: Any
 
 
 def test_a_waiter_stays_when_the_name_has_several_addresses(own_server: Any, waiting: Any, names: Any) -> None:
-    server = own_server("--save", "", "--bind", "127.0.0.1", "127.0.0.2")
+    server = own_server("bind 127.0.0.1 127.0.0.2")
     names.addresses.append("127.0.0.2")
     client = server.client()
     holder = Lock(client, "a")
@@ -137,7 +136,7 @@ def test_a_waiter_stays_when_the_name_has_several_addresses(own_server: Any, wai
 
 
 def test_a_waiter_follows_a_name_that_resolves_elsewhere(own_server: Any, waiting: Any, names: Any) -> None:
-    server = own_server("--save", "", "--bind", "127.0.0.1", "127.0.0.2")
+    server = own_server("bind 127.0.0.1 127.0.0.2")
     client = server.client()
     holder = Lock(client, "a")
     holder.acquire()
@@ -202,18 +201,14 @@ def test_a_server_without_a_listener_is_gone(own_server: Any, waiting: Any) -> N
 
 
 @pytest.fixture
-def deployment(own_server: Any, tmp_path: Path) -> Any:
+def deployment(own_server: Any) -> Any:
     """A server and two Sentinels that monitor it."""
-    server, watching = own_server(), []
-    for number in range(2):
-        folder = tmp_path / f"sentinel{number}"
-        folder.mkdir()
-        watching.append(SentinelServer(folder))
-        watching[-1].client().execute_command("SENTINEL", "MONITOR", "it", "127.0.0.1", server.port, "2")
+    server, watching = own_server(), [SentinelServer(), SentinelServer()]
+    for each in watching:
+        each.client().execute_command("SENTINEL", "MONITOR", "it", "127.0.0.1", server.port, "2")
     yield server, watching
     for each in watching:
-        each.resume()
-        each.kill()
+        each.close()
 
 
 def by_sentinels(watching: list[Any], **options: Any) -> Callable[[ModuleType], Any]:

@@ -19,19 +19,18 @@ from lockward import Lock, _probe
 
 
 @pytest.fixture
-def deployment(own_server: Any, tmp_path: Path) -> Any:
+def deployment(own_server: Any) -> Any:
     """The port of a Sentinel, its primary and replica, and a client of the Sentinel."""
-    plain = ("--save", "", "--repl-diskless-sync-delay", "0")
-    primary, replica = own_server(*plain), own_server(*plain)
+    primary, replica = own_server(), own_server()
     replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
     eventually(lambda: replica.client().info("replication")["master_link_status"] == "up")
-    sentinel = SentinelServer(tmp_path)
+    sentinel = SentinelServer()
     monitor = sentinel.client()
     monitor.execute_command("SENTINEL", "MONITOR", "it", "127.0.0.1", str(primary.port), "1")
     monitor.execute_command("SENTINEL", "SET", "it", "failover-timeout", "10000")
     yield sentinel.port, primary, replica, monitor
-    sentinel.kill()
-    print((tmp_path / "log").read_text())  # pytest shows it if the test fails
+    print(Path(sentinel.facts["log"]).read_text())  # pytest shows it if the test fails
+    sentinel.close()
 
 
 def test_holders_and_waiters_survive_a_failover(deployment: Any) -> None:
