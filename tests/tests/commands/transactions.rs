@@ -226,10 +226,12 @@ fn a_lease_that_ends_aborts_the_transaction() {
 fn a_client_that_moves_a_key_stays_in_its_database() {
     let server = Server::start();
     let mut a = server.client();
-    // From then on the module listens to EXPIRE, RENAME and MOVE, where that does no harm.
+    // From then on the module listens to EXPIRE, RENAME, MOVE and new keys, where that does no harm.
     let long = "k".repeat(300);
     a.acquire(&format!("{long} A PX 600000"));
     let _waiting = server.waiter(&format!("{long} B BLOCK 0"));
+    a.acquire("evicted A PX 600000");
+    a.evict("evicted");
     for commands in [["SET one 1", "MOVE one 1"], ["SET two 1", "COPY two other DB 1"]] {
         a.call_all(commands);
         assert!(a.call("CLIENT INFO").text().contains(" db=0 "), "{commands:?}");
