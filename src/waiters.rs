@@ -53,8 +53,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         end_wait(superseded);
     }
     if is_long {
-        subscriptions::subscribe_generic();
-        subscriptions::subscribe_new_keys();
+        subscriptions::subscribe_long_keys();
     }
     Ok(())
 }

@@ -34,37 +34,39 @@ pub fn subscribe_expired_evicted() {
     subscribe_once(&SUBSCRIBED, classes, entry_points().expired_evicted);
 }
 
-/// Subscribes to new keys. Needed from the first dropped lock on: a new key may take its place. Also from the first waiter on a long
-/// key on, which the sweep does not open. Not done on servers where it does harm: there the sweep finds new keys, or the end of a
-/// lease does.
+/// Subscribes to new keys. Needed from the first dropped lock on: a new key may take its place.
 pub fn subscribe_new_keys() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
-    subscribe_unless_harmful(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);
+    subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);
 }
 
-/// Subscribes to the events of EXPIRE, RENAME and MOVE. Needed from the first waiter on a long key on, or when a lock leaves
-/// the keyspace of which a hold may have to be passed on. Not done on servers where it does harm.
+/// Subscribes to the events of EXPIRE, RENAME and MOVE. Needed when a lock leaves the keyspace of which a hold may have to be passed
+/// on. Not done on servers where it does harm.
 pub fn subscribe_generic() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
-    subscribe_unless_harmful(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_GENERIC, entry_points().generic);
+    if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {
+        subscribe(raw::REDISMODULE_NOTIFY_GENERIC, entry_points().generic);
+    }
 }
 
-/// MOVE and COPY send events of these classes.
-fn subscribe_unless_harmful(
-    subscribed: &AtomicBool,
-    classes: c_int,
-    callback: raw::RedisModuleNotificationFunc,
-) {
-    if !subscribed.load(Ordering::Relaxed) && info::events_move_clients() {
-        subscribed.store(true, Ordering::Relaxed);
+/// Subscribes to what happens to long keys, which the sweep does not open. Needed from the first waiter on one. Not done on servers
+/// where it does harm.
+pub fn subscribe_long_keys() {
+    static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
+    if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {
+        subscribe_generic();
+        subscribe_new_keys();
     }
-    subscribe_once(subscribed, classes, callback);
 }
 
 fn subscribe_once(subscribed: &AtomicBool, classes: c_int, callback: raw::RedisModuleNotificationFunc) {
     if !subscribed.swap(true, Ordering::Relaxed) {
-        let context = module_context().as_ptr();
-        // SAFETY: the module's context is valid.
-        unsafe { api!(RedisModule_SubscribeToKeyspaceEvents(context, classes, callback)) };
+        subscribe(classes, callback);
     }
+}
+
+fn subscribe(classes: c_int, callback: raw::RedisModuleNotificationFunc) {
+    let context = module_context().as_ptr();
+    // SAFETY: the module's context is valid.
+    unsafe { api!(RedisModule_SubscribeToKeyspaceEvents(context, classes, callback)) };
 }

@@ -230,8 +230,6 @@ fn a_client_that_moves_a_key_stays_in_its_database() {
     let long = "k".repeat(300);
     a.acquire(&format!("{long} A PX 600000"));
     let _waiting = server.waiter(&format!("{long} B BLOCK 0"));
-    a.acquire("evicted A PX 600000");
-    a.evict("evicted");
     for commands in [["SET one 1", "MOVE one 1"], ["SET two 1", "COPY two other DB 1"]] {
         a.call_all(commands);
         assert!(a.call("CLIENT INFO").text().contains(" db=0 "), "{commands:?}");
