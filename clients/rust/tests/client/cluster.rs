@@ -10,7 +10,7 @@ fn url(cluster: &Cluster) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_are_acquired_on_the_nodes_of_tsuccessor_slots() {
+async fn locks_are_acquired_on_the_nodes_of_their_slots() {
     let cluster = Cluster::start_without_replicas(Setup::new());
     let client = patient(&url(&cluster));
     let mut guards = Vec::new();
