@@ -150,7 +150,7 @@ pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
 /// Why a client leaves its wait queue without a reply of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// It has disconnected, or the server has ended its wait.
+    /// The client has disconnected, or the server has ended the wait.
     Disconnected,
     /// CLIENT UNBLOCK ends its wait as the wait limit would.
     Unblocked,

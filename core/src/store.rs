@@ -137,7 +137,7 @@ impl UnlinkedLock {
     }
 }
 
-/// What has been seen of each lock in this quarantine.
+/// What this server has observed of each lock in this quarantine.
 #[derive(Debug, Default)]
 struct Memories {
     /// By the hash of the key: what is remembered of a lock that is gone must not grow with its name. Two locks of one hash share
@@ -335,7 +335,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         answer
     }
 
-    /// What has been seen of a lock in this quarantine.
+    /// What this server has observed of a lock in this quarantine.
     #[must_use]
     #[inline]
     pub fn memory(&self, name: &impl NameRef) -> QuarantineMemory {
@@ -346,7 +346,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Remembers what has been seen of a lock, for as long as there is a quarantine.
+    /// Remembers what was observed of a lock. Does nothing when there is no quarantine.
     ///
     /// For a lock that goes on, memory is bounded by the number of locks. For tenures that have ended it is not: a client
     /// may restore a made-up tenure and give it back, again and again. So they are remembered for so many locks and no
@@ -358,7 +358,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Forgets what has been seen when the quarantine is over.
+    /// Forgets all observations when the quarantine is over.
     pub fn forget_after_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() {
             self.memories = Memories::default();

@@ -25,8 +25,8 @@ static FREED: AtomicU64 = AtomicU64::new(0);
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
 lazy_static! {
-    /// Used where a lock is made for a key, and where one is freed that the module deletes: [`free`] knows that one, and runs under
-    /// the server's lock then.
+    /// Used when the module makes a lock for a key, and when [`free`] frees a lock that the module deletes. Both run under the
+    /// server's lock.
     static ref SPARES: Shared<Spares> = Shared::new(Vec::new());
 }
 

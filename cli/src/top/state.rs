@@ -53,7 +53,7 @@ pub(super) struct State {
     selected: Option<Vec<u8>>,
     /// The totals from which the next rates are computed.
     previous: Option<(Totals, Instant)>,
-    /// The longest lease seen in each tenure: milliseconds by token.
+    /// The longest lease that was shown for each tenure, in ms, by fencing token.
     longest_leases: HashMap<u64, u64>,
 }
 

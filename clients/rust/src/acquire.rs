@@ -381,7 +381,7 @@ impl<'a> Acquisition<'a> {
         if self.permit.is_some() { State::WaitInQueue } else { State::Try }
     }
 
-    /// Asks again after a grant that ended before the client could confirm it. That happens when replies take longer than the
+    /// Asks again when a granted lease has ended before the client could confirm it. That happens if replies take longer than the
     /// lease.
     fn ask_again_after_loss(&mut self) -> Result<State, Error> {
         if self.limit.is_some_and(|limit| limit.max(self.patience_end) <= Instant::now()) {

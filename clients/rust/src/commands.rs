@@ -70,7 +70,7 @@ impl OwnedKey {
         cmd
     }
 
-    /// Releases one hold, so that the owner has `left` of them.
+    /// Releases one hold. The owner keeps `left` holds.
     pub(crate) fn release(&self, left: u32, token: u64) -> Cmd {
         self.command("LOCK.RELEASE").arg("HOLDS").arg(left).arg("TOKEN").arg(token).to_owned()
     }

@@ -101,7 +101,7 @@ fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
     let mut b = first.waiter("lock B BLOCK 0");
     assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
     begin_to_migrate(&mut a, second);
-    // Its writes are paused from this state on.
+    // From this state on, the source node pauses writes.
     see_migration(&mut a, "failover-");
     a.call("CLUSTER CANCELSLOTMIGRATIONS");
     see_migration(&mut a, "cancelled");

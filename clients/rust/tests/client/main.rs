@@ -46,7 +46,7 @@ fn client_with(url: &str, settings: Settings) -> Client {
     Client::new(url.parse().expect("an address"), settings).expect("a client")
 }
 
-/// A client that bears an outage of half a minute.
+/// A client that keeps trying for half a minute while no server answers.
 fn patient(url: &str) -> Client {
     let settings = Settings::default().patience(Duration::from_secs(30));
     client_with(url, settings.response_limit(Duration::from_secs(1)))

@@ -167,7 +167,7 @@ public final class LockwardClient implements AutoCloseable {
 
         /**
          * How long a request is repeated while no server answers, before {@link LockUnreachableException}: 5 seconds unless set.
-         * If a server does not reply for half of it, the client opens a new connection.
+         * If a server does not reply for half of this time, the client opens a new connection.
          */
         public Builder patience(Duration limit) {
             if (limit.isZero() || limit.isNegative()) {
