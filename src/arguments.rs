@@ -30,15 +30,20 @@ impl<'a> Arguments<'a> {
     /// A lease for `command`, in units of `unit` milliseconds.
     pub fn lease(&mut self, unit: u64, command: &'static str) -> Result<Span, Error> {
         let lease = match self.rest.lease(unit) {
-            Ok(lease) if lease <= settings::max_lease() => lease,
-            Ok(_) | Err(ParseError::LeaseTooLong) => return Err(Error::LongerThanMaxLease(command)),
+            Ok(lease) => Some(lease),
+            Err(ParseError::LeaseTooLong) => None,
             Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
             Err(error) => return Err(error.into()),
         };
-        if settings::quarantine().is_some_and(|quarantine| lease > quarantine) {
-            return Err(Error::LongerThanQuarantine(command));
+        // The error names the setting that allows least, so that the next lease a client tries is accepted.
+        let most = settings::max_lease();
+        let quarantine = settings::quarantine().filter(|quarantine| *quarantine < most);
+        match lease.filter(|lease| *lease <= quarantine.unwrap_or(most)) {
+            Some(lease) => Ok(lease),
+            None => Err(quarantine.map_or(Error::LongerThanMaxLease(command, most), |quarantine| {
+                Error::LongerThanQuarantine(command, quarantine)
+            })),
         }
-        Ok(lease)
     }
 }
 

@@ -8,13 +8,14 @@ use crate::info_section;
 use crate::server::{
     Context, KeyName, WriteGate, WrongType, clock, info, lock_allocation, mono, stop_watching_commands,
 };
+use crate::settings;
 use crate::slice::Slice;
 use crate::state::{self, State};
 use crate::statistics::count;
 use crate::sweeps;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, Outcome, QueueId, Span};
+use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Span};
 
 /// How long the work goes on before clients are served again, in microseconds. A limit of time, not of count: the cost of one piece
 /// of work depends on names, on the server and on its replicas.
@@ -89,6 +90,7 @@ pub fn work(context: Context) {
     put_back(context, now, slice);
     replicate_dropped_locks(context, slice);
     serve_due(context, now, slice);
+    while !slice.is_over() && state::with(|state| state.store.drop_discarded()) {}
     if queues_are_due {
         let round_is_over = sweeps::sweep_queues(context, now, Slice::of_micros(SWEEP_SLICE));
         state::with(|state| state.wakeup_timer.queues.went_on(round_is_over, mono()));
@@ -112,9 +114,11 @@ fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, Wri
 }
 
 fn end_waits(now: Instant, slice: Slice) {
-    while let Some(waiter) = state::with(|state| state.store.queues.pop_limit_reached(now)) {
-        state::with(|state| count(&mut state.statistics.wait_limits_reached));
-        waiters::end_wait(Completion { waiter, outcome: Outcome::NotAcquired });
+    while let Some(reached) = state::with(|state| state.store.queues.pop_limit_reached(now)) {
+        if let LimitReached::Wait(waiter) = reached {
+            state::with(|state| count(&mut state.statistics.wait_limits_reached));
+            waiters::end_wait(Completion { waiter, outcome: Outcome::NotAcquired });
+        }
         if slice.is_over() {
             return;
         }
@@ -129,9 +133,12 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
             WriteGate::Open => {
                 // If the key holds something else now, the tenure is over.
                 let passed_on = transaction::run(context, &name, |decision| {
-                    decision.pass_on(&undelivered.owner, undelivered.token);
+                    decision.pass_on(&undelivered.owner, undelivered.token)
                 });
-                let (Ok(()) | Err(WrongType)) = passed_on;
+                if let (Ok(true), Some(place)) = (passed_on, undelivered.place) {
+                    let limits = settings::waiter_limits();
+                    state::with(|state| state.store.queues.keep(name.db(), name.bytes(), place, limits, now));
+                }
             }
             WriteGate::Refused | WriteGate::Down => {
                 state::with(|state| state.pending.put_back(undelivered));
@@ -178,8 +185,8 @@ fn replicate_dropped_locks(context: Context, slice: Slice) {
 /// Serves the wait queues that are due.
 fn serve_due(context: Context, now: Instant, slice: Slice) {
     let mut refused = 0;
-    while let Some(queue) = state::with(|state| state.store.queues.pop_due(now)) {
-        if !expire_and_serve(context, queue, now, slice) {
+    while let Some((queue, changed)) = state::with(|state| state.store.queues.pop_due(now)) {
+        if !expire_and_serve(context, queue, changed, now, slice) {
             refused += 1;
         }
         let is_over = slice.is_over();
@@ -193,18 +200,27 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
 }
 
 /// Serves a wait queue, or ends its waits. False while the server allows no write.
-fn expire_and_serve(context: Context, queue: QueueId, now: Instant, slice: Slice) -> bool {
+fn expire_and_serve(context: Context, queue: QueueId, changed: bool, now: Instant, slice: Slice) -> bool {
     let Some((db, key)) = state::with(|state| state.store.queues.name(queue)) else { return true };
     let (name, gate) = name_and_gate(context, db, &key);
     match gate {
         WriteGate::Open => {
-            if let Err(WrongType) = transaction::run(context, &name, |decision| decision.recheck()) {
+            let served = transaction::run(context, &name, |decision| {
+                if changed { decision.recheck() } else { decision.expire_and_serve() }
+            });
+            if let Err(WrongType) = served {
                 waiters::end_waits_in(queue, Outcome::WrongType, now, slice);
             }
             true
         }
         WriteGate::Refused | WriteGate::Down => {
-            state::with(|state| state.store.queues.set_due(queue, Some(now.after(RETRY))));
+            state::with(|state| {
+                if changed {
+                    state.store.queues.set_changed(queue, now.after(RETRY));
+                } else {
+                    state.store.queues.set_due(queue, Some(now.after(RETRY)));
+                }
+            });
             false
         }
         WriteGate::NotServed => {

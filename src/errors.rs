@@ -4,7 +4,7 @@
 use crate::server::{Context, WrongType};
 use crate::statistics;
 use lockward_core::arguments::ParseError;
-use lockward_core::{Full, NotHeld, Refusal};
+use lockward_core::{Full, NotHeld, Refusal, Slots, Span};
 use std::fmt;
 
 /// An error reply. Nothing has changed.
@@ -15,13 +15,13 @@ pub enum Error {
     /// A lease that is not above zero, or too long for any clock.
     InvalidLease(&'static str),
     /// A lease longer than `lock.max-lease`.
-    LongerThanMaxLease(&'static str),
+    LongerThanMaxLease(&'static str, Span),
     /// A lease longer than `lock.quarantine`, which then could not protect it.
-    LongerThanQuarantine(&'static str),
+    LongerThanQuarantine(&'static str, Span),
     /// LOCK.TOP in a transaction or script on a node of a cluster.
     TopInTransaction,
-    /// SHARED, or SLOTS above 1.
-    NotSupportedYet,
+    /// KEEP without BLOCK or HOLDS, or for a minted owner.
+    KeepNeeds,
     /// The key holds something else.
     WrongType,
     /// A replica was asked to change a lock.
@@ -83,16 +83,12 @@ impl fmt::Display for Error {
         match self {
             Self::Arguments(error) => f.write_str(parse_error(*error)),
             Self::InvalidLease(command) => write!(f, "ERR invalid expire time in '{command}' command"),
-            Self::LongerThanMaxLease(command) => {
-                write!(f, "ERR invalid expire time in '{command}' command, longer than lock.max-lease")
-            }
-            Self::LongerThanQuarantine(command) => {
-                write!(f, "ERR invalid expire time in '{command}' command, longer than lock.quarantine")
-            }
+            Self::LongerThanMaxLease(command, most) => too_long(f, command, *most, "lock.max-lease"),
+            Self::LongerThanQuarantine(command, most) => too_long(f, command, *most, "lock.quarantine"),
             Self::TopInTransaction => {
                 f.write_str("ERR LOCK.TOP is not possible in a transaction or script on a node of a cluster")
             }
-            Self::NotSupportedYet => f.write_str("ERR SHARED and SLOTS above 1 are not supported yet"),
+            Self::KeepNeeds => f.write_str("ERR KEEP needs BLOCK, HOLDS and an owner other than *"),
             Self::WrongType => {
                 f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
             }
@@ -128,6 +124,8 @@ const fn parse_error(error: ParseError) -> &'static str {
         ParseError::Owner => "ERR owner must be 1 to 1024 bytes",
         ParseError::Holds => "ERR HOLDS is out of range",
         ParseError::Slots => "ERR SLOTS must be 1 to 1000000",
+        ParseError::Weight => "ERR WEIGHT must be 1 to the number of slots",
+        ParseError::Keep => "ERR KEEP must be 1 to 60000",
         ParseError::Token => "ERR TOKEN is out of range",
         ParseError::Count => "ERR count is out of range",
         ParseError::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
@@ -137,6 +135,11 @@ const fn parse_error(error: ParseError) -> &'static str {
         ParseError::Lease => "ERR invalid expire time",
         ParseError::LeaseTooLong => "ERR invalid expire time, too long",
     }
+}
+
+fn too_long(f: &mut fmt::Formatter<'_>, command: &str, most: Span, setting: &str) -> fmt::Result {
+    let most = most.as_millis();
+    write!(f, "ERR invalid expire time in '{command}' command: at most {most} ({setting})")
 }
 
 fn refused(refusal: Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,6 +153,14 @@ fn refused(refusal: Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         }
         Refusal::Holds { has: 1 } => f.write_str("HOLDS the owner has 1 hold"),
         Refusal::Holds { has } => write!(f, "HOLDS the owner has {has} holds"),
+        Refusal::Mode { has } => {
+            f.write_str("LIMIT the owner has ")?;
+            match has.slots {
+                Slots::SHARED => f.write_str("SHARED")?,
+                slots => write!(f, "SLOTS {} WEIGHT {}", slots.number(), has.weight.number())?,
+            }
+            f.write_str(": release first, or ask as another owner")
+        }
         Refusal::TooManyHolds => f.write_str("ERR the owner has as many holds as can be counted"),
         Refusal::TokensUsedUp => f.write_str("ERR there is no larger fencing token"),
         Refusal::TokenFarAhead => f.write_str("ERR TOKEN lies more than a day ahead of the server's clock"),

@@ -16,7 +16,7 @@ pub enum Field {
 }
 
 /// The fields, after a look for CONFIG RESETSTAT.
-pub fn fields() -> [Field; 19] {
+pub fn fields() -> [Field; 20] {
     notice_reset();
     state::with(|state| {
         let (store, statistics) = (&state.store, &state.statistics);
@@ -24,6 +24,7 @@ pub fn fields() -> [Field; 19] {
         [
             Field::Number(c"held", lock_allocation::alive().saturating_add(kept)),
             Field::Number(c"waiting", number(store.queues.waiters())),
+            Field::Number(c"places_kept", number(store.queues.kept_places())),
             Field::Number(c"tenures_kept", kept),
             Field::Number(c"acquired", counters.acquired),
             Field::Number(c"re_entered", counters.re_entered),

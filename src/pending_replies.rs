@@ -18,7 +18,7 @@
 //! the client that asked first has left), and RENAME or MOVE (the hold is passed on under the new name).
 
 use crate::server::BlockedClient;
-use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner};
+use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 
@@ -32,6 +32,8 @@ pub struct PendingReply {
     pub outcome: Outcome,
     /// The lock, if the wait has ended with a decision on it. None once the owner has claimed the hold.
     lock: Option<LockName>,
+    /// The place in the queue, if it is to be kept for an owner whose client has left.
+    place: Option<Place>,
     /// How many decisions there were before.
     number: u64,
 }
@@ -62,6 +64,8 @@ pub struct Undelivered {
     pub owner: Owner,
     /// The tenure.
     pub token: FencingToken,
+    /// The place in the queue that is to be kept for the owner.
+    pub place: Option<Place>,
     number: u64,
 }
 
@@ -83,8 +87,9 @@ impl PendingReplies {
     pub fn add(&mut self, completion: Completion<BlockedClient>, lock: Option<LockName>) -> BlockedClient {
         self.decisions = self.decisions.wrapping_add(1);
         let Completion { waiter, outcome } = completion;
+        let place = waiter.place();
         let (client, owner) = (waiter.wait_request.handle, waiter.wait_request.request.owner);
-        let reply = PendingReply { client, owner, outcome, lock, number: self.decisions };
+        let reply = PendingReply { client, owner, outcome, lock, place, number: self.decisions };
         self.replies.insert(client, reply);
         client
     }
@@ -110,7 +115,8 @@ impl PendingReplies {
     /// The client of a reply that was taken has left: a hold that it grants is to be passed on.
     pub fn leave_undelivered(&mut self, reply: PendingReply) {
         if let (Some(token), Some(lock)) = (reply.granted(), reply.lock) {
-            self.undelivered.push_back(Undelivered { lock, owner: reply.owner, token, number: reply.number });
+            let PendingReply { owner, place, number, .. } = reply;
+            self.undelivered.push_back(Undelivered { lock, owner, token, place, number });
         }
     }
 

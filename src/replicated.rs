@@ -64,6 +64,6 @@ fn apply_changes(
 fn apply_to(lock: &mut Lock, changes: Vec<Change>, now: Now) -> Vec<Event> {
     state::with(|state| changes.iter().for_each(|change| state.store.observe_change(change)));
     let events = changes.iter().map(|change| event_of(lock, change)).collect();
-    lock.apply_all(changes, now);
+    changes.into_iter().for_each(|change| lock.apply(change, now));
     events
 }

@@ -75,7 +75,7 @@ impl State {
     /// Has the locks of wait queues checked at once: their keys may have changed without the module's doing.
     pub fn recheck(&mut self, queues: &[QueueId], now: Instant) {
         for queue in queues {
-            self.store.queues.set_due(*queue, Some(now));
+            self.store.queues.set_changed(*queue, now);
         }
         self.rearm(now);
     }
@@ -92,7 +92,7 @@ impl State {
     pub fn rearm(&mut self, now: Instant) {
         let undelivered = self.pending.has_undelivered().then_some(now);
         let next = self.store.next_work(now).into_iter().chain(undelivered).min();
-        let has_queues = self.store.queues.waiters() > 0;
+        let has_queues = self.store.queues.has_queues();
         self.wakeup_timer.rearm(next, has_queues, self.store.sweeps_dropped_locks(), now);
     }
 }

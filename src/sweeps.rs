@@ -42,7 +42,7 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
             has_changed(context, queue, &KeyName::copied(db, &key), soon, cluster)
         };
         if changed {
-            state::with(|state| state.store.queues.set_due(queue, Some(now)));
+            state::with(|state| state.store.queues.set_changed(queue, now));
         }
         if cluster.is_some() && slice.is_over() {
             state::with(|state| state.sweeps.queue = Some(queue));

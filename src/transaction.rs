@@ -11,7 +11,10 @@ use crate::server::{
     BlockedClient, Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now,
 };
 use crate::state::{self, OwnWrite, State};
-use lockward_core::{Decided, Decision, Instant, LONGEST_SWEPT_KEY, Now, Propagation, Waits, encoding};
+use crate::statistics::count;
+use lockward_core::{
+    Decided, Decision, Instant, LONGEST_SWEPT_KEY, Now, Outcome, Propagation, Waits, encoding,
+};
 
 /// Runs `decide` on the lock in `name`, and carries out the effects.
 ///
@@ -141,6 +144,9 @@ fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
 fn end_waits(state: &mut State, buffer: &mut EffectsBuffer) {
     if let Some(waits) = &buffer.decided.waits {
         for completion in buffer.decided.effects.completions.drain(..) {
+            if completion.outcome == Outcome::Superseded {
+                count(&mut state.statistics.superseded);
+            }
             buffer.to_unblock.push(state.pending.add(completion, Some(waits.lock.clone())));
         }
     }

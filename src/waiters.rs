@@ -8,7 +8,8 @@ use crate::slice::Slice;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, Outcome, Owner, QueueId, Span, WaitRequest,
+    Absence, AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, Outcome, Owner, QueueId, Span,
+    WaitRequest,
 };
 
 /// A wait that is about to begin.
@@ -17,6 +18,8 @@ pub struct Wait {
     pub request: AcquireRequest,
     /// The wait limit; `None` for no limit.
     pub limit: Option<Span>,
+    /// How long the place in the queue is kept afterwards.
+    pub keep: Option<Span>,
     /// Whether the server minted the owner, so that the reply must name it.
     pub minted: bool,
 }
@@ -27,7 +30,7 @@ pub struct Wait {
 /// [`Error::Full`] when no more clients may wait; [`Error::MayNotWait`] when the server does not let this one.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
-    let Wait { request, limit, minted } = wait;
+    let Wait { request, limit, keep, minted } = wait;
     state::with(|state| state.store.queues.may_join(db, key, &request, settings::waiter_limits()))
         .map_err(Error::Full)?;
     let id = context.client_id();
@@ -40,10 +43,12 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let is_long = key.len() > LONGEST_SWEPT_KEY;
     // The sweeps leave out long keys, so a decision reads the TTL now.
     let due = if is_long { Some(now) } else { due };
+    let wait_request = WaitRequest { request, limit, keep, handle: client };
     let superseded = state::with(|state| {
-        let superseded =
-            state.store.queues.join(db, key, WaitRequest { request, limit, handle: client }, now);
+        let superseded = state.store.queues.join(db, key, wait_request, settings::waiter_limits(), now);
         if let Some(queue) = state.store.queues.queue(db, key) {
+            // A place that gave way may have made it due.
+            let due = due.into_iter().chain(state.store.queues.due(queue)).min();
             state.set_due(queue, due, now);
         }
         superseded
@@ -92,6 +97,7 @@ pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant,
 
 /// Ends the waits in a queue. If there is no time for all, the rest is due in the next pass.
 pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice) {
+    state::with(|state| state.store.queues.forget_places(queue));
     while let Some((waiter, _)) = state::with(|state| state.store.queues.pop_front(queue)) {
         end_wait(Completion { waiter, outcome });
         if slice.is_over() {
@@ -139,9 +145,10 @@ fn leave_undelivered(reply: PendingReply) {
 
 /// Replies a grant, with the owner when the server has minted it.
 pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
-    context.reply_array(if minted.is_some() { 3 } else { 2 });
+    context.reply_array(if minted.is_some() { 4 } else { 3 });
     context.reply_integer(grant.token.get());
     context.reply_integer(u64::from(grant.holds));
+    context.reply_integer(grant.lease.as_millis());
     if let Some(owner) = minted {
         context.reply_bytes(&owner.to_bytes());
     }
@@ -158,9 +165,15 @@ pub enum Leaving {
 
 /// The client leaves its wait queue. True when it was in one.
 pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
+    let now = mono();
     state::with(|state| {
-        let left = state.store.queues.leave(client).is_some();
+        let absence = match leaving {
+            Leaving::Disconnected => Absence::Disconnected,
+            Leaving::Unblocked => Absence::LimitReached,
+        };
+        let left = state.store.queues.leave(client, absence, now).is_some();
         if left {
+            state.rearm(now);
             count(match leaving {
                 Leaving::Disconnected => &mut state.statistics.disconnected,
                 Leaving::Unblocked => &mut state.statistics.wait_limits_reached,

@@ -1,7 +1,7 @@
 //! Reads the arguments of a command, one after the other.
 
 use crate::decimal::parse_i64;
-use crate::holder::Slots;
+use crate::holder::{Mode, Slots, Weight};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
@@ -21,6 +21,10 @@ pub enum ParseError {
     Holds,
     /// A number of slots that is out of range.
     Slots,
+    /// A weight that is out of range, or larger than the limit.
+    Weight,
+    /// A time to keep a place that is out of range.
+    Keep,
     /// A fencing token that is out of range.
     Token,
     /// A count of things to show that is out of range.
@@ -98,6 +102,24 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     pub fn slots(&mut self) -> Result<Slots, ParseError> {
         let number = u32::try_from(self.integer()?).ok().filter(|number| *number > 0);
         number.and_then(Slots::new).ok_or(ParseError::Slots)
+    }
+
+    /// A weight.
+    ///
+    /// # Errors
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Weight`].
+    pub fn weight(&mut self) -> Result<Weight, ParseError> {
+        u32::try_from(self.integer()?).ok().and_then(Weight::new).ok_or(ParseError::Weight)
+    }
+
+    /// How long a place in the queue is kept: 1 to 60,000 ms.
+    ///
+    /// # Errors
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Keep`].
+    pub fn keep(&mut self) -> Result<Span, ParseError> {
+        const LONGEST: u64 = 60_000;
+        let millis = u64::try_from(self.integer()?).ok().filter(|millis| (1..=LONGEST).contains(millis));
+        millis.and_then(Span::from_millis).ok_or(ParseError::Keep)
     }
 
     /// A fencing token.
@@ -182,14 +204,32 @@ pub mod option {
     pub const ALL: OptionName = OptionName::of(b"all");
     /// A fencing token.
     pub const TOKEN: OptionName = OptionName::of(b"token");
-    /// A limit of so many owners.
+    /// A limit.
     pub const SLOTS: OptionName = OptionName::of(b"slots");
-    /// No limit of owners.
+    /// No limit.
     pub const SHARED: OptionName = OptionName::of(b"shared");
+    /// A weight.
+    pub const WEIGHT: OptionName = OptionName::of(b"weight");
+    /// How long a place in the queue is kept.
+    pub const KEEP: OptionName = OptionName::of(b"keep");
+    /// How many holders to show.
+    pub const HOLDERS: OptionName = OptionName::of(b"holders");
     /// How many waiters to show.
     pub const WAITERS: OptionName = OptionName::of(b"waiters");
     /// How many locks to show.
     pub const COUNT: OptionName = OptionName::of(b"count");
+}
+
+/// The limit and the weight of a request, checked against each other. A weight is named only beside a number of slots.
+///
+/// # Errors
+/// [`ParseError::Syntax`] for a weight without slots, [`ParseError::Weight`] when it is larger than the limit.
+pub fn check_mode(slots: Option<Slots>, weight: Option<Weight>) -> Result<(), ParseError> {
+    match (slots, weight) {
+        (_, None) => Ok(()),
+        (None | Some(Slots::SHARED), Some(_)) => Err(ParseError::Syntax),
+        (Some(slots), Some(weight)) => Mode::new(slots, weight).map(|_| ()).ok_or(ParseError::Weight),
+    }
 }
 
 /// Sets the value of an option, which can be given only once.

@@ -12,12 +12,14 @@ pub enum Change {
     Count(FencingToken, u32),
     /// The tenure with this token is over.
     End(FencingToken, End),
+    /// The leases of all tenures are over.
+    AllOver,
 }
 
 /// Why a tenure ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The owner released it, or a tenure with a larger token was restored in its place.
+    /// The owner released it, or a tenure was restored that it does not fit beside.
     Released,
     /// Its lease was over.
     LeaseOver,

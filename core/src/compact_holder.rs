@@ -1,9 +1,9 @@
 //! The holder of a lock that has only one, in 48 bytes.
 //!
 //! Most locks have one holder, and there may be millions of them. So its numbers are stored in pairs, each number in as many
-//! bits as it needs in practice. A holder with a larger number is stored in a list instead: see [`crate::lock`].
+//! bits as it needs in practice. Its weight is 1. A holder with a larger number is stored in a list instead: see [`crate::lock`].
 
-use crate::holder::{Holder, Slots};
+use crate::holder::{Holder, Mode, Slots, Weight};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::{Instant, WallTime};
@@ -41,12 +41,15 @@ impl CompactHolder {
 
     #[inline(always)]
     fn pairs(holder: &Holder, expires_at: WallTime) -> Option<(Pair<54>, Pair<8>, Pair<23>)> {
+        if holder.mode.weight != Weight::ONE {
+            return None;
+        }
         let (token, deadline) = (holder.token.get().cast_signed(), holder.deadline.as_micros());
         let length = deadline.checked_sub(holder.since.as_micros())?;
         let drift = expires_at.as_micros().checked_sub(token)?.checked_sub(length)?;
         Some((
             Pair::new(holder.holds.into(), token)?,
-            Pair::new(deadline, holder.slots.number().into())?,
+            Pair::new(deadline, holder.mode.slots.number().into())?,
             Pair::new(length, drift)?,
         ))
     }
@@ -57,7 +60,7 @@ impl CompactHolder {
         Holder {
             owner: &self.owner,
             holds: self.holds_and_token.high() as u32,
-            slots: Slots(self.deadline_and_slots.low() as u32),
+            mode: Mode { slots: Slots(self.deadline_and_slots.low() as u32), weight: Weight::ONE },
             token: self.token().unwrap_or(FencingToken::MAX),
             deadline: Instant::from_micros(deadline),
             since: Instant::from_micros(deadline.saturating_sub(self.length_and_drift.high())),

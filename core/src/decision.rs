@@ -6,11 +6,14 @@
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
-//! | holds it | | one more hold, the lease is never shortened | one hold less; after the last one the next waiter is served | new lease |
+//! | holds it | | one more hold, the lease is never shortened | one hold less; after the last one waiters are served | new lease; with a larger limit, waiters are served |
 //! | does not hold it | admits it, and nobody waits | new tenure | not held | not held |
-//! | does not hold it | is held, or clients wait | busy | not held | not held |
+//! | does not hold it | does not admit it, or clients wait | busy | not held | not held |
 //! | does not hold it | in quarantine | busy | not held | restored by its token |
-//! | holds it by unconfirmed data | in quarantine | one more hold; busy if it asks for its first | as above | new lease, and its waits re-enter |
+//! | holds it by unconfirmed data | in quarantine | one more hold; busy if it asks for its first | as above | new lease and mode, and its waits re-enter |
+//!
+//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what becomes of a request:
+//! the same for one that arrives and for one that waits.
 //!
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out before
 //! anything else reads the lock.
@@ -21,7 +24,7 @@
 use crate::change::{Change, End};
 use crate::counters::Counters;
 use crate::effects::{Effects, Event, event_of};
-use crate::holder::{Holder, Slots};
+use crate::holder::{Holder, Load, Mode, Slots, Weight};
 use crate::lock::Lock;
 use crate::outcome::{Grant, NotHeld, Outcome, Refusal};
 use crate::owner::Owner;
@@ -32,7 +35,10 @@ use crate::units::{Instant, Now};
 use crate::wait_queues::{QueueId, WaitQueues};
 use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
-use std::iter;
+
+/// How many tenures end in one decision because their leases are over: some 5 ms. If there are more, the rest still holds the lock until the
+/// next decision. It is due at once if clients wait.
+const MOST_ENDED: usize = 4_096;
 
 /// The answer to an acquisition that is not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +62,8 @@ pub struct Decision<'a, H> {
     pub tokens: &'a mut TokenSource,
     /// Whether new tenures are withheld.
     pub quarantine: Quarantine,
-    /// What this server has observed of the lock in this quarantine.
-    pub quarantine_memory: QuarantineMemory,
+    /// What this server has observed of the lock in this quarantine; `None` when there is none.
+    pub quarantine_memory: Option<&'a mut QuarantineMemory>,
     /// Where the effects are recorded.
     pub effects: &'a mut Effects<H>,
     /// Where results are counted.
@@ -66,26 +72,103 @@ pub struct Decision<'a, H> {
     pub now: Now,
 }
 
+/// What becomes of a request.
+enum Admission {
+    /// The owner holds the lock, and gets one more hold or repeats its request.
+    ReEnter {
+        /// Its tenure.
+        known: Holder<()>,
+        /// The count of holds that this leads to.
+        holds: u32,
+    },
+    /// A new tenure.
+    New,
+    /// It does not fit now.
+    Wait,
+    /// It is an error.
+    Refuse(Refusal),
+}
+
 impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// Asks for the lock.
     ///
     /// # Errors
-    /// [`Refusal::Holds`] when the named count cannot follow, [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
+    /// [`Refusal::Mode`] when the owner has a larger limit or another weight, [`Refusal::Holds`] when the named count cannot follow,
+    /// [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
     pub fn acquire(&mut self, request: &AcquireRequest) -> Result<Acquired, Refusal> {
         self.expire_and_serve();
-        if self.re_enters(request) || (!self.has_waiters() && self.admits(request.slots)) {
-            return self.admit(request).map(Acquired::Granted);
-        }
-        match request.holds {
-            None | Some(1) => Ok(Acquired::Busy),
-            Some(_) => {
-                let has = self.lock.holder(&request.owner).map_or(0, |known| known.holds);
-                Err(Refusal::Holds { has })
+        match self.admission(request) {
+            Admission::ReEnter { known, holds } => {
+                Ok(Acquired::Granted(self.re_enter(request, known, holds)))
             }
+            Admission::New if !self.is_behind(request) => {
+                let grant = self.begin_tenure(request)?;
+                if let Some(queue) = self.queue {
+                    self.end_own_places(queue, request);
+                }
+                Ok(Acquired::Granted(grant))
+            }
+            Admission::New | Admission::Wait => Ok(Acquired::Busy),
+            Admission::Refuse(refusal) => Err(refusal),
         }
     }
 
-    /// Releases one hold or all, and serves the wait queue. Returns the holds left.
+    /// The one place that says what becomes of a request, whoever waits before it.
+    #[inline(always)]
+    fn admission(&self, request: &AcquireRequest) -> Admission {
+        if let Some(known) = self.lock.holder(&request.owner) {
+            return self.re_entry(request, known);
+        }
+        if request.holds.is_some_and(|named| named != 1) {
+            return Admission::Refuse(Refusal::Holds { has: 0 });
+        }
+        let fits = self.quarantine_memory.is_none() && self.lock.load().admits(request.mode());
+        if fits { Admission::New } else { Admission::Wait }
+    }
+
+    /// What becomes of a request of a holder.
+    fn re_entry(&self, request: &AcquireRequest, known: Holder<&Owner>) -> Admission {
+        // The first hold of an unconfirmed tenure: that tenure may have ended, and another one may have begun, without a trace on
+        // this server.
+        if request.holds == Some(1) && !self.is_confirmed(known) {
+            return Admission::Wait;
+        }
+        if request.slots < known.mode.slots
+            || request.weight.is_some_and(|weight| weight != known.mode.weight)
+        {
+            return Admission::Refuse(Refusal::Mode { has: known.mode });
+        }
+        let re_enter = |holds| Admission::ReEnter { known: known.map_owner(|_| ()), holds };
+        match request.holds {
+            None => known.holds.checked_add(1).map_or(Admission::Refuse(Refusal::TooManyHolds), re_enter),
+            Some(named) if named == known.holds || named.checked_sub(1) == Some(known.holds) => {
+                re_enter(named)
+            }
+            Some(_) => Admission::Refuse(Refusal::Holds { has: known.holds }),
+        }
+    }
+
+    /// Whether others wait before this request.
+    #[inline]
+    fn is_behind(&self, request: &AcquireRequest) -> bool {
+        self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))
+    }
+
+    /// The owner has been granted the lock without a wait, though it has a place in the queue: its other waits re-enter, and those behind
+    /// them may fit.
+    #[inline(never)]
+    fn end_own_places(&mut self, queue: QueueId, request: &AcquireRequest) {
+        if request.holds.is_some() {
+            while let Some(waiter) = self.queues.pop_naming_more(queue, &request.owner, 0) {
+                self.effects.completions.push(Completion { waiter, outcome: Outcome::Superseded });
+            }
+        }
+        self.serve_other_waits_of(&request.owner);
+        self.serve();
+    }
+
+    /// Releases one hold or all, and serves the wait queue. Returns the holds left. A release that names the count to be left, and no
+    /// token, also ends the owner's waits and kept places that name more.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow.
@@ -97,6 +180,11 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             self.effects.replicate_verbatim();
         }
         self.count_release(ended);
+        if let (Some(queue), HoldsLeft::Exactly(left), None) = (self.queue, request.left, request.token) {
+            while let Some(waiter) = self.queues.pop_naming_more(queue, &request.owner, left) {
+                self.effects.completions.push(Completion { waiter, outcome: Outcome::Superseded });
+            }
+        }
         self.serve();
         Ok(left)
     }
@@ -111,63 +199,115 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(left)
     }
 
-    /// Sets a new lease. In quarantine it also restores the tenure with the named token, or its count of holds.
+    /// Sets a new lease, and a larger limit if the request names one. In quarantine it also restores the tenure with the named token, or
+    /// its count of holds and its mode.
     ///
     /// # Errors
-    /// [`Refusal::NotHeld`], or [`Refusal::TokenFarAhead`].
+    /// [`Refusal::NotHeld`], [`Refusal::Mode`] for a smaller limit or another weight, or [`Refusal::TokenFarAhead`].
     pub fn renew(&mut self, request: &RenewRequest) -> Result<FencingToken, Refusal> {
         self.expire_and_serve();
-        let deadline = self.now.mono.after(request.lease);
         match (self.lock.holder(&request.owner), request.token) {
             (Some(known), named) if named.is_none_or(|named| named == known.token) => {
                 let token = known.token;
-                let was_confirmed = self.is_confirmed(known);
-                // A promoted replica that missed a re-entry or a release knows another count.
-                let named_holds = request.holds.filter(|_| named.is_some() && !self.holds_confirmed(known));
-                let renewed =
-                    Holder { deadline, holds: named_holds.unwrap_or(known.holds), ..known.cloned() };
-                let change = Change::Put(renewed);
-                let event = event_of(self.lock, &change);
-                self.change(change, event);
-                if named_holds.is_some() {
-                    self.effects.see_holds_named(token);
-                }
-                if !was_confirmed {
-                    self.effects.see_renewed(token);
-                    self.serve_other_waits_of(&request.owner);
-                }
+                self.renew_known(request, known.cloned())?;
                 self.counters.renewed = self.counters.renewed.wrapping_add(1);
                 Ok(token)
             }
-            (_, Some(token)) if self.quarantine.in_force(self.now) => {
-                self.restore(request, token, deadline)?;
+            (_, Some(token)) if self.quarantine_memory.is_some() => {
+                self.restore(request, token)?;
                 Ok(token)
             }
             _ => Err(Refusal::NotHeld(self.not_held(&request.owner))),
         }
     }
 
+    fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
+        let was_confirmed = self.is_confirmed(known.as_ref());
+        let mode = match request.slots {
+            // This server may have missed a change of the mode.
+            Some(slots) if !was_confirmed && request.token.is_some() => {
+                let claimed = Mode { slots, weight: request.weight.unwrap_or(Weight::ONE) };
+                self.make_room(&known.owner, known.token, claimed)?;
+                claimed
+            }
+            Some(slots) if slots < known.mode.slots => return Err(Refusal::Mode { has: known.mode }),
+            Some(slots) => Mode { slots, ..known.mode },
+            None => known.mode,
+        };
+        if was_confirmed && request.weight.is_some_and(|weight| weight != known.mode.weight) {
+            return Err(Refusal::Mode { has: known.mode });
+        }
+        let (is_downgrade, token) = (mode.slots > known.mode.slots, known.token);
+        let holds = self.claimed_holds(request, &known);
+        let deadline = self.now.mono.after(request.lease);
+        self.put_renewed(Holder { deadline, holds, mode, ..known });
+        if let Some(memory) = self.quarantine_memory.as_mut().filter(|_| !was_confirmed) {
+            memory.see_renewed(token);
+            self.serve_other_waits_of(&request.owner);
+        }
+        if is_downgrade {
+            self.serve();
+        }
+        Ok(())
+    }
+
+    /// The count of holds of a renewed tenure. A promoted replica that missed a re-entry or a release knows another count than the
+    /// owner.
+    fn claimed_holds(&mut self, request: &RenewRequest, known: &Holder) -> u32 {
+        match request.holds.filter(|_| request.token.is_some() && !self.holds_confirmed(known.as_ref())) {
+            Some(named) => {
+                self.see_holds_named(known.token);
+                named
+            }
+            None => known.holds,
+        }
+    }
+
+    fn put_renewed(&mut self, renewed: Holder) {
+        let change = Change::Put(renewed);
+        let event = event_of(self.lock, &change);
+        self.change(change, event);
+    }
+
     /// Ends the tenures whose lease is over, and serves the wait queue.
     #[inline(always)]
     pub fn expire_and_serve(&mut self) {
-        let now = self.now.mono;
-        if self.lock.any_expired(now) {
-            self.end_all(|holder| holder.is_over(now), End::LeaseOver, Event::LeaseOver);
+        if self.lock.any_expired(self.now.mono) {
+            self.end_expired();
         }
         self.serve();
     }
 
+    #[inline(never)]
+    fn end_expired(&mut self) {
+        let now = self.now.mono;
+        if self.lock.holders().len() > MOST_ENDED && self.lock.last_deadline() <= Some(now) {
+            if let Some(memory) = &mut self.quarantine_memory {
+                memory.end_up_to(self.lock.last_token().and_then(FencingToken::before));
+            }
+            return self.effects.all_over(self.lock, self.now);
+        }
+        for token in self.lock.expired(now, MOST_ENDED) {
+            if let Some(holder) = self.lock.of_token(token) {
+                let (since, deadline, mode) = (holder.since, holder.deadline, holder.mode);
+                self.counters.lease_ended(since, deadline);
+                self.see_ended(token, mode, End::LeaseOver);
+                self.change(Change::End(token, End::LeaseOver), Event::LeaseOver);
+            }
+        }
+    }
+
     /// Takes back a grant whose client disconnected before the reply was sent, and serves the wait queue. Does nothing if that
-    /// tenure is over.
-    pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) {
+    /// tenure is over. Returns whether this has ended the tenure.
+    pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) -> bool {
         let undelivered =
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
         self.expire_and_serve();
         // An error means that the tenure has ended meanwhile.
-        if let Ok((_, ended)) = self.release_holds(&undelivered) {
-            self.count_release(ended);
-            self.serve();
-        }
+        let Ok((left, ended)) = self.release_holds(&undelivered) else { return false };
+        self.count_release(ended);
+        self.serve();
+        left == 0
     }
 
     /// Decides on a lock that may have changed without a decision, as by RENAME: like [`Decision::expire_and_serve`], and its
@@ -175,9 +315,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
-            let waits = |holder: &Holder<&Owner>| self.queues.first_of(queue, holder.owner).is_some();
-            let holders = self.lock.holders().filter(waits).filter(|holder| self.is_confirmed(*holder));
-            let owners: Vec<Owner> = holders.map(|holder| holder.owner.clone()).collect();
+            let owner = |waiter: &Waiter<H>| waiter.wait_request.request.owner.clone();
+            let holds = |owner: &Owner| self.lock.holder(owner).is_some_and(|known| self.is_confirmed(known));
+            let owners: Vec<Owner> = self.queues.waiters_in(queue).map(owner).filter(holds).collect();
             owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
         }
     }
@@ -193,51 +333,32 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.change(self.lock, change, event, self.now);
     }
 
-    #[inline(never)]
-    fn end_all(&mut self, ends: impl Fn(Holder<&Owner>) -> bool, end: End, event: Event) {
-        let ended = self.lock.holders().filter(|holder| ends(*holder));
-        for holder in ended.clone() {
-            match end {
-                End::LeaseOver => self.counters.lease_ended(holder.since, holder.deadline),
-                End::Released => self.counters.end(holder.since, self.now.mono),
-            }
-        }
-        let changes: Vec<Change> = ended.map(|holder| Change::End(holder.token, end)).collect();
-        self.effects.events.extend(iter::repeat_n(event, changes.len()));
-        self.effects.change_all(self.lock, changes, self.now);
-    }
-
-    fn has_waiters(&self) -> bool {
-        self.queue.is_some_and(|queue| !self.queues.is_empty(queue))
-    }
-
-    /// Whether the request is decided as a re-entry. Not while there are more holders than the request allows. And not if the
-    /// owner asks for its first hold of an unconfirmed tenure: that tenure may have ended, and another one may have begun,
-    /// without a trace on this server.
-    #[inline(always)]
-    fn re_enters(&self, request: &AcquireRequest) -> bool {
-        let Some(known) = self.lock.holder(&request.owner) else { return false };
-        request.slots.allows(self.lock.holders().len())
-            && (request.holds != Some(1) || self.is_confirmed(known))
-    }
-
     /// Whether a tenure is known to go on: it began in this quarantine or was renewed in it, or there is no quarantine.
-    fn is_confirmed(&self, known: Holder<&Owner>) -> bool {
-        !self.quarantine.in_force(self.now)
-            || !self.quarantine.is_unconfirmed(known.since)
-            || self.quarantine_memory.merge(self.effects.quarantine_memory()).renewed == Some(known.token)
+    fn is_confirmed<O>(&self, known: Holder<O>) -> bool {
+        self.quarantine_memory.as_ref().is_none_or(|memory| {
+            !self.quarantine.is_unconfirmed(known.since) || memory.has_renewed(known.token)
+        })
     }
 
     /// Whether the count of holds is known to be right: the tenure began in this quarantine, or its owner has named the count in
     /// it, or there is no quarantine.
-    fn holds_confirmed(&self, known: Holder<&Owner>) -> bool {
-        !self.quarantine.in_force(self.now)
-            || !self.quarantine.is_unconfirmed(known.since)
-            || self.quarantine_memory.merge(self.effects.quarantine_memory()).holds_named == Some(known.token)
+    fn holds_confirmed<O>(&self, known: Holder<O>) -> bool {
+        self.quarantine_memory.as_ref().is_none_or(|memory| {
+            !self.quarantine.is_unconfirmed(known.since) || memory.has_named_holds(known.token)
+        })
     }
 
-    fn admits(&self, slots: Slots) -> bool {
-        self.lock.admits(slots) && !self.quarantine.in_force(self.now)
+    fn see_holds_named(&mut self, token: FencingToken) {
+        if let Some(memory) = &mut self.quarantine_memory {
+            memory.see_holds_named(token);
+        }
+    }
+
+    #[inline]
+    fn see_ended(&mut self, token: FencingToken, mode: Mode, end: End) {
+        if let Some(memory) = &mut self.quarantine_memory {
+            memory.see_ended(token, mode, end);
+        }
     }
 
     /// Grants the lock to the first waiter for as long as it fits.
@@ -251,38 +372,49 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     #[inline(never)]
     fn serve_queue(&mut self, queue: QueueId) {
         while let Some(first) = self.queues.front(queue) {
-            let request = &first.wait_request.request;
-            if !self.re_enters(request) && !self.admits(request.slots) {
+            let admission = self.admission(&first.wait_request.request);
+            if matches!(admission, Admission::Wait) {
                 return;
             }
-            if let Some((waiter, has_other_waits)) = self.queues.pop_front(queue) {
-                let owner = has_other_waits.then(|| waiter.wait_request.request.owner.clone());
-                self.complete(waiter);
+            if let Some((waiter, has_other_places)) = self.queues.pop_front(queue) {
+                let owner = has_other_places.then(|| waiter.wait_request.request.owner.clone());
+                self.complete(waiter, admission);
                 owner.iter().for_each(|owner| self.serve_other_waits_of(owner));
             }
         }
     }
 
-    /// The owner of a new tenure re-enters with its other waits, up to one that allows fewer owners than there are holders.
+    /// The owner of a new tenure re-enters with its other waits. Those that ask for a smaller limit or another weight get an error. Its kept
+    /// places end.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {
             return;
         }
-        let holders = self.lock.holders().len();
-        let fits = |first: &Waiter<H>| first.wait_request.request.slots.allows(holders);
-        while self.queues.first_of(queue, owner).is_some_and(fits) {
+        while let Some(first) = self.queues.first_of(queue, owner) {
+            let admission = self.admission(&first.wait_request.request);
+            if matches!(admission, Admission::Wait) {
+                return;
+            }
             if let Some(waiter) = self.queues.pop_owner(queue, owner) {
-                self.complete(waiter);
+                self.complete(waiter, admission);
             }
         }
+        self.queues.end_places_of(queue, owner, self.now.mono);
     }
 
-    fn complete(&mut self, waiter: Waiter<H>) {
-        let outcome = match self.admit(&waiter.wait_request.request) {
+    fn complete(&mut self, waiter: Waiter<H>, admission: Admission) {
+        let request = &waiter.wait_request.request;
+        let decided = match admission {
+            Admission::ReEnter { known, holds } => Ok(self.re_enter(request, known, holds)),
+            Admission::New => self.begin_tenure(request).inspect(|_| {
+                self.counters.handed_off = self.counters.handed_off.wrapping_add(1);
+            }),
+            Admission::Wait => return,
+            Admission::Refuse(refusal) => Err(refusal),
+        };
+        let outcome = match decided {
             Ok(grant) => {
-                let is_new = grant.counted && grant.holds == 1;
-                self.counters.handed_off = self.counters.handed_off.wrapping_add(is_new.into());
                 self.counters.wait_durations.record(self.now.mono.micros_since(waiter.since));
                 Outcome::Granted(grant)
             }
@@ -291,45 +423,34 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.completions.push(Completion { waiter, outcome });
     }
 
-    /// Grants a request that fits: a re-entry or a new tenure.
+    /// A holder gets this count of holds. Its lease is extended, never shortened.
+    fn re_enter(&mut self, request: &AcquireRequest, known: Holder<()>, holds: u32) -> Grant {
+        let deadline = known.deadline.max(self.now.mono.after(request.lease));
+        let counted = holds > known.holds;
+        self.counters.re_entered = self.counters.re_entered.wrapping_add(counted.into());
+        let event = if counted { Event::Acquired } else { Event::Renewed };
+        if request.holds.is_some() && !self.holds_confirmed(known) {
+            self.see_holds_named(known.token);
+        }
+        if deadline != known.deadline {
+            let re_entered = Holder { holds, deadline, ..known };
+            self.change(Change::Put(re_entered.map_owner(|()| request.owner.clone())), event);
+        } else if counted {
+            self.change(Change::Count(known.token, holds), event);
+        }
+        Grant { token: known.token, holds, counted, lease: deadline.since(self.now.mono) }
+    }
+
+    /// Grants a request that fits a new tenure.
     #[inline(always)]
-    fn admit(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
-        let deadline = self.now.mono.after(request.lease);
-        if let Some(known) = self.lock.holder(&request.owner) {
-            let holds = match request.holds {
-                None => known.holds.checked_add(1).ok_or(Refusal::TooManyHolds)?,
-                Some(named) if named == known.holds || named.checked_sub(1) == Some(known.holds) => named,
-                Some(_) => return Err(Refusal::Holds { has: known.holds }),
-            };
-            let re_entered = Holder {
-                holds,
-                deadline: known.deadline.max(deadline),
-                slots: known.slots.min(request.slots),
-                ..known.cloned()
-            };
-            let grant = Grant { token: re_entered.token, holds, counted: holds > known.holds };
-            self.counters.re_entered = self.counters.re_entered.wrapping_add(grant.counted.into());
-            let event = if grant.counted { Event::Acquired } else { Event::Renewed };
-            if request.holds.is_some() && !self.holds_confirmed(known) {
-                self.effects.see_holds_named(grant.token);
-            }
-            if re_entered.deadline != known.deadline || re_entered.slots != known.slots {
-                self.change(Change::Put(re_entered), event);
-            } else if grant.counted {
-                self.change(Change::Count(grant.token, holds), event);
-            }
-            return Ok(grant);
-        }
-        if request.holds.is_some_and(|named| named != 1) {
-            return Err(Refusal::Holds { has: 0 });
-        }
+    fn begin_tenure(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
         let token = self.tokens.next(self.now.wall).ok_or(Refusal::TokensUsedUp)?;
-        let owner = request.owner.clone();
-        let (slots, since) = (request.slots, self.now.mono);
-        let tenure = Holder { owner, holds: 1, slots, token, deadline, since };
+        let (owner, mode, since) = (request.owner.clone(), request.mode(), self.now.mono);
+        let deadline = since.after(request.lease);
+        let tenure = Holder { owner, holds: 1, mode, token, deadline, since };
         self.change(Change::Put(tenure), Event::Acquired);
         self.counters.acquired = self.counters.acquired.wrapping_add(1);
-        Ok(Grant { token, holds: 1, counted: true })
+        Ok(Grant { token, holds: 1, counted: true, lease: request.lease })
     }
 
     fn count_release(&mut self, ended: Option<Instant>) {
@@ -360,46 +481,97 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             HoldsLeft::Exactly(named) if named == one_less || named == known.holds => named,
             HoldsLeft::Exactly(_) => return Err(Refusal::Holds { has: known.holds }),
         };
-        let (token, since) = (known.token, known.since);
+        let (token, since, mode) = (known.token, known.since, known.mode);
         let unchanged = left == known.holds;
         if matches!(request.left, HoldsLeft::Exactly(_)) && !self.holds_confirmed(known) {
-            self.effects.see_holds_named(token);
+            self.see_holds_named(token);
         }
         if unchanged {
             return Ok((left, None));
         }
-        let change = if left == 0 { Change::End(token, End::Released) } else { Change::Count(token, left) };
+        let change = if left == 0 {
+            self.see_ended(token, mode, End::Released);
+            Change::End(token, End::Released)
+        } else {
+            Change::Count(token, left)
+        };
         self.change(change, Event::Released);
         Ok((left, (left == 0).then_some(since)))
     }
 
-    /// Restores a tenure that this server has lost. Of two claims the larger token wins, as it was granted later.
-    fn restore(
-        &mut self,
-        request: &RenewRequest,
-        token: FencingToken,
-        deadline: Instant,
-    ) -> Result<(), Refusal> {
+    /// Restores a tenure that this server has lost.
+    fn restore(&mut self, request: &RenewRequest, token: FencingToken) -> Result<(), Refusal> {
         if self.tokens.is_far_ahead(token, self.now.wall) {
             return Err(Refusal::TokenFarAhead);
         }
-        let ended = self.quarantine_memory.merge(self.effects.quarantine_memory()).ended;
-        let held = self.lock.holders().map(|holder| holder.token).max();
-        if ended.max(held) >= Some(token) {
-            return Err(Refusal::NotHeld(self.not_held(&request.owner)));
+        let (owner, slots) = (&request.owner, request.slots.unwrap_or(Slots::EXCLUSIVE));
+        let mode = Mode { slots, weight: request.weight.unwrap_or(Weight::ONE) };
+        let own = self.lock.holder(owner).map(|own| (own.token, own.since));
+        let went_on = own.is_some_and(|(own, _)| own > token) || self.lock.of_token(token).is_some();
+        let has_ended =
+            self.quarantine_memory.as_ref().is_some_and(|memory| !memory.may_restore(token, mode));
+        if went_on || has_ended {
+            return Err(Refusal::NotHeld(self.not_held(owner)));
         }
-        self.end_all(|_| true, End::Released, Event::Released);
+        self.make_room(owner, token, mode)?;
+        if let Some((own, since)) = own {
+            self.counters.end(since, self.now.mono);
+            self.change(Change::End(own, End::Released), Event::Released);
+        }
         self.tokens.observe(token);
-        let (owner, holds, since) = (request.owner.clone(), request.holds.unwrap_or(1), self.now.mono);
-        let restored = Holder { owner, holds, slots: Slots::EXCLUSIVE, token, deadline, since };
+        if let Some(memory) = &mut self.quarantine_memory {
+            memory.see_restored(token);
+        }
+        let (holds, since) = (request.holds.unwrap_or(1), self.now.mono);
+        let deadline = since.after(request.lease);
+        let restored = Holder { owner: owner.clone(), holds, mode, token, deadline, since };
         self.change(Change::Put(restored), Event::Acquired);
         self.counters.restored = self.counters.restored.wrapping_add(1);
-        self.serve_other_waits_of(&request.owner);
+        self.serve_other_waits_of(owner);
+        Ok(())
+    }
+
+    /// Makes room for a claimed tenure beside those of other owners. If they do not fit together, tenures stay in this order, each that
+    /// fits beside those before it: the confirmed ones and the claim from the largest token down, then the others. The rest end, and
+    /// may be claimed again.
+    ///
+    /// # Errors
+    /// [`Refusal::NotHeld`] when the claim is among the rest. Then nothing ends.
+    fn make_room(&mut self, owner: &Owner, token: FencingToken, mode: Mode) -> Result<(), Refusal> {
+        let own = self.lock.holder(owner).map(|own| own.token);
+        let others = || self.lock.holders().rev().filter(|holder| Some(holder.token) != own);
+        if self.lock.load_without(own).admits(mode) {
+            return Ok(());
+        }
+        let mut stays = Load::NONE;
+        for holder in
+            others().take_while(|holder| holder.token > token).filter(|holder| self.is_confirmed(*holder))
+        {
+            stays = stays.plus(holder.mode);
+            if !stays.admits(mode) {
+                return Err(Refusal::NotHeld(self.not_held(owner)));
+            }
+        }
+        stays = stays.plus(mode);
+        let mut ends = Vec::new();
+        let older = others().filter(|holder| holder.token < token && self.is_confirmed(*holder));
+        let remembered = others().filter(|holder| !self.is_confirmed(*holder));
+        for holder in older.chain(remembered) {
+            if stays.admits(holder.mode) {
+                stays = stays.plus(holder.mode);
+            } else {
+                ends.push((holder.token, holder.since));
+            }
+        }
+        for (token, since) in ends {
+            self.counters.end(since, self.now.mono);
+            self.change(Change::End(token, End::Released), Event::Released);
+        }
         Ok(())
     }
 
     fn not_held(&self, owner: &Owner) -> NotHeld {
-        match (self.lock.holder(owner), self.lock.holders().map(|holder| holder.token).max()) {
+        match (self.lock.holder(owner), self.lock.last_token()) {
             (Some(own), _) => NotHeld::OtherToken(own.token),
             (None, Some(latest)) => NotHeld::ByAnother(latest),
             (None, None) => NotHeld::Free,

@@ -212,7 +212,7 @@ impl DroppedLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder::{Holder, Slots};
+    use crate::holder::{Holder, Mode};
     use crate::owner::Owner;
     use crate::token::FencingToken;
     use crate::units::{Instant, WallTime};
@@ -225,7 +225,7 @@ mod tests {
         let holder = Holder {
             owner: Owner::new(b"A").unwrap(),
             holds: 1,
-            slots: Slots::EXCLUSIVE,
+            mode: Mode::EXCLUSIVE,
             token: FencingToken::new(token).unwrap(),
             deadline: Instant::from_micros(9),
             since: Instant::from_micros(0),

@@ -3,10 +3,10 @@
 use crate::change::{Change, End};
 use crate::encoding;
 use crate::lock::Lock;
-use crate::quarantine::QuarantineMemory;
 use crate::token::FencingToken;
 use crate::units::Now;
 use crate::waiter::Completion;
+use std::mem;
 
 /// Something that happened to a lock. Clients can subscribe to it as a keyspace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,8 @@ pub struct Effects<H> {
     changes: usize,
     verbatim: bool,
     replication_skipped: bool,
-    quarantine_memory: QuarantineMemory,
+    /// A large lock whose leases are all over. To drop it takes time, so the caller does it in parts.
+    pub(crate) discarded: Option<Lock>,
 }
 
 /// The records of one tenure at the end of a payload.
@@ -57,7 +58,7 @@ impl<H> Default for Effects<H> {
             changes: 0,
             verbatim: false,
             replication_skipped: false,
-            quarantine_memory: QuarantineMemory::default(),
+            discarded: None,
         }
     }
 }
@@ -83,28 +84,11 @@ impl<H> Effects<H> {
         self.changes = 0;
         self.verbatim = false;
         self.replication_skipped = false;
-        self.quarantine_memory = QuarantineMemory::default();
     }
 
     /// Says that there is no replica, AOF or backlog. Changes are then counted and not encoded.
     pub const fn skip_replication(&mut self) {
         self.replication_skipped = true;
-    }
-
-    /// What the decision has found out about the lock's tenures.
-    #[must_use]
-    pub const fn quarantine_memory(&self) -> QuarantineMemory {
-        self.quarantine_memory
-    }
-
-    /// Records that the owner of a tenure has named its count of holds.
-    pub(crate) fn see_holds_named(&mut self, token: FencingToken) {
-        self.quarantine_memory.holds_named = self.quarantine_memory.holds_named.max(Some(token));
-    }
-
-    /// Records that the owner of a tenure has renewed it.
-    pub(crate) fn see_renewed(&mut self, token: FencingToken) {
-        self.quarantine_memory.renewed = self.quarantine_memory.renewed.max(Some(token));
     }
 
     /// Whether the lock has changed.
@@ -150,44 +134,38 @@ impl<H> Effects<H> {
         let superseded = match change {
             Change::Put(holder) if holder.token == last.token => Some(last.begin),
             Change::Count(token, _) if *token == last.token => last.count,
-            Change::Put(_) | Change::Count(..) | Change::End(..) => None,
+            Change::Put(_) | Change::Count(..) | Change::End(..) | Change::AllOver => None,
         };
         if let Some(begin) = superseded {
             self.payload.truncate(begin);
         }
     }
 
-    /// Carries out changes of `lock` together, and records them without events.
-    pub(crate) fn change_all(&mut self, lock: &mut Lock, changes: Vec<Change>, now: Now) {
-        changes.iter().for_each(|change| self.record(change, now));
-        lock.apply_all(changes, now);
+    /// Ends all tenures of `lock`, as their leases are over. The caller discards the lock.
+    pub(crate) fn all_over(&mut self, lock: &mut Lock, now: Now) {
+        self.last = None;
+        self.record(&Change::AllOver, now);
+        self.events.push(Event::LeaseOver);
+        self.discarded = Some(mem::take(lock));
     }
 
     #[inline]
     fn record(&mut self, change: &Change, now: Now) {
         if !self.replication_skipped {
             let begin = self.payload.len();
-            let (token, count) = match change {
-                Change::Put(holder) => (holder.token, None),
-                Change::Count(token, _) => (*token, Some(begin)),
-                Change::End(token, _) => (*token, None),
+            let acquired = match change {
+                Change::Put(holder) => Some((holder.token, None)),
+                Change::Count(token, _) => Some((*token, Some(begin))),
+                Change::End(..) | Change::AllOver => None,
             };
-            let begin = self
-                .last
-                .as_ref()
-                .filter(|last| last.token == token)
-                .map_or(begin, |last| last.begin.min(begin));
-            self.last = Some(LastRecords { token, begin, count });
+            self.last = acquired.map(|(token, count)| {
+                let same = self.last.as_ref().filter(|last| last.token == token);
+                LastRecords { token, begin: same.map_or(begin, |last| last.begin.min(begin)), count }
+            });
             encoding::append(&mut self.payload, change, now);
         }
         self.changes = self.changes.saturating_add(1);
         self.verbatim = false;
-        let ended = match *change {
-            Change::End(token, End::Released) => Some(token),
-            Change::End(token, End::LeaseOver) => token.before(),
-            Change::Put(_) | Change::Count(..) => return,
-        };
-        self.quarantine_memory.ended = self.quarantine_memory.ended.max(ended);
     }
 
     /// Replicates the command itself if the decision made one change. The command has the same result where the same changes
@@ -221,9 +199,9 @@ fn clear<T>(list: &mut Vec<T>, kept: usize) {
 pub fn event_of(lock: &Lock, change: &Change) -> Event {
     match change {
         Change::End(_, End::Released) => Event::Released,
-        Change::End(_, End::LeaseOver) => Event::LeaseOver,
+        Change::End(_, End::LeaseOver) | Change::AllOver => Event::LeaseOver,
         Change::Count(token, holds) => {
-            let known = lock.holders().find(|known| known.token == *token);
+            let known = lock.of_token(*token);
             if known.is_some_and(|known| known.holds > *holds) { Event::Released } else { Event::Acquired }
         }
         Change::Put(holder) => match lock.holder(&holder.owner) {

@@ -4,14 +4,17 @@
 //!
 //! ```text
 //! payload  = version (record+ | dropped put*)
-//! record   = put | released | over | count
-//! put      = 0x01 token holds slots lease-left wall-deadline held-for owner
+//! record   = put | released | over | count | all-over
+//! put      = (0x01 | 0x06 weight) token holds slots lease-left wall-deadline held-for owner
 //! owner    = length bytes | 0x00 uuid suffix
 //! released = 0x02 token
 //! over     = 0x03 token
 //! count    = 0x04 token holds
 //! dropped  = 0x05
+//! all-over = 0x07
 //! ```
+//!
+//! A weight of 1 is not written.
 //!
 //! A payload that begins with *dropped* has no changes. It has the whole of a dropped lock, whose key is missing; without
 //! puts it says that the dropped lock is gone.
@@ -26,7 +29,7 @@
 //! A stored lock is a payload of puts alone. A payload is decoded whole before any of it is applied.
 
 use crate::change::{Change, End};
-use crate::holder::{Holder, Slots};
+use crate::holder::{Holder, Mode, Slots, Weight};
 use crate::lock::Lock;
 use crate::owner::Owner;
 use crate::token::FencingToken;
@@ -41,6 +44,8 @@ const RELEASED: u8 = 2;
 const OVER: u8 = 3;
 const COUNT: u8 = 4;
 const DROPPED: u8 = 5;
+const WEIGHTED_PUT: u8 = 6;
+const ALL_OVER: u8 = 7;
 
 /// A length of an owner that says that a UUID and a suffix follow.
 const UUID: u8 = 0;
@@ -80,6 +85,7 @@ pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
         }
         Change::End(token, End::Released) => append_tenure(payload, RELEASED, *token),
         Change::End(token, End::LeaseOver) => append_tenure(payload, OVER, *token),
+        Change::AllOver => payload.push(ALL_OVER),
     }
 }
 
@@ -103,10 +109,16 @@ pub fn append_dropped_lock(payload: &mut Vec<u8>, lock: Option<&Lock>, now: Now)
 
 fn append_put(payload: &mut Vec<u8>, holder: Holder<&Owner>, now: Now) {
     let left = holder.lease_left(now.mono);
-    payload.push(PUT);
+    let Mode { slots, weight } = holder.mode;
+    if weight == Weight::ONE {
+        payload.push(PUT);
+    } else {
+        payload.push(WEIGHTED_PUT);
+        append_number(payload, u64::from(weight.number()));
+    }
     append_number(payload, holder.token.get());
     append_number(payload, u64::from(holder.holds));
-    append_number(payload, u64::from(holder.slots.number()));
+    append_number(payload, u64::from(slots.number()));
     append_number(payload, left.as_millis());
     append_number(payload, u64::try_from(now.wall.after(left).as_millis()).unwrap_or(0));
     append_number(payload, now.mono.since(holder.since).as_millis());
@@ -165,10 +177,11 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
     let mut changes = Vec::new();
     while !reader.rest.is_empty() {
         changes.push(match reader.byte()? {
-            PUT => Change::Put(reader.put()?.holder(origin, now)?),
+            tag @ (PUT | WEIGHTED_PUT) => Change::Put(reader.put(tag)?.holder(origin, now)?),
             RELEASED => Change::End(reader.token()?, End::Released),
             COUNT => Change::Count(reader.token()?, reader.holds()?),
             OVER => Change::End(reader.token()?, End::LeaseOver),
+            ALL_OVER => Change::AllOver,
             _ => return Err(Malformed),
         });
     }
@@ -263,15 +276,24 @@ impl<'a> Reader<'a> {
         Ok(WallTime::from_millis(since_epoch))
     }
 
-    fn put(&mut self) -> Result<Put<'a>, Malformed> {
+    fn put(&mut self, tag: u8) -> Result<Put<'a>, Malformed> {
+        let weight = match tag {
+            PUT => Weight::ONE,
+            WEIGHTED_PUT => {
+                let weight = Weight::new(self.number_u32()?).filter(|weight| *weight != Weight::ONE);
+                weight.ok_or(Malformed)?
+            }
+            _ => return Err(Malformed),
+        };
         let token = self.token()?;
         let holds = self.holds()?;
         let slots = Slots::new(self.number_u32()?).ok_or(Malformed)?;
+        let mode = Mode::new(slots, weight).ok_or(Malformed)?;
         let left = self.span()?;
         let wall_deadline = self.wall_time()?;
         let held_for = self.span()?;
         let owner = self.owner()?;
-        Ok(Put { token, holds, slots, left, wall_deadline, held_for, owner })
+        Ok(Put { token, holds, mode, left, wall_deadline, held_for, owner })
     }
 
     fn owner(&mut self) -> Result<EncodedOwner<'a>, Malformed> {
@@ -287,7 +309,8 @@ impl<'a> Reader<'a> {
     }
 
     fn tagged_put(&mut self) -> Result<Put<'a>, Malformed> {
-        if self.byte()? == PUT { self.put() } else { Err(Malformed) }
+        let tag = self.byte()?;
+        self.put(tag)
     }
 
     /// How many puts follow. Nothing else may follow.
@@ -306,7 +329,7 @@ impl<'a> Reader<'a> {
 struct Put<'a> {
     token: FencingToken,
     holds: u32,
-    slots: Slots,
+    mode: Mode,
     left: Span,
     /// By the wall clock of the writer.
     wall_deadline: WallTime,
@@ -323,7 +346,7 @@ enum EncodedOwner<'a> {
 impl Put<'_> {
     /// The holder of this put.
     fn holder(&self, origin: Origin, now: Now) -> Result<Holder, Malformed> {
-        let &Self { token, holds, slots, left, .. } = self;
+        let &Self { token, holds, mode, left, .. } = self;
         let owner = match self.owner {
             EncodedOwner::Bytes(bytes) => Owner::new(bytes),
             EncodedOwner::Uuid(uuid, suffix) => Owner::from_uuid(*uuid, suffix),
@@ -338,7 +361,7 @@ impl Put<'_> {
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
         let deadline = now.mono.after(left_now);
         let since = now.mono.before(self.held_for).before(passed);
-        Ok(Holder { owner, holds, slots, token, deadline, since })
+        Ok(Holder { owner, holds, mode, token, deadline, since })
     }
 }
 
@@ -355,11 +378,16 @@ mod tests {
         Holder {
             owner: Owner::new(owner).unwrap(),
             holds: 3,
-            slots: Slots::new(slots).unwrap(),
+            mode: Mode::new(Slots::new(slots).unwrap(), Weight::ONE).unwrap(),
             token: FencingToken::new(token).unwrap(),
             deadline: Instant::from_micros(deadline_ms * 1_000),
             since: Instant::from_micros(0),
         }
+    }
+
+    fn weighted(owner: &[u8], token: u64, slots: u32, weight: u32) -> Holder {
+        let mode = Mode { slots: Slots::new(slots).unwrap(), weight: Weight::new(weight).unwrap() };
+        Holder { mode, deadline: Instant::from_micros(0), ..holder(owner, token, slots, 1) }
     }
 
     fn payload(changes: &[Change], now: Now) -> Vec<u8> {
@@ -442,6 +470,8 @@ mod tests {
             Change::End(FencingToken::new(300).unwrap(), End::Released),
             Change::End(FencingToken::new(5).unwrap(), End::LeaseOver),
             Change::Count(FencingToken::new(5).unwrap(), u32::MAX),
+            Change::AllOver,
+            Change::Put(weighted(b"w", 400, 9, 4)),
         ];
         let whole = payload(&changes, at);
         assert_eq!(decode(&whole, Origin::Live, at).unwrap(), changes);
@@ -501,11 +531,18 @@ mod tests {
             ("an owner twice", vec![put(b"a", 1, 0), put(b"a", 2, 0)]),
             ("a token twice", vec![put(b"a", 1, 0), put(b"b", 1, 0)]),
             ("an end", vec![put(b"a", 1, 0), end]),
+            (
+                "more than the limit",
+                vec![Change::Put(weighted(b"a", 1, 9, 4)), Change::Put(weighted(b"b", 2, 9, 6))],
+            ),
             ("nothing", vec![]),
         ] {
             assert!(decode_lock(&payload(&changes, at), Origin::Loaded, at).is_err(), "{what}");
         }
         assert!(decode_lock(&payload(&[put(b"a", 1, 2), put(b"b", 2, 0)], at), Origin::Loaded, at).is_ok());
+        let full = [Change::Put(weighted(b"a", 1, 9, 4)), Change::Put(weighted(b"b", 2, 9, 5))];
+        let lock = decode_lock(&payload(&full, at), Origin::Loaded, at).unwrap();
+        assert_eq!(lock.load().weight, 9);
         assert!(decode_lock(&[VERSION], Origin::Loaded, at).is_err());
         let later = [VERSION + 1, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
         assert!(decode_lock(&later, Origin::Loaded, at).is_err());
@@ -530,6 +567,12 @@ mod tests {
         let at = now(0, 0);
         let ok = [VERSION, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
         assert!(decode(&ok, Origin::Live, at).is_ok());
+        for (weight, slots, valid) in
+            [(2, 2, true), (0, 2, false), (1, 2, false), (3, 2, false), (2, 0, false)]
+        {
+            let weighted = [VERSION, WEIGHTED_PUT, weight, 1, 1, slots, 1, 1, 1, 1, b'a'];
+            assert_eq!(decode(&weighted, Origin::Live, at).is_ok(), valid, "weight {weight} of {slots}");
+        }
         for (field, bad) in [(2, 0), (3, 0)] {
             let mut payload = ok;
             payload[field] = bad;

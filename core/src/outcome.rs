@@ -1,6 +1,8 @@
 //! How a request or a wait ends.
 
+use crate::holder::Mode;
 use crate::token::FencingToken;
+use crate::units::Span;
 
 /// A granted acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +13,8 @@ pub struct Grant {
     pub holds: u32,
     /// Whether this grant added a hold. A repeated request adds none.
     pub counted: bool,
+    /// How much of the lease was left at the grant, rounded down.
+    pub lease: Span,
 }
 
 /// Why an owner has no tenure to release or renew.
@@ -33,6 +37,11 @@ pub enum Refusal {
     Holds {
         /// The count that the owner has.
         has: u32,
+    },
+    /// The request named a smaller limit than the owner has, or another weight.
+    Mode {
+        /// What the owner has.
+        has: Mode,
     },
     /// The owner has the largest count of holds.
     TooManyHolds,

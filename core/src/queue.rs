@@ -46,6 +46,11 @@ impl<T> Queue<T> {
         self.positions.front()?.1.as_ref()
     }
 
+    /// The position of the first element.
+    pub fn first_position(&self) -> Option<Position> {
+        self.positions.front().map(|(position, _)| *position)
+    }
+
     /// All elements, the first one first.
     pub fn in_order(&self) -> impl Iterator<Item = &T> {
         self.positions.iter().filter_map(|(_, element)| element.as_ref())

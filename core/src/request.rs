@@ -1,6 +1,6 @@
 //! The requests of clients.
 
-use crate::holder::Slots;
+use crate::holder::{Mode, Slots, Weight};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
@@ -14,8 +14,18 @@ pub struct AcquireRequest {
     pub lease: Span,
     /// The count of holds that this acquisition leads to, from 1 on. `None` asks for one more.
     pub holds: Option<u32>,
-    /// The limit: how many owners may hold the lock at once.
+    /// The limit.
     pub slots: Slots,
+    /// The weight, at most the limit. `None` for 1, or on re-entry for the weight that the tenure has.
+    pub weight: Option<Weight>,
+}
+
+impl AcquireRequest {
+    /// The mode of a new tenure.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        Mode { slots: self.slots, weight: self.weight.unwrap_or(Weight::ONE) }
+    }
 }
 
 /// LOCK.RELEASE.
@@ -51,4 +61,9 @@ pub struct RenewRequest {
     pub token: Option<FencingToken>,
     /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without it has one hold.
     pub holds: Option<u32>,
+    /// A larger limit than the tenure has, so that others fit beside it. In quarantine and with a token: the limit of the tenure. A
+    /// tenure that is restored without it is exclusive.
+    pub slots: Option<Slots>,
+    /// The weight of the tenure, at most the limit. `None` for the weight that it has; for a tenure that is restored, 1.
+    pub weight: Option<Weight>,
 }

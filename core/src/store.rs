@@ -18,7 +18,7 @@
 //! The store has no clock and knows no server. Times are arguments, and so is the count of locks that the server has freed:
 //! RENAME and MOVE take a lock from its name but free nothing.
 
-use crate::change::Change;
+use crate::change::{Change, End};
 use crate::counters::Counters;
 use crate::decision::Decision;
 use crate::dropped_locks::DroppedLocks;
@@ -150,29 +150,38 @@ struct Memories {
 }
 
 impl Memories {
-    fn add(&mut self, db: Db, key: &[u8], memory: QuarantineMemory) {
-        let lock = (db, self.hasher.hash_one(key));
-        let mut known = self.by_lock.remove(&lock).unwrap_or_default().merge(memory);
+    /// The largest token of which all up to it have ended in a database.
+    fn floor(&self, db: Db) -> Option<FencingToken> {
+        [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
+    }
+
+    /// What is remembered of a lock.
+    fn get(&self, db: Db, key: &[u8]) -> QuarantineMemory {
+        let mut known = self.by_lock.get(&(db, self.hasher.hash_one(key))).cloned().unwrap_or_default();
+        known.end_up_to(self.floor(db));
+        known
+    }
+
+    /// Takes it out.
+    fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
+        let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
+        known.end_up_to(self.floor(db));
+        known
+    }
+
+    /// Puts it back.
+    fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
         if self.by_lock.len() >= MEMORIES
-            && let Some(ended) = known.ended.take()
+            && let Some(ended) = known.last_ended()
         {
             let floor = self.flushed.entry(None).or_insert(ended);
             *floor = ended.max(*floor);
-            known = known.after(ended);
+            known.end_up_to(Some(ended));
         }
+        known.forget_up_to(self.floor(db));
         if !known.is_empty() {
-            self.by_lock.insert(lock, known);
+            self.by_lock.insert((db, self.hasher.hash_one(key)), known);
         }
-    }
-
-    fn get(&self, db: Db, key: &[u8]) -> QuarantineMemory {
-        let known = self.by_lock.get(&(db, self.hasher.hash_one(key))).copied().unwrap_or_default();
-        let ended = [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max();
-        known.merge(QuarantineMemory { ended, ..QuarantineMemory::default() })
-    }
-
-    fn is_empty(&self) -> bool {
-        self.by_lock.is_empty() && self.flushed.is_empty()
     }
 
     fn swap(&mut self, one: Db, other: Db) {
@@ -201,6 +210,8 @@ pub struct Store<W> {
     pub counters: Counters,
     memories: Memories,
     unlinked: Option<UnlinkedLock>,
+    /// Large locks whose leases are all over. They are dropped in parts.
+    discarded: VecDeque<Lock>,
     /// Dropped locks that go back into the keyspace at once: their memory was not needed.
     to_put_back: VecDeque<LockName>,
     /// The dropped locks of a data set that is loaded beside the old one.
@@ -227,6 +238,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             counters: Counters::default(),
             memories: Memories::default(),
             unlinked: None,
+            discarded: VecDeque::new(),
             to_put_back: VecDeque::new(),
             async_loaded: None,
             replica: false,
@@ -282,6 +294,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
             self.settle_unlinked(now.mono, freed);
         }
         let queue = self.queue(name);
+        let in_quarantine = self.quarantine.ends(now.mono).is_some();
+        let mut memory = in_quarantine.then(|| self.memories.take(name.db(), name.key()));
         let Decided { effects, waits } = decided;
         if let Some(queue) = queue {
             *waits = self.queues.name(queue).map(|lock| Waits { queue, lock, due: None });
@@ -289,7 +303,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         let mut decision = Decision {
             lock,
             queue,
-            quarantine_memory: self.memory(name),
+            quarantine_memory: memory.as_mut(),
             queues: &mut self.queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
@@ -301,7 +315,10 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if let Some(waits) = waits {
             waits.due = decision.due();
         }
-        self.remember(name, effects.quarantine_memory(), now.mono);
+        if let Some(memory) = memory {
+            self.memories.put(name.db(), name.key(), memory);
+        }
+        self.discarded.extend(effects.discarded.take());
         answer
     }
 
@@ -337,24 +354,25 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     /// What this server has observed of a lock in this quarantine.
     #[must_use]
-    #[inline]
     pub fn memory(&self, name: &impl NameRef) -> QuarantineMemory {
-        if self.memories.is_empty() {
-            QuarantineMemory::default()
-        } else {
-            self.memories.get(name.db(), name.key())
-        }
+        self.memories.get(name.db(), name.key())
     }
 
     /// Remembers what was observed of a lock. Does nothing when there is no quarantine.
     ///
-    /// For a lock that goes on, memory is bounded by the number of locks. For tenures that have ended it is not: a client
-    /// may restore a made-up tenure and give it back, again and again. So they are remembered for so many locks and no
-    /// more; what ends then counts as the end of all older tenures, of whatever lock, as after a flush.
-    #[inline]
-    pub fn remember(&mut self, name: &impl NameRef, memory: QuarantineMemory, now: Instant) {
-        if self.quarantine.ends(now).is_some() && !memory.is_empty() {
-            self.memories.add(name.db(), name.key(), memory);
+    /// For a lock that goes on, memory is bounded by the number of its holders. For tenures that have ended it is not: a client may
+    /// restore a made-up tenure and give it back, again and again. So they are remembered for so many tenures of a lock, and so many
+    /// locks, and no more; what ends then counts as the end of all older tenures of the lock, or of every lock, as after a flush.
+    pub fn remember(
+        &mut self,
+        name: &impl NameRef,
+        now: Instant,
+        observe: impl FnOnce(&mut QuarantineMemory),
+    ) {
+        if self.quarantine.ends(now).is_some() {
+            let mut memory = self.memories.take(name.db(), name.key());
+            observe(&mut memory);
+            self.memories.put(name.db(), name.key(), memory);
         }
     }
 
@@ -366,8 +384,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     fn remember_ended(&mut self, name: &impl NameRef, lock: &Lock, now: Instant) {
-        let ended = lock.holders().map(|holder| holder.token).max();
-        self.remember(name, QuarantineMemory { ended, ..QuarantineMemory::default() }, now);
+        self.remember(name, now, |memory| memory.end_up_to(lock.last_token()));
     }
 
     /// Another command or event has ended the tenures of a lock.
@@ -389,17 +406,16 @@ impl<W: Copy + Eq + Hash> Store<W> {
         // One DEL may unlink many locks. No command has begun since the lock before this one.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
-        let held = lock.holders().any(|holder| !holder.is_over(now));
+        let held = lock.last_deadline() > Some(now);
         let may_be_evicted = held && (known_to_evict || evicts());
         if held {
             let name = (name.db(), name.key().into());
             self.unlinked = Some(UnlinkedLock { name, lock: lock.clone(), freed, may_be_evicted });
         } else {
             lock.holders().for_each(|holder| self.counters.lease_ended(holder.since, holder.deadline));
-            // As where the module ends a lease: this tenure may come back, nothing older.
-            let token = lock.holders().map(|holder| holder.token).max();
-            let ended = token.and_then(FencingToken::before);
-            self.remember(name, QuarantineMemory { ended, ..QuarantineMemory::default() }, now);
+            self.remember(name, now, |memory| {
+                lock.holders().for_each(|holder| memory.see_ended(holder.token, holder.mode, End::LeaseOver));
+            });
         }
         let recheck = held || self.queue(name).is_some() || !self.memories.by_lock.is_empty();
         Unlinked { held, may_be_evicted, recheck }
@@ -534,6 +550,20 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Some(lock)
     }
 
+    /// Drops a part of the large locks whose leases are all over. Whether some are left.
+    pub fn drop_discarded(&mut self) -> bool {
+        const PART: usize = 256;
+        if let Some(lock) = self.discarded.front_mut() {
+            for (since, deadline) in lock.discard(PART) {
+                self.counters.lease_ended(since, deadline);
+            }
+            if lock.is_free() {
+                self.discarded.pop_front();
+            }
+        }
+        !self.discarded.is_empty()
+    }
+
     /// The primary has dropped a lock, or its dropped lock is gone.
     pub fn follow_dropped(&mut self, name: &impl NameRef, dropped: Option<Lock>) {
         match dropped {
@@ -637,7 +667,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     pub fn next_work(&self, now: Instant) -> Option<Instant> {
         let dropped =
             !self.follows() && (self.dropped_locks.has_unreplicated() || !self.to_put_back.is_empty());
-        let other = if dropped || self.unlinked.is_some() {
+        let other = if dropped || self.unlinked.is_some() || !self.discarded.is_empty() {
             Some(now)
         } else {
             (!self.memories.by_lock.is_empty()).then(|| self.quarantine.ends(now)).flatten()
@@ -656,9 +686,10 @@ impl<W: Copy + Eq + Hash> Store<W> {
 mod tests {
     use super::*;
     use crate::effects::Propagation;
-    use crate::holder::{Holder, Slots};
+    use crate::holder::{Holder, Mode, Slots};
     use crate::owner::Owner;
     use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest};
+    use crate::wait_queues::Limits;
     use crate::waiter::WaitRequest;
 
     const FREED: u64 = 5;
@@ -684,7 +715,7 @@ mod tests {
         let holder = Holder {
             owner: Owner::new(b"A").unwrap(),
             holds: 1,
-            slots: Slots::EXCLUSIVE,
+            mode: Mode::EXCLUSIVE,
             token: token(number),
             deadline: at(deadline),
             since: at(0),
@@ -707,7 +738,7 @@ mod tests {
     }
 
     fn ended(store: &Store<u32>, key: &str) -> Option<u64> {
-        store.memory(&name(key)).ended.map(FencingToken::get)
+        store.memory(&name(key)).last_ended().map(FencingToken::get)
     }
 
     #[test]
@@ -820,6 +851,7 @@ mod tests {
         assert!(!store.has_unlinked() && !store.evicted(&name("k")));
         assert_eq!(store.counters.leases_ended, 1);
         assert_eq!(ended(&store, "k"), Some(6), "this tenure may come back, older ones not");
+        assert!(store.memory(&name("k")).may_restore(token(7), Mode::EXCLUSIVE));
         let mut store = self::store();
         assert!(
             !unlink(&mut store, "k", &lock(7, 100), 100, true).recheck,
@@ -866,6 +898,7 @@ mod tests {
             lease: Span::from_millis(100).unwrap(),
             holds: None,
             slots: Slots::EXCLUSIVE,
+            weight: None,
         };
         let mut decided = Decided::default();
         let granted =
@@ -923,18 +956,21 @@ mod tests {
         }
     }
 
-    fn ends(number: u64) -> QuarantineMemory {
-        QuarantineMemory { ended: Some(token(number)), ..QuarantineMemory::default() }
+    fn end(store: &mut Store<u32>, key: &str, number: u64) {
+        let see = |memory: &mut QuarantineMemory| {
+            memory.see_ended(token(number), Mode::EXCLUSIVE, End::Released);
+        };
+        store.remember(&name(key), at(0), see);
     }
 
     #[test]
     fn memories_last_as_long_as_the_quarantine() {
         let mut store = store();
-        store.remember(&name("k"), ends(7), at(0));
+        end(&mut store, "k", 7);
         assert!(store.memory(&name("k")).is_empty(), "there is no quarantine");
         let mut store = in_quarantine();
-        store.remember(&name("k"), ends(7), at(0));
-        store.remember(&name("k"), ends(5), at(0));
+        end(&mut store, "k", 7);
+        end(&mut store, "k", 5);
         assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
         assert_eq!(store.next_work(at(0)), Some(at(1_000_000)));
         store.forget_after_quarantine(at(999_999));
@@ -951,7 +987,8 @@ mod tests {
             store.dropped_locks.put(Db(0), b"k", lock(7, 200));
             store.flush(flushed, at(100));
             assert!(store.dropped_locks.is_empty());
-            let ended = |store: &Store<u32>, db| store.memory(&(Db(db), b"any".as_slice().into())).ended;
+            let ended =
+                |store: &Store<u32>, db| store.memory(&(Db(db), b"any".as_slice().into())).last_ended();
             let of = |store: &Store<u32>| (ended(store, 0), ended(store, 1));
             assert_eq!(of(&store), (zero.map(token), one.map(token)));
             store.swap(Db(0), Db(1));
@@ -967,21 +1004,21 @@ mod tests {
     fn the_memory_of_ended_tenures_is_bounded() {
         let mut store = in_quarantine();
         for number in 1..=u64::try_from(MEMORIES).unwrap() {
-            store.remember(&name(&number.to_string()), ends(number), at(0));
+            end(&mut store, &number.to_string(), number);
         }
         assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(1), None));
-        store.remember(&name("one more"), ends(700_000), at(0));
-        let renewed = QuarantineMemory { renewed: Some(token(800_000)), ..ends(600_000) };
-        store.remember(&name("and another"), renewed, at(0));
+        end(&mut store, "one more", 700_000);
+        store.remember(&name("and another"), at(0), |memory| memory.see_renewed(token(800_000)));
+        end(&mut store, "and another", 600_000);
         assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "what goes on is remembered still");
         assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(700_000), Some(700_000)));
-        assert_eq!(store.memory(&name("and another")).renewed, Some(token(800_000)));
+        assert!(store.memory(&name("and another")).has_renewed(token(800_000)));
     }
 
     #[test]
     fn a_replica_drops_its_own_work_and_a_primary_begins_a_quarantine() {
         let mut store = in_quarantine();
-        store.remember(&name("k"), ends(7), at(0));
+        end(&mut store, "k", 7);
         store.dropped_locks.keep(Db(0), b"new", lock(7, 200));
         store.dropped_locks.put(Db(0), b"replicated", lock(8, 200));
         store.put_back_later(name("new"));
@@ -1043,8 +1080,11 @@ mod tests {
             lease: Span::from_millis(100).unwrap(),
             holds: None,
             slots: Slots::EXCLUSIVE,
+            weight: None,
         };
-        store.queues.join(Db(0), b"k", WaitRequest { request, limit: None, handle: 1 }, at(100));
+        let limits = Limits { per_lock: 9, total: 9 };
+        let wait_request = WaitRequest { request, limit: None, keep: None, handle: 1 };
+        store.queues.join(Db(0), b"k", wait_request, limits, at(100));
         let mut in_key = lock(8, 200);
         let mut decided = Decided::default();
         let release =

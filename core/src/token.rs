@@ -17,6 +17,9 @@ use std::num::NonZeroU64;
 pub struct FencingToken(NonZeroU64);
 
 impl FencingToken {
+    /// The smallest token there is.
+    pub const MIN: Self = Self(NonZeroU64::MIN);
+
     /// The largest token there is.
     pub const MAX: Self = match NonZeroU64::new((1 << 53) - 1) {
         Some(number) => Self(number),

@@ -7,10 +7,26 @@
 //! waiter is found by its position (to serve it), by its handle (when its client leaves), by its owner (to grant it together
 //! with the owner's first wait) and by its limit.
 //!
+//! A place can be kept for an owner whose client has left:
+//!
+//! ```text
+//!            the wait limit is reached             100 ms later
+//! waiter  ---------------------------->  absent  ----------------->  passed over  ---------->  gone
+//!    |                                 (holds back                        ^         KEEP ms
+//!    |                                 those behind)                      |         after the wait ended
+//!    `--------------------------------------------------------------------'
+//!            the connection is closed
+//! ```
+//!
+//! The owner's next request takes the place from either state. The 100 ms are for a client that waits in slices: without them,
+//! readers that come and go would overtake a writer between its slices again and again.
+//!
 //! Invariants:
 //!
 //! - A waiter is in one queue. It is indexed by its position, by its owner and by its handle, and in `limits` if it has a limit.
-//! - A queue without waiters does not exist.
+//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places` while it
+//!   holds others back, and in `passed_over` afterwards.
+//! - A queue without waiters and kept places does not exist.
 //! - A queue that is due is in `due`, at its due time or earlier. A renewal or a hand-off makes a queue due later. To move the entry
 //!   each time would cost more than to find, once, that the queue is not due yet.
 
@@ -21,12 +37,13 @@ use crate::outcome::Outcome;
 use crate::owner::Owner;
 use crate::queue::{Position, Queue};
 use crate::request::AcquireRequest;
-use crate::units::Instant;
-use crate::waiter::{Completion, WaitRequest, Waiter};
+use crate::units::{Instant, Span};
+use crate::waiter::{Completion, Place, WaitRequest, Waiter};
 use std::cell::Cell;
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash};
+use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -34,11 +51,17 @@ use std::rc::Rc;
 /// longer key a sweep asks only whether this node still serves its cluster slot.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
+/// For how long a kept place holds back those behind it after its wait limit was reached.
+const HOLDS_BACK: Span = match Span::from_millis(100) {
+    Some(span) => span,
+    None => Span::MAX,
+};
+
 /// Identifies a wait queue within this process. Ids are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// How many clients may wait.
+/// How many clients may wait. Kept places count.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one lock.
@@ -97,33 +120,135 @@ impl Positions {
     }
 }
 
+/// One place in a queue.
 #[derive(Debug)]
-struct QueuedWaiter<H> {
-    waiter: Waiter<H>,
+struct Queued<H> {
+    who: Who<H>,
     owner: OwnerHash,
+}
+
+#[derive(Debug)]
+enum Who<H> {
+    /// A client waits.
+    Present(Waiter<H>),
+    /// The place is kept.
+    Absent(KeptPlace),
+}
+
+/// A place that is kept for an absent owner.
+#[derive(Debug)]
+struct KeptPlace {
+    place: Place,
+    kept_since: Instant,
+    /// Until when it holds back those behind it; `None` when it is passed over.
+    holds_back_until: Option<Instant>,
+}
+
+impl KeptPlace {
+    /// The instant at which it is gone.
+    const fn ends(&self) -> Instant {
+        self.kept_since.after(self.place.keep)
+    }
+}
+
+/// How a client leaves its wait queue, which decides whether its kept place holds others back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// It was answered that its wait limit was reached, and may ask again at once.
+    LimitReached,
+    /// Its connection is closed.
+    Disconnected,
+}
+
+/// What [`WaitQueues::pop_limit_reached`] has found.
+#[derive(Debug)]
+pub enum LimitReached<H> {
+    /// A waiter has reached its wait limit.
+    Wait(Waiter<H>),
+    /// A kept place is passed over now, or gone.
+    Place,
+}
+
+impl<H> Queued<H> {
+    const fn waiter(&self) -> Option<&Waiter<H>> {
+        match &self.who {
+            Who::Present(waiter) => Some(waiter),
+            Who::Absent(_) => None,
+        }
+    }
+
+    const fn owner(&self) -> &Owner {
+        match &self.who {
+            Who::Present(waiter) => &waiter.wait_request.request.owner,
+            Who::Absent(kept) => &kept.place.owner,
+        }
+    }
+
+    /// The count of holds that was named.
+    const fn holds(&self) -> Option<u32> {
+        match &self.who {
+            Who::Present(waiter) => waiter.wait_request.request.holds,
+            Who::Absent(kept) => Some(kept.place.holds),
+        }
+    }
+
+    /// The instant under which it is in `limits`.
+    fn limit(&self) -> Option<Instant> {
+        match &self.who {
+            Who::Present(waiter) => waiter.wait_request.limit,
+            Who::Absent(kept) => Some(kept.holds_back_until.unwrap_or_else(|| kept.ends())),
+        }
+    }
+
+    const fn since(&self) -> Instant {
+        match &self.who {
+            Who::Present(waiter) => waiter.since,
+            Who::Absent(kept) => kept.place.since,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct WaitQueue<H> {
     db: Db,
     key: Rc<[u8]>,
-    waiters: Queue<QueuedWaiter<H>>,
+    /// The waiters, and the kept places that hold others back.
+    places: Queue<Queued<H>>,
+    /// The kept places that hold nobody back.
+    passed_over: BTreeMap<Position, Queued<H>>,
+    /// The kept places of both kinds, the oldest first.
+    kept: BTreeSet<(Instant, Position)>,
+    /// How many clients wait.
+    waiters: usize,
     by_owner: HashMap<OwnerHash, Positions, ById>,
     due: Option<Instant>,
     /// The time under which the queue is in the index of due queues: `due` or earlier.
     indexed_due: Option<Instant>,
+    /// Whether the lock may have changed without a decision.
+    changed: bool,
     slot_key: Cell<Option<SlotKey>>,
 }
 
 impl<H> WaitQueue<H> {
-    /// The position of the earliest wait of an owner.
-    fn first_of(&self, owner: &Owner, hash: OwnerHash) -> Option<Position> {
-        let is_of_owner = |position: &&Position| {
-            self.waiters
-                .get(**position)
-                .is_some_and(|queued| queued.waiter.wait_request.request.owner == *owner)
+    /// The earliest place of an owner for which `is_meant` holds.
+    fn first_of(
+        &self,
+        owner: &Owner,
+        hash: OwnerHash,
+        is_meant: impl Fn(&Queued<H>) -> bool,
+    ) -> Option<Position> {
+        let is_this = |position: &&Position| {
+            self.at(**position).is_some_and(|queued| queued.owner() == owner && is_meant(queued))
         };
-        self.by_owner.get(&hash)?.iter().find(is_of_owner).copied()
+        self.by_owner.get(&hash)?.iter().find(is_this).copied()
+    }
+
+    fn at(&self, position: Position) -> Option<&Queued<H>> {
+        self.places.get(position).or_else(|| self.passed_over.get(&position))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.places.len() == 0 && self.passed_over.is_empty()
     }
 }
 
@@ -133,7 +258,10 @@ pub struct WaitQueues<H> {
     by_name: BTreeMap<Db, HashMap<Rc<[u8]>, QueueId>>,
     queues: HashMap<QueueId, WaitQueue<H>, ById>,
     by_handle: HashMap<H, (QueueId, Position), ById>,
+    /// When waits reach their limit, and when kept places change.
     limits: BTreeSet<(Instant, QueueId, Position)>,
+    /// All kept places, the oldest first.
+    kept: BTreeSet<(Instant, QueueId, Position)>,
     due: BTreeSet<(Instant, QueueId)>,
     /// All queues in the order of a sweep. With their names, so that a sweep need not find each queue.
     sweep_order: BTreeMap<QueueId, LockName>,
@@ -159,6 +287,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             queues: HashMap::default(),
             by_handle: HashMap::default(),
             limits: BTreeSet::new(),
+            kept: BTreeSet::new(),
             due: BTreeSet::new(),
             sweep_order: BTreeMap::new(),
             hasher: RandomState::new(),
@@ -214,24 +343,21 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
         self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
-            let waiters = &self.queues.get(queue)?.waiters;
-            Some((key, waiters.len(), waiters.first()?.waiter.since))
+            let first = self.waiters_in(*queue).next()?;
+            Some((key, self.len(*queue), first.since))
         })
     }
 
     /// The waiters in a queue, the next to be served first.
     pub fn waiters_in(&self, queue: QueueId) -> impl Iterator<Item = &Waiter<H>> {
-        self.queues
-            .get(&queue)
-            .into_iter()
-            .flat_map(|queue| queue.waiters.in_order())
-            .map(|queued| &queued.waiter)
+        let places = self.queues.get(&queue).into_iter().flat_map(|queue| queue.places.in_order());
+        places.filter_map(Queued::waiter)
     }
 
     /// How many clients wait in a queue.
     #[must_use]
     pub fn len(&self, queue: QueueId) -> usize {
-        self.queues.get(&queue).map_or(0, |queue| queue.waiters.len())
+        self.queues.get(&queue).map_or(0, |queue| queue.waiters)
     }
 
     /// Whether nobody waits in a queue.
@@ -240,12 +366,41 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.len(queue) == 0
     }
 
-    /// Whether `request` may join the queue of a lock. A request that takes over a position always may.
+    /// How many places are kept, in all queues.
+    #[must_use]
+    pub fn kept_places(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The owners of the kept places of a queue, in the order of the queue, and whether each holds others back. For tests.
+    pub fn places_in(&self, queue: QueueId) -> impl Iterator<Item = (&Owner, bool)> {
+        let queue = self.queues.get(&queue).into_iter();
+        let positions = queue.flat_map(|queue| {
+            let positions: BTreeSet<Position> = queue.kept.iter().map(|(_, position)| *position).collect();
+            positions.into_iter().filter_map(|position| queue.at(position))
+        });
+        positions.filter_map(|queued| match &queued.who {
+            Who::Present(_) => None,
+            Who::Absent(kept) => Some((&kept.place.owner, kept.holds_back_until.is_some())),
+        })
+    }
+
+    /// Whether a request has to wait behind others. A request that takes over the first place does not, nor one whose place comes before
+    /// that.
+    #[must_use]
+    pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
+        let Some(entry) = self.queues.get(&queue) else { return false };
+        let Some(first) = entry.places.first_position() else { return false };
+        let own = || request.holds.and_then(|_| self.first_place_of(queue, &request.owner));
+        own().is_none_or(|own| own > first)
+    }
+
+    /// Whether `request` may join the queue of a lock. A request that takes over a place always may. A kept place gives way.
     ///
     /// # Errors
     /// [`Full`] when no further client may wait.
     pub fn may_join(&self, db: Db, key: &[u8], request: &AcquireRequest, limits: Limits) -> Result<(), Full> {
-        if self.earlier_wait(db, key, request).is_some() {
+        if self.earlier_place(db, key, request).is_some() {
             Ok(())
         } else if self.waiters() >= limits.total {
             Err(Full::Total)
@@ -256,30 +411,68 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Adds a waiter at the end of the queue of a lock. A request that names its count of holds takes over the position of the
-    /// owner's earlier wait instead, and that wait is returned as superseded.
+    /// Adds a waiter at the end of the queue of a lock. A request that names its count of holds takes over the owner's earlier place
+    /// instead; a wait that stands there is returned as superseded. The oldest kept place gives way when there are too many.
     pub fn join(
         &mut self,
         db: Db,
         key: &[u8],
         wait_request: WaitRequest<H>,
+        limits: Limits,
         now: Instant,
     ) -> Option<Completion<H>> {
-        let earlier = self.earlier_wait(db, key, &wait_request.request);
-        let superseded =
-            earlier.and_then(|(queue, position)| self.remove(queue, position)).map(|(waiter, _)| waiter);
-        let position = earlier.map_or_else(|| self.new_position(), |(_, position)| position);
-        let since = superseded.as_ref().map_or(now, |waiter| waiter.since);
+        let earlier = self.earlier_place(db, key, &wait_request.request);
+        let earlier = earlier.and_then(|(queue, position)| Some((position, self.take(queue, position)?.0)));
+        let position = earlier.as_ref().map_or_else(|| self.new_position(), |(position, _)| *position);
+        let since = earlier.as_ref().map_or(now, |(_, queued)| queued.since());
         let queue = self.open(db, key);
-        self.insert(queue, position, Waiter { wait_request, since });
-        superseded.map(|waiter| Completion { waiter, outcome: Outcome::Superseded })
+        self.insert(queue, position, Who::Present(Waiter { wait_request, since, position }));
+        self.give_way(queue, limits, now);
+        match earlier?.1.who {
+            Who::Present(waiter) => Some(Completion { waiter, outcome: Outcome::Superseded }),
+            Who::Absent(_) => None,
+        }
     }
 
-    fn earlier_wait(&self, db: Db, key: &[u8], request: &AcquireRequest) -> Option<(QueueId, Position)> {
+    /// Keeps the place of a waiter that was granted the lock and has left before it could be told. It is passed over.
+    pub fn keep(&mut self, db: Db, key: &[u8], place: Place, limits: Limits, now: Instant) {
+        let queue = self.open(db, key);
+        self.keep_at(queue, place, now, Absence::Disconnected);
+        self.give_way(queue, limits, now);
+    }
+
+    fn keep_at(&mut self, queue: QueueId, place: Place, now: Instant, absence: Absence) {
+        let position = place.position;
+        let holds_back_until = match absence {
+            Absence::LimitReached => Some(now.after(place.keep.min(HOLDS_BACK))),
+            Absence::Disconnected => None,
+        };
+        self.insert(queue, position, Who::Absent(KeptPlace { place, kept_since: now, holds_back_until }));
+    }
+
+    /// Lets the oldest kept places go while there are more places than there may be.
+    fn give_way(&mut self, queue: QueueId, limits: Limits, now: Instant) {
+        while let Some(entry) = self.queues.get(&queue)
+            && entry.waiters.saturating_add(entry.kept.len()) > limits.per_lock
+            && let Some((_, position)) = entry.kept.first().copied()
+        {
+            self.end_place(queue, position, now);
+        }
+        while self.waiters().saturating_add(self.kept.len()) > limits.total
+            && let Some((_, queue, position)) = self.kept.first().copied()
+        {
+            self.end_place(queue, position, now);
+        }
+    }
+
+    fn earlier_place(&self, db: Db, key: &[u8], request: &AcquireRequest) -> Option<(QueueId, Position)> {
         request.holds?;
         let queue = self.queue(db, key)?;
-        let position = self.queues.get(&queue)?.first_of(&request.owner, self.hash(&request.owner))?;
-        Some((queue, position))
+        Some((queue, self.first_place_of(queue, &request.owner)?))
+    }
+
+    fn first_place_of(&self, queue: QueueId, owner: &Owner) -> Option<Position> {
+        self.queues.get(&queue)?.first_of(owner, self.hash(owner), |_| true)
     }
 
     fn hash(&self, owner: &Owner) -> OwnerHash {
@@ -291,42 +484,135 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         Position(self.last_position)
     }
 
-    /// The first waiter of a queue: the next to be served.
+    /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds all others back.
     #[must_use]
     pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
-        self.queues.get(&queue)?.waiters.first().map(|queued| &queued.waiter)
+        self.queues.get(&queue)?.places.first()?.waiter()
     }
 
-    /// Removes the first waiter of a queue. Returns with it whether its owner may have other waits in the queue; false is certain.
+    /// Removes the first waiter of a queue. Returns with it whether its owner may have other places in the queue; false is certain.
+    /// A kept place in front of it is lost, so the caller serves the front or ends all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
-        let (position, queued) = self.queues.get_mut(&queue)?.waiters.pop_first()?;
-        Some(self.unindex(queue, position, queued))
+        loop {
+            let (position, queued) = self.queues.get_mut(&queue)?.places.pop_first()?;
+            let (queued, has_other_places) = self.unindex(queue, position, queued);
+            self.close_if_empty(queue);
+            if let Who::Present(waiter) = queued.who {
+                return Some((waiter, has_other_places));
+            }
+        }
+    }
+
+    /// Removes all kept places of a queue.
+    pub fn forget_places(&mut self, queue: QueueId) {
+        while let Some((_, position)) = self.queues.get(&queue).and_then(|queue| queue.kept.first()).copied()
+        {
+            self.remove(queue, position);
+        }
     }
 
     /// The earliest wait of `owner` in a queue.
     #[must_use]
     pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {
-        let hash = self.hash(owner);
-        let queue = self.queues.get(&queue)?;
-        queue.waiters.get(queue.first_of(owner, hash)?).map(|queued| &queued.waiter)
+        let entry = self.queues.get(&queue)?;
+        let is_wait = |queued: &Queued<H>| queued.waiter().is_some();
+        entry.at(entry.first_of(owner, self.hash(owner), is_wait)?)?.waiter()
     }
 
-    /// Removes the earliest wait of `owner` from a queue.
+    /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before it are removed too.
     pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
-        let position = self.queues.get(&queue)?.first_of(owner, self.hash(owner))?;
-        self.remove(queue, position).map(|(waiter, _)| waiter)
+        self.pop_where(queue, owner, |_| true)
     }
 
-    /// Removes the waiter with this handle, as its client has left.
-    pub fn leave(&mut self, handle: H) -> Option<Waiter<H>> {
+    /// Removes the earliest wait of `owner` that names a count of holds above `holds`, and such kept places before it.
+    pub fn pop_naming_more(&mut self, queue: QueueId, owner: &Owner, holds: u32) -> Option<Waiter<H>> {
+        self.pop_where(queue, owner, |queued| queued.holds().is_some_and(|named| named > holds))
+    }
+
+    /// Removes the kept places of an owner that holds the lock.
+    pub(crate) fn end_places_of(&mut self, queue: QueueId, owner: &Owner, now: Instant) {
+        let hash = self.hash(owner);
+        let is_kept = |queued: &Queued<H>| queued.waiter().is_none();
+        while let Some(entry) = self.queues.get(&queue)
+            && let Some(position) = entry.first_of(owner, hash, is_kept)
+        {
+            self.end_place(queue, position, now);
+        }
+    }
+
+    fn pop_where(
+        &mut self,
+        queue: QueueId,
+        owner: &Owner,
+        is_meant: impl Fn(&Queued<H>) -> bool,
+    ) -> Option<Waiter<H>> {
+        let hash = self.hash(owner);
+        loop {
+            let position = self.queues.get(&queue)?.first_of(owner, hash, &is_meant)?;
+            if let Who::Present(waiter) = self.remove(queue, position)?.0.who {
+                return Some(waiter);
+            }
+        }
+    }
+
+    /// Removes the waiter with this handle, as its client has left or was unblocked. Its place may be kept. If it was the first, its
+    /// queue is due: those behind it may fit.
+    pub fn leave(&mut self, handle: H, absence: Absence, now: Instant) -> Option<Waiter<H>> {
         let (queue, position) = *self.by_handle.get(&handle)?;
-        self.remove(queue, position).map(|(waiter, _)| waiter)
+        self.end_wait(queue, position, absence, now)
     }
 
-    /// Removes one waiter that has reached its wait limit.
-    pub fn pop_limit_reached(&mut self, now: Instant) -> Option<Waiter<H>> {
+    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first place of a queue
+    /// is another one afterwards, the queue is due.
+    pub fn pop_limit_reached(&mut self, now: Instant) -> Option<LimitReached<H>> {
         let (_, queue, position) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
-        self.remove(queue, position).map(|(waiter, _)| waiter)
+        if self.queues.get(&queue)?.at(position)?.waiter().is_some() {
+            return self.end_wait(queue, position, Absence::LimitReached, now).map(LimitReached::Wait);
+        }
+        let was_first = self.is_first(queue, position);
+        let (queued, _) = self.take(queue, position)?;
+        if let Who::Absent(kept) = queued.who
+            && kept.ends() > now
+        {
+            self.insert(queue, position, Who::Absent(KeptPlace { holds_back_until: None, ..kept }));
+        }
+        self.removed(queue, was_first, now);
+        Some(LimitReached::Place)
+    }
+
+    fn end_wait(
+        &mut self,
+        queue: QueueId,
+        position: Position,
+        absence: Absence,
+        now: Instant,
+    ) -> Option<Waiter<H>> {
+        let was_first = self.is_first(queue, position);
+        let (queued, _) = self.take(queue, position)?;
+        let Who::Present(waiter) = queued.who else { return None };
+        if let Some(place) = waiter.place() {
+            self.keep_at(queue, place, now, absence);
+        }
+        self.removed(queue, was_first, now);
+        Some(waiter)
+    }
+
+    fn end_place(&mut self, queue: QueueId, position: Position, now: Instant) {
+        let was_first = self.is_first(queue, position);
+        self.take(queue, position);
+        self.removed(queue, was_first, now);
+    }
+
+    fn is_first(&self, queue: QueueId, position: Position) -> bool {
+        self.queues.get(&queue).is_some_and(|queue| queue.places.first_position() == Some(position))
+    }
+
+    /// A place was removed. If it was the first and others wait, these may fit now.
+    fn removed(&mut self, queue: QueueId, was_first: bool, now: Instant) {
+        if was_first && self.front(queue).is_some() {
+            self.set_due(queue, Some(now));
+        }
+        self.close_if_empty(queue);
     }
 
     /// Sets when the lock of a queue needs its next decision: when its first lease ends.
@@ -348,8 +634,16 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Returns one queue that is due now. It is not due any more then.
-    pub fn pop_due(&mut self, now: Instant) -> Option<QueueId> {
+    /// The lock of a queue may have changed without a decision, so it is due now.
+    pub fn set_changed(&mut self, queue: QueueId, now: Instant) {
+        if let Some(entry) = self.queues.get_mut(&queue) {
+            entry.changed = true;
+        }
+        self.set_due(queue, Some(now));
+    }
+
+    /// Returns one queue that is due now, and whether its lock may have changed without a decision. It is not due any more then.
+    pub fn pop_due(&mut self, now: Instant) -> Option<(QueueId, bool)> {
         loop {
             let (_, queue) = *self.due.first().filter(|(due, _)| *due <= now)?;
             self.due.pop_first();
@@ -357,7 +651,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             entry.indexed_due = entry.due.filter(|due| *due > now);
             let Some(due) = entry.indexed_due else {
                 entry.due = None;
-                return Some(queue);
+                return Some((queue, mem::take(&mut entry.changed)));
             };
             self.due.insert((due, queue));
         }
@@ -401,56 +695,100 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let id = QueueId(self.last_id);
         let key: Rc<[u8]> = key.into();
         self.by_name.entry(db).or_default().insert(Rc::clone(&key), id);
-        let (waiters, by_owner) = (Queue::new(), HashMap::default());
         self.sweep_order.insert(id, (db, Rc::clone(&key)));
-        let (due, indexed_due, slot_key) = (None, None, Cell::new(None));
-        self.queues.insert(id, WaitQueue { db, key, waiters, by_owner, due, indexed_due, slot_key });
+        let queue = WaitQueue {
+            db,
+            key,
+            places: Queue::new(),
+            passed_over: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            waiters: 0,
+            by_owner: HashMap::default(),
+            due: None,
+            indexed_due: None,
+            changed: false,
+            slot_key: Cell::new(None),
+        };
+        self.queues.insert(id, queue);
         id
     }
 
-    fn insert(&mut self, id: QueueId, position: Position, waiter: Waiter<H>) {
-        let owner = self.hash(&waiter.wait_request.request.owner);
+    fn insert(&mut self, id: QueueId, position: Position, who: Who<H>) {
+        let mut queued = Queued { who, owner: OwnerHash(0) };
+        queued.owner = self.hash(queued.owner());
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        self.by_handle.insert(waiter.wait_request.handle, (id, position));
-        if let Some(limit) = waiter.wait_request.limit {
+        if let Some(limit) = queued.limit() {
             self.limits.insert((limit, id, position));
         }
         queue
             .by_owner
-            .entry(owner)
+            .entry(queued.owner)
             .and_modify(|positions| positions.insert(position))
             .or_insert(Positions::One(position));
-        queue.waiters.insert(position, QueuedWaiter { waiter, owner });
+        match &queued.who {
+            Who::Present(waiter) => {
+                self.by_handle.insert(waiter.wait_request.handle, (id, position));
+                queue.waiters = queue.waiters.saturating_add(1);
+            }
+            Who::Absent(kept) => {
+                self.kept.insert((kept.kept_since, id, position));
+                queue.kept.insert((kept.kept_since, position));
+                if kept.holds_back_until.is_none() {
+                    queue.passed_over.insert(position, queued);
+                    return;
+                }
+            }
+        }
+        queue.places.insert(position, queued);
     }
 
-    fn remove(&mut self, id: QueueId, position: Position) -> Option<(Waiter<H>, bool)> {
-        let queued = self.queues.get_mut(&id)?.waiters.remove(position)?;
+    fn remove(&mut self, id: QueueId, position: Position) -> Option<(Queued<H>, bool)> {
+        let removed = self.take(id, position);
+        self.close_if_empty(id);
+        removed
+    }
+
+    /// Takes out what is at a position. The queue may be empty then.
+    fn take(&mut self, id: QueueId, position: Position) -> Option<(Queued<H>, bool)> {
+        let queue = self.queues.get_mut(&id)?;
+        let queued = queue.places.remove(position).or_else(|| queue.passed_over.remove(&position))?;
         Some(self.unindex(id, position, queued))
     }
 
-    /// Removes a waiter from all indexes, after it was removed from its queue. Returns with it whether its owner may have other
-    /// waits in the queue.
-    fn unindex(&mut self, id: QueueId, position: Position, queued: QueuedWaiter<H>) -> (Waiter<H>, bool) {
-        let QueuedWaiter { waiter, owner } = queued;
-        self.by_handle.remove(&waiter.wait_request.handle);
-        shrink_if_sparse(&mut self.by_handle);
-        if let Some(limit) = waiter.wait_request.limit {
+    /// Removes a place from all indexes, after it was removed from its queue. Returns with it whether its owner may have other
+    /// places in the queue.
+    fn unindex(&mut self, id: QueueId, position: Position, queued: Queued<H>) -> (Queued<H>, bool) {
+        if let Some(limit) = queued.limit() {
             self.limits.remove(&(limit, id, position));
         }
-        let mut has_other_waits = false;
+        let mut has_other_places = false;
         if let Some(queue) = self.queues.get_mut(&id) {
-            if let Entry::Occupied(mut positions) = queue.by_owner.entry(owner) {
-                has_other_waits = positions.get_mut().remove(position);
-                if !has_other_waits {
+            match &queued.who {
+                Who::Present(waiter) => {
+                    queue.waiters = queue.waiters.saturating_sub(1);
+                    self.by_handle.remove(&waiter.wait_request.handle);
+                    shrink_if_sparse(&mut self.by_handle);
+                }
+                Who::Absent(kept) => {
+                    queue.kept.remove(&(kept.kept_since, position));
+                    self.kept.remove(&(kept.kept_since, id, position));
+                }
+            }
+            if let Entry::Occupied(mut positions) = queue.by_owner.entry(queued.owner) {
+                has_other_places = positions.get_mut().remove(position);
+                if !has_other_places {
                     positions.remove();
                 }
             }
             shrink_if_sparse(&mut queue.by_owner);
-            if queue.waiters.len() == 0 {
-                self.close(id);
-            }
         }
-        (waiter, has_other_waits)
+        (queued, has_other_places)
+    }
+
+    fn close_if_empty(&mut self, id: QueueId) {
+        if self.queues.get(&id).is_some_and(WaitQueue::is_empty) {
+            self.close(id);
+        }
     }
 
     fn close(&mut self, id: QueueId) {

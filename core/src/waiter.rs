@@ -1,8 +1,10 @@
 //! A client that waits for a lock.
 
 use crate::outcome::Outcome;
+use crate::owner::Owner;
+use crate::queue::Position;
 use crate::request::AcquireRequest;
-use crate::units::Instant;
+use crate::units::{Instant, Span};
 
 /// What a client brings when it joins a wait queue.
 #[derive(Clone, Debug)]
@@ -11,6 +13,8 @@ pub struct WaitRequest<H> {
     pub request: AcquireRequest,
     /// The instant at which it stops waiting.
     pub limit: Option<Instant>,
+    /// For how long the place is kept when the wait ends without an answer to the owner's question. Needs a count of holds.
+    pub keep: Option<Span>,
     /// How the caller finds the blocked client again.
     pub handle: H,
 }
@@ -22,6 +26,28 @@ pub struct Waiter<H> {
     pub wait_request: WaitRequest<H>,
     /// Since when it has waited. A waiter that took over a position has waited since the earlier wait began.
     pub since: Instant,
+    pub(crate) position: Position,
+}
+
+impl<H> Waiter<H> {
+    /// The place to be kept for the owner; `None` when it did not ask for that.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let WaitRequest { request, keep, .. } = &self.wait_request;
+        let (keep, holds) = keep.zip(request.holds)?;
+        Some(Place { owner: request.owner.clone(), holds, position: self.position, since: self.since, keep })
+    }
+}
+
+/// A place in a wait queue without its client.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The owner that it is kept for.
+    pub owner: Owner,
+    pub(crate) holds: u32,
+    pub(crate) position: Position,
+    pub(crate) since: Instant,
+    pub(crate) keep: Span,
 }
 
 /// A waiter that has left its queue and is to be sent the outcome of its wait.

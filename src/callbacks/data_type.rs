@@ -3,7 +3,7 @@
 use crate::panics::{Callback, catch_panic};
 use crate::server::{Context, KeyName, api, clock, internal_commands, lock_allocation, set_lock_type};
 use crate::{server_events, state, stored};
-use lockward_core::{Db, Lock, encoding};
+use lockward_core::{Db, FencingToken, Lock, encoding};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{mem, ptr, slice};
@@ -27,7 +27,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
     aux_save: None,
     aux_save_triggers: 0,
-    free_effort: None, // a value is freed at once, on the thread that deletes it: `lock_allocation::deleting` relies on it
+    free_effort: None, // free_effort2 is there wherever the module loads
     unlink: None,      // unlink2 has the database too
     copy: None,        // COPY is refused: one tenure cannot be in two places
     defrag: None,
@@ -59,6 +59,7 @@ pub fn register(context: Context) -> bool {
         free: Some(free),
         defrag: Some(defrag),
         mem_usage2: Some(mem_usage),
+        free_effort2: Some(free_effort),
         unlink2: Some(unlink),
         ..NO_METHODS
     };
@@ -137,6 +138,14 @@ unsafe extern "C" fn free(value: *mut c_void) {
     catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
+/// The server leaves a lock with many holders to a thread of its own. The module deletes only locks without holders.
+unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
+    catch_panic(Callback::Free, 1, || {
+        // SAFETY: the server's value of this very call.
+        unsafe { lock(value) }.map_or(1, |lock| lock.holders().len().max(1))
+    })
+}
+
 unsafe extern "C" fn mem_usage(
     _context: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
@@ -162,7 +171,8 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
                 api!(RedisModule_DigestAddStringBuffer(digest, owner.as_ptr().cast(), owner.len()));
                 api!(RedisModule_DigestAddLongLong(digest, number(holder.token.get())));
                 api!(RedisModule_DigestAddLongLong(digest, number(holder.holds.into())));
-                api!(RedisModule_DigestAddLongLong(digest, number(holder.slots.number().into())));
+                api!(RedisModule_DigestAddLongLong(digest, number(holder.mode.slots.number().into())));
+                api!(RedisModule_DigestAddLongLong(digest, number(holder.mode.weight.number().into())));
                 api!(RedisModule_DigestEndSequence(digest));
             }
         }
@@ -193,6 +203,7 @@ unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void
     });
 }
 
+/// The server calls this again for a lock with many holders, until it returns 0. The cursor is the token of the last holder.
 unsafe extern "C" fn defrag(
     context: *mut raw::RedisModuleDefragCtx,
     _key: *mut raw::RedisModuleString,
@@ -202,19 +213,32 @@ unsafe extern "C" fn defrag(
         // SAFETY:
         // - the value, and an owner on the heap, are each one allocation of the server's allocator;
         // - `DefragAlloc` moves an allocation and frees the old place, or returns null and leaves it;
-        // - a moved owner is put in place without dropping the box that pointed to its old place.
+        // - a moved owner is put in place without dropping the box that pointed to its old place;
+        // - the context is the server's, of this very call.
         unsafe {
-            let moved = api!(RedisModule_DefragAlloc(context, *value));
-            if !moved.is_null() {
-                *value = moved;
+            let mut cursor = 0;
+            api!(RedisModule_DefragCursorGet(context, &raw mut cursor));
+            let after = FencingToken::new(cursor);
+            if after.is_none() {
+                let moved = api!(RedisModule_DefragAlloc(context, *value));
+                if !moved.is_null() {
+                    *value = moved;
+                }
             }
             let Some(lock) = (*value).cast::<Lock>().as_mut() else { return 0 };
-            for owner in lock.owners_mut() {
-                let Some(owner) = owner.heap_part() else { continue };
-                let moved = api!(RedisModule_DefragAlloc(context, owner.as_mut_ptr().cast()));
-                if !moved.is_null() {
-                    let there = Box::from_raw(ptr::slice_from_raw_parts_mut(moved.cast::<u8>(), owner.len()));
-                    mem::forget(mem::replace(owner, there));
+            for (token, owner) in lock.owners_mut(after) {
+                if let Some(owner) = owner.heap_part() {
+                    let moved = api!(RedisModule_DefragAlloc(context, owner.as_mut_ptr().cast()));
+                    if !moved.is_null() {
+                        let there =
+                            Box::from_raw(ptr::slice_from_raw_parts_mut(moved.cast::<u8>(), owner.len()));
+                        mem::forget(mem::replace(owner, there));
+                    }
+                }
+                if api!(RedisModule_DefragShouldStop(context)) != 0
+                    && api!(RedisModule_DefragCursorSet(context, token.get())) == raw::REDISMODULE_OK as c_int
+                {
+                    return 1;
                 }
             }
         }

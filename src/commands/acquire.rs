@@ -1,13 +1,13 @@
-//! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [HOLDS n] [SHARED | SLOTS n]
+//! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms [KEEP ms]] [HOLDS n] [SHARED | SLOTS n [WEIGHT w]]
 
-use super::command::{Command, LEASE, only_clients};
+use super::command::{Command, LEASE, SLOTS, WEIGHT, only_clients};
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::statistics::count;
 use crate::waiters::{self, Wait};
 use crate::{settings, state, transaction};
-use lockward_core::arguments::{ParseError, option, set_once};
+use lockward_core::arguments::{ParseError, check_mode, option, set_once};
 use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
 use uuid::Uuid;
 
@@ -22,17 +22,19 @@ impl Command for Acquire {
         arity: -3,
         key: Some(KeyUse::Write),
         arguments: &[
-        Argument::KEY,
-        Argument::text(c"owner"),
-        LEASE,
-        Argument::number(c"milliseconds", c"BLOCK"),
-        Argument::number(c"n", c"HOLDS"),
-        Argument::one_of(c"slots", &[Argument::flag(c"shared", c"SHARED"), Argument::number(c"n", c"SLOTS")]),
-    ],
+            Argument::KEY,
+            Argument::text(c"owner"),
+            LEASE,
+            Argument::number(c"milliseconds", c"BLOCK"),
+            Argument::number(c"milliseconds", c"KEEP"),
+            Argument::number(c"n", c"HOLDS"),
+            SLOTS,
+            WEIGHT,
+        ],
         categories: &["write", "slow", "blocking", OWN_CATEGORY],
         tips: c"nondeterministic_output",
         summary: c"Acquires a lock, or one hold more of a lock the owner holds. Waits for it when asked to.",
-        complexity: c"O(1) when the lock is free, held by the owner, or nobody waits; O(log(N)) to join a queue of N waiters",
+        complexity: c"O(log(N)) in the holders and the waiters of the lock; O(1) for an exclusive lock that nobody waits for",
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
@@ -54,7 +56,8 @@ impl Command for Acquire {
             }
             Acquired::Busy => match parsed.block {
                 Some(limit) if !context.flags().must_not_block() => {
-                    let wait = Wait { request: parsed.request, limit, minted: parsed.minted };
+                    let Parsed { request, minted, keep, .. } = parsed;
+                    let wait = Wait { request, limit, keep, minted };
                     waiters::park(context, &parsed.key, wait, due)?;
                 }
                 Some(_) | None => {
@@ -73,6 +76,7 @@ struct Parsed<'a> {
     minted: bool,
     /// Whether to wait, and for how long at most.
     block: Option<Option<Span>>,
+    keep: Option<Span>,
 }
 
 impl<'a> Parsed<'a> {
@@ -81,24 +85,28 @@ impl<'a> Parsed<'a> {
         let owner = arguments.required()?;
         let minted = owner == b"*";
         let owner = if minted { mint() } else { Owner::new(owner) }.ok_or(ParseError::Owner)?;
-        let (mut lease, mut block, mut holds, mut slots) = (None, None, None, None);
+        let (mut lease, mut block, mut keep, mut holds) = (None, None, None, None);
+        let (mut slots, mut weight) = (None, None);
         while let Some(name) = arguments.option() {
             match name {
                 option::PX => set_once(&mut lease, arguments.lease(1, NAME)?)?,
                 option::EX => set_once(&mut lease, arguments.lease(1_000, NAME)?)?,
                 option::BLOCK => set_once(&mut block, arguments.wait_limit()?)?,
+                option::KEEP => set_once(&mut keep, arguments.keep()?)?,
                 option::HOLDS => set_once(&mut holds, arguments.holds(1)?)?,
+                option::WEIGHT => set_once(&mut weight, arguments.weight()?)?,
                 option::SLOTS => set_once(&mut slots, arguments.slots()?)?,
                 option::SHARED => set_once(&mut slots, Slots::SHARED)?,
                 _ => return Err(ParseError::Syntax.into()),
             }
         }
-        let slots = slots.unwrap_or(Slots::EXCLUSIVE);
-        if slots != Slots::EXCLUSIVE {
-            return Err(Error::NotSupportedYet);
+        check_mode(slots, weight)?;
+        if keep.is_some() && (block.is_none() || holds.is_none() || minted) {
+            return Err(Error::KeepNeeds);
         }
+        let slots = slots.unwrap_or(Slots::EXCLUSIVE);
         let lease = lease.unwrap_or_else(settings::default_lease);
-        Ok(Self { key, request: AcquireRequest { owner, lease, holds, slots }, minted, block })
+        Ok(Self { key, request: AcquireRequest { owner, lease, holds, slots, weight }, minted, block, keep })
     }
 }
 

@@ -23,6 +23,13 @@ pub const LEASE: Argument = Argument::one_of(
     &[Argument::number(c"milliseconds", c"PX"), Argument::number(c"seconds", c"EX")],
 );
 
+/// The limit, as every command that takes one documents it.
+pub const SLOTS: Argument =
+    Argument::one_of(c"limit", &[Argument::flag(c"shared", c"SHARED"), Argument::number(c"n", c"SLOTS")]);
+
+/// The weight.
+pub const WEIGHT: Argument = Argument::number(c"w", c"WEIGHT");
+
 /// Where a command that changes locks comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandSource {

@@ -1,4 +1,4 @@
-//! LOCK.INFO key [WAITERS n]
+//! LOCK.INFO key [HOLDERS n] [WAITERS n]
 
 use super::command::Command;
 use crate::arguments::Arguments;
@@ -8,7 +8,7 @@ use crate::server::{
 };
 use crate::{state, transaction};
 use lockward_core::arguments::{ParseError, option, set_once};
-use lockward_core::{Holder, Instant, Lock, Slots, Waiter};
+use lockward_core::{Holder, Instant, Load, Lock, Mode, Waiter};
 
 pub struct Info;
 
@@ -18,35 +18,34 @@ impl Command for Info {
         flags: c"readonly",
         arity: -2,
         key: Some(KeyUse::Read),
-        arguments: &[Argument::KEY, Argument::number(c"n", c"WAITERS")],
+        arguments: &[Argument::KEY, Argument::number(c"n", c"HOLDERS"), Argument::number(c"n", c"WAITERS")],
         categories: &["read", "slow", OWN_CATEGORY],
         tips: c"nondeterministic_output",
         summary: c"Tells who holds a lock and who waits for it.",
-        complexity: c"O(N) in the waiters that are shown",
+        complexity: c"O(N) in the holders and the waiters that are shown",
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, shown) = parse(arguments)?;
         let now = mono();
-        let holders = holders_of(context, &key, now)?;
-        let Some(slots) = holders.iter().map(|holder| holder.slots).min() else {
+        let Some(holding) = holding(context, &key, shown.holders, now)? else {
             context.reply_null_array();
             return Ok(());
         };
         let (waiting, queue) = state::with(|state| {
             let Some(id) = state.store.queues.queue(key.db(), key.bytes()) else { return (0, Vec::new()) };
-            let queue = state.store.queues.waiters_in(id).take(shown.unwrap_or(0)).cloned().collect();
+            let queue = state.store.queues.waiters_in(id).take(shown.waiters.unwrap_or(0)).cloned().collect();
             (state.store.queues.len(id), queue)
         });
-        context.reply_map(if shown.is_some() { 4 } else { 3 });
-        context.reply_bytes(b"slots");
-        context.reply_integer(u64::from(slots.number()));
+        context.reply_map(if shown.waiters.is_some() { 6 } else { 5 });
+        reply_number(context, b"slots", u64::from(holding.load.slots.number()));
+        reply_number(context, b"weight", holding.load.weight);
+        reply_number(context, b"holding", u64::try_from(holding.count).unwrap_or(u64::MAX));
         context.reply_bytes(b"holders");
-        context.reply_array(holders.len());
-        holders.iter().for_each(|holder| reply_holder(context, holder, now));
-        context.reply_bytes(b"waiters");
-        context.reply_integer(u64::try_from(waiting).unwrap_or(u64::MAX));
-        if shown.is_some() {
+        context.reply_array(holding.first.len());
+        holding.first.iter().for_each(|holder| reply_holder(context, holder, now));
+        reply_number(context, b"waiters", u64::try_from(waiting).unwrap_or(u64::MAX));
+        if shown.waiters.is_some() {
             context.reply_bytes(b"queue");
             context.reply_array(queue.len());
             queue.iter().for_each(|waiter| reply_waiter(context, waiter, now));
@@ -55,23 +54,54 @@ impl Command for Info {
     }
 }
 
-fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Option<usize>), Error> {
+/// How much is shown.
+struct Shown {
+    holders: usize,
+    waiters: Option<usize>,
+}
+
+fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Shown), Error> {
+    const HOLDERS: usize = 100;
     let key = arguments.key()?;
-    let mut shown = None;
+    let (mut holders, mut waiters) = (None, None);
     while let Some(name) = arguments.option() {
         match name {
-            option::WAITERS => set_once(&mut shown, arguments.count(0)?)?,
+            option::HOLDERS => set_once(&mut holders, arguments.count(0)?)?,
+            option::WAITERS => set_once(&mut waiters, arguments.count(0)?)?,
             _ => return Err(ParseError::Syntax.into()),
         }
     }
-    Ok((key, shown))
+    Ok((key, Shown { holders: holders.unwrap_or(HOLDERS), waiters }))
 }
 
-/// The holders of the lock now. A lease that is over does not count, though it may not be cleared away yet.
-pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<Vec<Holder>, Error> {
-    let holding = |lock: &Lock| -> Vec<Holder> {
-        lock.holders().filter(|holder| !holder.is_over(now)).map(Holder::cloned).collect()
-    };
+/// Who holds a lock now.
+pub struct Holding {
+    /// The first holders, as many as were asked for.
+    pub first: Vec<Holder>,
+    /// How many there are.
+    pub count: usize,
+    /// What they take together.
+    load: Load,
+}
+
+impl Holding {
+    /// `None` when nobody holds the lock. A lease that is over does not count, though it may not be cleared away yet.
+    fn of(lock: &Lock, most: usize, now: Instant) -> Option<Self> {
+        let present = || lock.holders().filter(|holder| !holder.is_over(now));
+        let count = lock.count_present(now);
+        let all = count == lock.holders().len();
+        let load = if all { lock.load() } else { present().map(|holder| holder.mode).collect() };
+        (count > 0).then(|| Self { first: present().take(most).map(Holder::cloned).collect(), count, load })
+    }
+}
+
+/// Who holds the lock in `key` now, with the first `most` holders.
+pub fn holding(
+    context: Context,
+    key: &KeyName<'_>,
+    most: usize,
+    now: Instant,
+) -> Result<Option<Holding>, Error> {
     let mut open = OpenKey::for_read(context, key);
     match open.content() {
         Content::WrongType => {
@@ -79,46 +109,40 @@ pub fn holders_of(context: Context, key: &KeyName<'_>, now: Instant) -> Result<V
             Err(Error::WrongType)
         }
         Content::Lock(lock) => {
-            let holders = holding(lock);
-            let all = holders.len() == lock.holders().len();
+            let holding = Holding::of(lock, most, now);
+            let any_over = holding.as_ref().is_none_or(|holding| holding.count < lock.holders().len());
             drop(open);
-            if !all {
+            if any_over {
                 transaction::clear_away(context, key);
             }
-            Ok(holders)
+            Ok(holding)
         }
         Content::Missing => Ok(state::with(|state| {
             let dropped = state.store.dropped_locks.get(key.db(), key.bytes());
-            dropped.map(holding).unwrap_or_default()
+            dropped.and_then(|lock| Holding::of(lock, most, now))
         })),
     }
 }
 
 fn reply_holder(context: Context, holder: &Holder, now: Instant) {
-    context.reply_map(6);
+    context.reply_map(7);
     context.reply_bytes(b"owner");
     context.reply_bytes(&holder.owner.to_bytes());
-    context.reply_bytes(b"holds");
-    context.reply_integer(u64::from(holder.holds));
-    context.reply_bytes(b"token");
-    context.reply_integer(holder.token.get());
-    reply_slots(context, holder.slots);
-    context.reply_bytes(b"lease-left");
-    context.reply_integer(holder.lease_left(now).as_millis());
-    context.reply_bytes(b"held-for");
-    context.reply_integer(now.since(holder.since).as_millis());
+    reply_number(context, b"holds", u64::from(holder.holds));
+    reply_number(context, b"token", holder.token.get());
+    reply_mode(context, holder.mode);
+    reply_number(context, b"lease-left", holder.lease_left(now).as_millis());
+    reply_number(context, b"held-for", now.since(holder.since).as_millis());
 }
 
 fn reply_waiter(context: Context, waiter: &Waiter<BlockedClient>, now: Instant) {
     let wait_request = &waiter.wait_request;
-    context.reply_map(5);
+    context.reply_map(6);
     context.reply_bytes(b"owner");
     context.reply_bytes(&wait_request.request.owner.to_bytes());
-    reply_slots(context, wait_request.request.slots);
-    context.reply_bytes(b"client-id");
-    context.reply_integer(wait_request.handle.id);
-    context.reply_bytes(b"waited");
-    context.reply_integer(now.since(waiter.since).as_millis());
+    reply_mode(context, wait_request.request.mode());
+    reply_number(context, b"client-id", wait_request.handle.id);
+    reply_number(context, b"waited", now.since(waiter.since).as_millis());
     context.reply_bytes(b"wait-left");
     match wait_request.limit {
         Some(limit) => context.reply_integer(now.until(limit).as_millis()),
@@ -126,7 +150,12 @@ fn reply_waiter(context: Context, waiter: &Waiter<BlockedClient>, now: Instant) 
     }
 }
 
-fn reply_slots(context: Context, slots: Slots) {
-    context.reply_bytes(b"slots");
-    context.reply_integer(u64::from(slots.number()));
+fn reply_mode(context: Context, mode: Mode) {
+    reply_number(context, b"slots", u64::from(mode.slots.number()));
+    reply_number(context, b"weight", u64::from(mode.weight.number()));
+}
+
+fn reply_number(context: Context, name: &[u8], number: u64) {
+    context.reply_bytes(name);
+    context.reply_integer(number);
 }

@@ -25,8 +25,8 @@ impl Command for Release {
         categories: &["write", "fast", OWN_CATEGORY],
         tips: c"",
         summary:
-            c"Gives back one hold of a lock, or all. With the last, the first waiter is granted the lock.",
-        complexity: c"O(1) when nobody waits; O(log(N)) to hand over to the first of N waiters",
+            c"Gives back one hold of a lock, or all. After the last, the first waiters that fit are granted the lock.",
+        complexity: c"O(log(N)) in the holders and the waiters of the lock; O(1) for an exclusive lock that nobody waits for",
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {

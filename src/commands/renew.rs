@@ -1,12 +1,12 @@
-//! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n]
+//! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n] [SHARED | SLOTS n [WEIGHT w]]
 
-use super::command::{Command, LEASE, only_clients};
+use super::command::{Command, LEASE, SLOTS, WEIGHT, only_clients};
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::{settings, state, transaction};
-use lockward_core::RenewRequest;
-use lockward_core::arguments::{ParseError, option, set_once};
+use lockward_core::arguments::{ParseError, check_mode, option, set_once};
+use lockward_core::{RenewRequest, Slots};
 
 const NAME: &str = "lock.renew";
 
@@ -24,12 +24,14 @@ impl Command for Renew {
             LEASE,
             Argument::number(c"token", c"TOKEN"),
             Argument::number(c"n", c"HOLDS"),
+            SLOTS,
+            WEIGHT,
         ],
         categories: &["write", "fast", OWN_CATEGORY],
         tips: c"",
         summary:
-            c"Sets a new lease for a lock the owner holds. During quarantine, restores a tenure by its token.",
-        complexity: c"O(1)",
+            c"Sets a new lease for a lock the owner holds, and lets others in. In quarantine, restores a tenure by its token.",
+        complexity: c"O(log(N)) in the holders and the waiters of the lock; O(1) for an exclusive lock that nobody waits for",
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
@@ -51,16 +53,20 @@ impl Command for Renew {
 fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest), Error> {
     let key = arguments.key()?;
     let owner = arguments.owner()?;
-    let (mut lease, mut token, mut holds) = (None, None, None);
+    let (mut lease, mut token, mut holds, mut slots, mut weight) = (None, None, None, None, None);
     while let Some(name) = arguments.option() {
         match name {
             option::PX => set_once(&mut lease, arguments.lease(1, NAME)?)?,
             option::EX => set_once(&mut lease, arguments.lease(1_000, NAME)?)?,
             option::TOKEN => set_once(&mut token, arguments.token()?)?,
             option::HOLDS => set_once(&mut holds, arguments.holds(1)?)?,
+            option::SLOTS => set_once(&mut slots, arguments.slots()?)?,
+            option::SHARED => set_once(&mut slots, Slots::SHARED)?,
+            option::WEIGHT => set_once(&mut weight, arguments.weight()?)?,
             _ => return Err(ParseError::Syntax.into()),
         }
     }
+    check_mode(slots, weight)?;
     let lease = lease.unwrap_or_else(settings::default_lease);
-    Ok((key, RenewRequest { owner, lease, token, holds }))
+    Ok((key, RenewRequest { owner, lease, token, holds, slots, weight }))
 }

@@ -1,7 +1,7 @@
 //! LOCK.TOP [COUNT n]
 
 use super::command::Command;
-use super::info::holders_of;
+use super::info::holding;
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, OWN_CATEGORY, mono};
@@ -48,7 +48,7 @@ impl Command for Top {
         for contended in top {
             let name = KeyName::copied(context.db(), &contended.key);
             // A key that holds something else by now has no holder. Its waiters get an error soon.
-            let holders = holders_of(context, &name, now).unwrap_or_default();
+            let holding = holding(context, &name, 1, now).unwrap_or_default();
             context.reply_map(5);
             context.reply_bytes(b"key");
             context.reply_bytes(&contended.key);
@@ -57,9 +57,10 @@ impl Command for Top {
             context.reply_bytes(b"longest-wait");
             context.reply_integer(now.since(contended.first_since).as_millis());
             context.reply_bytes(b"holders");
-            context.reply_integer(u64::try_from(holders.len()).unwrap_or(u64::MAX));
+            let holders = holding.as_ref().map_or(0, |holding| holding.count);
+            context.reply_integer(u64::try_from(holders).unwrap_or(u64::MAX));
             context.reply_bytes(b"holder");
-            match holders.first() {
+            match holding.as_ref().and_then(|holding| holding.first.first()) {
                 Some(holder) => context.reply_bytes(&holder.owner.to_bytes()),
                 None => context.reply_null(),
             }

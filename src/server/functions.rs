@@ -32,7 +32,8 @@ macro_rules! needed {
 needed! {
     RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call RedisModule_CallReplyStringPtr
     RedisModule_CallReplyType RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
-    RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DeleteKey
+    RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DefragCursorGet
+    RedisModule_DefragCursorSet RedisModule_DefragShouldStop RedisModule_DeleteKey
     RedisModule_DigestAddLongLong RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
     RedisModule_EmitAOF RedisModule_Free RedisModule_FreeCallReply RedisModule_FreeServerInfo
     RedisModule_FreeString RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle

@@ -10,13 +10,14 @@
 
 mod acquire;
 mod counters;
+mod kept_places;
 mod lease;
+mod modes;
 mod notation;
 mod quarantine;
 mod queue;
 mod release;
 mod renew;
 mod replication;
-mod slots;
 mod tokens;
 mod wait_queues;

@@ -5,10 +5,12 @@
 //!
 //! | action | what it does |
 //! | --- | --- |
-//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `shared`, `all` |
-//! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; also with `limit 50` |
+//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `weight 2`, `shared`, `all` |
+//! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; also with `limit 50`, `keep 90` |
 //! | `7 leaves` | the client of waiter 7 disconnects |
-//! | `A passes on token 2` | the client of that grant has disconnected before it got the reply |
+//! | `7 is unblocked` | CLIENT UNBLOCK ends the wait |
+//! | `A passes on token 2` | the client of that grant has disconnected before it got the reply; `for 7` keeps the place that waiter 7 had |
+//! | `the places are` | the kept places: whose, and whether they hold others back |
 //! | `A releases as replica` | a release that a replica receives |
 //! | `the timer fires` | ends waits at their limits, and decides on a lock that is due |
 //! | `the lock is rechecked` | decides on a lock that may have changed without a decision |
@@ -20,11 +22,13 @@
 
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Change, Completion, Counters, Db, Decision, Effects, End, Event, FencingToken,
-    HoldsLeft, Instant, Lock, NotHeld, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory,
-    Refusal, ReleaseRequest, RenewRequest, Slots, Span, TokenSource, WaitQueues, WaitRequest, Waiter,
-    WallTime,
+    Absence, AcquireRequest, Acquired, Change, Completion, Counters, Db, Decision, Effects, End, Event,
+    FencingToken, HoldsLeft, Instant, LimitReached, Limits, Lock, Mode, NotHeld, Now, Outcome, Owner, Place,
+    Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Slots, Span,
+    TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight,
 };
+
+use std::collections::HashMap;
 
 /// Plays a table on a lock of its own.
 #[track_caller]
@@ -63,6 +67,9 @@ pub struct World {
     queues: WaitQueues<u32>,
     tokens: TokenSource,
     counters: Counters,
+    limits: Limits,
+    /// The places of waiters that were granted the lock, by handle.
+    left_places: HashMap<u32, Place>,
     mono: Instant,
     wall: WallTime,
 }
@@ -77,6 +84,8 @@ impl World {
             queues: WaitQueues::new(),
             tokens: TokenSource::new(),
             counters: Counters::default(),
+            limits: Limits { per_lock: 100, total: 100 },
+            left_places: HashMap::new(),
             mono: instant(0),
             wall: WallTime::EPOCH,
         }
@@ -99,6 +108,10 @@ impl World {
         let words: Vec<&str> = action.split_whitespace().collect();
         let reply = self.act(words[0], words[1], &words[2..]);
 
+        for Completion { waiter, .. } in &self.effects.completions {
+            let handle = waiter.wait_request.handle;
+            self.left_places.extend(waiter.place().map(|place| (handle, place)));
+        }
         let mut columns = expected.split('|').map(str::trim);
         let results: Vec<_> = reply.into_iter().chain(self.effects.completions.iter().map(result)).collect();
         assert_eq!(results.join("; "), columns.next().unwrap_or(""), "{row}");
@@ -123,6 +136,7 @@ impl World {
                 self.decide(|decision| decision.recheck());
                 None
             }
+            ("the", "places", ["are"]) => Some(self.places()),
             ("the", "timer", ["fires"]) => {
                 self.fire_timer();
                 None
@@ -135,15 +149,16 @@ impl World {
                 self.tokens.observe(token(number.parse().unwrap()));
                 None
             }
+            ("there", "may", ["be", count, "waiters"]) => {
+                self.limits.per_lock = count.parse().unwrap();
+                None
+            }
             ("quarantine", "lasts", [ms]) => {
                 self.quarantine = Quarantine::new(self.mono, span(ms.parse().unwrap()));
                 None
             }
-            (handle, "leaves", []) => {
-                let left = self.queues.leave(handle.parse().unwrap());
-                self.decide(|decision| decision.expire_and_serve());
-                Some(left.map_or("does not wait", |_| "left").to_owned())
-            }
+            (handle, "leaves", []) => Some(self.leave(handle, Absence::Disconnected)),
+            (handle, "is", ["unblocked"]) => Some(self.leave(handle, Absence::LimitReached)),
             (name, verb, rest) => {
                 let mut options = Options(rest.to_vec());
                 let reply = self.request(name, verb, &mut options);
@@ -167,13 +182,19 @@ impl World {
                     lease: span(options.after(&["lease"]).unwrap_or(100)),
                     token: options.after(&["token"]).map(token),
                     holds: options.after(&["holds"]),
+                    slots: slots(options),
+                    weight: options.after(&["weight"]).and_then(Weight::new),
                 };
                 let token = self.decide(|decision| decision.renew(&request));
                 Some(token.map_or_else(refusal, |token| format!("token {}", token.get())))
             }
             "passes" => {
                 let token = token(options.after(&["on", "token"]).unwrap());
-                self.decide(|decision| decision.pass_on(&owner(name), token));
+                let place = options.after(&["for"]).and_then(|handle: u32| self.left_places.remove(&handle));
+                let ended = self.decide(|decision| decision.pass_on(&owner(name), token));
+                if let Some(place) = place.filter(|_| ended) {
+                    self.queues.keep(DB, KEY, place, self.limits, self.mono);
+                }
                 None
             }
             _ => panic!("what does {verb} mean?"),
@@ -181,13 +202,14 @@ impl World {
     }
 
     fn acquire(&mut self, name: &str, waits_as: Option<u32>, options: &mut Options) -> String {
-        let slots = if options.flag(&["shared"]) { Some(0) } else { options.after(&["slots"]) };
         let request = AcquireRequest {
             owner: owner(name),
             lease: span(options.after(&["lease"]).unwrap_or(100)),
             holds: options.after(&["holds"]),
-            slots: Slots::new(slots.unwrap_or(1)).unwrap(),
+            slots: slots(options).unwrap_or(Slots::EXCLUSIVE),
+            weight: options.after(&["weight"]).and_then(Weight::new),
         };
+        let keep = options.after(&["keep"]).map(span);
         let limit = options.after(&["limit"]).map(|limit| self.mono.after(span(limit)));
         match (self.decide(|decision| decision.acquire(&request)), waits_as) {
             (Ok(Acquired::Granted(grant)), _) => {
@@ -195,8 +217,12 @@ impl World {
             }
             (Ok(Acquired::Busy), None) => "busy".to_owned(),
             (Ok(Acquired::Busy), Some(handle)) => {
-                let wait_request = WaitRequest { request, limit, handle };
-                let superseded = self.queues.join(DB, KEY, wait_request, self.mono);
+                let wait_request = WaitRequest { request, limit, keep, handle };
+                let may_join = self.queues.may_join(DB, KEY, &wait_request.request, self.limits);
+                if let Err(full) = may_join {
+                    return format!("{full:?} is full").to_lowercase();
+                }
+                let superseded = self.queues.join(DB, KEY, wait_request, self.limits, self.mono);
                 self.effects.completions.extend(superseded);
                 // As a caller must: the position taken over may be the first, and a new queue needs its due time.
                 self.decide(|decision| decision.expire_and_serve());
@@ -224,10 +250,12 @@ impl World {
 
     /// What the wake-up timer does: wait limits first, then leases.
     fn fire_timer(&mut self) {
-        while let Some(waiter) = self.queues.pop_limit_reached(self.mono) {
-            self.effects.completions.push(Completion { waiter, outcome: Outcome::NotAcquired });
+        while let Some(reached) = self.queues.pop_limit_reached(self.mono) {
+            if let LimitReached::Wait(waiter) = reached {
+                self.effects.completions.push(Completion { waiter, outcome: Outcome::NotAcquired });
+            }
         }
-        if let Some(queue) = self.queues.pop_due(self.mono) {
+        if let Some((queue, _)) = self.queues.pop_due(self.mono) {
             assert_eq!(self.queues.queue(DB, KEY), Some(queue));
             self.decide(|decision| decision.expire_and_serve());
         }
@@ -236,20 +264,20 @@ impl World {
 
     fn decide<T>(&mut self, act: impl FnOnce(&mut Decision<'_, u32>) -> T) -> T {
         let now = self.now();
+        let in_quarantine = self.quarantine.ends(now.mono).is_some();
         let mut decision = Decision {
             lock: &mut self.lock,
             queue: self.queues.queue(DB, KEY),
             queues: &mut self.queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            quarantine_memory: self.quarantine_memory,
+            quarantine_memory: in_quarantine.then_some(&mut self.quarantine_memory),
             effects: &mut self.effects,
             counters: &mut self.counters,
             now,
         };
         let answer = act(&mut decision);
         let due = decision.due();
-        self.quarantine_memory = self.quarantine_memory.merge(self.effects.quarantine_memory());
         if let Some(queue) = self.queues.queue(DB, KEY) {
             self.queues.set_due(queue, due);
         }
@@ -260,19 +288,21 @@ impl World {
     #[track_caller]
     fn check(&self, row: &str) {
         let first = self.queues.queue(DB, KEY).and_then(|queue| self.queues.front(queue));
-        let fits = |waiter: &Waiter<u32>| self.lock.admits(waiter.wait_request.request.slots);
+        let fits = |waiter: &Waiter<u32>| self.lock.load().admits(waiter.wait_request.request.mode());
         let no_lease_is_over = self.lock.first_deadline().is_none_or(|deadline| self.mono < deadline);
-        if no_lease_is_over && !self.quarantine.in_force(self.now()) {
+        if no_lease_is_over && self.quarantine.ends(self.mono).is_none() {
             assert!(!first.is_some_and(fits), "the first waiter was not served: {row}");
         }
     }
 
     fn holders(&self) -> String {
         let holders = self.lock.holders().map(|holder| {
-            let slots = match holder.slots.number() {
-                0 => ", shared".to_owned(),
-                1 => String::new(),
-                number => format!(", slots {number}"),
+            let Mode { slots, weight } = holder.mode;
+            let slots = match (slots.number(), weight.number()) {
+                (0, _) => ", shared".to_owned(),
+                (1, _) => String::new(),
+                (slots, 1) => format!(", slots {slots}"),
+                (slots, weight) => format!(", slots {slots} weight {weight}"),
             };
             format!(
                 "{} {}, token {}, until {}{slots}",
@@ -295,6 +325,23 @@ impl World {
         });
         let waiters: Vec<_> = waiters.collect();
         if waiters.is_empty() { "nobody".to_owned() } else { waiters.join(", ") }
+    }
+
+    fn places(&self) -> String {
+        let queue = self.queues.queue(DB, KEY);
+        let places =
+            queue.into_iter().flat_map(|queue| self.queues.places_in(queue)).map(|(owner, holds_back)| {
+                let state = if holds_back { "holds back" } else { "is passed over" };
+                format!("{} {state}", owner.to_bytes().escape_ascii())
+            });
+        let places: Vec<_> = places.collect();
+        if places.is_empty() { "none".to_owned() } else { places.join(", ") }
+    }
+
+    fn leave(&mut self, handle: &str, absence: Absence) -> String {
+        let left = self.queues.leave(handle.parse().unwrap(), absence, self.mono);
+        self.decide(|decision| decision.expire_and_serve());
+        left.map_or("does not wait", |_| "left").to_owned()
     }
 
     pub fn replicated_changes(&self) -> Vec<Change> {
@@ -327,8 +374,14 @@ impl World {
             Change::Count(token, count) => format!("token {} has {}", token.get(), holds(*count)),
             Change::End(token, End::Released) => format!("end {} released", token.get()),
             Change::End(token, End::LeaseOver) => format!("end {} over", token.get()),
+            Change::AllOver => "all over".to_owned(),
         }
     }
+}
+
+fn slots(options: &mut Options<'_>) -> Option<Slots> {
+    let number = if options.flag(&["shared"]) { Some(0) } else { options.after(&["slots"]) };
+    number.map(|number| Slots::new(number).unwrap())
 }
 
 /// The options of a row. Reading an option removes it.
@@ -390,6 +443,9 @@ fn refusal(refused: Refusal) -> String {
         Refusal::NotHeld(NotHeld::ByAnother(token)) => format!("not held: another has token {}", token.get()),
         Refusal::NotHeld(NotHeld::OtherToken(token)) => format!("not held: it has token {}", token.get()),
         Refusal::Holds { has } => format!("holds do not follow: has {has}"),
+        Refusal::Mode { has } => {
+            format!("mode differs: has slots {} weight {}", has.slots.number(), has.weight.number())
+        }
         Refusal::TooManyHolds => "too many holds".to_owned(),
         Refusal::TokensUsedUp => "tokens used up".to_owned(),
         Refusal::TokenFarAhead => "token far ahead".to_owned(),

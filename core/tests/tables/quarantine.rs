@@ -1,7 +1,7 @@
 //! Quarantine: what is granted, confirmed and restored.
 
 use crate::notation::{World, instant, span, table};
-use lockward_core::{FencingToken, Instant, Now, Quarantine, QuarantineMemory, Span, WallTime};
+use lockward_core::{FencingToken, Instant, Quarantine, Span};
 
 #[test]
 fn in_quarantine_no_new_tenure_is_granted_and_holders_re_enter_renew_and_release() {
@@ -206,9 +206,8 @@ fn a_restored_owner_re_enters_with_its_own_waits() {
 fn a_promotion_begins_the_quarantine_again() {
     let mut world = World::new();
     world.quarantine = Quarantine::new(instant(0), span(100));
-    let now = |ms| Now { mono: instant(ms), wall: WallTime::EPOCH };
-    assert!(world.quarantine.in_force(now(99)));
-    assert!(!world.quarantine.in_force(now(100)));
+    assert!(world.quarantine.ends(instant(99)).is_some());
+    assert!(world.quarantine.ends(instant(100)).is_none());
     world.quarantine.restart(instant(300));
     assert_eq!(world.quarantine.ends(instant(301)), Some(instant(400)));
     world.quarantine.set_length(span(50));
@@ -233,7 +232,7 @@ fn a_waiter_from_before_the_quarantine_was_set_gets_the_lease_it_asked_for() {
 fn a_tenure_that_ended_in_this_quarantine_and_those_before_it_are_not_restored() {
     let mut world = World::new();
     world.play("at(0) quarantine lasts 100");
-    world.quarantine_memory.ended = FencingToken::new(7);
+    world.quarantine_memory.end_up_to(FencingToken::new(7));
     world.play("at(1) A renews token 6 -> not held: free");
     world.play("at(1) A renews token 7 -> not held: free");
     world.play("at(1) A renews token 8 -> token 8");
@@ -265,23 +264,6 @@ fn a_load_leaves_its_tenures_unconfirmed_and_the_end_of_the_quarantine_unchanged
 }
 
 #[test]
-fn merged_memories_have_the_observations_of_both() {
-    let [five, six, seven] = [5, 6, 7].map(FencingToken::new);
-    let nothing = QuarantineMemory::default();
-    assert!(nothing.is_empty());
-    let one = QuarantineMemory { ended: seven, ..nothing };
-    let other = QuarantineMemory { ended: six, renewed: six, holds_named: seven };
-    assert!(!one.is_empty());
-    assert_eq!(one.merge(other), QuarantineMemory { ended: seven, ..other });
-    assert_eq!(other.merge(one), QuarantineMemory { ended: seven, ..other });
-    assert_eq!(nothing.merge(other), other);
-    let after = |token: Option<FencingToken>| other.after(token.unwrap());
-    assert_eq!(after(five), other);
-    assert_eq!(after(six), QuarantineMemory { holds_named: seven, ..nothing });
-    assert_eq!(after(seven), nothing);
-}
-
-#[test]
 fn a_first_hold_does_not_re_enter_an_unconfirmed_tenure() {
     table(
         "at(0)  A acquires            -> granted 1 hold, token 1
@@ -303,5 +285,66 @@ fn a_holder_that_renews_in_quarantine_re_enters_with_its_own_waits() {
          at(2)  A waits holds 1 as 7 -> waits
          at(3)  A renews token 1     -> token 1; 7 gets 1 hold, token 1 as before
          at(4)  A acquires holds 1   -> granted 1 hold, token 1",
+    );
+}
+
+#[test]
+fn claims_of_readers_are_all_restored_and_each_only_once_released() {
+    table(
+        "at(0) quarantine lasts 200
+         at(1) A renews token 1 shared -> token 1
+         at(1) B renews token 2 shared -> token 2
+         at(2) C renews token 3 shared -> token 3
+         at(3) the lock is             -> A 1 hold, token 1, until 101, shared; B 1 hold, token 2, until 101, shared; C 1 hold, token 3, until 102, shared
+         at(4) B releases              -> 0 left
+         at(5) B renews token 2 shared -> not held: another has token 3
+         at(6) A releases              -> 0 left
+         at(7) A renews token 1 shared -> not held: another has token 3
+         at(8) D renews token 4        -> token 4 | end 3 released, put D 1 hold, token 4, 100 left | released acquired
+         at(9) C renews token 3 shared -> not held: another has token 4",
+    );
+}
+
+#[test]
+fn of_claims_that_do_not_fit_the_larger_token_wins_whatever_came_first() {
+    table(
+        "at(0) quarantine lasts 200
+         at(1) A renews token 5 slots 4 weight 2 -> token 5
+         at(1) B renews token 7 slots 4 weight 2 -> token 7
+         at(2) C renews token 6 slots 4 weight 1 -> token 6 | end 5 released, put C 1 hold, token 6, 100 left
+         at(3) A renews token 5 slots 4 weight 2 -> not held: another has token 7
+         at(4) D renews token 3 slots 4 weight 1 -> token 3
+         at(5) E renews token 4 slots 9 weight 1 -> token 4 | end 3 released, put E 1 hold, token 4, 100 left
+         at(6) D renews token 3 slots 4 weight 1 -> not held: another has token 7",
+    );
+}
+
+#[test]
+fn a_claim_replaces_what_is_remembered_of_its_owner_and_outlasts_remembered_tenures() {
+    table(
+        "at(0) A acquires shared      -> granted 1 hold, token 1
+         at(0) B acquires shared      -> granted 1 hold, token 2
+         at(0) C acquires shared      -> granted 1 hold, token 3
+         at(1) quarantine lasts 200
+         at(2) B renews token 2       -> token 2
+         at(2) the lock is            -> A 1 hold, token 1, until 100, shared; B 1 hold, token 2, until 102, shared; C 1 hold, token 3, until 100, shared
+         at(3) A renews token 1 slots 2 holds 3 -> token 1 | end 3 released, put A 3 holds, token 1, 100 left
+         at(4) C renews token 3 shared -> token 3 | end 1 released, put C 1 hold, token 3, 100 left
+         at(5) C renews token 4 shared -> token 4 | end 3 released, put C 1 hold, token 4, 100 left
+         at(6) C renews token 3 shared -> not held: it has token 4
+         at(7) the lock is            -> B 1 hold, token 2, until 102, shared; C 1 hold, token 4, until 105, shared",
+    );
+}
+
+#[test]
+fn the_mode_of_a_confirmed_tenure_changes_only_by_a_downgrade() {
+    table(
+        "at(0) A acquires slots 2                -> granted 1 hold, token 1
+         at(1) quarantine lasts 200
+         at(2) A renews token 1 slots 5 weight 3 -> token 1
+         at(3) A renews token 1 slots 4          -> mode differs: has slots 5 weight 3
+         at(3) A renews token 1 slots 5 weight 2 -> mode differs: has slots 5 weight 3
+         at(3) A renews token 1 slots 6          -> token 1
+         at(4) the lock is                       -> A 1 hold, token 1, until 103, slots 6 weight 3",
     );
 }

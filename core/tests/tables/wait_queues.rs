@@ -2,8 +2,11 @@
 
 use crate::notation::{instant, owner, span};
 use lockward_core::{
-    AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, Limits, Outcome, Slots, WaitQueues, WaitRequest, slot_key,
+    Absence, AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, LimitReached, Limits, Outcome, Slots, WaitQueues,
+    WaitRequest, slot_key,
 };
+
+const MANY: Limits = Limits { per_lock: 100, total: 100 };
 
 #[test]
 fn a_queue_takes_no_more_waiters_than_its_limit_nor_do_all_together() {
@@ -13,7 +16,7 @@ fn a_queue_takes_no_more_waiters_than_its_limit_nor_do_all_together() {
         let wait_request = wait_request(owner, handle, None, None);
         queues
             .may_join(Db(0), key.as_bytes(), &wait_request.request, limits)
-            .map(|()| queues.join(Db(0), key.as_bytes(), wait_request, instant(0)).is_some())
+            .map(|()| queues.join(Db(0), key.as_bytes(), wait_request, limits, instant(0)).is_some())
     };
     assert_eq!(join("k", "A", 1), Ok(false));
     assert_eq!(join("k", "A", 2), Ok(false));
@@ -22,7 +25,7 @@ fn a_queue_takes_no_more_waiters_than_its_limit_nor_do_all_together() {
     assert_eq!(join("m", "C", 5), Err(Full::Total));
     assert_eq!(join("k", "C", 6), Err(Full::Total), "the total limit comes first");
     assert_eq!(queues.waiters(), 3);
-    assert_eq!(queues.leave(2).unwrap().wait_request.handle, 2);
+    assert_eq!(queues.leave(2, Absence::Disconnected, instant(0)).unwrap().wait_request.handle, 2);
     assert_eq!(queues.waiters(), 2);
     let request = wait_request("C", 7, None, None).request;
     assert_eq!(queues.may_join(Db(0), b"k", &request, limits), Ok(()));
@@ -44,11 +47,11 @@ fn with_a_limit_of_zero_nobody_may_wait() {
 fn taking_over_a_position_adds_no_waiter() {
     let mut queues = WaitQueues::new();
     let full = Limits { per_lock: 1, total: 1 };
-    queues.join(Db(0), b"k", wait_request("A", 1, Some(1), None), instant(5));
+    queues.join(Db(0), b"k", wait_request("A", 1, Some(1), None), MANY, instant(5));
     for (limits, before, after) in [(full, 1, 2), (Limits { per_lock: 0, total: 0 }, 2, 3)] {
         let wait_request = wait_request("A", after, Some(1), None);
         assert_eq!(queues.may_join(Db(0), b"k", &wait_request.request, limits), Ok(()));
-        let completion = queues.join(Db(0), b"k", wait_request, instant(9)).unwrap();
+        let completion = queues.join(Db(0), b"k", wait_request, MANY, instant(9)).unwrap();
         assert_eq!(
             (completion.waiter.wait_request.handle, completion.outcome),
             (before, Outcome::Superseded)
@@ -69,7 +72,8 @@ fn a_position_is_taken_over_within_one_lock_only() {
     let mut queues = WaitQueues::new();
     let positions = [(Db(0), "k", 1), (Db(0), "l", 2), (Db(1), "k", 3)];
     for (db, key, handle) in positions {
-        let joined = queues.join(db, key.as_bytes(), wait_request("A", handle, Some(1), None), instant(0));
+        let joined =
+            queues.join(db, key.as_bytes(), wait_request("A", handle, Some(1), None), MANY, instant(0));
         assert!(joined.is_none());
     }
     for (db, key, handle) in positions {
@@ -86,7 +90,13 @@ fn a_position_is_taken_over_within_one_lock_only() {
 fn contended_locks_are_listed_with_their_waiters_and_the_longest_wait() {
     let mut queues = WaitQueues::new();
     for (db, key, handle) in [(Db(0), "k", 1), (Db(0), "k", 2), (Db(0), "l", 3), (Db(1), "k", 4)] {
-        queues.join(db, key.as_bytes(), wait_request("A", handle, None, None), instant(i64::from(handle)));
+        queues.join(
+            db,
+            key.as_bytes(),
+            wait_request("A", handle, None, None),
+            MANY,
+            instant(i64::from(handle)),
+        );
     }
     let contended = |queues: &WaitQueues<u32>, db| {
         let contended = queues.contended(db).map(|(key, waiters, since)| (key.to_vec(), waiters, since));
@@ -95,8 +105,8 @@ fn contended_locks_are_listed_with_their_waiters_and_the_longest_wait() {
         contended
     };
     assert_eq!(contended(&queues, Db(0)), [(b"k".to_vec(), 2, instant(1)), (b"l".to_vec(), 1, instant(3))]);
-    queues.leave(1);
-    queues.leave(3);
+    queues.leave(1, Absence::Disconnected, instant(0));
+    queues.leave(3, Absence::Disconnected, instant(0));
     assert_eq!(contended(&queues, Db(0)), [(b"k".to_vec(), 1, instant(2))]);
     assert_eq!(contended(&queues, Db(1)), [(b"k".to_vec(), 1, instant(4))]);
     assert_eq!(contended(&queues, Db(2)), []);
@@ -105,17 +115,17 @@ fn contended_locks_are_listed_with_their_waiters_and_the_longest_wait() {
 #[test]
 fn a_queue_without_waiters_does_not_exist() {
     let mut queues = WaitQueues::new();
-    queues.join(Db(0), b"k", wait_request("A", 1, None, Some(50)), instant(0));
+    queues.join(Db(0), b"k", wait_request("A", 1, None, Some(50)), MANY, instant(0));
     let queue = queues.queue(Db(0), b"k").unwrap();
     queues.set_due(queue, Some(instant(70)));
-    queues.leave(1);
+    queues.leave(1, Absence::Disconnected, instant(0));
     assert_eq!(queues.queue(Db(0), b"k"), None);
     assert_eq!(queues.name(queue), None);
     assert_eq!(queues.queues_of(Db(0)).count(), 0);
     assert_eq!(queues.next_due(), None);
     queues.set_due(queue, Some(instant(70)));
     assert_eq!(queues.next_due(), None, "a queue that does not exist is never due");
-    queues.join(Db(0), b"k", wait_request("A", 1, None, None), instant(0));
+    queues.join(Db(0), b"k", wait_request("A", 1, None, None), MANY, instant(0));
     assert_ne!(queues.queue(Db(0), b"k"), Some(queue), "ids are not used again");
 }
 
@@ -123,7 +133,7 @@ fn a_queue_without_waiters_does_not_exist() {
 fn a_due_queue_is_returned_once_at_its_instant() {
     let mut queues = WaitQueues::new();
     for (key, handle) in [("k", 1), ("l", 2)] {
-        queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), instant(0));
+        queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), MANY, instant(0));
     }
     let (k, l) = (queues.queue(Db(0), b"k").unwrap(), queues.queue(Db(0), b"l").unwrap());
     queues.set_due(k, Some(instant(90)));
@@ -133,9 +143,9 @@ fn a_due_queue_is_returned_once_at_its_instant() {
     assert_eq!(queues.next_due(), Some(instant(30)));
     assert_eq!((queues.due(k), queues.due(l)), (Some(instant(30)), Some(instant(60))));
     assert_eq!(queues.pop_due(instant(29)), None);
-    assert_eq!(queues.pop_due(instant(60)), Some(k));
+    assert_eq!(queues.pop_due(instant(60)), Some((k, false)));
     assert_eq!(queues.due(k), None);
-    assert_eq!(queues.pop_due(instant(60)), Some(l));
+    assert_eq!(queues.pop_due(instant(60)), Some((l, false)));
     assert_eq!(queues.pop_due(instant(999)), None);
     assert_eq!(queues.next_due(), None);
     queues.set_due(k, Some(instant(95)));
@@ -146,15 +156,15 @@ fn a_due_queue_is_returned_once_at_its_instant() {
 #[test]
 fn the_next_due_time_is_the_first_lease_or_limit() {
     let mut queues = WaitQueues::new();
-    queues.join(Db(0), b"k", wait_request("A", 1, None, Some(40)), instant(0));
-    queues.join(Db(0), b"l", wait_request("A", 2, None, Some(80)), instant(0));
+    queues.join(Db(0), b"k", wait_request("A", 1, None, Some(40)), MANY, instant(0));
+    queues.join(Db(0), b"l", wait_request("A", 2, None, Some(80)), MANY, instant(0));
     assert_eq!(queues.next_due(), Some(instant(40)));
     queues.set_due(queues.queue(Db(0), b"l").unwrap(), Some(instant(20)));
     assert_eq!(queues.next_due(), Some(instant(20)));
-    assert!(queues.pop_limit_reached(instant(39)).is_none());
-    assert_eq!(queues.pop_limit_reached(instant(90)).unwrap().wait_request.handle, 1);
-    assert_eq!(queues.pop_limit_reached(instant(90)).unwrap().wait_request.handle, 2);
-    assert!(queues.pop_limit_reached(instant(90)).is_none());
+    assert_eq!(reached(&mut queues, 39), 0);
+    assert_eq!(reached(&mut queues, 90), 1);
+    assert_eq!(reached(&mut queues, 90), 2);
+    assert_eq!(reached(&mut queues, 90), 0);
     assert_eq!(queues.next_due(), None, "a closed queue is not due");
 }
 
@@ -162,7 +172,7 @@ fn the_next_due_time_is_the_first_lease_or_limit() {
 fn a_sweep_goes_through_all_queues_and_on_from_its_last_position() {
     let mut queues = WaitQueues::new();
     for (key, handle) in [("k", 1), ("l", 2), ("m", 3)] {
-        queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), instant(0));
+        queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), MANY, instant(0));
     }
     let [k, l, m] = ["k", "l", "m"].map(|key| queues.queue(Db(0), key.as_bytes()).unwrap());
     let after =
@@ -171,7 +181,7 @@ fn a_sweep_goes_through_all_queues_and_on_from_its_last_position() {
     assert_eq!(after(&queues, Some(k)), [l, m]);
     assert_eq!(after(&queues, Some(m)), []);
     // The queue at the position of the sweep has gone.
-    queues.leave(2);
+    queues.leave(2, Absence::Disconnected, instant(0));
     assert_eq!(after(&queues, Some(l)), [m]);
     assert_eq!(after(&queues, None), [k, m]);
 }
@@ -180,17 +190,26 @@ fn a_sweep_goes_through_all_queues_and_on_from_its_last_position() {
 fn a_long_key_is_swept_by_a_short_key_of_its_slot() {
     let mut queues = WaitQueues::new();
     let long = [b'k'; LONGEST_SWEPT_KEY + 1];
-    queues.join(Db(0), &long, wait_request("A", 1, None, None), instant(0));
+    queues.join(Db(0), &long, wait_request("A", 1, None, None), MANY, instant(0));
     let queue = queues.queue(Db(0), &long).unwrap();
     assert_eq!(queues.slot_key(queue), Some(slot_key(&long)));
     assert_eq!(queues.slot_key(queue), Some(slot_key(&long)), "as it was found before");
-    queues.leave(1);
+    queues.leave(1, Absence::Disconnected, instant(0));
     assert_eq!(queues.slot_key(queue), None);
 }
 
 fn wait_request(name: &str, handle: u32, holds: Option<u32>, limit: Option<i64>) -> WaitRequest<u32> {
-    let request = AcquireRequest { owner: owner(name), lease: span(100), holds, slots: Slots::EXCLUSIVE };
-    WaitRequest { request, limit: limit.map(instant), handle }
+    let (slots, weight) = (Slots::EXCLUSIVE, None);
+    let request = AcquireRequest { owner: owner(name), lease: span(100), holds, slots, weight };
+    WaitRequest { request, limit: limit.map(instant), keep: None, handle }
+}
+
+/// The handle of a waiter that has reached its limit; 0 for none.
+fn reached(queues: &mut WaitQueues<u32>, at: i64) -> u32 {
+    match queues.pop_limit_reached(instant(at)) {
+        Some(LimitReached::Wait(waiter)) => waiter.wait_request.handle,
+        Some(LimitReached::Place) | None => 0,
+    }
 }
 
 fn handles(queues: &WaitQueues<u32>, db: Db, key: &str) -> Vec<u32> {

@@ -1,0 +1,441 @@
+//! The holders of a lock that has several, in the order of their tokens, which is the order of their grants.
+//!
+//! A few holders are a sorted list: that takes the least memory, and to read it all costs little. More holders are in trees, one for
+//! each question, so that no operation costs more than O(log n):
+//!
+//! | question | index |
+//! | --- | --- |
+//! | which tenure has this token, and which were granted first | `by_token` |
+//! | which tenure has this owner | `by_owner`: the keyed hash of the owner, and the token |
+//! | whose lease ends first, and whose last | `by_deadline` |
+//! | the smallest limit | `limits`: how many holders have each |
+//! | the sum of the weights | `weight` |
+//!
+//! Trees, not hash tables: a table of a million entries stands still while it grows.
+
+use crate::holder::{Holder, Load, Mode, Slots};
+use crate::owner::Owner;
+use crate::token::FencingToken;
+use crate::units::Instant;
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::hash::BuildHasher;
+use std::{mem, slice};
+
+/// The most holders in a sorted list.
+const FEW: usize = 16;
+
+/// Trees with so few holders become a list again.
+const FEW_AGAIN: usize = FEW / 2;
+
+/// Holders, each with its own owner and its own token.
+#[derive(Clone, Debug)]
+pub enum HolderList {
+    /// Sorted by token.
+    Few(Vec<Holder>),
+    Many(Box<Indexed>),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Indexed {
+    by_token: BTreeMap<FencingToken, Holder>,
+    by_owner: BTreeSet<(u64, FencingToken)>,
+    by_deadline: BTreeSet<(Instant, FencingToken)>,
+    limits: BTreeMap<Slots, usize>,
+    weight: u64,
+    hasher: RandomState,
+}
+
+/// Holders in the order of their tokens.
+#[derive(Clone, Debug)]
+pub enum Iter<'a> {
+    Few(slice::Iter<'a, Holder>),
+    Many(btree_map::Values<'a, FencingToken, Holder>),
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = &'a Holder;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Few(holders) => holders.next(),
+            Self::Many(holders) => holders.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Self::Few(holders) => holders.size_hint(),
+            Self::Many(holders) => holders.size_hint(),
+        }
+    }
+}
+
+impl DoubleEndedIterator for Iter<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Few(holders) => holders.next_back(),
+            Self::Many(holders) => holders.next_back(),
+        }
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+/// No owner and no token may occur twice.
+impl From<Vec<Holder>> for HolderList {
+    fn from(mut holders: Vec<Holder>) -> Self {
+        holders.sort_unstable_by_key(|holder| holder.token);
+        if holders.len() <= FEW { Self::Few(holders) } else { Self::Many(Box::new(Indexed::of(holders))) }
+    }
+}
+
+impl HolderList {
+    pub fn len(&self) -> usize {
+        self.iter().len()
+    }
+
+    pub fn iter(&self) -> Iter<'_> {
+        match self {
+            Self::Few(holders) => Iter::Few(holders.iter()),
+            Self::Many(indexed) => Iter::Many(indexed.by_token.values()),
+        }
+    }
+
+    /// The owners of the tenures after the one with this token, or of all. A defragmenter moves their heap memory, and goes on later
+    /// with the last token that it has visited.
+    pub fn owners_mut(
+        &mut self,
+        after: Option<FencingToken>,
+    ) -> Box<dyn Iterator<Item = (FencingToken, &mut Owner)> + '_> {
+        let is_next = move |token: FencingToken| after.is_none_or(|after| token > after);
+        match self {
+            Self::Few(holders) => Box::new(
+                holders
+                    .iter_mut()
+                    .filter(move |holder| is_next(holder.token))
+                    .map(|holder| (holder.token, &mut holder.owner)),
+            ),
+            Self::Many(indexed) => {
+                let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+                let holders = indexed.by_token.range_mut((from, std::ops::Bound::Unbounded));
+                Box::new(holders.map(|(token, holder)| (*token, &mut holder.owner)))
+            }
+        }
+    }
+
+    pub fn of_token(&self, token: FencingToken) -> Option<&Holder> {
+        match self {
+            Self::Few(holders) => holders.iter().find(|holder| holder.token == token),
+            Self::Many(indexed) => indexed.by_token.get(&token),
+        }
+    }
+
+    pub fn of_owner(&self, owner: &Owner) -> Option<&Holder> {
+        match self {
+            Self::Few(holders) => holders.iter().find(|holder| holder.owner == *owner),
+            Self::Many(indexed) => indexed.of_owner(owner),
+        }
+    }
+
+    pub fn load(&self) -> Load {
+        match self {
+            Self::Few(holders) => holders.iter().map(|holder| holder.mode).collect(),
+            Self::Many(indexed) => indexed.load(),
+        }
+    }
+
+    /// The load without one holder of this mode.
+    pub fn load_without(&self, mode: Mode) -> Load {
+        match self {
+            Self::Few(holders) => {
+                let mut modes: Vec<Mode> = holders.iter().map(|holder| holder.mode).collect();
+                if let Some(at) = modes.iter().position(|other| *other == mode) {
+                    modes.swap_remove(at);
+                }
+                modes.into_iter().collect()
+            }
+            Self::Many(indexed) => indexed.load_without(mode),
+        }
+    }
+
+    pub fn first_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Few(holders) => holders.iter().map(|holder| holder.deadline).min(),
+            Self::Many(indexed) => indexed.by_deadline.first().map(|(deadline, _)| *deadline),
+        }
+    }
+
+    pub fn last_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Few(holders) => holders.iter().map(|holder| holder.deadline).max(),
+            Self::Many(indexed) => indexed.by_deadline.last().map(|(deadline, _)| *deadline),
+        }
+    }
+
+    /// The tokens of at most `most` tenures whose leases are over.
+    pub fn expired(&self, now: Instant, most: usize) -> Vec<FencingToken> {
+        match self {
+            Self::Few(holders) => {
+                let over = holders.iter().filter(|holder| holder.is_over(now));
+                over.take(most).map(|holder| holder.token).collect()
+            }
+            Self::Many(indexed) => {
+                let over = indexed.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now);
+                over.take(most).map(|(_, token)| *token).collect()
+            }
+        }
+    }
+
+    /// How many leases are over.
+    pub fn count_expired(&self, now: Instant) -> usize {
+        match self {
+            Self::Few(holders) => holders.iter().filter(|holder| holder.is_over(now)).count(),
+            Self::Many(indexed) => {
+                indexed.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).count()
+            }
+        }
+    }
+
+    /// Puts a tenure in the place of the one that its owner has.
+    pub fn put(&mut self, holder: Holder) {
+        if let Some(token) = self.of_owner(&holder.owner).map(|known| known.token) {
+            self.end(token);
+        }
+        match self {
+            Self::Few(holders) => {
+                let at = holders.partition_point(|other| other.token < holder.token);
+                holders.insert(at, holder);
+                if holders.len() > FEW {
+                    *self = Self::Many(Box::new(Indexed::of(mem::take(holders))));
+                }
+            }
+            Self::Many(indexed) => indexed.insert(holder),
+        }
+    }
+
+    pub fn count(&mut self, token: FencingToken, holds: u32) {
+        let known = match self {
+            Self::Few(holders) => holders.iter_mut().find(|holder| holder.token == token),
+            Self::Many(indexed) => indexed.by_token.get_mut(&token),
+        };
+        if let Some(known) = known {
+            known.holds = holds;
+        }
+    }
+
+    pub fn end(&mut self, token: FencingToken) -> Option<Holder> {
+        match self {
+            Self::Few(holders) => {
+                let at = holders.iter().position(|holder| holder.token == token)?;
+                Some(holders.remove(at))
+            }
+            Self::Many(indexed) => {
+                let ended = indexed.remove(token);
+                if indexed.by_token.len() <= FEW_AGAIN {
+                    *self = Self::Few(mem::take(&mut indexed.by_token).into_values().collect());
+                }
+                ended
+            }
+        }
+    }
+
+    /// Removes the only holder.
+    pub fn pop_only(&mut self) -> Option<Holder> {
+        match self {
+            Self::Few(holders) if holders.len() == 1 => holders.pop(),
+            Self::Few(_) | Self::Many(_) => None,
+        }
+    }
+
+    /// The bytes on the heap, the owners' own memory apart. A tree is reckoned by its entries and a third, for nodes that are not full.
+    pub fn heap_size(&self) -> usize {
+        match self {
+            Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
+            Self::Many(indexed) => {
+                let entry = size_of::<(FencingToken, Holder)>()
+                    .saturating_add(size_of::<(u64, FencingToken)>())
+                    .saturating_add(size_of::<(Instant, FencingToken)>());
+                let entries = indexed.by_token.len().saturating_mul(entry);
+                size_of::<Indexed>().saturating_add(entries).saturating_add(entries / 3)
+            }
+        }
+    }
+}
+
+impl Indexed {
+    /// All at once: a tree that is built from sorted entries costs O(n).
+    fn of(holders: Vec<Holder>) -> Self {
+        let hasher = RandomState::new();
+        let load: Load = holders.iter().map(|holder| holder.mode).collect();
+        let mut limits = BTreeMap::new();
+        for holder in &holders {
+            let count: &mut usize = limits.entry(holder.mode.slots).or_default();
+            *count = count.saturating_add(1);
+        }
+        Self {
+            by_owner: holders.iter().map(|holder| (hasher.hash_one(&holder.owner), holder.token)).collect(),
+            by_deadline: holders.iter().map(|holder| (holder.deadline, holder.token)).collect(),
+            by_token: holders.into_iter().map(|holder| (holder.token, holder)).collect(),
+            limits,
+            weight: load.weight,
+            hasher,
+        }
+    }
+
+    fn load(&self) -> Load {
+        let slots = self.limits.first_key_value().map_or(Slots::SHARED, |(slots, _)| *slots);
+        Load { weight: self.weight, slots }
+    }
+
+    fn load_without(&self, mode: Mode) -> Load {
+        let is_left = |(slots, count): &(&Slots, &usize)| **slots != mode.slots || **count > 1;
+        let slots = self.limits.iter().find(is_left).map_or(Slots::SHARED, |(slots, _)| *slots);
+        Load { weight: self.weight.saturating_sub(u64::from(mode.weight.number())), slots }
+    }
+
+    /// Owners with the same hash are next to each other; nearly always there is one.
+    fn of_owner(&self, owner: &Owner) -> Option<&Holder> {
+        let hash = self.hasher.hash_one(owner);
+        let with_hash = self.by_owner.range((hash, FencingToken::MIN)..=(hash, FencingToken::MAX));
+        with_hash.filter_map(|(_, token)| self.by_token.get(token)).find(|holder| holder.owner == *owner)
+    }
+
+    fn insert(&mut self, holder: Holder) {
+        let token = holder.token;
+        self.by_owner.insert((self.hasher.hash_one(&holder.owner), token));
+        self.by_deadline.insert((holder.deadline, token));
+        let count = self.limits.entry(holder.mode.slots).or_default();
+        *count = count.saturating_add(1);
+        self.weight = self.weight.saturating_add(u64::from(holder.mode.weight.number()));
+        self.by_token.insert(token, holder);
+    }
+
+    fn remove(&mut self, token: FencingToken) -> Option<Holder> {
+        let holder = self.by_token.remove(&token)?;
+        self.by_owner.remove(&(self.hasher.hash_one(&holder.owner), token));
+        self.by_deadline.remove(&(holder.deadline, token));
+        if let Some(count) = self.limits.get_mut(&holder.mode.slots) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.limits.remove(&holder.mode.slots);
+            }
+        }
+        self.weight = self.weight.saturating_sub(u64::from(holder.mode.weight.number()));
+        Some(holder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::Weight;
+
+    fn holder(owner: u64, token: u64, (slots, weight): (u32, u32), deadline: i64) -> Holder {
+        Holder {
+            owner: Owner::new(format!("owner {owner}").as_bytes()).unwrap(),
+            holds: 1,
+            mode: Mode { slots: Slots::new(slots).unwrap(), weight: Weight::new(weight).unwrap() },
+            token: FencingToken::new(token).unwrap(),
+            deadline: Instant::from_micros(deadline),
+            since: Instant::from_micros(0),
+        }
+    }
+
+    /// The same holders as trees, however few.
+    fn as_trees(list: &HolderList) -> HolderList {
+        HolderList::Many(Box::new(Indexed::of(list.iter().cloned().collect())))
+    }
+
+    /// Both answer every question alike.
+    fn assert_same(list: &HolderList, trees: &HolderList, what: &str) {
+        assert!(list.iter().eq(trees.iter()) && list.iter().rev().eq(trees.iter().rev()), "{what}");
+        assert_eq!((list.len(), list.load()), (trees.len(), trees.load()), "{what}");
+        assert_eq!(list.first_deadline(), trees.first_deadline(), "{what}");
+        assert_eq!(list.last_deadline(), trees.last_deadline(), "{what}");
+        for at in [0, 10, 25, 99].map(Instant::from_micros) {
+            let sorted = |mut tokens: Vec<FencingToken>| {
+                tokens.sort();
+                tokens
+            };
+            assert_eq!(sorted(list.expired(at, 99)), sorted(trees.expired(at, 99)), "{what}");
+            assert_eq!(list.expired(at, 2).len(), trees.expired(at, 2).len(), "{what}");
+            assert_eq!(list.count_expired(at), trees.count_expired(at), "{what}");
+        }
+        for known in list.iter() {
+            assert_eq!(trees.of_owner(&known.owner), Some(known), "{what}");
+            assert_eq!(trees.of_token(known.token), Some(known), "{what}");
+            assert_eq!(list.load_without(known.mode), trees.load_without(known.mode), "{what}");
+        }
+        let stranger = holder(999, 999, (1, 1), 0);
+        assert_eq!((trees.of_owner(&stranger.owner), trees.of_token(stranger.token)), (None, None), "{what}");
+    }
+
+    #[test]
+    fn a_list_and_trees_answer_alike() {
+        let mut list = HolderList::Few(Vec::new());
+        let modes = [(0, 1), (40, 3), (50, 1), (40, 2)];
+        for number in 1..=12_u64 {
+            let mode = modes[usize::try_from(number % 4).unwrap()];
+            list.put(holder(number, 3 * number % 37, mode, i64::try_from(number * 7 % 29).unwrap()));
+            assert_same(&list, &as_trees(&list), "put");
+        }
+        let changes: [fn(&mut HolderList); 7] = [
+            |list| list.put(holder(4, 12, (40, 9), 90)),
+            |list| list.put(holder(5, 38, (7, 7), 1)),
+            |list| list.count(FencingToken::new(38).unwrap(), 9),
+            |list| list.count(FencingToken::new(777).unwrap(), 9),
+            |list| _ = list.end(FencingToken::new(777).unwrap()),
+            |list| _ = list.end(FencingToken::new(38).unwrap()),
+            |list| _ = list.end(FencingToken::new(12).unwrap()),
+        ];
+        for change in changes {
+            let mut trees = as_trees(&list);
+            change(&mut list);
+            change(&mut trees);
+            assert_same(&list, &trees, "a change");
+        }
+        let after = FencingToken::new(9);
+        let (mut trees, expected) =
+            (as_trees(&list), list.iter().filter(|holder| Some(holder.token) > after).count());
+        assert!(expected > 0 && list.owners_mut(after).count() == expected);
+        assert_eq!(trees.owners_mut(after).count(), expected);
+    }
+
+    #[test]
+    fn a_long_list_becomes_trees_and_a_short_one_a_list_again() {
+        let is_list = |list: &HolderList| matches!(list, HolderList::Few(_));
+        let mut list = HolderList::Few(Vec::new());
+        let few = u64::try_from(FEW).unwrap();
+        for number in 1..=few + 1 {
+            assert!(is_list(&list));
+            list.put(holder(number, number, (0, 1), 5));
+        }
+        let trees_take = list.heap_size();
+        assert!(!is_list(&list));
+        for number in 1..=few + 1 - u64::try_from(FEW_AGAIN).unwrap() {
+            assert!(!is_list(&list));
+            assert_eq!(
+                list.end(FencingToken::new(number).unwrap()).map(|ended| ended.token.get()),
+                Some(number)
+            );
+        }
+        assert!(is_list(&list) && list.len() == FEW_AGAIN && list.heap_size() < trees_take);
+        assert_eq!(list.pop_only(), None);
+        let from = |count: u64| {
+            HolderList::from((1..=count).rev().map(|n| holder(n, n, (0, 1), 5)).collect::<Vec<_>>())
+        };
+        assert!(is_list(&from(few)) && !is_list(&from(few + 1)));
+        assert!(from(few).iter().zip(from(few + 1).iter()).all(|(one, other)| one == other));
+        assert_eq!(from(1).pop_only().map(|only| only.token.get()), Some(1));
+    }
+
+    #[test]
+    fn owners_with_the_same_hash_are_told_apart() {
+        let (one, other) = (holder(1, 1, (0, 1), 5), holder(2, 2, (0, 1), 5));
+        let mut indexed = Indexed::of(vec![one.clone(), other.clone()]);
+        let hash = indexed.hasher.hash_one(&one.owner);
+        indexed.by_owner = BTreeSet::from([(hash, other.token), (hash, one.token)]);
+        assert_eq!(indexed.of_owner(&one.owner), Some(&one));
+    }
+}
