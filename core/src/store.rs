@@ -105,6 +105,8 @@ pub struct Unlinked {
     pub held: bool,
     /// Whether the server may have evicted it.
     pub may_be_evicted: bool,
+    /// Whether the server may have evicted it, or may have found that its TTL has passed though a lease is still running.
+    pub may_be_dropped: bool,
     /// Whether its waiters, or what is remembered of it, need a check soon.
     pub recheck: bool,
 }
@@ -393,22 +395,29 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.remember_ended(name, lock, now);
     }
 
-    /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted. `evicts`
-    /// tells whether the server evicts keys; it is asked only when that is not known.
+    /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted.
+    /// `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys; it is asked only when that is not known.
+    ///
+    /// To copy a lock with many holders takes time, so it is copied only if it may be dropped. If not, its tenures are not counted:
+    /// they may go on under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
         lock: &Lock,
-        now: Instant,
+        Now { mono: now, wall: latest_wall }: Now,
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
+        const MANY: usize = 4_096;
         // One DEL may unlink many locks. No command has begun since the lock before this one.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
         let may_be_evicted = held && (known_to_evict || evicts());
-        if held {
+        let may_be_expired = latest_wall >= lock.expires_at();
+        if held && lock.holders().len() > MANY && !may_be_evicted && !may_be_expired {
+            self.remember_ended(name, lock, now);
+        } else if held {
             let name = (name.db(), name.key().into());
             self.unlinked = Some(UnlinkedLock { name, lock: lock.clone(), freed, may_be_evicted });
         } else {
@@ -418,7 +427,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             });
         }
         let recheck = held || self.queue(name).is_some() || !self.memories.by_lock.is_empty();
-        Unlinked { held, may_be_evicted, recheck }
+        Unlinked { held, may_be_dropped: may_be_evicted || (held && may_be_expired), may_be_evicted, recheck }
     }
 
     /// Whether the last unlinked lock, which is not settled, had this name.
@@ -686,7 +695,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
 mod tests {
     use super::*;
     use crate::effects::Propagation;
-    use crate::holder::{Holder, Mode, Slots};
+    use crate::holder::{Holder, Mode, Slots, Weight};
     use crate::owner::Owner;
     use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest};
     use crate::wait_queues::Limits;
@@ -734,7 +743,7 @@ mod tests {
     }
 
     fn unlink(store: &mut Store<u32>, key: &str, lock: &Lock, millis: i64, evicts: bool) -> Unlinked {
-        store.unlinked(&name(key), lock, at(millis), FREED, || evicts)
+        store.unlinked(&name(key), lock, now(millis), FREED, || evicts)
     }
 
     fn ended(store: &Store<u32>, key: &str) -> Option<u64> {
@@ -825,7 +834,7 @@ mod tests {
         for (what, left, evicts, report, dropped, put_back, tenures_ended) in cases {
             let mut store = store();
             let gone = unlink(&mut store, "k", &lock(7, 100 + left), 100, evicts);
-            assert_eq!(gone, Unlinked { held: true, may_be_evicted: evicts, recheck: true }, "{what}");
+            assert!(gone.held && gone.recheck && gone.may_be_evicted == evicts, "{what}");
             assert!(report(&mut store), "{what}");
             assert_eq!(store.dropped_locks.get(Db(0), b"k").is_some(), dropped, "{what}");
             assert_eq!(store.pop_to_put_back(), put_back.then(|| name("k")), "{what}");
@@ -847,7 +856,8 @@ mod tests {
     fn a_lock_whose_lease_is_over_leaves_nothing_behind() {
         let mut store = in_quarantine();
         let gone = unlink(&mut store, "k", &lock(7, 100), 100, true);
-        assert_eq!(gone, Unlinked { held: false, may_be_evicted: false, recheck: true });
+        let (may_be_evicted, may_be_dropped) = (false, false);
+        assert_eq!(gone, Unlinked { held: false, may_be_evicted, may_be_dropped, recheck: true });
         assert!(!store.has_unlinked() && !store.evicted(&name("k")));
         assert_eq!(store.counters.leases_ended, 1);
         assert_eq!(ended(&store, "k"), Some(6), "this tenure may come back, older ones not");
@@ -860,10 +870,53 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_with_many_holders_is_copied_only_if_it_may_be_dropped() {
+        let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+        let holders = (1..=5_000).map(|number: u64| Holder {
+            owner: Owner::new(&number.to_be_bytes()).unwrap(),
+            mode,
+            token: token(number),
+            ..lock(1, 200).holders().next().unwrap().cloned()
+        });
+        let many = Lock::held_by(holders.collect(), WallTime::from_millis(200)).unwrap();
+        for (evicts, wall, copied) in [(false, 199, false), (true, 199, true), (false, 200, true)] {
+            let mut store = in_quarantine();
+            let now = Now { wall: WallTime::from_millis(wall), ..now(100) };
+            let gone = store.unlinked(&name("k"), &many, now, FREED, || evicts);
+            assert_eq!((gone.held, gone.may_be_dropped, store.has_unlinked()), (true, copied, copied));
+            store.settle_unlinked(at(100), FREED);
+            assert_eq!(ended(&store, "k"), Some(5_000));
+        }
+    }
+
+    #[test]
+    fn a_large_lock_whose_leases_are_over_is_dropped_in_parts() {
+        let mut store = store();
+        let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+        let holders = (1..=5_000).map(|number: u64| Holder {
+            owner: Owner::new(&number.to_be_bytes()).unwrap(),
+            mode,
+            token: token(number),
+            ..lock(1, 200).holders().next().unwrap().cloned()
+        });
+        let mut in_key = Lock::held_by(holders.collect(), WallTime::from_millis(200)).unwrap();
+        let mut decided = Decided::default();
+        store.decide(&name("k"), &mut in_key, &mut decided, now(200), FREED, |decision| {
+            decision.expire_and_serve();
+        });
+        assert!(in_key.is_free() && decided.effects.events == [crate::effects::Event::LeaseOver]);
+        assert_eq!(store.next_work(at(200)), Some(at(200)));
+        assert!(store.drop_discarded());
+        assert!((1..5_000).contains(&store.counters.leases_ended));
+        while store.drop_discarded() {}
+        assert_eq!((store.counters.leases_ended, store.next_work(at(200))), (5_000, None));
+    }
+
+    #[test]
     fn the_next_unlinked_lock_settles_the_one_before_and_knows_whether_the_server_evicts() {
         let mut store = in_quarantine();
         unlink(&mut store, "k", &lock(7, 200), 100, true);
-        let gone = store.unlinked(&name("l"), &lock(8, 200), at(100), FREED, || panic!("is known"));
+        let gone = store.unlinked(&name("l"), &lock(8, 200), now(100), FREED, || panic!("is known"));
         assert!(gone.may_be_evicted);
         assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
         assert!(!store.evicted(&name("k")) && store.evicted(&name("l")));
