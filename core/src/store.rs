@@ -211,6 +211,8 @@ pub struct Store<W> {
     /// What decisions have come to.
     pub counters: Counters,
     memories: Memories,
+    /// Whether a decision was made in a quarantine whose end was not noticed yet.
+    decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
     /// Large locks whose leases are all over. They are dropped in parts.
     discarded: VecDeque<Lock>,
@@ -239,6 +241,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             counters: Counters::default(),
             memories: Memories::default(),
+            decided_in_quarantine: false,
             unlinked: None,
             discarded: VecDeque::new(),
             to_put_back: VecDeque::new(),
@@ -319,6 +322,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
         if let Some(memory) = memory {
             self.memories.put(name.db(), name.key(), memory);
+            self.decided_in_quarantine = true;
         }
         self.discarded.extend(effects.discarded.take());
         answer
@@ -375,13 +379,17 @@ impl<W: Copy + Eq + Hash> Store<W> {
             let mut memory = self.memories.take(name.db(), name.key());
             observe(&mut memory);
             self.memories.put(name.db(), name.key(), memory);
+            self.decided_in_quarantine = true;
         }
     }
 
-    /// Forgets all observations when the quarantine is over.
-    pub fn forget_after_quarantine(&mut self, now: Instant) {
-        if self.quarantine.ends(now).is_none() {
+    /// Forgets all observations when the quarantine is over. A holder that waits for its first hold of an unconfirmed tenure can
+    /// re-enter then, so all queues are due.
+    pub fn notice_end_of_quarantine(&mut self, now: Instant) {
+        if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
+            let queues: Vec<QueueId> = self.queues.queues().collect();
+            queues.into_iter().for_each(|queue| self.queues.set_changed(queue, now));
         }
     }
 
@@ -639,12 +647,14 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.to_put_back.clear();
         self.unlinked = None;
         self.memories = Memories::default();
+        self.decided_in_quarantine = false;
     }
 
     /// The server has become a primary. It may have missed grants, so a quarantine begins.
     pub fn become_primary(&mut self, now: Instant) {
         self.replica = false;
         self.memories = Memories::default();
+        self.decided_in_quarantine = false;
         self.quarantine.restart(now);
     }
 
@@ -679,7 +689,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         let other = if dropped || self.unlinked.is_some() || !self.discarded.is_empty() {
             Some(now)
         } else {
-            (!self.memories.by_lock.is_empty()).then(|| self.quarantine.ends(now)).flatten()
+            self.decided_in_quarantine.then(|| self.quarantine.ends(now).unwrap_or(now))
         };
         self.queues.next_due().into_iter().chain(other).min()
     }
@@ -1026,9 +1036,20 @@ mod tests {
         end(&mut store, "k", 5);
         assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
         assert_eq!(store.next_work(at(0)), Some(at(1_000_000)));
-        store.forget_after_quarantine(at(999_999));
+        store.notice_end_of_quarantine(at(999_999));
         assert_eq!(ended(&store, "k"), Some(7));
-        store.forget_after_quarantine(at(1_000_000));
+        let request = AcquireRequest {
+            owner: Owner::new(b"B").unwrap(),
+            lease: Span::from_millis(100).unwrap(),
+            holds: None,
+            slots: Slots::EXCLUSIVE,
+            weight: None,
+        };
+        let wait_request = WaitRequest { request, limit: None, keep: None, handle: 1 };
+        store.queues.join(Db(0), b"k", wait_request, Limits { per_lock: 9, total: 9 }, at(100));
+        store.notice_end_of_quarantine(at(1_000_000));
+        let queue = store.queues.queue(Db(0), b"k").unwrap();
+        assert_eq!(store.queues.pop_due(at(1_000_000)), Some((queue, true)), "its lock is checked");
         assert_eq!((ended(&store, "k"), store.next_work(at(0))), (None, None));
     }
 
