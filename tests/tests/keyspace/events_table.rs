@@ -316,9 +316,11 @@ const NOT_ON_THE_PAGE: &str = "\
 | RENAME to `other`, and somebody waits. | `rename_from`, `rename_to` of `other`, `lock.acquired` | yes |
 | RENAME of the lock `other` to this. | `rename_from` of `other`, `rename_to` | yes |
 | MOVE to another database. | `move_from`, `move_to` | yes |
+| FLUSHDB, FLUSHALL, and somebody waits. | `lock.acquired` | yes, of all keys |
 | SWAPDB with an empty database, and somebody waits. | `lock.acquired` | yes |
 | RESTORE. | `restore` | yes |
 | EXPIRE by hand, and somebody waits. | `expire`, `expired`, `lock.acquired` | yes |
+| Eviction: the lease ends before that. | `expired` | yes |
 | The quarantine ends, and somebody waits. | `lock.acquired` | yes |
 ";
 
