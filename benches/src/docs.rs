@@ -47,9 +47,11 @@ fn stage(row: &Row) -> &str {
     row.name.split('/').next().unwrap_or_default()
 }
 
-/// Whether it measures a module that does less than Lockward. `results.json` has these series, and the page has none.
-fn is_yardstick(row: &Row) -> bool {
-    row.what.starts_with("a module that ")
+/// Whether the page leaves a figure out that has no target. `results.json` has all.
+fn is_omitted(row: &Row) -> bool {
+    matches!(stage(row), "pairs" | "memory" | "expiry")
+        || row.what.starts_with("a module that ")
+        || row.what.starts_with("hand-off and waiting again")
 }
 
 /// The figures with targets, the others, the series of the first results, and the plots.
@@ -63,14 +65,13 @@ fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
         ("met?", &met),
     ];
     let judged: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).copied().collect();
-    let rest: Vec<&Row> =
-        rows.iter().filter(|row| row.target.is_none() && row.at.is_none()).copied().collect();
+    let shown = rows.iter().filter(|row| !is_omitted(row)).copied();
+    let rest: Vec<&Row> = shown.clone().filter(|row| row.target.is_none() && row.at.is_none()).collect();
     let mut text = String::from("### Targets\n\n");
     table(&mut text, &judged, &columns, others);
     text += "\n### Other figures\n\n";
     table(&mut text, &rest, &[columns[0], columns[2], columns[3]], others);
-    let mut series: Vec<&Row> =
-        rows.iter().filter(|row| row.at.is_some() && !is_yardstick(row)).copied().collect();
+    let mut series: Vec<&Row> = shown.filter(|row| row.at.is_some()).collect();
     while let Some(row) = series.first() {
         let name = stage(row);
         let (these, later): (Vec<&Row>, Vec<&Row>) = series.iter().partition(|row| stage(row) == name);
