@@ -47,6 +47,8 @@ pub struct Losses {
     pub replies: Vec<Reply>,
     /// How often the server's side was cut before the reply.
     pub cuts: usize,
+    /// The number of requests that were held back. They are not lost.
+    pub held: usize,
 }
 
 type Plan = dyn FnMut(&[Reply]) -> Fate + Send;
@@ -111,28 +113,28 @@ impl Proxy {
 
     /// What has been lost so far.
     pub fn losses(&self) -> Losses {
-        held(&self.shared.losses).clone()
+        locked(&self.shared.losses).clone()
     }
 
     /// The number of replies that have been lost so far.
     pub fn replies_lost(&self) -> usize {
-        held(&self.shared.losses).replies.len()
+        locked(&self.shared.losses).replies.len()
     }
 
     /// Decides the fate of each further request by `plan`.
     pub fn set_plan(&self, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) {
-        let mut current = held(&self.shared.plan);
+        let mut current = locked(&self.shared.plan);
         *current = (Box::new(plan), current.1 + 1);
     }
 
     /// Delays each further reply.
     pub fn delay(&self, delay: Duration) {
-        *held(&self.shared.delay) = delay;
+        *locked(&self.shared.delay) = delay;
     }
 
     /// Closes every connection. New connections are accepted.
     pub fn cut(&self) {
-        for side in held(&self.shared.sides).drain(..).filter_map(|side| side.upgrade()) {
+        for side in locked(&self.shared.sides).drain(..).filter_map(|side| side.upgrade()) {
             let _ = side.shutdown(Shutdown::Both);
         }
     }
@@ -142,20 +144,21 @@ impl Shared {
     /// The fate of a request. While it is held back, this waits.
     fn fate_of(&self, request: &[Reply]) -> Fate {
         let (fate, number) = {
-            let (plan, number) = &mut *held(&self.plan);
+            let (plan, number) = &mut *locked(&self.plan);
             (plan(request), *number)
         };
         if fate != Fate::Held {
             return fate;
         }
-        while held(&self.plan).1 == number {
+        locked(&self.losses).held += 1;
+        while locked(&self.plan).1 == number {
             thread::park_timeout(Duration::from_millis(1));
         }
         Fate::Carried
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -174,7 +177,7 @@ impl Connection {
     fn open(client: TcpStream, shared: &Shared) -> io::Result<Self> {
         let server = TcpStream::connect(("127.0.0.1", shared.server))?;
         let (client, server) = (Side::new(client)?, Side::new(server)?);
-        let mut sides = held(&shared.sides);
+        let mut sides = locked(&shared.sides);
         sides.retain(|side| side.strong_count() > 0);
         sides.extend([&client, &server].map(|side| Arc::downgrade(&side.stream)));
         Ok(Self { client, server })
@@ -186,7 +189,7 @@ impl Connection {
             let (request, bytes) = self.next_request(shared)?;
             let fate = shared.fate_of(request.items());
             if fate == Fate::RequestLost {
-                held(&shared.losses).requests += 1;
+                locked(&shared.losses).requests += 1;
                 return Ok(());
             }
             self.server.send(&bytes)?;
@@ -199,12 +202,12 @@ impl Connection {
             };
             match self.next_reply(shared.is_two_way && fate != Fate::ClientLost, deadline) {
                 Ok((_, bytes)) if fate == Fate::Carried => {
-                    let delay = *held(&shared.delay);
+                    let delay = *locked(&shared.delay);
                     thread::sleep(delay);
                     self.client.send(&bytes)?;
                 }
                 Ok((reply, bytes)) => {
-                    held(&shared.losses).replies.push(reply);
+                    locked(&shared.losses).replies.push(reply);
                     match fate {
                         Fate::ReplyTorn => self.client.send(&bytes[..bytes.len() / 2])?,
                         Fate::Silence(limit) => self.client.wait_for_end(Instant::now() + limit)?,
@@ -213,7 +216,7 @@ impl Connection {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
-                    held(&shared.losses).cuts += 1;
+                    locked(&shared.losses).cuts += 1;
                     return Ok(());
                 }
                 Err(error) => return Err(error),

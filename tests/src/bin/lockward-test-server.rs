@@ -25,11 +25,11 @@
 //!   - `random SEED REQUESTS REPLIES PATTERN...` loses about REQUESTS requests and REPLIES replies of 1,000 requests like a PATTERN;
 //!   - `delay MILLISECONDS` delays replies from now on;
 //!   - `cut` closes all connections;
-//!   - `losses` returns `{"requests": 1, "replies": 2}`.
+//!   - `losses` returns how many were lost or held back, `{"requests": 1, "replies": 2, "held": 3}`.
 //!
 //! The program ends with its input, and everything that it has started ends with it. It fails if a server has crashed.
 
-use lockward_tests::{Cluster, Fate, Proxy, Random, Reply, Server, Setup};
+use lockward_tests::{Cluster, Fate, Losses, Proxy, Random, Reply, Server, Setup};
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::str::FromStr;
@@ -97,8 +97,9 @@ fn forward(port: u16) {
             ("delay", milliseconds) => proxy.delay(Duration::from_millis(number(milliseconds))),
             ("cut", "") => proxy.cut(),
             ("losses", "") => {
-                let losses = proxy.losses();
-                return format!(r#"{{"requests": {}, "replies": {}}}"#, losses.requests, losses.replies.len());
+                let Losses { requests, replies, held, .. } = proxy.losses();
+                let replies = replies.len();
+                return format!(r#"{{"requests": {requests}, "replies": {replies}, "held": {held}}}"#);
             }
             _ => panic!("a proxy takes no command {command:?}"),
         }
