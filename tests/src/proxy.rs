@@ -210,7 +210,10 @@ impl Connection {
                     locked(&shared.losses).replies.push(reply);
                     match fate {
                         Fate::ReplyTorn => self.client.send(&bytes[..bytes.len() / 2])?,
-                        Fate::Silence(limit) => self.client.wait_for_end(Instant::now() + limit)?,
+                        Fate::Silence(limit) => {
+                            let end = Instant::now() + limit;
+                            while !self.client.is_over && self.receive(true, false, Some(end)).is_ok() {}
+                        }
                         _ => {}
                     }
                     return Ok(());
@@ -240,7 +243,11 @@ impl Connection {
     }
 
     /// The next reply, and its bytes.
-    fn next_reply(&mut self, watches_client: bool, deadline: Option<Instant>) -> io::Result<(Reply, Vec<u8>)> {
+    fn next_reply(
+        &mut self,
+        watches_client: bool,
+        deadline: Option<Instant>,
+    ) -> io::Result<(Reply, Vec<u8>)> {
         loop {
             if let Some(reply) = self.server.take()? {
                 return Ok(reply);
@@ -252,40 +259,36 @@ impl Connection {
         }
     }
 
-    /// Waits until one of the sides has sent something or ended, and reads it.
-    fn receive(&mut self, from_client: bool, from_server: bool, deadline: Option<Instant>) -> io::Result<()> {
+    /// Waits until a watched side has sent something or ended, and reads it.
+    fn receive(&mut self, client: bool, server: bool, deadline: Option<Instant>) -> io::Result<()> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Err(ErrorKind::TimedOut.into());
         }
-        let sides = [(&mut self.client, from_client), (&mut self.server, from_server)];
-        let mut watched: Vec<&mut Side> = sides.into_iter().filter_map(|(side, is)| is.then_some(side)).collect();
-        let ready = wait_for_any(&watched, left)?;
-        for (side, _) in watched.iter_mut().zip(ready).filter(|(_, is_ready)| *is_ready) {
-            side.receive()?;
+        // The timeout of a socket is no finer than the kernel's tick.
+        let left = left.map(|left| libc::timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let limit = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // The system ignores a negative descriptor.
+        let poll = |side: &Side, is_watched: bool| libc::pollfd {
+            fd: if is_watched { side.stream.as_raw_fd() } else { -1 },
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut polled = [poll(&self.client, client), poll(&self.server, server)];
+        // SAFETY: `polled` has two elements; `limit` is null or points into `left`; the signal mask may be null.
+        if unsafe { libc::ppoll(polled.as_mut_ptr(), 2, limit, ptr::null()) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for (side, polled) in [&mut self.client, &mut self.server].into_iter().zip(polled) {
+            if polled.revents != 0 {
+                side.receive()?;
+            }
         }
         Ok(())
     }
-}
-
-/// Waits until one of the sides can be read, and says which. (The timeout of a socket is no finer than the kernel's tick.)
-fn wait_for_any(sides: &[&mut Side], limit: Option<Duration>) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<libc::pollfd> = sides
-        .iter()
-        .map(|side| libc::pollfd { fd: side.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 })
-        .collect();
-    let limit = limit.map(|limit| libc::timespec {
-        tv_sec: limit.as_secs().cast_signed(),
-        tv_nsec: limit.subsec_nanos().into(),
-    });
-    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let count = polled.len() as libc::nfds_t;
-    // SAFETY: `polled` has `count` elements; `limit` is null or points to a value that lives until the end of the function; and
-    // without a signal mask the last argument is null.
-    if unsafe { libc::ppoll(polled.as_mut_ptr(), count, limit, ptr::null()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(polled.iter().map(|side| side.revents != 0).collect())
 }
 
 impl Side {
@@ -317,20 +320,6 @@ impl Side {
             Some((reply, length)) => Ok(Some((reply, self.unread.drain(..length).collect()))),
             None if self.is_over => Err(ErrorKind::UnexpectedEof.into()),
             None => Ok(None),
-        }
-    }
-
-    /// Reads and drops data until the other side ends the connection or the deadline passes.
-    fn wait_for_end(&mut self, deadline: Instant) -> io::Result<()> {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left == Duration::ZERO {
-                return Ok(());
-            }
-            self.stream.set_read_timeout(Some(left))?;
-            if matches!((&*self.stream).read(&mut [0; 4 * 1024]), Ok(0)) {
-                return Ok(());
-            }
         }
     }
 }

@@ -74,6 +74,7 @@ for (const library of LIBRARIES) {
       await proxy.tell("plan");
       await holder.release();
       const lock = await waiting;
+      assert.equal(await proxy.losses(), 1);
       assert.equal((await server.info("found")).holders[0]?.owner, lock.owner);
       await lock.release();
     });
