@@ -134,7 +134,8 @@ func TestAClientFollowsASlotThatMovedWithoutNotice(t *testing.T) {
 		check(t, client.Do(t.Context(), key, func(context.Context, *lockward.Lock) error { return nil }))
 	}
 	now := to.do("CLUSTER", "MYID")
-	for _, node := range []*server{to, from, nodes[1]} {
+	// The new node comes last: its claim is older than that of a node which still has the slot.
+	for _, node := range []*server{from, nodes[1], to} {
 		node.do("CLUSTER", "SETSLOT", slot, "NODE", now)
 	}
 	lock := acquire(t, client, key)
