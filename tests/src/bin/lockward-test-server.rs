@@ -7,8 +7,8 @@
 //! lockward-test-server proxy PORT
 //! ```
 //!
-//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy stands before the server on
-//! PORT.
+//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy stands before the server
+//! on PORT.
 //!
 //! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`, for a proxy without the log, and for a cluster
 //! `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and each is answered by one line of JSON, `{}`
