@@ -33,7 +33,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// For how many locks the store remembers separately which tenures have ended in quarantine: 20 MB at most.
+/// For how many locks and ended tenures the store remembers separately what has ended in quarantine: 20 MB at most.
 const MEMORIES: usize = 200_000;
 
 /// How much must be left of a lease for the wall clock to have jumped. A clock that runs a little fast is a few milliseconds
@@ -145,6 +145,8 @@ struct Memories {
     /// By the hash of the key: what is remembered of a lock that is gone must not grow with its name. Two locks of one hash share
     /// a memory. That is safe: no token is given twice, so less is restored, and less is confirmed.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
+    /// How many ended tenures have an entry of their own, of all locks.
+    ended_entries: usize,
     /// For each database, or all, the largest token given before it was flushed. For all also the largest that has ended
     /// when there are too many locks to remember.
     flushed: HashMap<Option<Db>, FencingToken>,
@@ -167,13 +169,15 @@ impl Memories {
     /// Takes it out.
     fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
         let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
+        self.ended_entries = self.ended_entries.saturating_sub(known.ended_entries());
         known.end_up_to(self.floor(db));
         known
     }
 
     /// Puts it back.
     fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
-        if self.by_lock.len() >= MEMORIES
+        let remembered = self.by_lock.len().saturating_add(self.ended_entries);
+        if remembered.saturating_add(known.ended_entries()) >= MEMORIES
             && let Some(ended) = known.last_ended()
         {
             let floor = self.flushed.entry(None).or_insert(ended);
@@ -182,6 +186,7 @@ impl Memories {
         }
         known.forget_up_to(self.floor(db));
         if !known.is_empty() {
+            self.ended_entries = self.ended_entries.saturating_add(known.ended_entries());
             self.by_lock.insert((db, self.hasher.hash_one(key)), known);
         }
     }
@@ -1087,6 +1092,29 @@ mod tests {
         assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "what goes on is remembered still");
         assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(700_000), Some(700_000)));
         assert!(store.memory(&name("and another")).has_renewed(token(800_000)));
+    }
+
+    #[test]
+    fn the_memory_of_ended_readers_is_bounded_over_all_locks() {
+        let mut store = in_quarantine();
+        let reader = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+        let mut number = 0;
+        let mut end_readers = |store: &mut Store<u32>, key: &str, count: u64| {
+            for _ in 0..count {
+                number += 1;
+                let see =
+                    |memory: &mut QuarantineMemory| memory.see_ended(token(number), reader, End::Released);
+                store.remember(&name(key), at(0), see);
+            }
+        };
+        for lock in 0..199 {
+            end_readers(&mut store, &lock.to_string(), 1_000);
+        }
+        assert!(!store.memory(&name("0")).may_restore(token(1), reader));
+        assert!(store.memory(&name("1")).may_restore(token(1), reader));
+        assert_eq!((store.memories.ended_entries, ended(&store, "never seen")), (199_000, None));
+        end_readers(&mut store, "one more", 1_000);
+        assert!(store.memories.ended_entries < MEMORIES && ended(&store, "never seen") > Some(199_000));
     }
 
     #[test]
