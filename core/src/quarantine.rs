@@ -59,9 +59,6 @@ impl Quarantine {
     }
 }
 
-/// Of how many ended tenures of one lock the memory has an entry.
-const ENDED: usize = 1_000;
-
 /// What a server has observed of a lock's tenures in this quarantine. Its stored data are from before, and may be out of date.
 ///
 /// Every tenure here has ended, or goes on and was confirmed. A tenure that has ended stays ended, and so does every older one that
@@ -70,8 +67,10 @@ const ENDED: usize = 1_000;
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
-    /// Tenures that have ended here, of modes that others can stand beside.
-    ended: BTreeMap<FencingToken, (Mode, End)>,
+    /// The latest tenure of each mode that has ended here, of modes that others can stand beside.
+    ended: BTreeMap<Mode, FencingToken>,
+    /// Those of them that were released.
+    released: BTreeSet<FencingToken>,
     /// Tenures that their owners have renewed: they are confirmed.
     renewed: BTreeSet<FencingToken>,
     /// Tenures whose owners have named their count of holds: the count is confirmed.
@@ -83,7 +82,7 @@ impl QuarantineMemory {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ended_up_to.is_none()
-            && self.ended.is_empty()
+            && self.ended_entries() == 0
             && self.renewed.is_empty()
             && self.holds_named.is_empty()
     }
@@ -116,9 +115,10 @@ impl QuarantineMemory {
         self.renewed.remove(&token);
         self.holds_named.remove(&token);
         if mode.admits_others() {
-            self.ended.insert(token, (mode, end));
-            if self.ended.len() > ENDED {
-                self.end_up_to(self.last_ended());
+            let latest = self.ended.entry(mode).or_insert(token);
+            *latest = token.max(*latest);
+            if end == End::Released {
+                self.released.insert(token);
             }
         } else {
             self.end_up_to(match end {
@@ -133,7 +133,8 @@ impl QuarantineMemory {
         if token > self.ended_up_to {
             self.ended_up_to = token;
             let is_later = |other: &FencingToken| Some(*other) > token;
-            self.ended.retain(|other, _| is_later(other));
+            self.ended.retain(|_, other| is_later(other));
+            self.released.retain(is_later);
             self.renewed.retain(is_later);
             self.holds_named.retain(is_later);
         }
@@ -147,31 +148,23 @@ impl QuarantineMemory {
         }
     }
 
-    /// How many ended tenures have an entry of their own.
+    /// How many entries there are of ended tenures.
     pub(crate) fn ended_entries(&self) -> usize {
-        self.ended.len()
+        self.ended.len().saturating_add(self.released.len())
     }
 
     /// The largest token of an ended tenure.
     #[must_use]
     pub fn last_ended(&self) -> Option<FencingToken> {
-        self.ended_up_to.max(self.ended.last_key_value().map(|(token, _)| *token))
+        self.ended_up_to.max(self.ended.values().max().copied())
     }
 
     /// Whether a tenure with this token and mode can be restored, by what has ended here.
     #[must_use]
     pub fn may_restore(&self, token: FencingToken, mode: Mode) -> bool {
         self.ended_up_to < Some(token)
-            && !matches!(self.ended.get(&token), Some((_, End::Released)))
-            && self
-                .ended
-                .range(token..)
-                .all(|(later, (ended, _))| *later == token || Load::of(*ended).admits(mode))
-    }
-
-    /// A tenure goes on that had ended here.
-    pub fn see_restored(&mut self, token: FencingToken) {
-        self.ended.remove(&token);
+            && !self.released.contains(&token)
+            && self.ended.iter().all(|(ended, latest)| *latest <= token || Load::of(*ended).admits(mode))
     }
 }
 
@@ -228,22 +221,11 @@ mod tests {
         assert!(memory.may_restore(token(1), mode(READER)) && memory.may_restore(token(3), mode(READER)));
         memory.see_ended(token(3), mode(EXCLUSIVE), End::LeaseOver);
         assert!(!memory.has_renewed(token(1)) && !memory.may_restore(token(1), mode(READER)));
-        memory.see_ended(token(5), mode(READER), End::LeaseOver);
-        memory.see_restored(token(5));
-        assert!(memory.may_restore(token(4), mode(EXCLUSIVE)));
-    }
-
-    #[test]
-    fn a_lock_has_a_bounded_memory_of_ended_tenures() {
-        let mut memory = QuarantineMemory::default();
-        for number in 1..=u64::try_from(ENDED).unwrap() {
-            memory.see_ended(token(2 * number), mode(READER), End::Released);
-        }
-        assert!(memory.may_restore(token(3), mode(READER)));
-        memory.see_ended(token(9_000), mode(READER), End::Released);
-        assert!(memory.ended.is_empty() && memory.last_ended() == Some(token(9_000)));
-        assert!(
-            !memory.may_restore(token(3), mode(READER)) && memory.may_restore(token(9_001), mode(READER))
-        );
+        memory.see_ended(token(9), mode(READER), End::LeaseOver);
+        memory.see_ended(token(8), mode(READER), End::LeaseOver);
+        let may_restore = |number, of| memory.may_restore(token(number), mode(of));
+        assert!(may_restore(8, READER) && may_restore(9, READER) && may_restore(9, EXCLUSIVE));
+        assert!(!may_restore(8, EXCLUSIVE));
+        assert_eq!(memory.ended_entries(), 1, "leases that end take one entry for each mode");
     }
 }
