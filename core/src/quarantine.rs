@@ -67,6 +67,14 @@ impl Quarantine {
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
+    /// What is known of single tenures; `None` when that is nothing. A store remembers very many locks of which only the number above
+    /// is known, so they take no more room.
+    tenures: Option<Box<Tenures>>,
+}
+
+/// What a server has observed of single tenures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Tenures {
     /// The latest tenure of each mode that has ended here, of modes that others can stand beside.
     ended: BTreeMap<Mode, FencingToken>,
     /// Those of them that were released.
@@ -77,66 +85,84 @@ pub struct QuarantineMemory {
     holds_named: BTreeSet<FencingToken>,
 }
 
+impl Tenures {
+    fn is_empty(&self) -> bool {
+        self.ended.is_empty()
+            && self.released.is_empty()
+            && self.renewed.is_empty()
+            && self.holds_named.is_empty()
+    }
+}
+
 impl QuarantineMemory {
     /// Whether nothing was observed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ended_up_to.is_none()
-            && self.ended_entries() == 0
-            && self.renewed.is_empty()
-            && self.holds_named.is_empty()
+        self.ended_up_to.is_none() && self.tenures.is_none()
+    }
+
+    fn change_tenures(&mut self, change: impl FnOnce(&mut Tenures)) {
+        let mut tenures = self.tenures.take().unwrap_or_default();
+        change(&mut tenures);
+        self.tenures = Some(tenures).filter(|tenures| !tenures.is_empty());
     }
 
     /// Whether the owner of this tenure has renewed it.
     #[must_use]
     pub fn has_renewed(&self, token: FencingToken) -> bool {
-        self.renewed.contains(&token)
+        self.tenures.as_ref().is_some_and(|tenures| tenures.renewed.contains(&token))
     }
 
     /// Whether the owner of this tenure has named its count of holds.
     #[must_use]
     pub fn has_named_holds(&self, token: FencingToken) -> bool {
-        self.holds_named.contains(&token)
+        self.tenures.as_ref().is_some_and(|tenures| tenures.holds_named.contains(&token))
     }
 
     /// The owner of this tenure has renewed it.
     pub fn see_renewed(&mut self, token: FencingToken) {
-        self.renewed.insert(token);
+        self.change_tenures(|tenures| _ = tenures.renewed.insert(token));
     }
 
     /// The owner of this tenure has named its count of holds.
     pub fn see_holds_named(&mut self, token: FencingToken) {
-        self.holds_named.insert(token);
+        self.change_tenures(|tenures| _ = tenures.holds_named.insert(token));
     }
 
     /// A tenure has ended here. One that was released is over. One whose lease was over may be restored: its owner may have renewed it
     /// where this server did not see it.
     pub fn see_ended(&mut self, token: FencingToken, mode: Mode, end: End) {
-        self.renewed.remove(&token);
-        self.holds_named.remove(&token);
-        if mode.admits_others() {
-            let latest = self.ended.entry(mode).or_insert(token);
-            *latest = token.max(*latest);
-            if end == End::Released {
-                self.released.insert(token);
-            }
-        } else {
-            self.end_up_to(match end {
+        if !mode.admits_others() {
+            return self.end_up_to(match end {
                 End::Released => Some(token),
                 End::LeaseOver => token.before(),
             });
         }
+        self.change_tenures(|tenures| {
+            tenures.renewed.remove(&token);
+            tenures.holds_named.remove(&token);
+            let latest = tenures.ended.entry(mode).or_insert(token);
+            *latest = token.max(*latest);
+            if end == End::Released {
+                tenures.released.insert(token);
+            }
+        });
     }
 
     /// No tenure up to this token can be restored any more.
     pub fn end_up_to(&mut self, token: Option<FencingToken>) {
-        if token > self.ended_up_to {
-            self.ended_up_to = token;
-            let is_later = |other: &FencingToken| Some(*other) > token;
-            self.ended.retain(|_, other| is_later(other));
-            self.released.retain(is_later);
-            self.renewed.retain(is_later);
-            self.holds_named.retain(is_later);
+        if token <= self.ended_up_to {
+            return;
+        }
+        self.ended_up_to = token;
+        if self.tenures.is_some() {
+            self.change_tenures(|tenures| {
+                let is_later = |other: &FencingToken| Some(*other) > token;
+                tenures.ended.retain(|_, other| is_later(other));
+                tenures.released.retain(is_later);
+                tenures.renewed.retain(is_later);
+                tenures.holds_named.retain(is_later);
+            });
         }
     }
 
@@ -150,21 +176,27 @@ impl QuarantineMemory {
 
     /// How many entries there are of ended tenures.
     pub(crate) fn ended_entries(&self) -> usize {
-        self.ended.len().saturating_add(self.released.len())
+        self.tenures.as_ref().map_or(0, |tenures| tenures.ended.len().saturating_add(tenures.released.len()))
     }
 
     /// The largest token of an ended tenure.
     #[must_use]
     pub fn last_ended(&self) -> Option<FencingToken> {
-        self.ended_up_to.max(self.ended.values().max().copied())
+        let of_modes = self.tenures.as_ref().and_then(|tenures| tenures.ended.values().max());
+        self.ended_up_to.max(of_modes.copied())
     }
 
     /// Whether a tenure with this token and mode can be restored, by what has ended here.
     #[must_use]
     pub fn may_restore(&self, token: FencingToken, mode: Mode) -> bool {
-        self.ended_up_to < Some(token)
-            && !self.released.contains(&token)
-            && self.ended.iter().all(|(ended, latest)| *latest <= token || Load::of(*ended).admits(mode))
+        let admits = |tenures: &Tenures| {
+            !tenures.released.contains(&token)
+                && tenures
+                    .ended
+                    .iter()
+                    .all(|(ended, latest)| *latest <= token || Load::of(*ended).admits(mode))
+        };
+        self.ended_up_to < Some(token) && self.tenures.as_deref().is_none_or(admits)
     }
 }
 
