@@ -88,8 +88,8 @@ impl OwnedKey {
 
 /// Reads the reply to LOCK.ACQUIRE.
 pub(crate) fn read_grant(reply: Value) -> Result<Option<Grant>, Error> {
-    let grant: Option<(u64, u32)> = read(reply)?;
-    Ok(grant.map(|(token, holds)| Grant { token, holds }))
+    let grant: Option<(u64, u32, u64)> = read(reply)?;
+    Ok(grant.map(|(token, holds, _lease)| Grant { token, holds }))
 }
 
 /// Reads the reply to LOCK.INFO: the tenure with this token, if there is one.
