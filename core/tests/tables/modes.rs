@@ -161,6 +161,19 @@ fn a_renewal_with_a_larger_limit_lets_others_in() {
 }
 
 #[test]
+fn a_downgrade_to_no_limit_keeps_the_weight() {
+    table(
+        "at(0) A acquires slots 5 weight 2 -> granted 1 hold, token 1
+         at(1) A renews shared             -> token 1 | put A 1 hold, token 1, 100 left | renewed
+         at(1) the lock is                 -> A 1 hold, token 1, until 101, shared weight 2
+         at(2) B acquires slots 3 weight 2 -> busy
+         at(2) B acquires slots 3          -> granted 1 hold, token 2
+         at(3) C acquires shared           -> busy
+         at(4) A acquires shared           -> granted 2 holds, token 1",
+    );
+}
+
+#[test]
 fn a_restored_weight_is_freed_by_the_end_of_its_lease() {
     table(
         "at(0)   A acquires slots 4 weight 3 lease 10 -> granted 1 hold, token 1

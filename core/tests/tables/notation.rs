@@ -299,7 +299,8 @@ impl World {
         let holders = self.lock.holders().map(|holder| {
             let Mode { slots, weight } = holder.mode;
             let slots = match (slots.number(), weight.number()) {
-                (0, _) => ", shared".to_owned(),
+                (0, 1) => ", shared".to_owned(),
+                (0, weight) => format!(", shared weight {weight}"),
                 (1, _) => String::new(),
                 (slots, 1) => format!(", slots {slots}"),
                 (slots, weight) => format!(", slots {slots} weight {weight}"),
