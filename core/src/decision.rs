@@ -311,14 +311,17 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Decides on a lock that may have changed without a decision, as by RENAME: like [`Decision::expire_and_serve`], and its
-    /// holders re-enter with their own waits.
+    /// holders re-enter with their own waits. Their kept places end, so those behind them may fit.
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
-            let owner = |waiter: &Waiter<H>| waiter.wait_request.request.owner.clone();
-            let holds = |owner: &Owner| self.lock.holder(owner).is_some_and(|known| self.is_confirmed(known));
-            let owners: Vec<Owner> = self.queues.waiters_in(queue).map(owner).filter(holds).collect();
+            let waiting = self.queues.waiters_in(queue).map(|waiter| &waiter.wait_request.request.owner);
+            let absent = self.queues.places_in(queue).map(|(owner, _)| owner);
+            let holds =
+                |owner: &&Owner| self.lock.holder(owner).is_some_and(|known| self.is_confirmed(known));
+            let owners: Vec<Owner> = waiting.chain(absent).filter(holds).cloned().collect();
             owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
+            self.serve();
         }
     }
 

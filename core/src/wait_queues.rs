@@ -372,7 +372,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.kept.len()
     }
 
-    /// The owners of the kept places of a queue, in the order of the queue, and whether each holds others back. For tests.
+    /// The owners of the kept places of a queue, in the order of the queue, and whether each holds others back.
     pub fn places_in(&self, queue: QueueId) -> impl Iterator<Item = (&Owner, bool)> {
         let queue = self.queues.get(&queue).into_iter();
         let positions = queue.flat_map(|queue| {
