@@ -154,14 +154,14 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))
     }
 
-    /// The owner has been granted the lock without a wait, though it has a place in the queue: its other waits re-enter, and those behind
-    /// them may fit.
+    /// The owner has been granted the lock without a wait, though it may have places in the queue. It has taken over the first if it named
+    /// its count of holds; its other waits re-enter, and those behind them may fit.
     #[inline(never)]
     fn end_own_places(&mut self, queue: QueueId, request: &AcquireRequest) {
-        if request.holds.is_some() {
-            while let Some(waiter) = self.queues.pop_naming_more(queue, &request.owner, 0) {
-                self.effects.completions.push(Completion { waiter, outcome: Outcome::Superseded });
-            }
+        if request.holds.is_some()
+            && let Some(waiter) = self.queues.pop_first_place(queue, &request.owner)
+        {
+            self.effects.completions.push(Completion { waiter, outcome: Outcome::Superseded });
         }
         self.serve_other_waits_of(&request.owner);
         self.serve();

@@ -519,6 +519,15 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         entry.at(entry.first_of(owner, self.hash(owner), is_wait)?)?.waiter()
     }
 
+    /// Removes the first place of `owner` in a queue. Returns the wait that stood there; `None` for a kept place.
+    pub fn pop_first_place(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
+        let position = self.first_place_of(queue, owner)?;
+        match self.remove(queue, position)?.0.who {
+            Who::Present(waiter) => Some(waiter),
+            Who::Absent(_) => None,
+        }
+    }
+
     /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before it are removed too.
     pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         self.pop_where(queue, owner, |_| true)

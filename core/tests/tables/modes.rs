@@ -144,6 +144,18 @@ fn a_request_that_takes_over_the_first_place_is_granted_if_it_fits() {
     );
 }
 
+/// As when a request that names its count joins the queue.
+#[test]
+fn a_request_that_is_granted_at_once_takes_over_only_the_first_place() {
+    table(
+        "at(0) A acquires shared            -> granted 1 hold, token 1
+         at(1) B waits as 5                 -> waits
+         at(2) B waits as 6                 -> waits
+         at(2) B waits shared as 7          -> waits
+         at(3) B acquires shared holds 1    -> granted 1 hold, token 2; 5 is superseded; 6 gets mode differs: has slots 0 weight 1; 7 gets 2 holds, token 2",
+    );
+}
+
 #[test]
 fn a_renewal_with_a_larger_limit_lets_others_in() {
     table(
