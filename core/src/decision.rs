@@ -223,9 +223,10 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
         let was_confirmed = self.is_confirmed(known.as_ref());
+        // This server may have missed a change of the mode.
+        let is_claim = !was_confirmed && request.token.is_some();
         let mode = match request.slots {
-            // This server may have missed a change of the mode.
-            Some(slots) if !was_confirmed && request.token.is_some() => {
+            Some(slots) if is_claim => {
                 let claimed = Mode { slots, weight: request.weight.unwrap_or(Weight::ONE) };
                 self.make_room(&known.owner, known.token, claimed)?;
                 claimed
@@ -234,7 +235,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             Some(slots) => Mode { slots, ..known.mode },
             None => known.mode,
         };
-        if was_confirmed && request.weight.is_some_and(|weight| weight != known.mode.weight) {
+        if !is_claim && request.weight.is_some_and(|weight| weight != known.mode.weight) {
             return Err(Refusal::Mode { has: known.mode });
         }
         let (is_downgrade, token) = (mode.slots > known.mode.slots, known.token);
