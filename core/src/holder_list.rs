@@ -264,7 +264,7 @@ impl HolderList {
 }
 
 impl Indexed {
-    /// All at once: a tree that is built from sorted entries costs O(n).
+    /// All at once: a tree that is built from sorted entries costs O(n). The largest tree first, beside which the list is still there.
     fn of(holders: Vec<Holder>) -> Self {
         let hasher = RandomState::new();
         let load: Load = holders.iter().map(|holder| holder.mode).collect();
@@ -273,10 +273,13 @@ impl Indexed {
             let count: &mut usize = limits.entry(holder.mode.slots).or_default();
             *count = count.saturating_add(1);
         }
+        let by_token: BTreeMap<FencingToken, Holder> =
+            holders.into_iter().map(|holder| (holder.token, holder)).collect();
+        let holders = || by_token.values();
         Self {
-            by_owner: holders.iter().map(|holder| (hasher.hash_one(&holder.owner), holder.token)).collect(),
-            by_deadline: holders.iter().map(|holder| (holder.deadline, holder.token)).collect(),
-            by_token: holders.into_iter().map(|holder| (holder.token, holder)).collect(),
+            by_owner: holders().map(|holder| (hasher.hash_one(&holder.owner), holder.token)).collect(),
+            by_deadline: holders().map(|holder| (holder.deadline, holder.token)).collect(),
+            by_token,
             limits,
             weight: load.weight,
             hasher,
