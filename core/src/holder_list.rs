@@ -124,6 +124,19 @@ impl HolderList {
         }
     }
 
+    /// How many holders each index has.
+    pub fn index_lengths(&self) -> Vec<usize> {
+        match self {
+            Self::Few(holders) => vec![holders.len()],
+            Self::Many(indexed) => vec![
+                indexed.by_token.len(),
+                indexed.by_owner.len(),
+                indexed.by_deadline.len(),
+                indexed.limits.values().sum(),
+            ],
+        }
+    }
+
     pub fn of_token(&self, token: FencingToken) -> Option<&Holder> {
         match self {
             Self::Few(holders) => holders.iter().find(|holder| holder.token == token),

@@ -385,6 +385,27 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         })
     }
 
+    /// How many entries each index has, and a name for it. For tests.
+    #[must_use]
+    pub fn index_lengths(&self) -> [(&'static str, usize); 9] {
+        let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();
+        let indexed_due: usize = sum(|queue| usize::from(queue.indexed_due.is_some()));
+        [
+            ("waiters", sum(|queue| queue.waiters)),
+            ("by position", sum(|queue| queue.places.len().saturating_add(queue.passed_over.len()))),
+            (
+                "by owner",
+                sum(|queue| queue.by_owner.values().map(|positions| positions.iter().count()).sum()),
+            ),
+            ("limits", self.limits.len()),
+            ("kept of all queues", self.kept.len()),
+            ("kept of each queue", sum(|queue| queue.kept.len())),
+            ("names", self.by_name.values().map(HashMap::len).sum()),
+            ("sweep order", self.sweep_order.len()),
+            ("due without a queue", self.due.len().abs_diff(indexed_due)),
+        ]
+    }
+
     /// Whether a request has to wait behind others. A request that takes over the first place does not, nor one whose place comes before
     /// that.
     #[must_use]
