@@ -14,6 +14,7 @@
 //! | `A releases as replica` | a release that a replica receives |
 //! | `the timer fires` | ends waits at their limits, and decides on a lock that is due |
 //! | `the lock is rechecked` | decides on a lock that may have changed without a decision |
+//! | `5000 hold it until 100` | another lock stands there, with readers `1` to `5000`, whose tokens are their numbers |
 //! | `A holds it with token 9` | another lock stands there, as after RENAME |
 //! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | set the world |
 //! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | ask the world |
@@ -156,6 +157,22 @@ impl World {
             }
             ("quarantine", "lasts", [ms]) => {
                 self.quarantine = Quarantine::new(self.mono, span(ms.parse().unwrap()));
+                None
+            }
+            (count, "hold", ["it", "until", ms]) => {
+                let (deadline, since) = (instant(ms.parse().unwrap()), self.mono);
+                let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+                let reader = |number: u64| Holder {
+                    owner: owner(&number.to_string()),
+                    holds: 1,
+                    mode,
+                    token: token(number),
+                    deadline,
+                    since,
+                };
+                let count = count.parse().unwrap();
+                self.lock = Lock::held_by((1..=count).map(reader).collect(), WallTime::EPOCH).unwrap();
+                self.tokens.observe(token(count));
                 None
             }
             (name, "holds", ["it", "with", "token", number, mode @ ..]) => {
