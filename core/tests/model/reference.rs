@@ -565,6 +565,9 @@ impl Reference {
         if went_on || self.has_ended(key, token, mode) || !self.make_room(key, &claim) {
             return self.not_held(key, owner);
         }
+        // A tenure that goes on says by its mode what can stand beside it. If nobody could, then all older ones have ended for good.
+        let reader = Mode { slots: 0, weight: 1 };
+        self.observed[key].ended.retain(|ended| ended.token != token || !fit_together(&[ended.mode, reader]));
         self.last_token = self.last_token.max(token);
         self.serve_waits_of(key, owner);
         Answer::Token(token)
