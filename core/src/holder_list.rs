@@ -143,6 +143,19 @@ impl HolderList {
         }
     }
 
+    /// How many holders each index has.
+    pub fn index_lengths(&self) -> Vec<usize> {
+        match self {
+            Self::Few(holders) => vec![holders.len()],
+            Self::Many(indexed) => vec![
+                indexed.by_token.len(),
+                indexed.by_owner.len(),
+                indexed.by_deadline.len(),
+                indexed.limits.values().sum(),
+            ],
+        }
+    }
+
     pub fn of_token(&self, token: FencingToken) -> Option<&Holder> {
         match self {
             Self::Few(holders) => holders.iter().find(|holder| holder.token == token),
@@ -283,21 +296,21 @@ impl HolderList {
 }
 
 impl Indexed {
-    /// All at once: a tree that is built from sorted entries costs O(n).
+    /// All at once: a tree that is built from sorted entries costs O(n). The largest tree first, beside which the list is still there.
     fn of(holders: Vec<Holder>) -> Self {
         let mut indexed = Self::default();
-        indexed.by_owner.reserve(holders.len());
-        indexed.by_deadline = holders.iter().map(|holder| (holder.deadline, holder.token)).collect();
-        let entries: Vec<(FencingToken, Entry)> = holders
-            .into_iter()
-            .map(|holder| {
-                indexed.add_mode(holder.mode);
-                let hash = indexed.by_owner.hash(&holder.owner);
-                indexed.by_owner.insert(hash, holder.token);
-                (holder.token, Entry { hash, holder })
-            })
-            .collect();
-        indexed.by_token = entries.into_iter().collect();
+        let by_owner = &indexed.by_owner;
+        let entry = |holder: Holder| (holder.token, Entry { hash: by_owner.hash(&holder.owner), holder });
+        indexed.by_token = holders.into_iter().map(entry).collect();
+        let holders = || indexed.by_token.values().map(|entry| &entry.holder);
+        indexed.by_deadline = holders().map(|holder| (holder.deadline, holder.token)).collect();
+        indexed.weight = holders().map(|holder| holder.mode).collect::<Load>().weight;
+        indexed.by_owner.reserve(indexed.by_token.len());
+        for (token, Entry { hash, holder }) in &indexed.by_token {
+            indexed.by_owner.insert(*hash, *token);
+            let count = indexed.limits.entry(holder.mode.slots).or_default();
+            *count = count.saturating_add(1);
+        }
         indexed
     }
 
@@ -424,6 +437,10 @@ impl ByOwner {
             }
             Some(_) | None => self.collisions.retain(|other| *other != token),
         }
+    }
+
+    fn len(&self) -> usize {
+        self.tables.iter().map(HashMap::len).fold(self.collisions.len(), usize::saturating_add)
     }
 
     fn reserve(&mut self, count: usize) {
