@@ -4,13 +4,16 @@
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Db, Decided, Decision, FencingToken, Grant, HoldsLeft, Instant, Loading, Lock,
-    LockName, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest,
-    RenewRequest, Slots, Span, Store, TokenSource, WaitRequest, WallTime,
+    AcquireRequest, Acquired, Db, Decided, Decision, FencingToken, Grant, HoldsLeft, Instant, Limits, Loading,
+    Lock, LockName, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory, Refusal,
+    ReleaseRequest, RenewRequest, Slots, Span, Store, TokenSource, WaitRequest, WallTime,
 };
 
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
+
+/// As many waiters as there are owners.
+const NO_LIMITS: Limits = Limits { per_lock: usize::MAX, total: usize::MAX };
 
 /// The right wall time, in ticks, when the world begins.
 const WALL_AT_START: i64 = 1_000;
@@ -134,11 +137,11 @@ impl Node {
         let mut store = Store::new();
         store.start(false, self.quarantine);
         store.tokens = self.tokens;
-        store.remember(&name(), self.memory, now.mono);
+        store.remember(&name(), now.mono, |memory| memory.clone_from(&self.memory));
         for waiter in &self.queue {
-            let wait_request =
-                WaitRequest { request: acquire(*waiter, rules, 1), limit: None, handle: *waiter };
-            store.queues.join(DB, KEY, wait_request, now.mono);
+            let request = acquire(*waiter, rules, 1);
+            let wait_request = WaitRequest { request, limit: None, keep: None, handle: *waiter };
+            store.queues.join(DB, KEY, wait_request, NO_LIMITS, now.mono);
         }
         match (self.dropped, self.unreplicated) {
             (false, _) => return (store, self.lock.clone()),
@@ -233,6 +236,8 @@ impl Node {
             lease: span(rules.lease),
             token: Some(token),
             holds: Some(holds),
+            slots: None,
+            weight: None,
         };
         self.decide(tick, rules, None, |decision| decision.renew(&request))
     }
@@ -268,7 +273,7 @@ impl Node {
                     Message::Changes(changes) => {
                         store.end_dropped(&name());
                         changes.iter().for_each(|change| store.observe_change(change));
-                        lock.apply_all(changes, now);
+                        changes.into_iter().for_each(|change| lock.apply(change, now));
                     }
                     Message::DroppedLock(dropped) => store.follow_dropped(&name(), dropped),
                 }
@@ -339,7 +344,7 @@ impl Node {
 
 fn acquire(who: usize, rules: &Rules, holds: u32) -> AcquireRequest {
     let holds = rules.names_holds.then_some(holds);
-    AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots: Slots::EXCLUSIVE }
+    AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots: Slots::EXCLUSIVE, weight: None }
 }
 
 fn release(who: usize, left: Option<u32>, token: FencingToken) -> ReleaseRequest {
