@@ -327,7 +327,7 @@ impl Node {
     pub(crate) fn drop_key(&mut self, tick: u64, rules: &Rules) {
         let now = self.now(tick);
         let (mut store, lock) = self.open(rules, now);
-        store.unlinked(&name(), &lock, now.mono, 0, || false);
+        store.unlinked(&name(), &lock, Now { wall: lock.expires_at(), ..now }, 0, || false);
         store.expired(&name(), lock.expires_at(), now.mono);
         self.close(&store, Lock::new());
     }
