@@ -233,7 +233,7 @@ func (p *pendingAcquire) commands(sent time.Time, mayWait bool, deadline time.Ti
 // readGrant reads the replies to commands, of which the first is not null.
 func (p *pendingAcquire) readGrant(reply *answer) (*grant, error) {
 	numbers, err := reply.replies[0].Int64Slice()
-	if err != nil || len(numbers) != 2 {
+	if err != nil || len(numbers) != 3 {
 		return nil, fmt.Errorf("lockward: unexpected reply: %v", reply.replies[0])
 	}
 	granted := &grant{token: numbers[0], lease: p.lease, sent: reply.sent}

@@ -167,7 +167,7 @@ func (l *Lock) reenter(ctx context.Context) error {
 		if refusal != nil && !refusal.deniesTenure() {
 			return refusal
 		}
-		if numbers, _ := reply.replies[0].Int64Slice(); len(numbers) == 2 && numbers[0] == l.token {
+		if numbers, _ := reply.replies[0].Int64Slice(); len(numbers) == 3 && numbers[0] == l.token {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.noteLease(reply.sent, lease)

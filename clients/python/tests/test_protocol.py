@@ -40,7 +40,7 @@ def test_a_free_lock_takes_one_request(clock: Clock) -> None:
     plan = acquire(request(), None, 5)
     assert next(plan).commands == (("LOCK.ACQUIRE", "a", MINE, "PX", 30_000, "HOLDS", 1),)
     clock.now += 1
-    assert result(plan, [[7, 1]]) == (7, 1, 30_000, 129.969)
+    assert result(plan, [[7, 1, 30_000]]) == (7, 1, 30_000, 129.969)
 
 
 def test_a_limit_of_0_does_not_wait(clock: Clock) -> None:
@@ -70,7 +70,7 @@ def test_without_a_lease_the_servers_default_is_used(clock: Clock) -> None:
     plan = acquire(request(lease=None), None, 5)
     assert next(plan).commands == (("LOCK.ACQUIRE", "a", MINE, "HOLDS", 1), ("LOCK.INFO", "a"))
     holder = [b"owner", MINE, b"holds", 1, b"token", 7, b"lease-left", 9_000]
-    assert result(plan, [[7, 1], [b"holders", [holder]]]) == (7, 1, 9_000, 108.99)
+    assert result(plan, [[7, 1, 9_000], [b"holders", [holder]]]) == (7, 1, 9_000, 108.99)
 
 
 def test_a_grant_after_a_long_wait_is_renewed_first(clock: Clock) -> None:
@@ -78,7 +78,7 @@ def test_a_grant_after_a_long_wait_is_renewed_first(clock: Clock) -> None:
     next(plan)
     plan.send([None])
     clock.now += 10.1
-    assert plan.send([[7, 1]]).commands == (("LOCK.RENEW", "a", MINE, "PX", 30_000, "TOKEN", 7, "HOLDS", 1),)
+    assert plan.send([[7, 1, 30_000]]).commands == (("LOCK.RENEW", "a", MINE, "PX", 30_000, "TOKEN", 7, "HOLDS", 1),)
     assert result(plan, [7]).deadline == pytest.approx(140.069)
 
 
@@ -87,7 +87,7 @@ def test_a_grant_whose_lease_is_over_waits_again(clock: Clock) -> None:
     next(plan)
     plan.send([None])
     clock.now += 31
-    plan.send([[7, 1]])
+    plan.send([[7, 1, 30_000]])
     assert plan.send([redis.ResponseError("NOTHELD the lock is free")]).commands[0][0] == "LOCK.ACQUIRE"
 
 

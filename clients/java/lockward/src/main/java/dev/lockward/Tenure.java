@@ -237,7 +237,7 @@ public final class Tenure implements AutoCloseable {
                 millis = halveLease(millis);
                 reply = sendAcquire(attempts, wanted, millis);
             }
-            if (reply instanceof List<?> grant && grant.contains(token)) {
+            if (reply instanceof List<?> grant && grant.get(0).equals(token)) {
                 return millis;
             }
             if (reply instanceof ServerError error && (isRestored || !error.deniesTenure())) {
