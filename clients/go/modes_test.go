@@ -7,15 +7,20 @@ import (
 	"lockward"
 )
 
+// acquireFree acquires the lock k, and does not wait.
+func acquireFree(t *testing.T, client *lockward.Client, mode ...lockward.AcquireOption) *lockward.Lock {
+	t.Helper()
+	lock, err := client.TryAcquire(t.Context(), "k", mode...)
+	check(t, err)
+	return lock
+}
+
 func TestReadersHoldTogetherAndAWriterWaits(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "quarantine", "60000")
 	s.do("CONFIG", "SET", "lock.quarantine", "0")
 	client := newClient(t, s.client())
-	readers := []*lockward.Lock{
-		acquire(t, client, "k", lockward.Shared()),
-		acquire(t, client, "k", lockward.Shared()),
-	}
+	readers := []*lockward.Lock{acquireFree(t, client, lockward.Shared()), acquireFree(t, client, lockward.Shared())}
 	s.kill()
 	s.start() // it has forgotten the readers, and restores them as readers
 	for _, reader := range readers {
@@ -41,13 +46,13 @@ func TestReadersHoldTogetherAndAWriterWaits(t *testing.T) {
 func TestTwoOfThreePermits(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, startServer(t).client())
-	two := acquire(t, client, "k", lockward.Slots(3), lockward.Weight(2))
-	one := acquire(t, client, "k", lockward.Slots(3))
+	two := acquireFree(t, client, lockward.Slots(3), lockward.Weight(2))
+	one := acquireFree(t, client, lockward.Slots(3))
 	if _, err := client.TryAcquire(t.Context(), "k", lockward.Slots(3)); !errors.Is(err, lockward.ErrBusy) {
 		t.Fatal("a fourth permit:", err)
 	}
 	check(t, two.Release(t.Context()))
-	check(t, acquire(t, client, "k", lockward.Weight(2), lockward.Slots(3)).Release(t.Context()))
+	check(t, acquireFree(t, client, lockward.Weight(2), lockward.Slots(3)).Release(t.Context()))
 	check(t, one.Release(t.Context()))
 	_, err := client.Acquire(t.Context(), "k", lockward.Slots(3), lockward.Weight(4))
 	refused(t, err, "ERR")
