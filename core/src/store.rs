@@ -648,6 +648,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// The server has become a replica: it follows another, and keeps no work of its own.
     pub fn become_replica(&mut self) {
         self.replica = true;
+        self.queues.forget_all_places();
         self.dropped_locks.drop_unreplicated();
         self.to_put_back.clear();
         self.unlinked = None;

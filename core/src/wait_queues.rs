@@ -511,6 +511,13 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
+    /// Removes the kept places of all queues.
+    pub fn forget_all_places(&mut self) {
+        while let Some((_, queue, position)) = self.kept.first().copied() {
+            self.remove(queue, position);
+        }
+    }
+
     /// The earliest wait of `owner` in a queue.
     #[must_use]
     pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {

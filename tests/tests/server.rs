@@ -22,6 +22,7 @@ mod queue {
     mod exclusion;
     mod grant_races;
     mod locks_that_end;
+    mod kept_places;
     mod many_waiters;
     mod one_event_loop_pass;
     mod slow_clients;
