@@ -10,6 +10,7 @@ mod commands {
     mod holds;
     mod info;
     mod metadata;
+    mod modes;
     mod protocol;
     mod release;
     mod renew;
@@ -25,6 +26,8 @@ mod queue {
     mod kept_places;
     mod many_waiters;
     mod one_event_loop_pass;
+    mod one_queue;
+    mod random_requests;
     mod slow_clients;
     mod waiting;
 }
