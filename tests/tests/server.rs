@@ -41,6 +41,7 @@ mod keyspace {
     mod leave_and_return;
     mod memory;
     mod other_modules;
+    mod several_holders;
 }
 mod replication {
     mod audience;
