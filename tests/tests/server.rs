@@ -48,6 +48,7 @@ mod replication {
     mod failover;
     mod primary_and_replica;
     mod quarantine;
+    mod quarantine_of_several;
     mod replication_stream;
     mod resync;
     mod role_changes;
