@@ -22,8 +22,8 @@ mod commands {
 mod queue {
     mod exclusion;
     mod grant_races;
-    mod locks_that_end;
     mod kept_places;
+    mod locks_that_end;
     mod many_waiters;
     mod one_event_loop_pass;
     mod one_queue;

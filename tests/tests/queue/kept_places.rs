@@ -117,6 +117,17 @@ fn a_grant_that_is_passed_on_keeps_the_place() {
 }
 
 #[test]
+fn the_place_of_a_grant_that_was_passed_on_ends_in_time() {
+    let (server, mut a) = start_held();
+    let _w = server.waiter("lock W BLOCK 0 HOLDS 1 KEEP 300");
+    let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+    a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {id}")]);
+    a.see_places_kept(1);
+    a.see_places_kept(0);
+    assert_eq!(a.acquire("lock C").holds, 1);
+}
+
+#[test]
 fn a_place_is_kept_again_and_again() {
     let (server, mut a) = start_held();
     for _ in 0..5 {

@@ -200,6 +200,41 @@ fn the_grant_of_a_reader_that_has_left_is_taken_back_from_it_alone() {
     assert!(writer.has_no_reply());
 }
 
+#[test]
+fn nobody_is_let_in_while_writes_are_refused() {
+    for (refuse, allow) in [
+        ("CLIENT PAUSE 600000 WRITE", "CLIENT UNPAUSE"),
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+    ] {
+        let mut held = Held::start("BLOCK 0");
+        let mut limited = held.server.waiter("lock Z BLOCK 900");
+        assert_eq!(held.a.call(refuse), Reply::ok());
+        let other = held.server.client();
+        drop(std::mem::replace(&mut held.writer, other));
+        assert!(limited.reply().is_null(), "a wait limit is no write");
+        assert_eq!(held.a.queue("lock"), ["R"]);
+        assert!(held.reader.has_no_reply(), "{refuse}");
+        assert_eq!(held.a.call(allow), Reply::ok());
+        held.see_reader_in();
+    }
+}
+
+#[test]
+fn hundreds_of_readers_are_granted_in_one_step() {
+    const READERS: usize = 300;
+    let (server, mut a, b) = Server::start_contended();
+    drop(b);
+    a.see_waiters("lock", 0);
+    let mut readers: Vec<Client> = (0..READERS).map(|_| server.client()).collect();
+    for (number, reader) in readers.iter_mut().enumerate() {
+        reader.ask(&format!("lock R{number} SHARED BLOCK 0"));
+    }
+    a.see_waiters("lock", READERS as i64);
+    let [_, info] = a.transact(["LOCK.RELEASE lock A", "LOCK.INFO lock"]);
+    assert_eq!((info.info().holding, info.info().waiters), (READERS as i64, 0));
+    readers.iter_mut().for_each(|reader| assert_eq!(reader.reply().grant().holds, 1));
+}
+
 // Leases.
 
 #[test]
