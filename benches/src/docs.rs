@@ -1,6 +1,6 @@
 //! Writes results into docs/performance.md.
 
-use crate::results::{Results, Row};
+use crate::results::{Results, Row, Unit, Verdict};
 use crate::stalls::STAGE;
 use std::fmt::Write;
 use std::fs;
@@ -54,6 +54,16 @@ fn is_omitted(row: &Row) -> bool {
         || row.what.starts_with("hand-off and waiting again")
 }
 
+/// Whether the page leaves out a figure of [`STAGE`]: it meets its target, and it is small. The page says so.
+fn is_small(row: &Row) -> bool {
+    let limit = match row.unit {
+        Unit::Milliseconds | Unit::Percent => 5.0,
+        Unit::Bytes => 2e6,
+        Unit::Times | Unit::Cheaper | Unit::Nanoseconds => return false,
+    };
+    row.verdict() == Some(Verdict::Met) && row.measured < limit
+}
+
 /// The figures with targets, the others, the series of the first results, and the plots.
 fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
     let (target, met) = (Row::target_shown, |row: &Row| row.verdict_shown().to_owned());
@@ -94,8 +104,11 @@ fn stalls_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
         (&first.server, &Row::shown),
         ("met?", &|row| row.verdict_shown().to_owned()),
     ];
+    let is_small_in_all =
+        |row: &Row| is_small(row) && others.iter().filter_map(|other| other.row(&row.name)).all(is_small);
+    let rows: Vec<&Row> = rows.iter().filter(|row| !is_small_in_all(row)).copied().collect();
     let mut text = String::new();
-    table(&mut text, rows, &columns, others);
+    table(&mut text, &rows, &columns, others);
     text
 }
 

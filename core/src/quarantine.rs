@@ -147,6 +147,11 @@ impl QuarantineMemory {
         }
     }
 
+    /// How many ended tenures have an entry of their own.
+    pub(crate) fn ended_entries(&self) -> usize {
+        self.ended.len()
+    }
+
     /// The largest token of an ended tenure.
     #[must_use]
     pub fn last_ended(&self) -> Option<FencingToken> {
