@@ -73,7 +73,7 @@ impl Weight {
 /// The kind of a tenure: how much of the lock it takes, and how much may be held in all while it lasts.
 ///
 /// An exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), a weighted one (n, w).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mode {
     /// The limit.
     pub slots: Slots,
