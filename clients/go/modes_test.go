@@ -17,11 +17,11 @@ func acquireFree(t *testing.T, client *lockward.Client, mode ...lockward.Acquire
 
 func TestReadersHoldTogetherAndAWriterWaits(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "quarantine", "60000")
-	s.do("CONFIG", "SET", "lock.quarantine", "0")
+	s := startServer(t)
 	client := newClient(t, s.client())
 	readers := []*lockward.Lock{acquireFree(t, client, lockward.Shared()), acquireFree(t, client, lockward.Shared())}
 	s.kill()
+	s.tell("module quarantine 60000")
 	s.start() // it has forgotten the readers, and restores them as readers
 	for _, reader := range readers {
 		check(t, reader.Renew(t.Context()))

@@ -10,9 +10,9 @@ for (const library of LIBRARIES) {
       const lockward = new Lockward(await library.client(server));
       const shared = { shared: true };
       const readers = [await lockward.acquire("k", shared), await lockward.acquire("k", shared)];
-      await server.kill();
-      server.addModuleArguments(["quarantine", "60000"]);
-      await server.start(); // it has forgotten the readers, and restores them as readers
+      await server.tell("kill");
+      await server.tell("module quarantine 60000");
+      await server.tell("start"); // it has forgotten the readers, and restores them as readers
       for (const reader of readers) {
         await reader.renew();
         await (await reader.reenter()).release();

@@ -8,7 +8,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.lockward.Threads.Running;
 import java.time.Duration;
-import java.util.List;
 import org.junit.jupiter.api.Test;
 
 /** Readers and permits. */
@@ -23,8 +22,7 @@ class ModeTest {
             LockwardLock writing = client.getLock("k");
             reading.lock();
             Tenure other = client.tryAcquire("k", Mode.SHARED, NO_WAIT, null).orElseThrow();
-            server.arguments.addAll(List.of("--lock.quarantine", "60000"));
-            server.restart(); // it has forgotten the readers, and restores them as readers
+            server.restart("quarantine 60000"); // it has forgotten the readers, and restores them as readers
             reading.renew(Duration.ofSeconds(20));
             other.renew(Duration.ofSeconds(20));
             server.call("CONFIG", "SET", "lock.quarantine", 0);
