@@ -276,6 +276,7 @@ fn a_writer_waits_for_the_last_lease_of_the_readers() {
 fn the_other_waits_of_a_granted_owner_re_enter_or_get_an_error() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut reader = server.waiter("lock C SHARED BLOCK 0");
+    let mut between = server.waiter("lock W BLOCK 0");
     let mut writer = server.waiter("lock C BLOCK 0");
     let mut again = server.waiter("lock C SHARED BLOCK 0");
     let mut weighted = server.waiter("lock C SLOTS 9 WEIGHT 2 BLOCK 0");
@@ -286,13 +287,15 @@ fn the_other_waits_of_a_granted_owner_re_enter_or_get_an_error() {
     assert_eq!((reader.reply().grant().holds, again.reply().grant().holds), (1, 2));
     let error = "LIMIT the owner has SHARED: release first, or ask as another owner";
     assert_eq!((writer.reply().error(), weighted.reply().error()), (error, error));
-    assert_eq!(last.reply().grant().holds, 1);
-    assert_eq!(a.holders("lock"), ["C x2 SHARED", "D x1 SHARED"]);
+    assert_eq!(a.holders("lock"), ["C x2 SHARED"]);
+    assert!(between.has_no_reply() && last.has_no_reply(), "no other owner passes the writer");
+    assert_eq!(a.queue("lock"), ["W", "D"]);
 }
 
 #[test]
 fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     let mut held = Held::start("BLOCK 0");
+    let mut other = held.server.waiter("lock X BLOCK 0");
     let mut again = held.server.waiter("lock W SHARED BLOCK 0");
     assert!(held.a.call("LOCK.ACQUIRE lock W SHARED").is_null(), "it does not pass its own first wait");
     // It takes over its first place.
@@ -301,6 +304,7 @@ fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     assert_eq!(reply.error_word(), "LIMIT", "{reply:?}");
     assert_eq!(again.reply().grant().holds, 2);
     assert_eq!(held.reader.reply().grant().holds, 1);
+    assert!(other.has_no_reply());
 }
 
 // However a lock ends.
