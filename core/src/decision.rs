@@ -18,8 +18,7 @@
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out before
 //! anything else reads the lock.
 //!
-//! For speed, the usual path is inlined, and what is rare (a lease that is over, a wait queue) is kept out of it: see
-//! docs/performance.md.
+//! For speed, the usual path is inlined, and what is rare (a lease that is over, a wait queue) is kept out of it.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
