@@ -15,7 +15,7 @@
 use crate::attempts::{AttemptError, Attempts};
 use crate::background::Task;
 use crate::client_state::ClientState;
-use crate::commands::{Block, Grant, OwnedKey, read_grant};
+use crate::commands::{Block, Grant, Mode, OwnedKey, read_grant};
 use crate::connections::{ConnectionKind, DedicatedConnection};
 use crate::error::{Error, Loss};
 use crate::lease::{
@@ -37,6 +37,7 @@ const QUEUED_AFTER: u32 = 3;
 /// What the caller of an acquisition asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest {
+    pub(crate) mode: Mode,
     pub(crate) lease: Option<Duration>,
     pub(crate) is_renewed: bool,
     pub(crate) hold_limit: Option<Duration>,
@@ -46,6 +47,7 @@ pub(crate) struct AcquireRequest {
 
 impl AcquireRequest {
     pub(crate) fn check(&self, default_lease: &DefaultLease) -> Result<(), Error> {
+        self.mode.check()?;
         if self.lease.is_some_and(|lease| millis(lease) == 0) {
             return Err(Error::Invalid("a lease must be at least 1 millisecond"));
         }
@@ -94,10 +96,10 @@ struct PendingAcquire<'a> {
 
 impl PendingAcquire<'_> {
     /// Makes the tenure, and registers it for a named owner.
-    fn complete(mut self, grant: Grant, lease: Lease, deadline: Instant) -> Arc<Tenure> {
+    fn complete(mut self, grant: Grant, mode: Mode, lease: Lease, deadline: Instant) -> Arc<Tenure> {
         self.is_over = true;
         let owner_mutex = self.owner_lock.as_ref().map(|lock| Arc::clone(OwnedMutexGuard::mutex(lock)));
-        let tenure = Arc::new(Tenure::new(self.key.clone(), grant, lease, deadline, owner_mutex));
+        let tenure = Arc::new(Tenure::new(self.key.clone(), grant, mode, lease, deadline, owner_mutex));
         if let Some(lock) = &mut self.owner_lock {
             **lock = Arc::downgrade(&tenure);
         }
@@ -258,7 +260,7 @@ impl<'a> Acquisition<'a> {
     /// Sends ACQUIRE once. Returns the next state, or `None` if the lock is busy.
     async fn send_acquire(&mut self, block: Block, requested: Instant) -> Result<Option<State>, Error> {
         let lease = self.lease.millis().map(|lease| self.request.limit_lease(lease));
-        let cmd = self.key.acquire(lease, 1, block);
+        let cmd = self.key.acquire(lease, 1, self.request.mode, block);
         let response_limit = self.attempts.settings().response_limit;
         let (mut kind, limit) = match block {
             Block::No => (ConnectionKind::Shared, Some(response_limit)),
@@ -355,7 +357,7 @@ impl<'a> Acquisition<'a> {
         if is_set && is_fresh && self.request.replicas.is_none() {
             return Ok(lease_end(lease, granted.counted_from));
         }
-        let cmd = self.key.renew(Some(lease), grant.token, grant.holds);
+        let cmd = self.key.renew(Some(lease), grant.token, grant.holds, self.request.mode);
         let Some((wanted, within)) = self.request.replicas else {
             let (requested, _) = self.attempts.timed_request(&cmd).await?;
             return Ok(lease_end(lease, requested));
@@ -406,6 +408,6 @@ impl<'a> Acquisition<'a> {
         }
         let lease = self.request.limit_lease(lease);
         let lease = Lease::new(lease, self.request.is_renewed, self.request.hold_limit.map(from_now));
-        self.pending.complete(grant, lease, deadline)
+        self.pending.complete(grant, self.request.mode, lease, deadline)
     }
 }

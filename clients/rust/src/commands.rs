@@ -21,6 +21,45 @@ pub(crate) enum Block {
     WithoutLimit,
 }
 
+/// How much of a lock a tenure takes, and how much may be held in all while it lasts. The default is an exclusive lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mode {
+    pub(crate) limit: Limit,
+    pub(crate) weight: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Limit {
+    #[default]
+    Exclusive,
+    Shared,
+    Slots(u32),
+}
+
+impl Mode {
+    pub(crate) fn check(self) -> Result<(), Error> {
+        match (self.limit, self.weight) {
+            (Limit::Slots(0 | 1_000_001..), _) => Err(Error::Invalid("slots must be 1 to 1,000,000")),
+            (Limit::Slots(slots), Some(weight)) if weight == 0 || weight > slots => {
+                Err(Error::Invalid("a weight must be 1 to the number of slots"))
+            }
+            (Limit::Exclusive | Limit::Shared, Some(_)) => Err(Error::Invalid("a weight needs slots")),
+            _ => Ok(()),
+        }
+    }
+
+    fn add_to(self, cmd: &mut Cmd) {
+        match self.limit {
+            Limit::Exclusive => {}
+            Limit::Shared => drop(cmd.arg("SHARED")),
+            Limit::Slots(slots) => drop(cmd.arg("SLOTS").arg(slots)),
+        }
+        if let Some(weight) = self.weight {
+            cmd.arg("WEIGHT").arg(weight);
+        }
+    }
+}
+
 /// The reply to LOCK.ACQUIRE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
@@ -41,12 +80,13 @@ impl OwnedKey {
     }
 
     /// Acquires a hold, so that the owner has `holds`. The lease is in milliseconds; `None` is the server's default.
-    pub(crate) fn acquire(&self, lease: Option<u64>, holds: u32, block: Block) -> Cmd {
+    pub(crate) fn acquire(&self, lease: Option<u64>, holds: u32, mode: Mode, block: Block) -> Cmd {
         let mut cmd = self.command("LOCK.ACQUIRE");
         if let Some(lease) = lease {
             cmd.arg("PX").arg(lease);
         }
         cmd.arg("HOLDS").arg(holds);
+        mode.add_to(&mut cmd);
         match block {
             Block::No => &mut cmd,
             // Rounded up, as 0 waits without limit.
@@ -60,13 +100,14 @@ impl OwnedKey {
         cmd("LOCK.INFO").arg(&self.key).to_owned()
     }
 
-    /// Sets a new lease, in milliseconds; `None` is the server's default.
-    pub(crate) fn renew(&self, lease: Option<u64>, token: u64, holds: u32) -> Cmd {
+    /// Sets a new lease, in milliseconds; `None` is the server's default. In quarantine this restores the tenure.
+    pub(crate) fn renew(&self, lease: Option<u64>, token: u64, holds: u32, mode: Mode) -> Cmd {
         let mut cmd = self.command("LOCK.RENEW");
         if let Some(lease) = lease {
             cmd.arg("PX").arg(lease);
         }
         cmd.arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
+        mode.add_to(&mut cmd);
         cmd
     }
 
@@ -88,8 +129,8 @@ impl OwnedKey {
 
 /// Reads the reply to LOCK.ACQUIRE.
 pub(crate) fn read_grant(reply: Value) -> Result<Option<Grant>, Error> {
-    let grant: Option<(u64, u32)> = read(reply)?;
-    Ok(grant.map(|(token, holds)| Grant { token, holds }))
+    let grant: Option<(u64, u32, u64)> = read(reply)?;
+    Ok(grant.map(|(token, holds, _lease)| Grant { token, holds }))
 }
 
 /// Reads the reply to LOCK.INFO: the tenure with this token, if there is one.

@@ -4,7 +4,7 @@
 //! lease can be over.
 
 use crate::attempts::Attempts;
-use crate::commands::{Grant, OwnedKey, TenureInfo, read_tenure_info};
+use crate::commands::{Grant, Mode, OwnedKey, TenureInfo, read_tenure_info};
 use crate::error::Error;
 use crate::lease::{DefaultLease, FALLBACK_LEASE, GrantedLease};
 use crate::time::millis;
@@ -61,7 +61,8 @@ pub(crate) async fn reset_lease(
 ) -> Result<GrantedLease, LookupError> {
     let mut resets = 0;
     loop {
-        let (set, _) = attempts.timed_request(&key.renew(None, grant.token, grant.holds)).await?;
+        let (set, _) =
+            attempts.timed_request(&key.renew(None, grant.token, grant.holds, Mode::default())).await?;
         resets += 1;
         let (lease, _) = tenure_info(default_lease, attempts, key, grant).await?;
         let age = millis(set.elapsed());

@@ -2,7 +2,7 @@
 
 use crate::acquire::{AcquireRequest, Acquisition};
 use crate::client_state::ClientState;
-use crate::commands::OwnedKey;
+use crate::commands::{Limit, Mode, OwnedKey};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::time::from_now;
@@ -30,9 +30,34 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) const fn new(client: Arc<ClientState>, key: Vec<u8>) -> Self {
-        let request =
-            AcquireRequest { lease: None, is_renewed: true, hold_limit: None, wait: None, replicas: None };
+        let mode = Mode { limit: Limit::Exclusive, weight: None };
+        let request = AcquireRequest {
+            mode,
+            lease: None,
+            is_renewed: true,
+            hold_limit: None,
+            wait: None,
+            replicas: None,
+        };
         Self { client, key, owner: None, request }
+    }
+
+    /// Holds the lock together with others who ask for it like this: a read lock.
+    pub fn shared(mut self) -> Self {
+        self.request.mode.limit = Limit::Shared;
+        self
+    }
+
+    /// Holds the lock while the weights of all holders are at most `slots`, 1 to 1,000,000: a semaphore.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.request.mode.limit = Limit::Slots(slots);
+        self
+    }
+
+    /// How many of the [`slots`](Self::slots) to take. Without this call it is one.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.request.mode.weight = Some(weight);
+        self
     }
 
     /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. Until then

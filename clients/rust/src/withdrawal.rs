@@ -1,6 +1,6 @@
 //! Withdraws an acquisition whose caller does not wait for it any more.
 
-use crate::commands::{Block, OwnedKey};
+use crate::commands::{Block, Mode, OwnedKey};
 use crate::connections::ConnectionKind;
 use crate::error::Error;
 use crate::servers::Servers;
@@ -29,7 +29,7 @@ pub(crate) async fn withdraw(servers: &Servers, abandoned: AbandonedAcquire) {
     let mut is_left = !may_be_queued;
     // The server may not have noticed yet that the connection of the waiter is closed. A second wait of the same owner takes
     // over its position, and ends after an instant.
-    let brief_wait = key.acquire(Some(1), 1, Block::For(Duration::ZERO));
+    let brief_wait = key.acquire(Some(1), 1, Mode::default(), Block::For(Duration::ZERO));
     while !is_left {
         match attempts.attempt(&mut ConnectionKind::Dedicated(&mut connection), &brief_wait).await {
             Ok(reply) => is_left = reply.is_some(),
