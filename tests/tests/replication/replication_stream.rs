@@ -102,7 +102,8 @@ fn commands_that_change_nothing_are_not_replicated() {
         "LOCK.ACQUIRE lock A PX 0",
         "LOCK.ACQUIRE lock A HOLDS 1 PX 1000",
         "LOCK.ACQUIRE string A",
-        "LOCK.ACQUIRE lock A SHARED",
+        "LOCK.ACQUIRE lock A SLOTS 4 WEIGHT 2",
+        "LOCK.ACQUIRE lock C BLOCK 20 HOLDS 1 KEEP 1",
         "LOCK.RELEASE lock C",
         "LOCK.RELEASE lock C HOLDS 0",
         "LOCK.RELEASE lock A HOLDS 1",
@@ -223,9 +224,14 @@ fn changes(command: &Sent) -> Vec<String> {
     let mut changes = Vec::new();
     while let Some((tag, after)) = rest.split_first() {
         rest = after;
+        if *tag == 7 {
+            changes.push("all leases are over".to_owned());
+            continue;
+        }
+        let weight = if *tag == 6 { number(&mut rest) } else { 1 };
         let token = number(&mut rest);
         changes.push(match tag {
-            1 => {
+            1 | 6 => {
                 let [holds, slots, lease, wall, held_for, length] = [(); 6].map(|()| number(&mut rest));
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
                 let begun = u128::from(wall - lease);
@@ -237,7 +243,8 @@ fn changes(command: &Sent) -> Vec<String> {
                 let (owner, after) = rest.split_at(usize::try_from(length).unwrap());
                 rest = after;
                 let owner = String::from_utf8_lossy(owner);
-                format!("{owner} has {token}, holds {holds}, slots {slots}, lease {lease}")
+                let weight = if *tag == 6 { format!(" weight {weight}") } else { String::new() };
+                format!("{owner} has {token}, holds {holds}, slots {slots}{weight}, lease {lease}")
             }
             2 => format!("{token} is given back"),
             3 => format!("the lease of {token} is over"),
