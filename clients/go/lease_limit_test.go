@@ -12,7 +12,7 @@ func TestALeaseThatBecomesTooLongIsHalved(t *testing.T) {
 	for _, setting := range []string{"lock.max-lease", "lock.quarantine"} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
-			s := startServer(t, "default-lease", "7000")
+			s := startServer(t, "lock.default-lease 7000")
 			client := newClient(t, s.client())
 			locks := []*lockward.Lock{
 				acquire(t, client, "named", lockward.WithLease(6*time.Second)),
@@ -51,7 +51,7 @@ func TestALeaseThatBecomesTooLongIsHalved(t *testing.T) {
 
 func TestATenureIsRestoredWithAShorterLease(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "quarantine", "4000")
+	s := startServer(t, "lock.quarantine 4000")
 	s.do("CONFIG", "SET", "lock.quarantine", "0")
 	client := newClient(t, s.client())
 	entered := acquire(t, client, "entered", lockward.WithLease(time.Minute))

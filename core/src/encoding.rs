@@ -472,6 +472,7 @@ mod tests {
             Change::Count(FencingToken::new(5).unwrap(), u32::MAX),
             Change::AllOver,
             Change::Put(weighted(b"w", 400, 9, 4)),
+            Change::Put(weighted(b"downgraded", 401, 0, 4)),
         ];
         let whole = payload(&changes, at);
         assert_eq!(decode(&whole, Origin::Live, at).unwrap(), changes);
@@ -568,7 +569,7 @@ mod tests {
         let ok = [VERSION, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
         assert!(decode(&ok, Origin::Live, at).is_ok());
         for (weight, slots, valid) in
-            [(2, 2, true), (0, 2, false), (1, 2, false), (3, 2, false), (2, 0, false)]
+            [(2, 2, true), (0, 2, false), (1, 2, false), (3, 2, false), (2, 0, true)]
         {
             let weighted = [VERSION, WEIGHTED_PUT, weight, 1, 1, slots, 1, 1, 1, 1, b'a'];
             assert_eq!(decode(&weighted, Origin::Live, at).is_ok(), valid, "weight {weight} of {slots}");

@@ -73,7 +73,7 @@ impl Weight {
 /// The kind of a tenure: how much of the lock it takes, and how much may be held in all while it lasts.
 ///
 /// An exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), a weighted one (n, w).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mode {
     /// The limit.
     pub slots: Slots,
@@ -85,11 +85,10 @@ impl Mode {
     /// One owner alone.
     pub const EXCLUSIVE: Self = Self { slots: Slots::EXCLUSIVE, weight: Weight::ONE };
 
-    /// `None` when the weight is larger than the limit, or not 1 without a limit.
+    /// `None` when the weight is larger than the limit. A tenure keeps its weight when a renewal takes its limit away.
     #[must_use]
     pub fn new(slots: Slots, weight: Weight) -> Option<Self> {
-        let fits = if slots == Slots::SHARED { weight == Weight::ONE } else { weight.0 <= slots.0 };
-        fits.then_some(Self { slots, weight })
+        slots.allows(u64::from(weight.0)).then_some(Self { slots, weight })
     }
 
     /// Whether a tenure of the least weight, and without a limit of its own, fits beside this one.
@@ -245,7 +244,7 @@ mod tests {
     #[test]
     fn a_weight_is_from_one_to_the_limit() {
         for (slots, weight, is_mode) in
-            [(1, 1, true), (1, 2, false), (5, 5, true), (5, 6, false), (0, 1, true), (0, 2, false)]
+            [(1, 1, true), (1, 2, false), (5, 5, true), (5, 6, false), (0, 1, true), (0, 2, true)]
         {
             let made = Mode::new(Slots::new(slots).unwrap(), Weight::new(weight).unwrap());
             assert_eq!(made.is_some(), is_mode, "{slots} {weight}");

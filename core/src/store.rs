@@ -33,7 +33,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// For how many locks the store remembers separately which tenures have ended in quarantine: 20 MB at most.
+/// For how many locks and ended tenures the store remembers separately what has ended in quarantine: 20 MB at most.
 const MEMORIES: usize = 200_000;
 
 /// How much must be left of a lease for the wall clock to have jumped. A clock that runs a little fast is a few milliseconds
@@ -145,6 +145,8 @@ struct Memories {
     /// By the hash of the key: what is remembered of a lock that is gone must not grow with its name. Two locks of one hash share
     /// a memory. That is safe: no token is given twice, so less is restored, and less is confirmed.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
+    /// How many ended tenures have an entry of their own, of all locks.
+    ended_entries: usize,
     /// For each database, or all, the largest token given before it was flushed. For all also the largest that has ended
     /// when there are too many locks to remember.
     flushed: HashMap<Option<Db>, FencingToken>,
@@ -167,13 +169,15 @@ impl Memories {
     /// Takes it out.
     fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
         let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
+        self.ended_entries = self.ended_entries.saturating_sub(known.ended_entries());
         known.end_up_to(self.floor(db));
         known
     }
 
     /// Puts it back.
     fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
-        if self.by_lock.len() >= MEMORIES
+        let remembered = self.by_lock.len().saturating_add(self.ended_entries);
+        if remembered.saturating_add(known.ended_entries()) >= MEMORIES
             && let Some(ended) = known.last_ended()
         {
             let floor = self.flushed.entry(None).or_insert(ended);
@@ -182,6 +186,7 @@ impl Memories {
         }
         known.forget_up_to(self.floor(db));
         if !known.is_empty() {
+            self.ended_entries = self.ended_entries.saturating_add(known.ended_entries());
             self.by_lock.insert((db, self.hasher.hash_one(key)), known);
         }
     }
@@ -211,6 +216,8 @@ pub struct Store<W> {
     /// What decisions have come to.
     pub counters: Counters,
     memories: Memories,
+    /// Whether a decision was made in a quarantine whose end was not noticed yet.
+    decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
     /// Large locks whose leases are all over. They are dropped in parts.
     discarded: VecDeque<Lock>,
@@ -239,6 +246,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             counters: Counters::default(),
             memories: Memories::default(),
+            decided_in_quarantine: false,
             unlinked: None,
             discarded: VecDeque::new(),
             to_put_back: VecDeque::new(),
@@ -319,6 +327,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
         if let Some(memory) = memory {
             self.memories.put(name.db(), name.key(), memory);
+            self.decided_in_quarantine = true;
         }
         self.discarded.extend(effects.discarded.take());
         answer
@@ -375,13 +384,17 @@ impl<W: Copy + Eq + Hash> Store<W> {
             let mut memory = self.memories.take(name.db(), name.key());
             observe(&mut memory);
             self.memories.put(name.db(), name.key(), memory);
+            self.decided_in_quarantine = true;
         }
     }
 
-    /// Forgets all observations when the quarantine is over.
-    pub fn forget_after_quarantine(&mut self, now: Instant) {
-        if self.quarantine.ends(now).is_none() {
+    /// Forgets all observations when the quarantine is over. A holder that waits for its first hold of an unconfirmed tenure can
+    /// re-enter then, so all queues are due.
+    pub fn notice_end_of_quarantine(&mut self, now: Instant) {
+        if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
+            let queues: Vec<QueueId> = self.queues.queues().collect();
+            queues.into_iter().for_each(|queue| self.queues.set_changed(queue, now));
         }
     }
 
@@ -639,12 +652,14 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.to_put_back.clear();
         self.unlinked = None;
         self.memories = Memories::default();
+        self.decided_in_quarantine = false;
     }
 
     /// The server has become a primary. It may have missed grants, so a quarantine begins.
     pub fn become_primary(&mut self, now: Instant) {
         self.replica = false;
         self.memories = Memories::default();
+        self.decided_in_quarantine = false;
         self.quarantine.restart(now);
     }
 
@@ -679,7 +694,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         let other = if dropped || self.unlinked.is_some() || !self.discarded.is_empty() {
             Some(now)
         } else {
-            (!self.memories.by_lock.is_empty()).then(|| self.quarantine.ends(now)).flatten()
+            self.decided_in_quarantine.then(|| self.quarantine.ends(now).unwrap_or(now))
         };
         self.queues.next_due().into_iter().chain(other).min()
     }
@@ -1026,9 +1041,20 @@ mod tests {
         end(&mut store, "k", 5);
         assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
         assert_eq!(store.next_work(at(0)), Some(at(1_000_000)));
-        store.forget_after_quarantine(at(999_999));
+        store.notice_end_of_quarantine(at(999_999));
         assert_eq!(ended(&store, "k"), Some(7));
-        store.forget_after_quarantine(at(1_000_000));
+        let request = AcquireRequest {
+            owner: Owner::new(b"B").unwrap(),
+            lease: Span::from_millis(100).unwrap(),
+            holds: None,
+            slots: Slots::EXCLUSIVE,
+            weight: None,
+        };
+        let wait_request = WaitRequest { request, limit: None, keep: None, handle: 1 };
+        store.queues.join(Db(0), b"k", wait_request, Limits { per_lock: 9, total: 9 }, at(100));
+        store.notice_end_of_quarantine(at(1_000_000));
+        let queue = store.queues.queue(Db(0), b"k").unwrap();
+        assert_eq!(store.queues.pop_due(at(1_000_000)), Some((queue, true)), "its lock is checked");
         assert_eq!((ended(&store, "k"), store.next_work(at(0))), (None, None));
     }
 
@@ -1066,6 +1092,29 @@ mod tests {
         assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "what goes on is remembered still");
         assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(700_000), Some(700_000)));
         assert!(store.memory(&name("and another")).has_renewed(token(800_000)));
+    }
+
+    #[test]
+    fn the_memory_of_ended_readers_is_bounded_over_all_locks() {
+        let mut store = in_quarantine();
+        let reader = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+        let mut number = 0;
+        let mut end_readers = |store: &mut Store<u32>, key: &str, count: u64| {
+            for _ in 0..count {
+                number += 1;
+                let see =
+                    |memory: &mut QuarantineMemory| memory.see_ended(token(number), reader, End::Released);
+                store.remember(&name(key), at(0), see);
+            }
+        };
+        for lock in 0..199 {
+            end_readers(&mut store, &lock.to_string(), 999);
+        }
+        assert!(!store.memory(&name("0")).may_restore(token(1), reader));
+        assert!(store.memory(&name("1")).may_restore(token(1), reader));
+        assert_eq!((store.memories.ended_entries, ended(&store, "never seen")), (199_000, None));
+        end_readers(&mut store, "one more", 999);
+        assert!(store.memories.ended_entries < MEMORIES && ended(&store, "never seen") > Some(198_801));
     }
 
     #[test]

@@ -113,6 +113,12 @@ fn held_twice(client: &mut Client) {
     held(client);
 }
 
+/// The lease of one reader is long enough for a client to subscribe; that of the other does not end.
+fn held_by_two(client: &mut Client) {
+    client.acquire("lock A SHARED PX 2000");
+    client.acquire("lock B SHARED PX 600000");
+}
+
 /// Waits until the server has expired the key by itself. Reading the key would make the server expire it.
 #[track_caller]
 fn see_dropped(client: &mut Client) {
@@ -167,6 +173,35 @@ const CASES: &[Case] = &[
         observed_on(&server, |_| {
             a.call("LOCK.RELEASE lock A").int();
             assert_eq!((b.reply().grant().holds, again.reply().grant().holds), (1, 2));
+        })
+    }),
+    ("Hand-off to two readers.", || {
+        let server = Server::start();
+        let mut a = server.client();
+        held(&mut a);
+        let mut readers = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} SHARED BLOCK 0")));
+        observed_on(&server, |_| {
+            a.call("LOCK.RELEASE lock A").int();
+            readers.each_mut().map(|reader| assert_eq!(reader.reply().grant().holds, 1));
+        })
+    }),
+    ("A renewal with a larger limit lets a waiter in.", || {
+        let server = Server::start();
+        held(&mut server.client());
+        let mut reader = server.waiter("lock B SHARED BLOCK 0");
+        observed_on(&server, |client| {
+            client.call("LOCK.RENEW lock A SHARED").int();
+            assert_eq!(reader.reply().grant().holds, 1);
+        })
+    }),
+    ("One of several holders releases.", || {
+        observed(held_by_two, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(0)))
+    }),
+    ("The lease of one of several holders ends.", || {
+        observed(held_by_two, |client| {
+            eventually("the lease is over", || {
+                client.info("lock").is_some_and(|lock| lock.holders.len() == 1)
+            });
         })
     }),
     ("Hand-off to a client that has just left, and passes it on.", || {
@@ -308,6 +343,7 @@ const NOT_ON_THE_PAGE: &str = "\
 | The last hold is released. | `lock.released` | yes |
 | A client starts to wait, and stops. | none | no |
 | Hand-off to an owner that waits on two connections. | `lock.released`, `lock.acquired`, `lock.acquired` | yes |
+| One of several holders releases. | `lock.released` | yes |
 | The lease ends. | `expired` | yes |
 | The lease ends, and a command finds it first. | `expired`, `lock.acquired` | yes |
 | DEL, UNLINK. | `del` | yes |
