@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// What a reply must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// A grant: `[token, holds]`.
+    /// A grant: `[token, holds, lease]`.
     Grant,
     /// The grant of a second hold.
     ReEntry,

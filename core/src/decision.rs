@@ -153,14 +153,14 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))
     }
 
-    /// The owner has been granted the lock without a wait, though it has a place in the queue: its other waits re-enter, and those behind
-    /// them may fit.
+    /// The owner has been granted the lock without a wait, though it may have places in the queue. It has taken over the first if it named
+    /// its count of holds; its other waits re-enter, and those behind them may fit.
     #[inline(never)]
     fn end_own_places(&mut self, queue: QueueId, request: &AcquireRequest) {
-        if request.holds.is_some() {
-            while let Some(waiter) = self.queues.pop_naming_more(queue, &request.owner, 0) {
-                self.effects.completions.push(Completion { waiter, outcome: Outcome::Superseded });
-            }
+        if request.holds.is_some()
+            && let Some(waiter) = self.queues.pop_first_place(queue, &request.owner)
+        {
+            self.effects.completions.push(Completion { waiter, outcome: Outcome::Superseded });
         }
         self.serve_other_waits_of(&request.owner);
         self.serve();
@@ -222,9 +222,10 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
         let was_confirmed = self.is_confirmed(known.as_ref());
+        // This server may have missed a change of the mode.
+        let is_claim = !was_confirmed && request.token.is_some();
         let mode = match request.slots {
-            // This server may have missed a change of the mode.
-            Some(slots) if !was_confirmed && request.token.is_some() => {
+            Some(slots) if is_claim => {
                 let claimed = Mode { slots, weight: request.weight.unwrap_or(Weight::ONE) };
                 self.make_room(&known.owner, known.token, claimed)?;
                 claimed
@@ -233,7 +234,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             Some(slots) => Mode { slots, ..known.mode },
             None => known.mode,
         };
-        if was_confirmed && request.weight.is_some_and(|weight| weight != known.mode.weight) {
+        if !is_claim && request.weight.is_some_and(|weight| weight != known.mode.weight) {
             return Err(Refusal::Mode { has: known.mode });
         }
         let (is_downgrade, token) = (mode.slots > known.mode.slots, known.token);
@@ -311,14 +312,17 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Decides on a lock that may have changed without a decision, as by RENAME: like [`Decision::expire_and_serve`], and its
-    /// holders re-enter with their own waits.
+    /// holders re-enter with their own waits. Their kept places end, so those behind them may fit.
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
-            let owner = |waiter: &Waiter<H>| waiter.wait_request.request.owner.clone();
-            let holds = |owner: &Owner| self.lock.holder(owner).is_some_and(|known| self.is_confirmed(known));
-            let owners: Vec<Owner> = self.queues.waiters_in(queue).map(owner).filter(holds).collect();
+            let waiting = self.queues.waiters_in(queue).map(|waiter| &waiter.wait_request.request.owner);
+            let absent = self.queues.places_in(queue).map(|(owner, _)| owner);
+            let holds =
+                |owner: &&Owner| self.lock.holder(owner).is_some_and(|known| self.is_confirmed(known));
+            let owners: Vec<Owner> = waiting.chain(absent).filter(holds).cloned().collect();
             owners.iter().for_each(|owner| self.serve_other_waits_of(owner));
+            self.serve();
         }
     }
 

@@ -569,7 +569,7 @@ mod tests {
         let ok = [VERSION, PUT, 1, 1, 1, 1, 1, 1, 1, b'a'];
         assert!(decode(&ok, Origin::Live, at).is_ok());
         for (weight, slots, valid) in
-            [(2, 2, true), (0, 2, false), (1, 2, false), (3, 2, false), (2, 0, true)]
+            [(2, 2, true), (0, 2, false), (1, 2, false), (3, 2, false), (2, 0, true), (1, 0, false)]
         {
             let weighted = [VERSION, WEIGHTED_PUT, weight, 1, 1, slots, 1, 1, 1, 1, b'a'];
             assert_eq!(decode(&weighted, Origin::Live, at).is_ok(), valid, "weight {weight} of {slots}");

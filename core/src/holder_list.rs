@@ -137,6 +137,19 @@ impl HolderList {
         }
     }
 
+    /// How many holders each index has.
+    pub fn index_lengths(&self) -> Vec<usize> {
+        match self {
+            Self::Few(holders) => vec![holders.len()],
+            Self::Many(indexed) => vec![
+                indexed.by_token.len(),
+                indexed.by_owner.len(),
+                indexed.by_deadline.len(),
+                indexed.limits.values().sum(),
+            ],
+        }
+    }
+
     pub fn of_token(&self, token: FencingToken) -> Option<&Holder> {
         match self {
             Self::Few(holders) => holders.iter().find(|holder| holder.token == token),
@@ -409,6 +422,10 @@ impl ByOwner {
             }
             Some(_) | None => self.collisions.retain(|other| *other != token),
         }
+    }
+
+    fn len(&self) -> usize {
+        self.tables.iter().map(HashMap::len).fold(self.collisions.len(), usize::saturating_add)
     }
 
     fn reserve(&mut self, count: usize) {

@@ -151,6 +151,12 @@ impl Lock {
         }
     }
 
+    /// How many holders each index has that finds a holder. For tests.
+    #[must_use]
+    pub fn index_lengths(&self) -> Vec<usize> {
+        self.list().map_or_else(Vec::new, HolderList::index_lengths)
+    }
+
     /// The owners of the tenures after the one with this token, or of all, each with its token. A defragmenter moves their heap
     /// memory, and goes on later after the last token that it has visited.
     pub fn owners_mut(

@@ -648,6 +648,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// The server has become a replica: it follows another, and keeps no work of its own.
     pub fn become_replica(&mut self) {
         self.replica = true;
+        self.queues.forget_all_places();
         self.dropped_locks.drop_unreplicated();
         self.to_put_back.clear();
         self.unlinked = None;
@@ -763,6 +764,32 @@ mod tests {
 
     fn ended(store: &Store<u32>, key: &str) -> Option<u64> {
         store.memory(&name(key)).last_ended().map(FencingToken::get)
+    }
+
+    #[test]
+    fn a_large_lock_whose_leases_are_all_over_is_dropped_in_parts() {
+        let mut store = store();
+        let reader = |number: u64| Holder {
+            owner: Owner::new(&number.to_be_bytes()).unwrap(),
+            mode: Mode { slots: Slots::SHARED, ..Mode::EXCLUSIVE },
+            token: token(number),
+            ..lock(1, 100).holders().next().unwrap().cloned()
+        };
+        let mut lock = Lock::held_by((1..=5_000).map(reader).collect(), WallTime::EPOCH).unwrap();
+        assert!(!store.drop_discarded());
+        let mut decided = Decided::default();
+        store.decide(&name("k"), &mut lock, &mut decided, now(150), FREED, |decision| {
+            decision.expire_and_serve();
+        });
+        assert!(lock.is_free() && decided.effects.changed());
+        for dropped in (256..5_000).step_by(256) {
+            assert_eq!(store.next_work(at(150)), Some(at(150)));
+            assert!(store.drop_discarded());
+            assert_eq!(store.counters.leases_ended, dropped);
+        }
+        assert!(!store.drop_discarded());
+        assert_eq!((store.next_work(at(150)), store.counters.leases_ended), (None, 5_000));
+        assert_eq!(store.counters.tenure_durations.len(), 5_000);
     }
 
     #[test]

@@ -372,7 +372,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.kept.len()
     }
 
-    /// The owners of the kept places of a queue, in the order of the queue, and whether each holds others back. For tests.
+    /// The owners of the kept places of a queue, in the order of the queue, and whether each holds others back.
     pub fn places_in(&self, queue: QueueId) -> impl Iterator<Item = (&Owner, bool)> {
         let queue = self.queues.get(&queue).into_iter();
         let positions = queue.flat_map(|queue| {
@@ -383,6 +383,27 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             Who::Present(_) => None,
             Who::Absent(kept) => Some((&kept.place.owner, kept.holds_back_until.is_some())),
         })
+    }
+
+    /// How many entries each index has, and a name for it. For tests.
+    #[must_use]
+    pub fn index_lengths(&self) -> [(&'static str, usize); 9] {
+        let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();
+        let indexed_due: usize = sum(|queue| usize::from(queue.indexed_due.is_some()));
+        [
+            ("waiters", sum(|queue| queue.waiters)),
+            ("by position", sum(|queue| queue.places.len().saturating_add(queue.passed_over.len()))),
+            (
+                "by owner",
+                sum(|queue| queue.by_owner.values().map(|positions| positions.iter().count()).sum()),
+            ),
+            ("limits", self.limits.len()),
+            ("kept of all queues", self.kept.len()),
+            ("kept of each queue", sum(|queue| queue.kept.len())),
+            ("names", self.by_name.values().map(HashMap::len).sum()),
+            ("sweep order", self.sweep_order.len()),
+            ("due without a queue", self.due.len().abs_diff(indexed_due)),
+        ]
     }
 
     /// Whether a request has to wait behind others. A request that takes over the first place does not, nor one whose place comes before
@@ -511,12 +532,28 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
+    /// Removes the kept places of all queues.
+    pub fn forget_all_places(&mut self) {
+        while let Some((_, queue, position)) = self.kept.first().copied() {
+            self.remove(queue, position);
+        }
+    }
+
     /// The earliest wait of `owner` in a queue.
     #[must_use]
     pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {
         let entry = self.queues.get(&queue)?;
         let is_wait = |queued: &Queued<H>| queued.waiter().is_some();
         entry.at(entry.first_of(owner, self.hash(owner), is_wait)?)?.waiter()
+    }
+
+    /// Removes the first place of `owner` in a queue. Returns the wait that stood there; `None` for a kept place.
+    pub fn pop_first_place(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
+        let position = self.first_place_of(queue, owner)?;
+        match self.remove(queue, position)?.0.who {
+            Who::Present(waiter) => Some(waiter),
+            Who::Absent(_) => None,
+        }
     }
 
     /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before it are removed too.

@@ -7,8 +7,11 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
-use lockward_core::encoding::{self, Origin};
-use lockward_core::{Change, End, FencingToken, Holder, Instant, Lock, Now, Owner, Slots, Span, WallTime};
+use lockward_core::encoding::{self, Malformed, Origin};
+use lockward_core::{
+    Change, End, FencingToken, Holder, Instant, Load, Lock, Mode, Now, Owner, Slots, Span, WallTime, Weight,
+};
+use proptest::collection::SizeRange;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
@@ -38,16 +41,28 @@ fn token() -> impl Strategy<Value = FencingToken> {
     (1..=FencingToken::MAX.get()).prop_map(|number| FencingToken::new(number).unwrap())
 }
 
+fn mode_of(slots: u32, weight: u32) -> Mode {
+    Mode::new(Slots::new(slots).unwrap(), Weight::new(weight).unwrap()).unwrap()
+}
+
+/// Any mode: exclusive, shared, slots, and slots with a weight.
+fn mode() -> impl Strategy<Value = Mode> {
+    let weighted = (2..=Slots::MAX, any::<prop::sample::Index>())
+        .prop_map(|(slots, weight)| (slots, u32::try_from(weight.index(slots as usize)).unwrap() + 1));
+    let slots = (2..=Slots::MAX).prop_map(|slots| (slots, 1));
+    prop_oneof![Just((0, 1)), Just((1, 1)), slots, weighted]
+        .prop_map(|(slots, weight)| mode_of(slots, weight))
+}
+
 /// A tenure at the instant `mono`. Its times differ from `mono` by multiples of `unit` microseconds.
 fn holder(mono: i64, unit: i64) -> impl Strategy<Value = Holder> {
-    let slots = prop_oneof![Just(0), Just(1), 2..=Slots::MAX];
     let span = move || (0..LONG).prop_map(move |millis| millis * 1_000 / unit * unit);
     let part = if unit == 1 { 0..1_000_i64 } else { 0..1 };
-    (owner(), 1..=u32::MAX, slots, token(), span(), span(), part).prop_map(
-        move |(owner, holds, slots, token, left, held_for, part)| Holder {
+    (owner(), 1..=u32::MAX, mode(), token(), span(), span(), part).prop_map(
+        move |(owner, holds, mode, token, left, held_for, part)| Holder {
             owner,
             holds,
-            slots: Slots::new(slots).unwrap(),
+            mode,
             token,
             deadline: Instant::from_micros(mono + left + part),
             since: Instant::from_micros(mono - held_for - part),
@@ -61,6 +76,7 @@ fn change(mono: i64, unit: i64) -> impl Strategy<Value = Change> {
         1 => (token(), 1..=u32::MAX).prop_map(|(token, holds)| Change::Count(token, holds)),
         1 => token().prop_map(|token| Change::End(token, End::Released)),
         1 => token().prop_map(|token| Change::End(token, End::LeaseOver)),
+        1 => Just(Change::AllOver),
     ]
 }
 
@@ -70,21 +86,33 @@ fn changes(unit: i64) -> impl Strategy<Value = (Now, Vec<Change>)> {
         .prop_flat_map(move |clocks| (Just(at(clocks)), prop::collection::vec(change(clocks.0, unit), 1..6)))
 }
 
-/// A time, and holders at that time that fit beside each other.
-fn holders() -> impl Strategy<Value = (Now, Vec<Holder>)> {
-    let several = clocks()
-        .prop_flat_map(|clocks| (Just(at(clocks)), prop::collection::vec(holder(clocks.0, 1_000), 1..6)));
-    several.prop_map(|(now, mut holders)| {
-        let (mut owners, mut tokens) = (HashSet::new(), HashSet::new());
-        holders.retain(|holder| owners.insert(holder.owner.clone()) && tokens.insert(holder.token));
-        let count = u32::try_from(holders.len()).unwrap();
-        for holder in &mut holders {
-            if (1..count).contains(&holder.slots.number()) {
-                holder.slots = Slots::new(count).unwrap();
-            }
+/// The same holders with larger limits where they do not fit beside each other, each owner and each token once.
+fn fitted(mut holders: Vec<Holder>) -> Vec<Holder> {
+    let (mut owners, mut tokens) = (HashSet::new(), HashSet::new());
+    holders.retain(|holder| owners.insert(holder.owner.clone()) && tokens.insert(holder.token));
+    let load: Load = holders.iter().map(|holder| holder.mode).collect();
+    let sum = u32::try_from(load.weight).unwrap();
+    for holder in &mut holders {
+        if (1..sum).contains(&holder.mode.slots.number()) {
+            // More than the largest limit: only readers and light holders fit.
+            let (slots, weight) = if sum > Slots::MAX { (0, 1) } else { (sum, holder.mode.weight.number()) };
+            holder.mode = mode_of(slots, weight);
         }
-        (now, holders)
-    })
+    }
+    holders
+}
+
+/// A time, and so many holders at that time that fit beside each other.
+fn holders_of(count: impl Into<SizeRange> + Clone) -> impl Strategy<Value = (Now, Vec<Holder>)> {
+    let several = clocks().prop_flat_map(move |clocks| {
+        (Just(at(clocks)), prop::collection::vec(holder(clocks.0, 1_000), count.clone()))
+    });
+    several.prop_map(|(now, holders)| (now, fitted(holders)))
+}
+
+/// A few holders, or enough for trees.
+fn holders() -> impl Strategy<Value = (Now, Vec<Holder>)> {
+    prop_oneof![6 => holders_of(1..6), 1 => holders_of(15..40)]
 }
 
 fn encode(changes: &[Change], now: Now) -> Vec<u8> {
@@ -103,10 +131,12 @@ fn store(lock: &Lock, now: Now) -> Vec<u8> {
 fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
     let holders: Vec<Holder<&Owner>> = lock.holders().collect();
     prop_assert!(!holders.is_empty());
+    let sum: u64 = holders.iter().map(|holder| u64::from(holder.mode.weight.number())).sum();
     for (number, holder) in holders.iter().enumerate() {
-        let allowed = holder.slots.number();
-        prop_assert!(allowed == 0 || holders.len() <= allowed as usize, "{:?}", lock);
-        prop_assert!(holder.holds > 0 && allowed <= Slots::MAX, "{:?}", lock);
+        let Mode { slots, weight } = holder.mode;
+        prop_assert!(slots == Slots::SHARED || sum <= u64::from(slots.number()), "{:?}", lock);
+        prop_assert!(Mode::new(slots, weight).is_some() && slots.number() <= Slots::MAX, "{:?}", lock);
+        prop_assert!(holder.holds > 0, "{:?}", lock);
         let others = &holders[..number];
         prop_assert!(others.iter().all(|other| other.owner != holder.owner), "an owner twice: {:?}", lock);
         prop_assert!(others.iter().all(|other| other.token != holder.token), "a token twice: {:?}", lock);
@@ -205,14 +235,14 @@ proptest! {
 
     #[test]
     fn records_of_any_numbers_are_refused_or_make_a_sound_lock(
-        records in prop::collection::vec(prop::array::uniform6(number()), 1..4),
+        records in prop::collection::vec((prop::array::uniform6(number()), prop::option::of(number())), 1..4),
         mono in any::<i64>(),
         wall in any::<i64>(),
     ) {
         let mut payload = vec![encoding::VERSION];
-        for (owner, numbers) in (b'a'..).zip(records) {
-            payload.push(1);
-            numbers.into_iter().for_each(|number| varint(&mut payload, number));
+        for (owner, (numbers, weight)) in (b'a'..).zip(records) {
+            payload.push(if weight.is_some() { 6 } else { 1 });
+            weight.into_iter().chain(numbers).for_each(|number| varint(&mut payload, number));
             payload.extend([1, owner]);
         }
         read(&payload, at((mono, wall)))?;
@@ -246,6 +276,117 @@ proptest! {
     ) {
         let payload = encode(&changes, at(sender));
         read(&payload, at(receiver))?;
+    }
+}
+
+/// How many holders a large lock has here.
+const MANY: usize = 5_000;
+const LIMIT: u32 = 3 * MANY as u32;
+
+/// The payload of a lock with many holders that fit beside each other exactly: the last holder brings the sum to the limit.
+fn many() -> Vec<Holder> {
+    let holder = |number: usize| Holder {
+        owner: Owner::new(format!("owner {number}").as_bytes()).unwrap(),
+        holds: 1,
+        mode: mode_of(LIMIT, 3),
+        token: FencingToken::new(number as u64 + 1).unwrap(),
+        deadline: Instant::from_micros(1_000_000),
+        since: Instant::from_micros(0),
+    };
+    (0..MANY).map(holder).collect()
+}
+
+/// The payload of holders, whether or not a lock can have them.
+fn payload_of(holders: &[Holder]) -> Vec<u8> {
+    let puts: Vec<Change> = holders.iter().cloned().map(Change::Put).collect();
+    encode(&puts, at((0, 0)))
+}
+
+#[test]
+fn many_holders_are_loaded_only_if_all_of_them_fit() {
+    let load = |change: &dyn Fn(&mut Vec<Holder>)| {
+        let mut holders = many();
+        change(&mut holders);
+        let payload = payload_of(&holders);
+        let lock = encoding::decode_lock(&payload, Origin::Loaded, at((0, 0)));
+        // A replica that is sent these as changes keeps those that fit, the latest first.
+        let mut replica = Lock::new();
+        for change in encoding::decode(&payload, Origin::Live, at((0, 0))).unwrap() {
+            replica.apply(change, at((0, 0)));
+        }
+        assert_sound(&replica).unwrap();
+        lock.map(|lock| {
+            assert_sound(&lock).unwrap();
+            assert_eq!(lock, replica);
+            lock.holders().len()
+        })
+    };
+    assert_eq!(load(&|_| {}), Ok(MANY));
+    assert_eq!(load(&|holders| holders[7].mode = mode_of(0, 1)), Ok(MANY), "room is left");
+    type Damage = fn(&mut Vec<Holder>);
+    let changes: [(&str, Damage); 7] = [
+        ("a sum over the limit", |holders| holders[9].mode = mode_of(LIMIT, 4)),
+        ("a smaller limit of one", |holders| holders[9].mode = mode_of(LIMIT - 1, 3)),
+        ("a weight for all others", |holders| holders[9].mode = mode_of(LIMIT, LIMIT)),
+        ("one exclusive holder", |holders| holders[MANY - 1].mode = mode_of(1, 1)),
+        ("an owner twice", |holders| holders[MANY - 1].owner = holders[0].owner.clone()),
+        ("a token twice", |holders| holders[MANY - 1].token = holders[0].token),
+        ("a holder twice", |holders| holders[MANY - 1] = holders[0].clone()),
+    ];
+    for (what, change) in changes {
+        assert_eq!(load(&change), Err(Malformed), "{what}");
+    }
+}
+
+#[test]
+fn a_stored_lock_has_nothing_but_holders_however_many() {
+    let whole = payload_of(&many());
+    let now = at((0, 0));
+    assert!(encoding::decode_lock(&whole, Origin::Loaded, now).is_ok());
+    for (what, record) in [
+        ("all over", &[7][..]),
+        ("an end", &[2, 1]),
+        ("a lease that is over", &[3, 1]),
+        ("a count", &[4, 1, 2]),
+        ("a dropped lock", &[5]),
+        ("an unknown record", &[8]),
+    ] {
+        let after = [&whole[..], record].concat();
+        let first = [&whole[..1], record, &whole[1..]].concat();
+        for payload in [after, first] {
+            assert_eq!(encoding::decode_lock(&payload, Origin::Loaded, now), Err(Malformed), "{what}");
+            let dropped = [&payload[..1], &[5], &payload[1..]].concat();
+            assert_eq!(encoding::decode_message(&dropped, Origin::Live, now), Err(Malformed), "{what}");
+        }
+    }
+    // As changes, the end of all leaves those that follow.
+    let changes = [&whole[..], &[7], &whole[1..]].concat();
+    let mut lock = Lock::new();
+    for change in encoding::decode(&changes, Origin::Live, now).unwrap() {
+        lock.apply(change, now);
+    }
+    assert_eq!(lock.holders().len(), MANY);
+    lock.apply(Change::AllOver, now);
+    assert!(lock.is_free());
+}
+
+/// There is one way to write a holder. Otherwise two servers could write the same lock differently.
+#[test]
+fn a_weight_is_written_only_if_it_is_not_1_and_read_only_if_it_fits_the_limit() {
+    let now = at((0, 0));
+    let mut holder = many().remove(0);
+    holder.mode = mode_of(4, 1);
+    let light = payload_of(&[holder.clone()]);
+    holder.mode = mode_of(4, 4);
+    let heavy = payload_of(&[holder]);
+    assert_eq!((light[1], &heavy[1..3], &light[2..]), (1, &[6, 4][..], &heavy[3..]));
+    for (weight, is_read) in
+        [(0, false), (1, false), (2, true), (3, true), (4, true), (5, false), (0x7f, false)]
+    {
+        let mut payload = heavy.clone();
+        payload[2] = weight;
+        assert_eq!(encoding::decode_lock(&payload, Origin::Loaded, now).is_ok(), is_read, "weight {weight}");
+        assert_eq!(encoding::decode(&payload, Origin::Live, now).is_ok(), is_read, "weight {weight}");
     }
 }
 

@@ -101,9 +101,9 @@ def checked_stores(server, db):
     for kind in [stores.PostgresRow, stores.PostgresUpsert, stores.PostgresTransaction]:
         yield kind.__name__, kind(db), kind(db), 1795255079187823, 1795255079187824
     server.delete(LOCK)
-    older, _ = server.execute_command("LOCK.ACQUIRE", LOCK, "alice")
+    older, *_ = server.execute_command("LOCK.ACQUIRE", LOCK, "alice")
     server.delete(LOCK)
-    newer, _ = server.execute_command("LOCK.ACQUIRE", LOCK, "bob")
+    newer, *_ = server.execute_command("LOCK.ACQUIRE", LOCK, "bob")
     beside = [stores.RedisBesideLock(server, LOCK, owner) for owner in ["alice", "bob"]]
     yield "RedisBesideLock", *beside, older, newer
 

@@ -19,7 +19,7 @@ async function isRenewed(server: Server, key: string): Promise<void> {
 for (const library of LIBRARIES) {
   describe(`${library.name}: leases that are too long`, { concurrency: 4 }, () => {
     for (const setting of ["lock.max-lease", "lock.quarantine"]) {
-      test(`${setting}: a lease that becomes too long is halved`, async () => {
+      test(`${setting}: a lease that becomes too long is shortened`, async () => {
         const server = await Server.start();
         await server.ask(["CONFIG", "SET", "lock.default-lease", 7_000]);
         const lockward = new Lockward(await library.client(server));

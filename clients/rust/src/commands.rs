@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::time::millis;
 use redis::{Cmd, Value, cmd};
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// A lock and an owner of it. Most lock commands begin with these two.
@@ -65,13 +64,8 @@ impl Mode {
 pub(crate) struct Grant {
     pub(crate) token: u64,
     pub(crate) holds: u32,
-}
-
-/// What LOCK.INFO tells of a tenure. Both are milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TenureInfo {
-    pub(crate) lease_left: u64,
-    pub(crate) held_for: u64,
+    /// How much of the lease was left when the lock was granted, in milliseconds.
+    pub(crate) lease: u64,
 }
 
 impl OwnedKey {
@@ -96,17 +90,10 @@ impl OwnedKey {
         cmd
     }
 
-    pub(crate) fn info(&self) -> Cmd {
-        cmd("LOCK.INFO").arg(&self.key).to_owned()
-    }
-
-    /// Sets a new lease, in milliseconds; `None` is the server's default. In quarantine this restores the tenure.
-    pub(crate) fn renew(&self, lease: Option<u64>, token: u64, holds: u32, mode: Mode) -> Cmd {
+    /// Sets a new lease, in milliseconds. In quarantine this restores the tenure.
+    pub(crate) fn renew(&self, lease: u64, token: u64, holds: u32, mode: Mode) -> Cmd {
         let mut cmd = self.command("LOCK.RENEW");
-        if let Some(lease) = lease {
-            cmd.arg("PX").arg(lease);
-        }
-        cmd.arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
+        cmd.arg("PX").arg(lease).arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
         mode.add_to(&mut cmd);
         cmd
     }
@@ -130,21 +117,7 @@ impl OwnedKey {
 /// Reads the reply to LOCK.ACQUIRE.
 pub(crate) fn read_grant(reply: Value) -> Result<Option<Grant>, Error> {
     let grant: Option<(u64, u32, u64)> = read(reply)?;
-    Ok(grant.map(|(token, holds, _lease)| Grant { token, holds }))
-}
-
-/// Reads the reply to LOCK.INFO: the tenure with this token, if there is one.
-pub(crate) fn read_tenure_info(reply: Value, token: u64) -> Result<Option<TenureInfo>, Error> {
-    let lock: Option<HashMap<String, Value>> = read(reply)?;
-    let Some(holders) = lock.and_then(|mut lock| lock.remove("holders")) else { return Ok(None) };
-    let holders: Vec<HashMap<String, Value>> = read(holders)?;
-    for mut holder in holders {
-        let mut number = |name: &str| read::<u64>(holder.remove(name).unwrap_or(Value::Nil));
-        if number("token")? == token {
-            return Ok(Some(TenureInfo { lease_left: number("lease-left")?, held_for: number("held-for")? }));
-        }
-    }
-    Ok(None)
+    Ok(grant.map(|(token, holds, lease)| Grant { token, holds, lease }))
 }
 
 /// Turns an error that the server has replied into an [`Error`].

@@ -62,13 +62,11 @@ impl Lock {
 
     /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. Until then
     /// the client renews the lease each time a third of it has passed. The server refuses a lease longer than its limits,
-    /// `lock.max-lease` and `lock.quarantine`. If these are lowered while the lock is held, the client halves the lease
-    /// until the server takes it.
+    /// `lock.max-lease` and `lock.quarantine`. If these are lowered while the lock is held, the client goes on with the longest
+    /// lease that the server accepts.
     ///
     /// Without this call the lease is the server's default: `lock.default-lease`, which is 30 seconds unless it is set,
-    /// or the server's limit if that is shorter. The first acquisition asks for it with `LOCK.INFO`. The client remembers
-    /// the answer until the server refuses that lease, so a new default counts for new clients only. Without permission
-    /// for `LOCK.INFO` the lease is 30 seconds.
+    /// or the server's limit if that is shorter.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.request.lease = Some(lease);
         self
@@ -102,7 +100,7 @@ impl Lock {
 
     /// Acquires the lock only if `count` replicas confirm the grant within this time. Otherwise the client releases it, and
     /// the error is [`Error::Unreplicated`]. A replica that has confirmed a grant has it when it is promoted. The time
-    /// must be shorter than the lease. If the client does not know the lease yet, it checks that after the grant.
+    /// must be shorter than the lease. Where the lease is the server's default, the client checks that after the grant.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.request.replicas = Some((count, within));
         self
@@ -166,7 +164,7 @@ impl Lock {
             Some(owner) if owner.is_empty() || owner.len() > 1_024 => {
                 Err(Error::Invalid("an owner must be 1 to 1,024 bytes"))
             }
-            _ => self.request.check(&self.client.default_lease),
+            _ => self.request.check(),
         }
     }
 }

@@ -169,7 +169,7 @@ impl Tenure {
                 return Ok(());
             }
             self.note_lease_request(millis, requested);
-            let cmd = self.key.renew(Some(millis), self.token, holds, self.mode);
+            let cmd = self.key.renew(millis, self.token, holds, self.mode);
             let third = Duration::from_millis(millis / 3 + 1);
             let limit = servers.settings.response_limit.min(third);
             let sent = attempts.send(&mut ConnectionKind::Shared, &cmd, Some(limit)).await;
@@ -182,7 +182,7 @@ impl Tenure {
                 }
                 Err(error) => {
                     if let Err(error) = attempts.wait_to_retry(error).await
-                        && !self.lease.halve_if_too_long(millis, &error)
+                        && !self.lease.shorten_if_too_long(millis, &error)
                     {
                         self.note_error(&error);
                         return Err(error);
@@ -235,7 +235,7 @@ impl Tenure {
                     return self.check().map(|()| None);
                 }
                 Ok(None) => {}
-                Err(error) if self.lease.halve_if_too_long(millis, &error) => {}
+                Err(error) if self.lease.shorten_if_too_long(millis, &error) => {}
                 Err(error) if error.code() == Some("HOLDS") => return Ok(Some(error)),
                 Err(error) => return Err(error),
             }
@@ -251,11 +251,11 @@ impl Tenure {
         loop {
             let (millis, requested) = self.lease_to_request()?;
             self.note_lease_request(millis, requested);
-            let cmd = self.key.renew(Some(millis), self.token, holds.max(1), self.mode);
+            let cmd = self.key.renew(millis, self.token, holds.max(1), self.mode);
             match attempts.attempt(&mut ConnectionKind::Shared, &cmd).await {
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) => {}
-                Err(error) if self.lease.halve_if_too_long(millis, &error) => {}
+                Err(error) if self.lease.shorten_if_too_long(millis, &error) => {}
                 Err(error) => {
                     self.note_error(&error);
                     return Err(error);

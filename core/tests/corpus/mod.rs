@@ -2,7 +2,7 @@
 
 use lockward_core::arguments::{Arguments, OptionName, ParseError};
 use lockward_core::encoding::{self, Origin};
-use lockward_core::{Holder, Instant, Lock, Now, Owner, WallTime};
+use lockward_core::{Holder, Instant, Lock, Mode, Now, Owner, Slots, WallTime};
 use std::ops::RangeInclusive;
 
 /// The times at which inputs are decoded: today, at the epoch, and at the limits of the clocks.
@@ -51,15 +51,20 @@ fn stored(input: &[u8], origin: Origin, now: Now) {
     let mut stored = Vec::new();
     encoding::append_lock(&mut stored, &lock, now);
     let again = encoding::decode_lock(&stored, origin, now).expect("a loaded lock can be stored and loaded");
-    let tenure = |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
+    let tenure = |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.mode, holder.token);
     assert!(lock.holders().map(tenure).eq(again.holders().map(tenure)), "{lock:?} {again:?}");
 }
 
 fn assert_sound(lock: &Lock) {
     let holders: Vec<Holder<&Owner>> = lock.holders().collect();
+    let sum: u64 = holders.iter().map(|holder| u64::from(holder.mode.weight.number())).sum();
     for (number, holder) in holders.iter().enumerate() {
-        let slots = holder.slots.number() as usize;
-        assert!(slots == 0 || holders.len() <= slots, "too many holders: {lock:?}");
+        let Mode { slots, weight } = holder.mode;
+        assert!(
+            slots == Slots::SHARED || sum <= u64::from(slots.number()),
+            "the holders do not fit: {lock:?}"
+        );
+        assert!(Mode::new(slots, weight).is_some(), "{lock:?}");
         assert!(holder.holds > 0 && !holder.owner.to_bytes().is_empty(), "{lock:?}");
         let twin = |other: &Holder<&Owner>| other.owner == holder.owner || other.token == holder.token;
         assert!(!holders.iter().take(number).any(twin), "an owner or a token twice: {lock:?}");
@@ -67,7 +72,7 @@ fn assert_sound(lock: &Lock) {
 }
 
 /// How many kinds of arguments there are.
-const READS: usize = 9;
+const READS: usize = 11;
 
 /// Reads an input as arguments. The first byte is a count. So many of the next bytes say which kind of argument is read each time. The
 /// rest are the arguments, separated by line feeds.
@@ -105,12 +110,14 @@ pub fn arguments(input: &[u8]) {
                 |lease| lease.as_millis().cast_signed() / 1_000,
                 1..=LONGEST / 1_000,
             ),
-            _ => check(
+            8 => check(
                 arguments.wait_limit(),
                 number,
                 |limit| limit.map_or(0, |limit| limit.as_millis().cast_signed()),
                 0..=LONGEST,
             ),
+            9 => check(arguments.weight(), number, |weight| weight.number().into(), 1..=1_000_000),
+            _ => check(arguments.keep(), number, |keep| keep.as_millis().cast_signed(), 1..=60_000),
         }
     }
 }

@@ -1,43 +1,66 @@
 //! The random operations.
 
 use crate::reference::Left;
-use crate::{KEYS, OPERATIONS, OWNERS};
+use crate::{KEYS, LIMITS, OPERATIONS, OWNERS};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+/// A lock and an owner. The number of the owner is taken modulo the number of owners of the run.
+pub type At = (usize, usize);
+
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// With `wait`, it joins the queue when the lock is busy, with this wait limit in milliseconds if it has one.
+    /// With `wait`, it joins the queue when the lock is busy, with this wait limit in milliseconds if it has one. With a count of
+    /// holds, its place is kept for so many milliseconds.
     Acquire {
-        key: usize,
-        owner: usize,
+        at: At,
+        mode: Asked,
         lease: i64,
         holds: Option<u32>,
         wait: Option<Option<i64>>,
+        keep: Option<i64>,
+    },
+    /// An owner that a place is kept for comes back.
+    ComeBack {
+        which: Index,
+        mode: Asked,
+        lease: i64,
+        limit: Option<i64>,
+        keep: Option<i64>,
+    },
+    /// So many owners from this one on acquire one lock, each with a longer lease.
+    Crowd {
+        at: At,
+        count: usize,
+        mode: Asked,
+        lease: i64,
     },
     Release {
-        key: usize,
-        owner: usize,
+        at: At,
         left: Left,
         token: NamedToken,
     },
     Renew {
-        key: usize,
-        owner: usize,
+        at: At,
         lease: i64,
         token: NamedToken,
         holds: Option<u32>,
+        mode: Option<Asked>,
     },
     /// Time passes, in microseconds.
     Advance(i64),
     /// The wall clock is set by so many microseconds.
     MoveWallClock(i64),
-    /// One of the waiting clients leaves.
+    /// One of the waiting clients disconnects.
     Leave(Index),
+    /// CLIENT UNBLOCK ends the wait of one of the waiting clients.
+    Unblock(Index),
     /// The client of an earlier grant had left before the reply.
     PassOn(Index),
-    /// The quarantine begins again.
-    Promote,
+    /// The quarantine begins again. If the server was a replica in between, all waits have ended.
+    Promote {
+        was_replica: bool,
+    },
     /// The quarantine is set to this many milliseconds.
     SetQuarantine(i64),
     /// The server evicts or expires the key early, here and on its replicas.
@@ -46,8 +69,17 @@ pub enum Op {
     Break(usize),
     /// All keys are deleted.
     Flush,
-    /// The databases of the two keys are exchanged.
+    /// The databases of the first two keys are exchanged.
     Swap,
+}
+
+/// The mode that a request names.
+#[derive(Clone, Copy, Debug)]
+pub enum Asked {
+    /// The mode that the owner usually asks for, with or without its weight.
+    Usual { names_weight: bool },
+    /// A choice of the limits of the run, and a weight, which is cut to the limit.
+    Other { limit: usize, weight: Option<u32> },
 }
 
 /// The token that a request names.
@@ -64,37 +96,52 @@ pub enum NamedToken {
     DayAhead(i64),
 }
 
+fn asked() -> impl Strategy<Value = Asked> {
+    let weight = prop_oneof![2 => Just(None), 1 => (1..9_u32).prop_map(Some)];
+    prop_oneof![
+        6 => prop::bool::weighted(0.7).prop_map(|names_weight| Asked::Usual { names_weight }),
+        2 => (0..LIMITS, weight).prop_map(|(limit, weight)| Asked::Other { limit, weight }),
+    ]
+}
+
 fn op() -> impl Strategy<Value = Op> {
-    let (key, owner) = (0..KEYS, 0..OWNERS);
-    let at = (key.clone(), owner);
-    let lease = 1..150_i64;
-    let holds = prop_oneof![Just(None), (1..4_u32).prop_map(Some)];
-    let limit = prop_oneof![Just(None), (1..200_i64).prop_map(Some)];
-    let wait = prop_oneof![1 => Just(None), 3 => limit.prop_map(Some)];
+    let key = 0..KEYS;
+    let at = || (0..KEYS, 0..OWNERS);
+    let lease = || 1..150_i64;
+    let holds = prop_oneof![3 => Just(None), 4 => Just(Some(1)), 2 => (2..4_u32).prop_map(Some)];
+    let limit = || prop_oneof![Just(None), (1..200_i64).prop_map(Some)];
+    let keep = || prop_oneof![1 => Just(None), 2 => (1..400_i64).prop_map(Some)];
+    let wait = prop_oneof![1 => Just(None), 3 => limit().prop_map(Some)];
     let left =
         prop_oneof![4 => Just(Left::OneLess), 4 => (0..4_u32).prop_map(Left::Exactly), 1 => Just(Left::None)];
-    let named = prop_oneof![
-        6 => Just(NamedToken::None),
-        3 => Just(NamedToken::Own),
-        4 => any::<Index>().prop_map(NamedToken::Earlier),
-        2 => (1..3_u64).prop_map(NamedToken::Above),
-        1 => (-1..2_i64).prop_map(NamedToken::DayAhead),
-    ];
+    let named = || {
+        prop_oneof![
+            6 => Just(NamedToken::None),
+            3 => Just(NamedToken::Own),
+            4 => any::<Index>().prop_map(NamedToken::Earlier),
+            2 => (1..3_u64).prop_map(NamedToken::Above),
+            1 => (-1..2_i64).prop_map(NamedToken::DayAhead),
+        ]
+    };
     let restored_holds =
         prop::option::of(prop_oneof![4 => 1..4_u32, 1 => Just(u32::MAX), 1 => Just(u32::MAX - 1)]);
     prop_oneof![
-        20 => (at.clone(), lease.clone(), holds, wait)
-            .prop_map(|((key, owner), lease, holds, wait)| Op::Acquire { key, owner, lease, holds, wait }),
-        10 => (at.clone(), left, named.clone())
-            .prop_map(|((key, owner), left, token)| Op::Release { key, owner, left, token }),
-        8 => (at, lease, named, restored_holds)
-            .prop_map(|((key, owner), lease, token, holds)| Op::Renew { key, owner, lease, token, holds }),
+        20 => (at(), asked(), lease(), holds, wait, keep())
+            .prop_map(|(at, mode, lease, holds, wait, keep)| Op::Acquire { at, mode, lease, holds, wait, keep }),
+        4 => (any::<Index>(), asked(), lease(), limit(), keep())
+            .prop_map(|(which, mode, lease, limit, keep)| Op::ComeBack { which, mode, lease, limit, keep }),
+        1 => (at(), 1..OWNERS, asked(), lease())
+            .prop_map(|(at, count, mode, lease)| Op::Crowd { at, count, mode, lease }),
+        10 => (at(), left, named()).prop_map(|(at, left, token)| Op::Release { at, left, token }),
+        8 => (at(), lease(), named(), restored_holds, prop::option::of(asked()))
+            .prop_map(|(at, lease, token, holds, mode)| Op::Renew { at, lease, token, holds, mode }),
         6 => (1..60_i64).prop_map(|ms| Op::Advance(ms * 1_000)),
         3 => (0..60_000_i64).prop_map(Op::Advance),
         2 => (-2_000_000..2_000_000_i64).prop_map(Op::MoveWallClock),
         4 => any::<Index>().prop_map(Op::Leave),
+        2 => any::<Index>().prop_map(Op::Unblock),
         4 => any::<Index>().prop_map(Op::PassOn),
-        1 => Just(Op::Promote),
+        1 => any::<bool>().prop_map(|was_replica| Op::Promote { was_replica }),
         2 => prop_oneof![Just(0), 1..200_i64].prop_map(Op::SetQuarantine),
         3 => key.clone().prop_map(Op::DropEarly),
         1 => key.prop_map(Op::Break),
@@ -108,21 +155,27 @@ fn op() -> impl Strategy<Value = Op> {
 pub struct Setting {
     pub wall: i64,
     pub quarantine: i64,
-    pub limits: (usize, usize),
-    /// The limit that each owner names, always the same: so no owner asks for a smaller limit than it has.
-    pub slots: [u32; OWNERS],
+    pub max_waiters: (usize, usize),
+    /// How many owners there are, and the mode that each of them usually asks for.
+    pub usual: Vec<Asked>,
+    /// Whether limits are large, leases long and owners many.
+    pub is_crowded: bool,
 }
 
 pub fn setting() -> impl Strategy<Value = Setting> {
     let wall = prop_oneof![Just(0), Just(1_795_000_000_000_000)];
     let quarantine = prop_oneof![Just(0), 1..300_i64];
-    let limits = prop_oneof![Just((100, 100)), (1..4_usize, 1..6_usize)];
-    let slots = prop_oneof![Just([1; OWNERS]), prop::array::uniform4(0..4_u32)];
-    (wall, quarantine, limits, slots).prop_map(|(wall, quarantine, limits, slots)| Setting {
-        wall,
-        quarantine,
-        limits,
-        slots,
+    let max_waiters = prop_oneof![Just((100, 100)), (1..5_usize, 1..8_usize)];
+    let mode = || (0..LIMITS, prop::option::of(1..9_u32));
+    let mode = move || mode().prop_map(|(limit, weight)| Asked::Other { limit, weight });
+    let exclusive = Asked::Other { limit: 0, weight: None };
+    let usual = prop_oneof![
+        1 => Just((vec![exclusive; 4], false)),
+        4 => prop::collection::vec(mode(), 2..7).prop_map(|usual| (usual, false)),
+        1 => prop::collection::vec(mode(), OWNERS).prop_map(|usual| (usual, true)),
+    ];
+    (wall, quarantine, max_waiters, usual).prop_map(|(wall, quarantine, max_waiters, (usual, is_crowded))| {
+        Setting { wall, quarantine, max_waiters, usual, is_crowded }
     })
 }
 

@@ -1,14 +1,17 @@
-//! The reference: what core does, in the simplest form.
+//! The reference: what the contract says, in the simplest form.
 //!
-//! It uses nothing of core: owners and keys are numbers, times are microseconds.
+//! It uses nothing of core: owners and keys are numbers, times are microseconds. A limit of 0 is no limit.
 
 use crate::KEYS;
 
 const DAY: i64 = 24 * 3_600 * 1_000_000;
 
+/// For how long a kept place holds back those behind it after its wait limit was reached.
+const HOLDS_BACK: i64 = 100_000;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    Granted { token: u64, holds: u32 },
+    Granted { token: u64, holds: u32, lease_left: i64 },
     Busy,
     Waits,
     Full,
@@ -18,10 +21,12 @@ pub enum Answer {
     AnotherHas(u64),
     ItHas(u64),
     HoldsDoNotFollow(u32),
+    ModeDiffers(Mode),
     TooManyHolds,
     TokenFarAhead,
     NotAcquired,
     Superseded,
+    BecameReplica,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,16 +36,47 @@ pub enum Left {
     None,
 }
 
+/// A limit and a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    pub slots: u32,
+    pub weight: u32,
+}
+
+/// A limit and, if it was named, a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedMode {
+    pub slots: u32,
+    pub weight: Option<u32>,
+}
+
+impl NamedMode {
+    pub fn of_new_tenure(self) -> Mode {
+        Mode { slots: self.slots, weight: self.weight.unwrap_or(1) }
+    }
+}
+
+/// The one rule: the weights of all are at most the limit of each.
+pub fn fit_together(modes: &[Mode]) -> bool {
+    let sum: u64 = modes.iter().map(|mode| u64::from(mode.weight)).sum();
+    modes.iter().all(|mode| mode.slots == 0 || sum <= u64::from(mode.slots))
+}
+
+fn is_smaller(limit: u32, other: u32) -> bool {
+    limit != 0 && (other == 0 || limit < other)
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
     pub owner: usize,
     pub holds: u32,
-    pub slots: u32,
+    pub mode: Mode,
     pub token: u64,
     pub deadline: i64,
     pub since: i64,
 }
 
+/// A request for the lock, and when it is in the queue, a wait or the place that is kept of it.
 #[derive(Clone, Debug)]
 pub struct Wait {
     pub handle: u32,
@@ -48,9 +84,44 @@ pub struct Wait {
     pub owner: usize,
     pub lease: i64,
     pub holds: Option<u32>,
-    pub slots: u32,
+    pub mode: NamedMode,
     pub limit: Option<i64>,
+    pub keep: Option<i64>,
     pub since: i64,
+    /// Its place in the queue: smaller ones are served first.
+    pub position: u64,
+    pub absent: Option<Absent>,
+}
+
+/// Since when the client is absent, and until when its place holds back those behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Absent {
+    pub since: i64,
+    pub holds_back_until: i64,
+}
+
+/// A tenure that has ended in this quarantine.
+#[derive(Clone, Debug)]
+struct Ended {
+    token: u64,
+    mode: Mode,
+    released: bool,
+}
+
+/// What was observed of a lock in this quarantine.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    ended: Vec<Ended>,
+    /// The key was deleted: no tenure with this token or a smaller one can be restored.
+    deleted_up_to: u64,
+    renewed: Vec<u64>,
+    holds_named: Vec<u64>,
+}
+
+enum Admission {
+    Admitted,
+    Waits,
+    Refused(Answer),
 }
 
 #[derive(Debug)]
@@ -58,20 +129,34 @@ pub struct Reference {
     pub now: i64,
     pub wall: i64,
     pub locks: [Vec<Tenure>; KEYS],
-    /// For each lock, no tenure with this token or a smaller one can be restored.
-    pub ended: [u64; KEYS],
-    /// For each lock, the latest tenure that was renewed in quarantine.
-    pub renewed: [u64; KEYS],
-    /// For each lock, the latest tenure whose holds were named in quarantine.
-    pub holds_named: [u64; KEYS],
-    /// The waits for all keys, in the order of their positions.
-    pub waits: Vec<Wait>,
+    pub observed: [Observed; KEYS],
+    /// The waits and the kept places for all keys, in the order of their positions.
+    pub queue: Vec<Wait>,
+    pub last_position: u64,
+    /// When the queue of each lock got its first waiter, as a count. Of places of the same age, that of the older queue gives way first.
+    pub opened: [u64; KEYS],
     pub last_token: u64,
     pub quarantine_began: i64,
     pub quarantine_length: i64,
     pub lock_limit: usize,
     pub total_limit: usize,
-    pub completions: Vec<(i64, u32, Answer)>,
+    /// Waits that were granted, for the places that are kept when the grant is passed on.
+    pub granted: Vec<Wait>,
+    /// When, for which key, to which handle, and what.
+    pub completions: Vec<(i64, usize, u32, Answer)>,
+}
+
+impl Wait {
+    /// Whether the place stands in the way of those behind it.
+    fn holds_back(&self, now: i64) -> bool {
+        self.absent.is_none_or(|absent| now < absent.holds_back_until)
+    }
+
+    /// When the place changes next, if the client is absent.
+    fn changes(&self) -> Option<[i64; 2]> {
+        let absent = self.absent?;
+        Some([absent.holds_back_until, absent.since + self.keep.unwrap_or(0)])
+    }
 }
 
 impl Reference {
@@ -80,119 +165,164 @@ impl Reference {
     }
 
     pub fn held(&self, key: usize) -> Vec<Tenure> {
-        self.locks[key].iter().filter(|tenure| self.now < tenure.deadline).cloned().collect()
+        let mut held: Vec<Tenure> =
+            self.locks[key].iter().filter(|tenure| self.now < tenure.deadline).cloned().collect();
+        held.sort_by_key(|tenure| tenure.token);
+        held
     }
 
-    pub fn queue(&self, key: usize) -> Vec<(u32, i64)> {
-        let waits = self.waits.iter().filter(|wait| wait.key == key);
-        waits.map(|wait| (wait.handle, wait.since)).collect()
+    /// The waits of all clients.
+    pub fn waits(&self) -> Vec<&Wait> {
+        self.queue.iter().filter(|wait| wait.absent.is_none()).collect()
+    }
+
+    /// The places that are kept.
+    pub fn places(&self) -> Vec<&Wait> {
+        self.queue.iter().filter(|wait| wait.absent.is_some()).collect()
+    }
+
+    /// The kept places of one lock: whose, and whether it holds others back.
+    pub fn places_of(&self, key: usize) -> Vec<(usize, bool)> {
+        let places = self.places().into_iter().filter(|place| place.key == key);
+        places.map(|place| (place.owner, place.holds_back(self.now))).collect()
     }
 
     fn of(&self, key: usize, owner: usize) -> Option<usize> {
         self.locks[key].iter().position(|tenure| tenure.owner == owner)
     }
 
-    /// The rule of admission, as the contract states it.
-    pub fn fits(&self, key: usize, slots: u32) -> bool {
-        let counted = self.locks[key].len() + 1;
-        let named = self.locks[key].iter().map(|tenure| tenure.slots).chain([slots]);
-        named.into_iter().all(|number| number == 0 || counted <= number as usize)
+    fn modes(&self, key: usize) -> Vec<Mode> {
+        self.locks[key].iter().map(|tenure| tenure.mode).collect()
+    }
+
+    fn fits(&self, key: usize, mode: Mode) -> bool {
+        fit_together(&[self.modes(key), vec![mode]].concat())
     }
 
     /// Whether a tenure is from before the quarantine and was not renewed in it.
-    fn is_unconfirmed(&self, key: usize, at: usize) -> bool {
-        let tenure = &self.locks[key][at];
-        self.quarantined() && tenure.since <= self.quarantine_began && self.renewed[key] != tenure.token
+    fn is_unconfirmed(&self, key: usize, tenure: &Tenure) -> bool {
+        self.quarantined()
+            && tenure.since <= self.quarantine_began
+            && !self.observed[key].renewed.contains(&tenure.token)
     }
 
     /// Whether a tenure is from before the quarantine and its owner has not named its holds in it.
-    fn holds_unconfirmed(&self, key: usize, at: usize) -> bool {
-        let tenure = &self.locks[key][at];
-        self.quarantined() && tenure.since <= self.quarantine_began && self.holds_named[key] != tenure.token
+    fn holds_unconfirmed(&self, key: usize, tenure: &Tenure) -> bool {
+        self.quarantined()
+            && tenure.since <= self.quarantine_began
+            && !self.observed[key].holds_named.contains(&tenure.token)
     }
 
-    /// Records that an owner has named its holds.
-    fn see_holds_named(&mut self, key: usize, at: usize) {
-        if self.holds_unconfirmed(key, at) {
-            self.holds_named[key] = self.holds_named[key].max(self.locks[key][at].token);
+    fn observe_end(&mut self, key: usize, tenure: &Tenure, released: bool) {
+        if self.quarantined() {
+            self.observed[key].ended.push(Ended { token: tenure.token, mode: tenure.mode, released });
         }
     }
 
-    /// Whether a request is decided as a re-entry.
-    fn re_enters(&self, wait: &Wait) -> bool {
-        let known = self.of(wait.key, wait.owner);
-        known.is_some_and(|at| wait.holds != Some(1) || !self.is_unconfirmed(wait.key, at))
+    /// What was released stays released. So does everything older that could not stand beside what has ended.
+    fn has_ended(&self, key: usize, token: u64, mode: Mode) -> bool {
+        let Observed { ended, deleted_up_to, .. } = &self.observed[key];
+        token <= *deleted_up_to
+            || ended.iter().any(|ended| {
+                if ended.token == token {
+                    ended.released
+                } else {
+                    ended.token > token && !fit_together(&[ended.mode, mode])
+                }
+            })
     }
 
-    fn grant(&mut self, wait: &Wait) -> Answer {
-        if let Some(at) = self.of(wait.key, wait.owner) {
-            let has = self.locks[wait.key][at].holds;
-            let holds = match wait.holds {
-                None if has == u32::MAX => return Answer::TooManyHolds,
-                None => has + 1,
-                Some(named) if named == has => has,
-                Some(named) if u64::from(named) == u64::from(has) + 1 => named,
-                Some(_) => return Answer::HoldsDoNotFollow(has),
+    /// What becomes of a request, whoever waits before it.
+    fn admission(&self, wait: &Wait) -> Admission {
+        let Some(at) = self.of(wait.key, wait.owner) else {
+            return match wait.holds {
+                Some(named) if named != 1 => Admission::Refused(Answer::HoldsDoNotFollow(0)),
+                _ if !self.quarantined() && self.fits(wait.key, wait.mode.of_new_tenure()) => {
+                    Admission::Admitted
+                }
+                _ => Admission::Waits,
             };
-            if wait.holds.is_some() {
-                self.see_holds_named(wait.key, at);
-            }
-            let until = self.now + wait.lease;
-            let tenure = &mut self.locks[wait.key][at];
-            tenure.holds = holds;
-            if until > tenure.deadline {
-                tenure.deadline = until;
-            }
-            if tenure.slots == 0 || (wait.slots != 0 && wait.slots < tenure.slots) {
-                tenure.slots = wait.slots;
-            }
-            return Answer::Granted { token: tenure.token, holds };
+        };
+        let known = &self.locks[wait.key][at];
+        if wait.holds == Some(1) && self.is_unconfirmed(wait.key, known) {
+            return Admission::Waits;
+        }
+        let weight_differs = wait.mode.weight.is_some_and(|weight| weight != known.mode.weight);
+        if is_smaller(wait.mode.slots, known.mode.slots) || weight_differs {
+            return Admission::Refused(Answer::ModeDiffers(known.mode));
         }
         match wait.holds {
-            None | Some(1) => {}
-            Some(_) => return Answer::HoldsDoNotFollow(0),
+            None if known.holds == u32::MAX => Admission::Refused(Answer::TooManyHolds),
+            Some(named) if named != known.holds && u64::from(named) != u64::from(known.holds) + 1 => {
+                Admission::Refused(Answer::HoldsDoNotFollow(known.holds))
+            }
+            _ => Admission::Admitted,
+        }
+    }
+
+    /// Grants an admitted request.
+    fn grant(&mut self, wait: &Wait) -> Answer {
+        let until = self.now + wait.lease;
+        if let Some(at) = self.of(wait.key, wait.owner) {
+            let tenure = &mut self.locks[wait.key][at];
+            tenure.holds = wait.holds.unwrap_or(tenure.holds.saturating_add(1));
+            tenure.deadline = tenure.deadline.max(until);
+            let Tenure { token, holds, deadline, .. } = *tenure;
+            if wait.holds.is_some() {
+                self.observed[wait.key].holds_named.push(token);
+            }
+            return Answer::Granted { token, holds, lease_left: (deadline - self.now) / 1_000 };
         }
         self.last_token = (self.last_token + 1).max(self.wall.max(0) as u64);
-        self.locks[wait.key].push(Tenure {
-            owner: wait.owner,
-            holds: 1,
-            slots: wait.slots,
-            token: self.last_token,
-            deadline: self.now + wait.lease,
-            since: self.now,
-        });
-        Answer::Granted { token: self.last_token, holds: 1 }
+        let (token, mode) = (self.last_token, wait.mode.of_new_tenure());
+        let (owner, since) = (wait.owner, self.now);
+        self.locks[wait.key].push(Tenure { owner, holds: 1, mode, token, deadline: until, since });
+        Answer::Granted { token, holds: 1, lease_left: wait.lease / 1_000 }
     }
 
     fn complete(&mut self, wait: &Wait, answer: Answer) {
-        self.completions.push((self.now, wait.handle, answer));
+        if matches!(answer, Answer::Granted { .. }) {
+            self.granted.push(wait.clone());
+        }
+        self.completions.push((self.now, wait.key, wait.handle, answer));
     }
 
-    fn grant_waits_of(&mut self, key: usize, owner: usize) {
-        while let Some(at) = self.waits.iter().position(|wait| wait.key == key && wait.owner == owner) {
-            let wait = self.waits.remove(at);
-            let answer = self.grant(&wait);
+    /// The waits of an owner that now holds the lock are decided as re-entries, and its kept places end.
+    fn serve_waits_of(&mut self, key: usize, owner: usize) {
+        while let Some(at) =
+            self.queue.iter().position(|wait| wait.key == key && wait.owner == owner && wait.absent.is_none())
+        {
+            let answer = match self.admission(&self.queue[at]) {
+                Admission::Waits => return,
+                Admission::Refused(answer) => Some(answer),
+                Admission::Admitted => None,
+            };
+            let wait = self.queue.remove(at);
+            let answer = answer.unwrap_or_else(|| self.grant(&wait));
             self.complete(&wait, answer);
         }
+        self.queue.retain(|wait| wait.key != key || wait.owner != owner || wait.absent.is_none());
     }
 
     /// Ends the tenures whose lease is over, and serves the waiters.
     pub fn expire_and_serve(&mut self, key: usize) {
         let now = self.now;
-        for over in self.locks[key].extract_if(.., |tenure| tenure.deadline <= now) {
-            self.ended[key] = self.ended[key].max(over.token - 1);
-        }
-        while let Some(first) = self.waits.iter().find(|wait| wait.key == key) {
-            let owner = first.owner;
-            if !self.re_enters(first) && (self.quarantined() || !self.fits(key, first.slots)) {
+        let over: Vec<Tenure> = self.locks[key].extract_if(.., |tenure| tenure.deadline <= now).collect();
+        over.iter().for_each(|tenure| self.observe_end(key, tenure, false));
+        while let Some(at) = self.queue.iter().position(|wait| wait.key == key && wait.holds_back(now)) {
+            if self.queue[at].absent.is_some() {
                 return;
             }
-            let first = first.clone();
-            self.waits.retain(|wait| wait.handle != first.handle);
-            let answer = self.grant(&first);
+            let answer = match self.admission(&self.queue[at]) {
+                Admission::Waits => return,
+                Admission::Refused(answer) => Some(answer),
+                Admission::Admitted => None,
+            };
+            let first = self.queue.remove(at);
+            let answer = answer.unwrap_or_else(|| self.grant(&first));
             self.complete(&first, answer);
-            if self.of(key, owner).is_some() {
-                self.grant_waits_of(key, owner);
+            if self.of(key, first.owner).is_some() {
+                self.serve_waits_of(key, first.owner);
             }
         }
     }
@@ -201,34 +331,107 @@ impl Reference {
         (0..KEYS).for_each(|key| self.expire_and_serve(key));
     }
 
-    pub fn acquire(&mut self, wait: Wait, may_wait: bool) -> Answer {
-        self.expire_and_serve(wait.key);
-        let waited_for = self.waits.iter().any(|other| other.key == wait.key);
-        if self.re_enters(&wait) || (!waited_for && !self.quarantined() && self.fits(wait.key, wait.slots)) {
-            return self.grant(&wait);
+    /// Another lock may stand here now. Its holders re-enter with their own waits.
+    pub fn recheck(&mut self, key: usize) {
+        self.expire_and_serve(key);
+        let owners = self.waits().into_iter().chain(self.places()).filter(|wait| wait.key == key);
+        let owners: Vec<usize> = owners.map(|wait| wait.owner).collect();
+        for owner in owners {
+            let confirmed = |at: usize| !self.is_unconfirmed(key, &self.locks[key][at]);
+            if self.of(key, owner).is_some_and(confirmed) {
+                self.serve_waits_of(key, owner);
+            }
         }
-        if wait.holds.is_some_and(|named| named != 1) {
-            return Answer::HoldsDoNotFollow(0);
+        self.expire_and_serve(key);
+    }
+
+    pub fn recheck_all(&mut self) {
+        (0..KEYS).for_each(|key| self.recheck(key));
+    }
+
+    /// The first place of an owner, which its next request with a count of holds takes over.
+    fn place_for(&self, wait: &Wait) -> Option<usize> {
+        wait.holds?;
+        self.queue.iter().position(|other| other.key == wait.key && other.owner == wait.owner)
+    }
+
+    /// Takes a place over. The wait that stands there ends.
+    fn take_over(&mut self, at: usize) -> Wait {
+        let earlier = self.queue.remove(at);
+        if earlier.absent.is_none() {
+            self.complete(&earlier, Answer::Superseded);
+        }
+        earlier
+    }
+
+    pub fn acquire(&mut self, wait: Wait, may_wait: bool) -> Answer {
+        let key = wait.key;
+        self.expire_and_serve(key);
+        match self.admission(&wait) {
+            Admission::Refused(answer) => return answer,
+            Admission::Admitted if self.of(key, wait.owner).is_some() => return self.grant(&wait),
+            Admission::Admitted => {
+                let others_first =
+                    self.queue.iter().position(|other| other.key == key && other.holds_back(self.now));
+                let own = self.place_for(&wait);
+                if others_first.is_none_or(|first| own.is_some_and(|own| own <= first)) {
+                    let answer = self.grant(&wait);
+                    if let Some(own) = own {
+                        self.take_over(own);
+                    }
+                    self.serve_waits_of(key, wait.owner);
+                    self.expire_and_serve(key);
+                    return answer;
+                }
+            }
+            Admission::Waits => {}
         }
         if may_wait { self.wait(wait) } else { Answer::Busy }
     }
 
     fn wait(&mut self, mut wait: Wait) -> Answer {
-        if wait.holds.is_some() {
-            let same = |other: &Wait| other.key == wait.key && other.owner == wait.owner;
-            if let Some(at) = self.waits.iter().position(same) {
-                wait.since = self.waits[at].since;
-                let earlier = std::mem::replace(&mut self.waits[at], wait);
-                self.complete(&earlier, Answer::Superseded);
-                return Answer::Waits;
+        if let Some(at) = self.place_for(&wait) {
+            let earlier = self.take_over(at);
+            (wait.since, wait.position) = (earlier.since, earlier.position);
+        } else {
+            let waits = self.waits();
+            let for_this = waits.iter().filter(|other| other.key == wait.key).count();
+            if for_this >= self.lock_limit || waits.len() >= self.total_limit {
+                return Answer::Full;
             }
+            self.last_position += 1;
+            wait.position = self.last_position;
+            self.open(wait.key);
         }
-        let for_this = self.waits.iter().filter(|other| other.key == wait.key).count();
-        if for_this >= self.lock_limit || self.waits.len() >= self.total_limit {
-            return Answer::Full;
-        }
-        self.waits.push(wait);
+        self.put_into_queue(wait);
         Answer::Waits
+    }
+
+    fn open(&mut self, key: usize) {
+        if self.queue.iter().all(|other| other.key != key) {
+            self.opened[key] = self.opened.iter().max().unwrap_or(&0) + 1;
+        }
+    }
+
+    /// Puts a wait or a place where it belongs. If there are too many, the oldest kept places give way.
+    fn put_into_queue(&mut self, wait: Wait) {
+        let key = wait.key;
+        self.queue.push(wait);
+        self.queue.sort_by_key(|wait| wait.position);
+        let of_key = |wait: &Wait| wait.key == key;
+        while self.queue.iter().filter(|wait| of_key(wait)).count() > self.lock_limit && self.give_way(of_key)
+        {
+        }
+        while self.queue.len() > self.total_limit && self.give_way(|_| true) {}
+    }
+
+    fn give_way(&mut self, is_meant: impl Fn(&Wait) -> bool) -> bool {
+        let age =
+            |wait: &Wait| wait.absent.map(|absent| (absent.since, self.opened[wait.key], wait.position));
+        let oldest = self.queue.iter().filter(|wait| is_meant(wait)).filter_map(age).min();
+        let before = self.queue.len();
+        self.queue.retain(|wait| Some(wait.position) != oldest.map(|(.., position)| position));
+        self.queue.len() < before
     }
 
     fn not_held(&self, key: usize, owner: usize) -> Answer {
@@ -244,6 +447,14 @@ impl Reference {
     pub fn release(&mut self, key: usize, owner: usize, left: Left, token: Option<u64>) -> Answer {
         self.expire_and_serve(key);
         let answer = self.release_holds(key, owner, left, token);
+        if let (Answer::Left(_), Left::Exactly(left), None) = (&answer, left, token) {
+            let is_meant = |wait: &Wait| {
+                wait.key == key && wait.owner == owner && wait.holds.is_some_and(|named| named > left)
+            };
+            while let Some(at) = self.queue.iter().position(is_meant) {
+                self.take_over(at);
+            }
+        }
         self.expire_and_serve(key);
         answer
     }
@@ -255,23 +466,23 @@ impl Reference {
                 Left::OneLess | Left::Exactly(_) | Left::None => self.not_held(key, owner),
             };
         };
-        let has = self.locks[key][at].holds;
-        if token.is_some_and(|token| token != self.locks[key][at].token) {
+        let Tenure { token: own, holds: has, .. } = self.locks[key][at];
+        if token.is_some_and(|token| token != own) {
             return self.not_held(key, owner);
         }
-        let exactly = matches!(left, Left::Exactly(_));
+        let named = matches!(left, Left::Exactly(_));
         let left = match left {
             Left::OneLess => has - 1,
             Left::None => 0,
             Left::Exactly(named) if named == has || named == has - 1 => named,
             Left::Exactly(_) => return Answer::HoldsDoNotFollow(has),
         };
-        if exactly {
-            self.see_holds_named(key, at);
+        if named {
+            self.observed[key].holds_named.push(own);
         }
         if left == 0 {
             let over = self.locks[key].remove(at);
-            self.ended[key] = self.ended[key].max(over.token);
+            self.observe_end(key, &over, true);
         } else {
             self.locks[key][at].holds = left;
         }
@@ -280,79 +491,199 @@ impl Reference {
 
     pub fn renew(
         &mut self,
-        key: usize,
-        owner: usize,
+        (key, owner): (usize, usize),
         lease: i64,
         token: Option<u64>,
         holds: Option<u32>,
+        mode: Option<NamedMode>,
     ) -> Answer {
         self.expire_and_serve(key);
-        let (now, deadline) = (self.now, self.now + lease);
-        if let Some(at) = self.of(key, owner) {
-            let was_unconfirmed = self.is_unconfirmed(key, at);
-            let holds_were_unconfirmed = self.holds_unconfirmed(key, at);
-            let named = holds.filter(|_| token.is_some() && holds_were_unconfirmed);
-            let tenure = &mut self.locks[key][at];
-            if token.is_none_or(|token| token == tenure.token) {
-                tenure.deadline = deadline;
-                tenure.holds = named.unwrap_or(tenure.holds);
-                let token = tenure.token;
-                if named.is_some() {
-                    self.see_holds_named(key, at);
-                }
-                if was_unconfirmed {
-                    self.renewed[key] = self.renewed[key].max(token);
-                    self.grant_waits_of(key, owner);
-                }
-                return Answer::Token(token);
+        let known = self.of(key, owner).map(|at| self.locks[key][at].clone());
+        let answer = match (known, token) {
+            (Some(known), named) if named.is_none_or(|named| named == known.token) => {
+                self.renew_known(key, known, self.now + lease, token.is_some(), holds, mode)
             }
+            (_, Some(token)) if self.quarantined() => {
+                let mode = mode.map_or(Mode { slots: 1, weight: 1 }, NamedMode::of_new_tenure);
+                let (holds, deadline, since) = (holds.unwrap_or(1), self.now + lease, self.now);
+                self.restore(key, Tenure { owner, holds, mode, token, deadline, since })
+            }
+            _ => self.not_held(key, owner),
+        };
+        self.expire_and_serve(key);
+        answer
+    }
+
+    fn renew_known(
+        &mut self,
+        key: usize,
+        known: Tenure,
+        deadline: i64,
+        names_token: bool,
+        holds: Option<u32>,
+        mode: Option<NamedMode>,
+    ) -> Answer {
+        let token = known.token;
+        let was_unconfirmed = self.is_unconfirmed(key, &known);
+        let mut renewed = Tenure { deadline, ..known.clone() };
+        match mode {
+            // A claim: this server may have missed a change.
+            Some(mode) if was_unconfirmed && names_token => renewed.mode = mode.of_new_tenure(),
+            Some(mode) => {
+                let weight_differs = mode.weight.is_some_and(|weight| weight != known.mode.weight);
+                if weight_differs || is_smaller(mode.slots, known.mode.slots) {
+                    return Answer::ModeDiffers(known.mode);
+                }
+                renewed.mode.slots = mode.slots;
+            }
+            None => {}
         }
-        let Some(token) = token.filter(|_| self.quarantined()) else { return self.not_held(key, owner) };
-        if token as i64 > self.wall + DAY && token > self.last_token {
-            return Answer::TokenFarAhead;
+        if let Some(holds) = holds.filter(|_| names_token && self.holds_unconfirmed(key, &known)) {
+            renewed.holds = holds;
         }
-        let older = self.locks[key].iter().map(|tenure| tenure.token).max();
-        if self.ended[key].max(older.unwrap_or(0)) >= token {
-            return self.not_held(key, owner);
+        let names_holds = holds.is_some() && names_token && self.holds_unconfirmed(key, &known);
+        if !self.make_room(key, &renewed) {
+            return self.not_held(key, known.owner);
         }
-        self.ended[key] = self.ended[key].max(older.unwrap_or(0));
-        self.last_token = self.last_token.max(token);
-        let holds = holds.unwrap_or(1);
-        self.locks[key] = vec![Tenure { owner, holds, slots: 1, token, deadline, since: now }];
-        self.grant_waits_of(key, owner);
+        if names_holds {
+            self.observed[key].holds_named.push(token);
+        }
+        if was_unconfirmed {
+            self.observed[key].renewed.push(token);
+            self.serve_waits_of(key, known.owner);
+        }
         Answer::Token(token)
     }
 
-    pub fn pass_on(&mut self, key: usize, owner: usize, token: u64) {
-        self.expire_and_serve(key);
-        if self.of(key, owner).is_some_and(|at| self.locks[key][at].token == token) {
-            self.release_holds(key, owner, Left::OneLess, None);
+    fn restore(&mut self, key: usize, claim: Tenure) -> Answer {
+        let Tenure { owner, token, mode, .. } = claim;
+        if token as i64 > self.wall + DAY && token > self.last_token {
+            return Answer::TokenFarAhead;
         }
-        self.expire_and_serve(key);
+        let has_later = |tenure: &Tenure| tenure.owner == owner && tenure.token > token;
+        let went_on = self.locks[key].iter().any(|tenure| tenure.token == token || has_later(tenure));
+        if went_on || self.has_ended(key, token, mode) || !self.make_room(key, &claim) {
+            return self.not_held(key, owner);
+        }
+        // A tenure that goes on says by its mode what can stand beside it. If nobody could, then all older ones have ended for good.
+        let reader = Mode { slots: 0, weight: 1 };
+        self.observed[key].ended.retain(|ended| ended.token != token || !fit_together(&[ended.mode, reader]));
+        self.last_token = self.last_token.max(token);
+        self.serve_waits_of(key, owner);
+        Answer::Token(token)
     }
 
-    pub fn leave(&mut self, handle: u32) {
-        self.waits.retain(|wait| wait.handle != handle);
+    /// Puts a tenure in the place of what is remembered of its owner. If the weights do not fit then, tenures stay in this order, each
+    /// that fits beside those before it: the confirmed ones from the largest token down, then the others. False if the tenure would
+    /// not stay: then nothing changes.
+    fn make_room(&mut self, key: usize, claim: &Tenure) -> bool {
+        let mut tenures = self.locks[key].clone();
+        tenures.retain(|tenure| tenure.owner != claim.owner);
+        tenures.push(claim.clone());
+        tenures.sort_by_key(|tenure| {
+            let is_remembered = tenure != claim && self.is_unconfirmed(key, tenure);
+            (is_remembered, std::cmp::Reverse(tenure.token))
+        });
+        let mut stay: Vec<Tenure> = Vec::new();
+        for tenure in tenures {
+            let modes: Vec<Mode> = stay.iter().chain([&tenure]).map(|tenure| tenure.mode).collect();
+            if fit_together(&modes) {
+                stay.push(tenure);
+            }
+        }
+        let stays = stay.contains(claim);
+        if stays {
+            self.locks[key] = stay;
+        }
+        stays
+    }
+
+    /// The client of a grant had left before the reply.
+    pub fn pass_on(&mut self, key: usize, owner: usize, token: u64, handle: u32) {
+        let place = self.granted.iter().position(|wait| wait.handle == handle);
+        let place = place.map(|at| self.granted.remove(at));
+        self.expire_and_serve(key);
+        let Some(at) = self.of(key, owner).filter(|at| self.locks[key][*at].token == token) else { return };
+        let ended = self.locks[key][at].holds == 1;
+        self.release_holds(key, owner, Left::OneLess, None);
+        self.expire_and_serve(key);
+        if let Some(place) = place.filter(|place| ended && place.keep.is_some()) {
+            let absent = Some(Absent { since: self.now, holds_back_until: self.now });
+            self.open(key);
+            self.put_into_queue(Wait { absent, ..place });
+        }
+    }
+
+    /// The wait of this client ends without an answer of the lock.
+    pub fn leave(&mut self, handle: u32, is_limit_reached: bool) {
+        let is_meant = |wait: &Wait| wait.handle == handle && wait.absent.is_none();
+        let Some(at) = self.queue.iter().position(is_meant) else { return };
+        match self.queue[at].keep {
+            Some(keep) => {
+                let holds_back = if is_limit_reached { keep.min(HOLDS_BACK) } else { 0 };
+                let holds_back_until = self.now + holds_back;
+                self.queue[at].absent = Some(Absent { since: self.now, holds_back_until });
+            }
+            None => drop(self.queue.remove(at)),
+        }
+    }
+
+    /// The server becomes a replica: all waits end, and no place is kept.
+    pub fn end_waits(&mut self) {
+        for wait in std::mem::take(&mut self.queue) {
+            if wait.absent.is_none() {
+                self.complete(&wait, Answer::BecameReplica);
+            }
+        }
+    }
+
+    /// A key is deleted.
+    pub fn delete(&mut self, key: usize) {
+        let last = self.locks[key].iter().map(|tenure| tenure.token).max().unwrap_or(0);
+        self.locks[key].clear();
+        if self.quarantined() {
+            self.observed[key].deleted_up_to = self.observed[key].deleted_up_to.max(last);
+        }
+    }
+
+    /// All keys are deleted.
+    pub fn flush(&mut self) {
+        self.locks.iter_mut().for_each(Vec::clear);
+        if self.quarantined() {
+            self.observed.iter_mut().for_each(|observed| observed.deleted_up_to = self.last_token);
+        }
+    }
+
+    /// Nothing that was observed outlasts the quarantine.
+    pub fn forget_after_quarantine(&mut self) {
+        if !self.quarantined() {
+            self.observed = Default::default();
+        }
     }
 
     /// Lets time pass. At every instant at which something may happen, waits end at their limits first, and then every lock
     /// gets a decision.
     pub fn advance(&mut self, to: i64) {
         loop {
-            let limits = self.waits.iter().filter_map(|wait| wait.limit);
+            let limits = self.waits().into_iter().filter_map(|wait| wait.limit).collect::<Vec<_>>();
+            let places = self.queue.iter().filter_map(Wait::changes).flatten().collect::<Vec<_>>();
             let leases = self.locks.iter().flatten().map(|tenure| tenure.deadline);
             let quarantine = self.quarantine_began + self.quarantine_length;
-            let events = limits.chain(leases).chain([quarantine]);
+            let events = limits.into_iter().chain(places).chain(leases).chain([quarantine]);
             let next = events.filter(|at| self.now < *at && *at <= to).min();
             let at = next.unwrap_or(to);
             self.wall += at - self.now;
             self.now = at;
-            let reached = |wait: &Wait| wait.limit.is_some_and(|limit| limit <= at);
-            let mut gone: Vec<Wait> = self.waits.iter().filter(|wait| reached(wait)).cloned().collect();
-            gone.sort_by_key(|wait| wait.handle);
-            self.waits.retain(|wait| !reached(wait));
-            gone.iter().for_each(|wait| self.complete(wait, Answer::NotAcquired));
+            let reached = |wait: &&Wait| wait.limit.is_some_and(|limit| limit <= at);
+            let mut reached: Vec<Wait> = self.waits().into_iter().filter(reached).cloned().collect();
+            reached.sort_by_key(|wait| wait.handle);
+            for wait in reached {
+                self.leave(wait.handle, true);
+                self.complete(&wait, Answer::NotAcquired);
+            }
+            self.queue.retain(|wait| wait.changes().is_none_or(|[_, gone]| at < gone));
             self.expire_and_serve_all();
+            self.forget_after_quarantine();
             if next.is_none() {
                 return;
             }

@@ -1,14 +1,14 @@
 //! Core, and around it what the module adds: keys, dropped locks, one timer, and a replica.
 
+use crate::KEYS;
 use crate::operations::Setting;
-use crate::reference::{Answer, Left, Tenure, Wait};
-use crate::{KEYS, OWNERS};
+use crate::reference::{Answer, Left, Mode as PlainMode, NamedMode, Tenure, Wait};
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Completion, Counters, Db, Decision, DroppedLocks, Effects, Event, FencingToken,
-    Full, Grant, Holder, HoldsLeft, Instant, Limits, Lock, NotHeld, Now, Outcome, Owner, Propagation,
-    Quarantine, QuarantineMemory, QueueId, Refusal, ReleaseRequest, RenewRequest, Slots, Span, TokenSource,
-    WaitQueues, WaitRequest, WallTime, event_of,
+    Absence, AcquireRequest, Acquired, Completion, Counters, Db, Decision, DroppedLocks, Effects, Event,
+    FencingToken, Full, Grant, Holder, HoldsLeft, Instant, LimitReached, Limits, Lock, Mode, NotHeld, Now,
+    Outcome, Owner, Place, Propagation, Quarantine, QuarantineMemory, QueueId, Refusal, ReleaseRequest,
+    RenewRequest, Slots, Span, TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight, event_of,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -27,22 +27,31 @@ fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
-/// A short owner, the usual one, a long one and a binary one.
-fn owner(number: usize) -> Owner {
-    let long = [b'x'; 300];
-    let names: [&[u8]; OWNERS] = [b"A", b"0f8fad5b-d9cb-469f-a165-70867728950e:42", &long, &[0, 0xff]];
-    Owner::new(names[number]).unwrap()
+/// A short owner, the usual one, a long one, a binary one, and numbered ones.
+pub fn owner(number: usize) -> Owner {
+    let numbered = format!("0f8fad5b-d9cb-469f-a165-70867728950e:{number}");
+    let name: &[u8] = match number {
+        0 => b"A",
+        2 => &[b'x'; 300],
+        3 => &[0, 0xff],
+        _ => numbered.as_bytes(),
+    };
+    Owner::new(name).unwrap()
 }
 
 fn slots(number: u32) -> Slots {
     Slots::new(number).unwrap()
 }
 
+fn weight(mode: NamedMode) -> Option<Weight> {
+    mode.weight.map(|weight| Weight::new(weight).unwrap())
+}
+
 pub fn as_holder(tenure: &Tenure) -> Holder {
     Holder {
         owner: owner(tenure.owner),
         holds: tenure.holds,
-        slots: slots(tenure.slots),
+        mode: Mode::new(slots(tenure.mode.slots), Weight::new(tenure.mode.weight).unwrap()).unwrap(),
         token: token(tenure.token),
         deadline: instant(tenure.deadline),
         since: instant(tenure.since),
@@ -50,7 +59,8 @@ pub fn as_holder(tenure: &Tenure) -> Holder {
 }
 
 fn granted(grant: Grant) -> Answer {
-    Answer::Granted { token: grant.token.get(), holds: grant.holds }
+    let lease_left = i64::try_from(grant.lease.as_millis()).unwrap();
+    Answer::Granted { token: grant.token.get(), holds: grant.holds, lease_left }
 }
 
 fn refused(refusal: Refusal) -> Answer {
@@ -59,6 +69,9 @@ fn refused(refusal: Refusal) -> Answer {
         Refusal::NotHeld(NotHeld::ByAnother(token)) => Answer::AnotherHas(token.get()),
         Refusal::NotHeld(NotHeld::OtherToken(token)) => Answer::ItHas(token.get()),
         Refusal::Holds { has } => Answer::HoldsDoNotFollow(has),
+        Refusal::Mode { has: Mode { slots, weight } } => {
+            Answer::ModeDiffers(PlainMode { slots: slots.number(), weight: weight.number() })
+        }
         Refusal::TooManyHolds => Answer::TooManyHolds,
         Refusal::TokenFarAhead => Answer::TokenFarAhead,
         Refusal::TokensUsedUp => panic!("there are more tokens than a run can use"),
@@ -71,9 +84,8 @@ fn ended(outcome: Outcome) -> Answer {
         Outcome::NotAcquired => Answer::NotAcquired,
         Outcome::Refused(refusal) => refused(refusal),
         Outcome::Superseded => Answer::Superseded,
-        Outcome::WrongType | Outcome::NotServed | Outcome::BecameReplica => {
-            panic!("a decision never ends a wait so")
-        }
+        Outcome::BecameReplica => Answer::BecameReplica,
+        Outcome::WrongType | Outcome::NotServed => panic!("nothing here ends a wait so"),
     }
 }
 
@@ -96,12 +108,12 @@ pub struct World {
     pub mono: Instant,
     pub wall: WallTime,
     key_of: HashMap<u32, usize>,
-    pub completions: Vec<(Instant, u32, Answer)>,
-    /// Whether owners share locks. Then the end of the quarantine matters for held locks too.
-    shared: bool,
+    /// The places of the waits that were granted.
+    places: HashMap<u32, Place>,
+    pub completions: Vec<(Instant, usize, u32, Answer)>,
 }
 
-/// The same key in two databases.
+/// The same key in several databases.
 fn name(key: usize) -> (Db, &'static [u8]) {
     (Db(i32::try_from(key).unwrap()), b"lock")
 }
@@ -109,28 +121,32 @@ fn name(key: usize) -> (Db, &'static [u8]) {
 impl World {
     pub fn new(setting: &Setting, began: i64) -> Self {
         Self {
-            stored: [None, None],
+            stored: Default::default(),
             dropped_locks: DroppedLocks::new(),
-            replica: [Lock::new(), Lock::new()],
+            replica: Default::default(),
             replica_has_dropped_lock: [false; KEYS],
             unreplicated: BTreeSet::new(),
             queues: WaitQueues::new(),
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
-            quarantine_memory: [QuarantineMemory::default(); KEYS],
+            quarantine_memory: Default::default(),
             effects: Effects::default(),
             counters: Counters::default(),
-            limits: Limits { per_lock: setting.limits.0, total: setting.limits.1 },
+            limits: Limits { per_lock: setting.max_waiters.0, total: setting.max_waiters.1 },
             mono: instant(began),
             wall: WallTime::from_micros(setting.wall),
             key_of: HashMap::new(),
+            places: HashMap::new(),
             completions: Vec::new(),
-            shared: setting.slots != [1; OWNERS],
         }
     }
 
     pub fn now(&self) -> Now {
         Now { mono: self.mono, wall: self.wall }
+    }
+
+    pub fn in_quarantine(&self) -> bool {
+        self.quarantine.ends(self.mono).is_some()
     }
 
     pub fn queue_id(&self, key: usize) -> Option<QueueId> {
@@ -143,11 +159,14 @@ impl World {
         self.dropped_locks.get(db, bytes)
     }
 
+    pub fn lock(&self, key: usize) -> Option<&Lock> {
+        self.stored[key].as_ref().or_else(|| self.dropped_lock(key))
+    }
+
     /// The holders whose lease is not over. The tenures of the others end at the next decision.
     pub fn held(&self, key: usize) -> Vec<Holder> {
-        let lock = self.stored[key].as_ref().or_else(|| self.dropped_lock(key));
-        let holders = lock.into_iter().flat_map(Lock::holders);
-        holders.filter(|holder| !holder.is_over(self.now().mono)).map(Holder::cloned).collect()
+        let holders = self.lock(key).into_iter().flat_map(Lock::holders);
+        holders.filter(|holder| !holder.is_over(self.mono)).map(Holder::cloned).collect()
     }
 
     pub fn queue(&self, key: usize) -> Vec<(u32, Instant)> {
@@ -155,17 +174,24 @@ impl World {
         queue.map(|waiter| (waiter.wait_request.handle, waiter.since)).collect()
     }
 
+    /// The kept places: whose, and whether it holds others back.
+    pub fn places(&self, key: usize) -> Vec<(Owner, bool)> {
+        let places = self.queue_id(key).into_iter().flat_map(|queue| self.queues.places_in(queue));
+        places.map(|(owner, holds_back)| (owner.clone(), holds_back)).collect()
+    }
+
     pub fn waiting(&self, key: usize) -> usize {
         self.queue_id(key).map_or(0, |queue| self.queues.len(queue))
     }
 
-    /// One decision on one lock with all its effects. `release` is the command, if it is a release.
+    /// One decision on one lock with all its effects. `release` is the command, if it is a release. Returns with the answer when the
+    /// lock is due again.
     fn decide<T>(
         &mut self,
         key: usize,
         release: Option<&ReleaseRequest>,
         act: impl FnOnce(&mut Decision<'_, u32>) -> T,
-    ) -> Result<T, TestCaseError> {
+    ) -> Result<(T, Option<Instant>), TestCaseError> {
         let (now, (db, bytes)) = (self.now(), name(key));
         let dropped_lock = self.dropped_locks.take(db, bytes);
         let was_dropped = dropped_lock.is_some();
@@ -173,13 +199,14 @@ impl World {
         let mut lock = self.stored[key].take().or(dropped_lock).unwrap_or_default();
         let (tenures, counted) = (tokens(&lock), self.counters.clone());
         self.effects.clear();
+        let in_quarantine = self.in_quarantine();
         let mut decision = Decision {
             lock: &mut lock,
             queue: self.queues.queue(db, bytes),
             queues: &mut self.queues,
             tokens: &mut self.tokens,
             quarantine: self.quarantine,
-            quarantine_memory: self.quarantine_memory[key],
+            quarantine_memory: in_quarantine.then_some(&mut self.quarantine_memory[key]),
             effects: &mut self.effects,
             counters: &mut self.counters,
             now,
@@ -187,7 +214,6 @@ impl World {
         let answer = act(&mut decision);
         let due = decision.due();
         self.check_counters(&tenures, &tokens(&lock), &counted)?;
-        self.quarantine_memory[key] = self.quarantine_memory[key].merge(self.effects.quarantine_memory());
         if was_dropped && !self.effects.changed() {
             self.dropped_locks.put(db, bytes, lock);
         } else {
@@ -200,13 +226,21 @@ impl World {
             self.stored[key] = Some(lock).filter(|lock| !lock.is_free());
         }
         self.replicate(key, release, was_dropped)?;
-        for Completion { waiter, outcome } in self.effects.completions.drain(..) {
-            self.completions.push((self.mono, waiter.wait_request.handle, ended(outcome)));
+        for completion in mem::take(&mut self.effects.completions) {
+            self.complete(completion);
         }
         if let Some(queue) = self.queue_id(key) {
             self.queues.set_due(queue, due);
         }
-        Ok(answer)
+        Ok((answer, due))
+    }
+
+    fn complete(&mut self, Completion { waiter, outcome }: Completion<u32>) {
+        let handle = waiter.wait_request.handle;
+        if let (Outcome::Granted(_), Some(place)) = (outcome, waiter.place()) {
+            self.places.insert(handle, place);
+        }
+        self.completions.push((self.mono, self.key_of[&handle], handle, ended(outcome)));
     }
 
     /// The counters have counted what the decision has led to.
@@ -280,7 +314,7 @@ impl World {
             queues: &mut WaitQueues::new(),
             tokens: &mut TokenSource::new(),
             quarantine: Quarantine::new(now.mono, Span::default()),
-            quarantine_memory: QuarantineMemory::default(),
+            quarantine_memory: None,
             effects: &mut effects,
             counters: &mut self.counters,
             now,
@@ -335,8 +369,7 @@ impl World {
         );
         let here = self.stored[key].as_ref().or(dropped_lock).unwrap_or(&free).holders();
         let there = self.replica[key].holders();
-        let tenure =
-            |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.slots, holder.token);
+        let tenure = |holder: Holder<&Owner>| (holder.owner.clone(), holder.holds, holder.mode, holder.token);
         prop_assert_eq!(
             there.clone().map(tenure).collect::<Vec<_>>(),
             here.clone().map(tenure).collect::<Vec<_>>(),
@@ -359,29 +392,31 @@ impl World {
             owner: owner(asked.owner),
             lease: span(asked.lease),
             holds: asked.holds,
-            slots: slots(asked.slots),
+            slots: slots(asked.mode.slots),
+            weight: weight(asked.mode),
         };
-        match self.decide(asked.key, None, |decision| decision.acquire(&request))? {
-            Ok(Acquired::Granted(grant)) => return Ok(granted(grant)),
-            Ok(Acquired::Busy) if may_wait => {}
-            Ok(Acquired::Busy) => return Ok(Answer::Busy),
-            Err(refusal) => return Ok(refused(refusal)),
-        }
+        let due = match self.decide(asked.key, None, |decision| decision.acquire(&request))? {
+            (Ok(Acquired::Granted(grant)), _) => return Ok(granted(grant)),
+            (Ok(Acquired::Busy), due) if may_wait => due,
+            (Ok(Acquired::Busy), _) => return Ok(Answer::Busy),
+            (Err(refusal), _) => return Ok(refused(refusal)),
+        };
         let (db, bytes) = name(asked.key);
         match self.queues.may_join(db, bytes, &request, self.limits) {
             Ok(()) => {}
             Err(Full::Lock | Full::Total) => return Ok(Answer::Full),
         }
-        let limit = asked.limit.map(Instant::from_micros);
-        let wait_request = WaitRequest { request, limit, handle: asked.handle };
+        let (limit, keep) = (asked.limit.map(instant), asked.keep.map(span));
+        let wait_request = WaitRequest { request, limit, keep, handle: asked.handle };
         self.key_of.insert(asked.handle, asked.key);
-        let superseded = self.queues.join(db, bytes, wait_request, self.now().mono);
-        self.completions.extend(
-            superseded.map(|Completion { waiter, outcome }| {
-                (self.mono, waiter.wait_request.handle, ended(outcome))
-            }),
-        );
-        self.expire_and_serve(asked.key)?;
+        if let Some(superseded) = self.queues.join(db, bytes, wait_request, self.limits, self.mono) {
+            self.complete(superseded);
+        }
+        if let Some(queue) = self.queue_id(asked.key) {
+            // A place that gave way may have made it due.
+            let due = due.into_iter().chain(self.queues.due(queue)).min();
+            self.queues.set_due(queue, due);
+        }
         Ok(Answer::Waits)
     }
 
@@ -398,52 +433,125 @@ impl World {
             Left::None => HoldsLeft::None,
         };
         let request = ReleaseRequest { owner: owner(name), left, token: named.map(token) };
-        let left = self.decide(key, Some(&request), |decision| decision.release(&request))?;
+        let (left, _) = self.decide(key, Some(&request), |decision| decision.release(&request))?;
         Ok(left.map_or_else(refused, Answer::Left))
     }
 
     pub fn renew(
         &mut self,
-        key: usize,
-        name: usize,
+        (key, name): (usize, usize),
         lease: i64,
         named: Option<u64>,
         holds: Option<u32>,
+        mode: Option<NamedMode>,
     ) -> Result<Answer, TestCaseError> {
-        let request = RenewRequest { owner: owner(name), lease: span(lease), token: named.map(token), holds };
-        let renewed = self.decide(key, None, |decision| decision.renew(&request))?;
+        let request = RenewRequest {
+            owner: owner(name),
+            lease: span(lease),
+            token: named.map(token),
+            holds,
+            slots: mode.map(|mode| slots(mode.slots)),
+            weight: mode.and_then(weight),
+        };
+        let (renewed, _) = self.decide(key, None, |decision| decision.renew(&request))?;
         Ok(renewed.map_or_else(refused, |token| Answer::Token(token.get())))
     }
 
-    pub fn pass_on(&mut self, key: usize, name: usize, number: u64) -> Result<(), TestCaseError> {
-        let (owner, token) = (owner(name), token(number));
+    pub fn pass_on(
+        &mut self,
+        key: usize,
+        name_of: usize,
+        number: u64,
+        handle: u32,
+    ) -> Result<(), TestCaseError> {
+        let (owner, token, place) = (owner(name_of), token(number), self.places.remove(&handle));
         // There is no command that could be replicated verbatim.
-        self.decide(key, None, |decision| decision.pass_on(&owner, token))
+        let (ended, _) = self.decide(key, None, |decision| decision.pass_on(&owner, token))?;
+        if let Some(place) = place.filter(|_| ended) {
+            let (db, bytes) = name(key);
+            self.queues.keep(db, bytes, place, self.limits, self.mono);
+        }
+        Ok(())
     }
 
     fn expire_and_serve(&mut self, key: usize) -> Result<(), TestCaseError> {
-        self.decide(key, None, |decision| decision.expire_and_serve())
+        self.decide(key, None, |decision| decision.expire_and_serve()).map(|_| ())
     }
 
     pub fn expire_and_serve_all(&mut self) -> Result<(), TestCaseError> {
         (0..KEYS).try_for_each(|key| self.expire_and_serve(key))
     }
 
-    pub fn leave(&mut self, handle: u32, key: usize) -> Result<(), TestCaseError> {
-        let left = self.queues.leave(handle).map(|waiter| waiter.wait_request.handle);
-        prop_assert_eq!(left, Some(handle));
-        prop_assert!(self.queues.leave(handle).is_none());
-        self.expire_and_serve(key)
+    /// Something may have changed the locks that clients wait for.
+    pub fn recheck_all(&mut self) {
+        let queues: Vec<QueueId> = self.queues.queues().collect();
+        queues.into_iter().for_each(|queue| self.queues.set_changed(queue, self.mono));
     }
 
-    /// Lets time pass. The timer fires whenever a queue is due.
+    /// A client disconnects, or is unblocked.
+    pub fn leave(&mut self, handle: u32, is_unblocked: bool) -> Result<(), TestCaseError> {
+        let absence = if is_unblocked { Absence::LimitReached } else { Absence::Disconnected };
+        let left = self.queues.leave(handle, absence, self.mono);
+        prop_assert_eq!(left.map(|waiter| waiter.wait_request.handle), Some(handle));
+        prop_assert!(self.queues.leave(handle, absence, self.mono).is_none());
+        Ok(())
+    }
+
+    /// The server becomes a replica.
+    pub fn end_waits(&mut self) {
+        let queues: Vec<QueueId> = self.queues.queues().collect();
+        let mut ended: Vec<Waiter<u32>> = Vec::new();
+        for queue in queues {
+            self.queues.forget_places(queue);
+            while let Some((waiter, _)) = self.queues.pop_front(queue) {
+                ended.push(waiter);
+            }
+        }
+        for waiter in ended {
+            self.complete(Completion { waiter, outcome: Outcome::BecameReplica });
+        }
+    }
+
+    /// The timer fires: waits end at their limits, and then the locks that are due get a decision.
+    pub fn fire(&mut self) -> Result<(), TestCaseError> {
+        let mut reached = Vec::new();
+        while let Some(limit_reached) = self.queues.pop_limit_reached(self.mono) {
+            if let LimitReached::Wait(waiter) = limit_reached {
+                reached.push(waiter);
+            }
+        }
+        reached.sort_by_key(|waiter| waiter.wait_request.handle);
+        for waiter in reached {
+            self.complete(Completion { waiter, outcome: Outcome::NotAcquired });
+        }
+        let mut due: Vec<(usize, bool)> = Vec::new();
+        while let Some((queue, changed)) = self.queues.pop_due(self.mono) {
+            let (db, _) = self.queues.name(queue).unwrap();
+            due.push((usize::try_from(db.0).unwrap(), changed));
+        }
+        due.sort_unstable();
+        for (key, changed) in due {
+            if changed {
+                self.decide(key, None, |decision| decision.recheck())?;
+            } else {
+                self.expire_and_serve(key)?;
+            }
+        }
+        if !self.in_quarantine() {
+            self.quarantine_memory = Default::default();
+        }
+        prop_assert_eq!(self.queues.pop_due(self.mono), None, "a queue is due again at once");
+        prop_assert!(self.queues.next_due().is_none_or(|due| self.mono < due));
+        Ok(())
+    }
+
+    /// Lets time pass. The timer fires whenever a queue is due, and when the quarantine ends.
     pub fn advance(&mut self, to: i64) -> Result<(), TestCaseError> {
         self.replicate_dropped_locks()?;
         let end = instant(to);
         loop {
-            let quarantine = self.quarantine.ends(self.mono).filter(|_| self.shared);
-            prop_assert!(quarantine.is_none_or(|end| self.mono < end), "the quarantine is over");
-            let due = self.queues.next_due().into_iter().chain(quarantine).min().filter(|due| *due <= end);
+            let due = self.queues.next_due().into_iter().chain(self.quarantine.ends(self.mono)).min();
+            let due = due.filter(|due| *due <= end);
             // A dropped lock may have a lease that is over already.
             let now = due.unwrap_or(end).max(self.mono);
             self.wall = self.now().wall_at(now);
@@ -451,25 +559,14 @@ impl World {
             if due.is_none() {
                 return Ok(());
             }
-            let mut keys: BTreeSet<usize> = BTreeSet::new();
-            let mut reached = Vec::new();
-            while let Some(waiter) = self.queues.pop_limit_reached(now) {
-                keys.insert(self.key_of[&waiter.wait_request.handle]);
-                reached.push((self.mono, waiter.wait_request.handle, Answer::NotAcquired));
-            }
-            reached.sort_by_key(|(_, handle, _)| *handle);
-            self.completions.extend(reached);
-            while let Some(queue) = self.queues.pop_due(now) {
-                let (db, _) = self.queues.name(queue).unwrap();
-                keys.insert(usize::try_from(db.0).unwrap());
-            }
-            if quarantine.is_some_and(|end| end <= now) {
-                keys.extend(0..KEYS);
-            }
-            keys.into_iter().try_for_each(|key| self.expire_and_serve(key))?;
-            let again = self.queues.next_due().is_some_and(|due| due <= now);
-            prop_assert!(!again, "a queue is due again at once");
+            self.fire()?;
         }
+    }
+
+    /// The quarantine begins again, since the server was promoted.
+    pub fn promote(&mut self) {
+        self.quarantine.restart(self.mono);
+        self.quarantine_memory = Default::default();
     }
 
     /// The server drops a key before its lease is over. The lock is kept as a dropped lock. Replicas drop the key too, and receive
@@ -508,33 +605,45 @@ impl World {
         (0..KEYS).try_for_each(|key| self.compare_replica(key))
     }
 
-    pub fn break_lock(&mut self, key: usize) -> Result<(), TestCaseError> {
+    pub fn break_lock(&mut self, key: usize) {
         let (db, bytes) = name(key);
+        let last = self.lock(key).and_then(Lock::last_token);
+        if self.in_quarantine() {
+            self.quarantine_memory[key].end_up_to(last);
+        }
         if self.dropped_locks.forget(db, bytes).is_some() {
             self.unreplicated.insert(key);
         } else {
             self.replica[key] = Lock::new();
         }
         self.stored[key] = None;
-        self.expire_and_serve(key)
+        if let Some(queue) = self.queue_id(key) {
+            self.queues.set_changed(queue, self.mono);
+        }
     }
 
-    pub fn flush(&mut self) -> Result<(), TestCaseError> {
+    pub fn flush(&mut self) {
+        if self.in_quarantine() {
+            let last = self.tokens.last();
+            self.quarantine_memory.iter_mut().for_each(|memory| memory.end_up_to(last));
+        }
         self.dropped_locks.flush(None);
         self.unreplicated.clear();
         self.replica_has_dropped_lock = [false; KEYS];
-        self.stored = [None, None];
-        self.replica = [Lock::new(), Lock::new()];
-        self.expire_and_serve_all()
+        self.stored = Default::default();
+        self.replica = Default::default();
+        self.recheck_all();
     }
 
-    pub fn swap(&mut self) -> Result<(), TestCaseError> {
+    pub fn swap(&mut self) {
         self.dropped_locks.swap(name(0).0, name(1).0);
         self.stored.swap(0, 1);
         self.replica.swap(0, 1);
         self.replica_has_dropped_lock.swap(0, 1);
-        self.unreplicated = self.unreplicated.iter().map(|key| 1 - key).collect();
-        self.expire_and_serve_all()
+        self.quarantine_memory.swap(0, 1);
+        let swapped = |key: &usize| [1, 0].get(*key).copied().unwrap_or(*key);
+        self.unreplicated = self.unreplicated.iter().map(swapped).collect();
+        self.recheck_all();
     }
 }
 

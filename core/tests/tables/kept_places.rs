@@ -114,6 +114,20 @@ fn a_place_ends_when_its_owner_holds_the_lock() {
     );
 }
 
+/// As when RENAME brings a lock that the owner of a kept place holds.
+#[test]
+fn a_place_ends_when_its_owner_holds_another_lock_that_stands_there() {
+    table(
+        "at(0) A acquires                              -> granted 1 hold, token 1
+         at(1) B waits holds 1 limit 1 keep 500 as 5   -> waits
+         at(1) C waits shared as 6                     -> waits
+         at(2) the timer fires                         -> 5 gets nothing
+         at(3) B holds it with token 9 shared
+         at(3) the lock is rechecked                   -> 6 gets 1 hold, token 10
+         at(3) the places are                          -> none",
+    );
+}
+
 #[test]
 fn a_release_that_names_its_count_ends_waits_and_places_that_name_more() {
     table(

@@ -12,6 +12,7 @@ mod acquire;
 mod counters;
 mod kept_places;
 mod lease;
+mod many_holders;
 mod modes;
 mod notation;
 mod quarantine;

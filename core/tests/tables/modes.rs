@@ -144,6 +144,18 @@ fn a_request_that_takes_over_the_first_place_is_granted_if_it_fits() {
     );
 }
 
+/// As when a request that names its count joins the queue.
+#[test]
+fn a_request_that_is_granted_at_once_takes_over_only_the_first_place() {
+    table(
+        "at(0) A acquires shared            -> granted 1 hold, token 1
+         at(1) B waits as 5                 -> waits
+         at(2) B waits as 6                 -> waits
+         at(2) B waits shared as 7          -> waits
+         at(3) B acquires shared holds 1    -> granted 1 hold, token 2; 5 is superseded; 6 gets mode differs: has slots 0 weight 1; 7 gets 2 holds, token 2",
+    );
+}
+
 #[test]
 fn a_renewal_with_a_larger_limit_lets_others_in() {
     table(
@@ -157,6 +169,19 @@ fn a_renewal_with_a_larger_limit_lets_others_in() {
          at(4) A renews slots 7            -> mode differs: has slots 0 weight 1
          at(4) the lock is                 -> A 1 hold, token 1, until 103, shared; B 1 hold, token 2, until 103, shared; C 1 hold, token 3, until 103, slots 3
          at(5) C renews shared             -> token 3; 7 gets 1 hold, token 4",
+    );
+}
+
+#[test]
+fn a_downgrade_to_no_limit_keeps_the_weight() {
+    table(
+        "at(0) A acquires slots 5 weight 2 -> granted 1 hold, token 1
+         at(1) A renews shared             -> token 1 | put A 1 hold, token 1, 100 left | renewed
+         at(1) the lock is                 -> A 1 hold, token 1, until 101, shared weight 2
+         at(2) B acquires slots 3 weight 2 -> busy
+         at(2) B acquires slots 3          -> granted 1 hold, token 2
+         at(3) C acquires shared           -> busy
+         at(4) A acquires shared           -> granted 2 holds, token 1",
     );
 }
 

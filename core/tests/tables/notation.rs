@@ -14,6 +14,8 @@
 //! | `A releases as replica` | a release that a replica receives |
 //! | `the timer fires` | ends waits at their limits, and decides on a lock that is due |
 //! | `the lock is rechecked` | decides on a lock that may have changed without a decision |
+//! | `5000 hold it until 100` | another lock stands there, with readers `1` to `5000`, whose tokens are their numbers |
+//! | `A holds it with token 9` | another lock stands there, as after RENAME |
 //! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | set the world |
 //! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | ask the world |
 //!
@@ -23,8 +25,8 @@
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{
     Absence, AcquireRequest, Acquired, Change, Completion, Counters, Db, Decision, Effects, End, Event,
-    FencingToken, HoldsLeft, Instant, LimitReached, Limits, Lock, Mode, NotHeld, Now, Outcome, Owner, Place,
-    Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Slots, Span,
+    FencingToken, Holder, HoldsLeft, Instant, LimitReached, Limits, Lock, Mode, NotHeld, Now, Outcome, Owner,
+    Place, Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Slots, Span,
     TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight,
 };
 
@@ -155,6 +157,32 @@ impl World {
             }
             ("quarantine", "lasts", [ms]) => {
                 self.quarantine = Quarantine::new(self.mono, span(ms.parse().unwrap()));
+                None
+            }
+            (count, "hold", ["it", "until", ms]) => {
+                let (deadline, since) = (instant(ms.parse().unwrap()), self.mono);
+                let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+                let reader = |number: u64| Holder {
+                    owner: owner(&number.to_string()),
+                    holds: 1,
+                    mode,
+                    token: token(number),
+                    deadline,
+                    since,
+                };
+                let count = count.parse().unwrap();
+                self.lock = Lock::held_by((1..=count).map(reader).collect(), WallTime::EPOCH).unwrap();
+                self.tokens.observe(token(count));
+                None
+            }
+            (name, "holds", ["it", "with", "token", number, mode @ ..]) => {
+                let (number, mut mode) = (token(number.parse().unwrap()), Options(mode.to_vec()));
+                let slots = slots(&mut mode).unwrap_or(Slots::EXCLUSIVE);
+                self.tokens.observe(number);
+                let (deadline, since) = (self.mono.after(span(100)), self.mono);
+                let mode = Mode { slots, weight: Weight::ONE };
+                let holder = Holder { owner: owner(name), holds: 1, mode, token: number, deadline, since };
+                self.lock = Lock::held_by(vec![holder], WallTime::EPOCH).unwrap();
                 None
             }
             (handle, "leaves", []) => Some(self.leave(handle, Absence::Disconnected)),
@@ -299,7 +327,8 @@ impl World {
         let holders = self.lock.holders().map(|holder| {
             let Mode { slots, weight } = holder.mode;
             let slots = match (slots.number(), weight.number()) {
-                (0, _) => ", shared".to_owned(),
+                (0, 1) => ", shared".to_owned(),
+                (0, weight) => format!(", shared weight {weight}"),
                 (1, _) => String::new(),
                 (slots, 1) => format!(", slots {slots}"),
                 (slots, weight) => format!(", slots {slots} weight {weight}"),

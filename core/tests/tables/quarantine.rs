@@ -337,6 +337,17 @@ fn a_claim_replaces_what_is_remembered_of_its_owner_and_outlasts_remembered_tenu
 }
 
 #[test]
+fn a_renewal_without_a_token_is_no_claim_so_another_weight_is_an_error() {
+    table(
+        "at(0) A acquires slots 5 weight 2       -> granted 1 hold, token 1
+         at(1) quarantine lasts 200
+         at(2) A renews slots 5 weight 3         -> mode differs: has slots 5 weight 2 | nothing
+         at(3) A renews token 1 slots 5 weight 3 -> token 1
+         at(4) the lock is                       -> A 1 hold, token 1, until 103, slots 5 weight 3",
+    );
+}
+
+#[test]
 fn the_mode_of_a_confirmed_tenure_changes_only_by_a_downgrade() {
     table(
         "at(0) A acquires slots 2                -> granted 1 hold, token 1

@@ -182,7 +182,7 @@ const CASES: &[Case] = &[
         let mut readers = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} SHARED BLOCK 0")));
         observed_on(&server, |_| {
             a.call("LOCK.RELEASE lock A").int();
-            readers.each_mut().map(|reader| assert_eq!(reader.reply().grant().holds, 1));
+            readers.iter_mut().for_each(|reader| assert_eq!(reader.reply().grant().holds, 1));
         })
     }),
     ("A renewal with a larger limit lets a waiter in.", || {

@@ -176,7 +176,7 @@ fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
         ("a weight too large", vec![with_mode(b"A", 8, 1_000_000, 1_000_001)], false),
         ("a weight of 0", vec![with_mode(b"A", 8, 5, 0)], false),
         ("a weight above the limit", vec![with_mode(b"A", 8, 5, 6)], false),
-        ("a reader of weight 2", vec![with_mode(b"A", 8, 0, 2)], false),
+        ("a weight without a limit, by a downgrade", vec![with_mode(b"A", 8, 0, 2)], true),
         ("weights that fit", vec![with_mode(b"A", 8, 5, 3), with_mode(b"B", 7, 6, 2)], true),
         ("weights that do not fit", vec![with_mode(b"A", 8, 5, 3), with_mode(b"B", 7, 6, 3)], false),
         ("a reader and a writer", vec![with_mode(b"A", 8, 0, 1), with_mode(b"B", 7, 1, 1)], false),
@@ -525,13 +525,17 @@ fn a_replica_refuses_a_full_resync_of_the_next_version() {
 
 /// So many owners of one shared lock that quadratic work would take the server minutes.
 fn crowd(now: u64, left: u64) -> Vec<u8> {
+    crowd_of(80_000, now, left)
+}
+
+fn crowd_of(count: u64, now: u64, left: u64) -> Vec<u8> {
     let holder = |number: u64| Put {
         slots: 0,
         left,
         wall_deadline: now + left,
         ..Put::honest(format!("{number:x}").as_bytes(), number + 1, now)
     };
-    payload(&(0..80_000).map(holder).collect::<Vec<_>>())
+    payload(&(0..count).map(holder).collect::<Vec<_>>())
 }
 
 #[test]
@@ -562,4 +566,33 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     });
     assert_eq!(client.call("DEBUG LOADAOF"), Reply::ok());
     assert_eq!(client.call("DEBUG DIGEST"), before);
+}
+
+/// A copy would take the server a second, in which it serves nobody.
+#[test]
+fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
+    let count = rounds(300_000, 1_000_000);
+    for how in ["UNLINK lock", "RENAME lock other"] {
+        let (_server, mut client, frame, now) = credulous();
+        assert_eq!(restore(&mut client, "lock", &frame.around(&crowd_of(count, now, HOUR_MS))), Reply::ok());
+        let used = |reply: &Reply| {
+            let text = reply.text();
+            let line = text.lines().find_map(|line| line.strip_prefix("used_memory:")).map(str::parse);
+            line.expect("used_memory").expect("a number")
+        };
+        assert_eq!(client.info("lock").unwrap().holding, i64::try_from(count).unwrap());
+        let freed = client.stat("memory", "lazyfreed_objects");
+        let [before, _, after] = client.transact(["INFO memory", how, "INFO memory"]);
+        let (before, after): (i64, i64) = (used(&before), used(&after));
+        assert!(after < before + 1_000_000, "{how}: {before} bytes grew to {after}");
+        if how == "UNLINK lock" {
+            eventually("it is freed in the background", || {
+                client.stat("memory", "lazyfreed_objects") == freed + 1
+                    && client.stat("lock", "lock_held") == 0
+            });
+            assert_eq!(client.acquire("lock A").holds, 1);
+        } else {
+            assert_eq!(client.info("other").unwrap().holding, i64::try_from(count).unwrap());
+        }
+    }
 }

@@ -155,7 +155,7 @@ class LostReplyTest {
     }
 
     @Test
-    void theLeaseOfAnUnreleasedLockIsNotTakenAsTheDefault() throws Exception {
+    void theLeaseOfALockThatCouldNotBeReleasedDoesNotGoOn() throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .patience(Duration.ofMillis(500))
