@@ -133,6 +133,19 @@ fn only_the_first_holds_that_an_owner_names_in_quarantine_correct_its_tenure() {
 }
 
 #[test]
+fn holds_that_an_owner_did_not_name_can_still_be_corrected() {
+    table(
+        "at(0) A acquires               -> granted 1 hold, token 1
+         at(0) A acquires               -> granted 2 holds, token 1
+         at(1) quarantine lasts 50
+         at(2) A acquires               -> granted 3 holds, token 1
+         at(2) A releases               -> 2 left
+         at(3) A renews token 1 holds 5 -> token 1
+         at(4) the lock is              -> A 5 holds, token 1, until 103",
+    );
+}
+
+#[test]
 fn nothing_is_restored_when_the_quarantine_is_over() {
     table(
         "at(0)      quarantine lasts 500

@@ -118,7 +118,9 @@ fn a_queue_without_waiters_does_not_exist() {
     queues.join(Db(0), b"k", wait_request("A", 1, None, Some(50)), MANY, instant(0));
     let queue = queues.queue(Db(0), b"k").unwrap();
     queues.set_due(queue, Some(instant(70)));
+    assert!(queues.has_queues() && !queues.is_empty(queue));
     queues.leave(1, Absence::Disconnected, instant(0));
+    assert!(!queues.has_queues() && queues.is_empty(queue));
     assert_eq!(queues.queue(Db(0), b"k"), None);
     assert_eq!(queues.name(queue), None);
     assert_eq!(queues.queues_of(Db(0)).count(), 0);
