@@ -290,6 +290,18 @@ fn a_first_hold_does_not_re_enter_an_unconfirmed_tenure() {
 }
 
 #[test]
+fn a_release_ends_no_wait_that_names_the_count_to_be_left() {
+    table(
+        "at(0)  A acquires            -> granted 1 hold, token 1
+         at(0)  A acquires            -> granted 2 holds, token 1
+         at(1)  quarantine lasts 200
+         at(2)  A waits holds 1 as 7  -> waits
+         at(3)  A releases holds 1    -> 1 left
+         at(4)  A renews              -> token 1; 7 gets 1 hold, token 1 as before",
+    );
+}
+
+#[test]
 fn a_holder_that_renews_in_quarantine_re_enters_with_its_own_waits() {
     table(
         "at(0)  A acquires           -> granted 1 hold, token 1

@@ -132,6 +132,21 @@ fn a_queue_without_waiters_does_not_exist() {
 }
 
 #[test]
+fn a_queue_is_due_when_its_first_waiter_leaves_and_another_is_next() {
+    let mut queues = WaitQueues::new();
+    for (owner, handle) in [("A", 1), ("B", 2), ("C", 3)] {
+        queues.join(Db(0), b"k", wait_request(owner, handle, None, None), MANY, instant(0));
+    }
+    queues.leave(2, Absence::Disconnected, instant(5));
+    assert_eq!(queues.next_due(), None, "nobody else is next");
+    queues.leave(1, Absence::Disconnected, instant(6));
+    assert_eq!(queues.next_due(), Some(instant(6)));
+    assert!(queues.pop_due(instant(6)).is_some());
+    queues.leave(3, Absence::Disconnected, instant(7));
+    assert_eq!(queues.next_due(), None, "nobody waits");
+}
+
+#[test]
 fn a_due_queue_is_returned_once_at_its_instant() {
     let mut queues = WaitQueues::new();
     for (key, handle) in [("k", 1), ("l", 2)] {
