@@ -323,7 +323,8 @@ fn many_holders_are_loaded_only_if_all_of_them_fit() {
     };
     assert_eq!(load(&|_| {}), Ok(MANY));
     assert_eq!(load(&|holders| holders[7].mode = mode_of(0, 1)), Ok(MANY), "room is left");
-    let changes: [(&str, fn(&mut Vec<Holder>)); 7] = [
+    type Damage = fn(&mut Vec<Holder>);
+    let changes: [(&str, Damage); 7] = [
         ("a sum over the limit", |holders| holders[9].mode = mode_of(LIMIT, 4)),
         ("a smaller limit of one", |holders| holders[9].mode = mode_of(LIMIT - 1, 3)),
         ("a weight for all others", |holders| holders[9].mode = mode_of(LIMIT, LIMIT)),
