@@ -69,4 +69,23 @@ mod tests {
         let bytes: HashSet<u64> = (0..1_024_u16).map(hash).collect();
         assert_eq!(bytes.len(), 1_024);
     }
+
+    #[test]
+    fn a_table_releases_its_memory_when_it_is_nearly_empty() {
+        let with = |len: fn(usize) -> usize| {
+            let mut table: HashMap<usize, ()> = HashMap::with_capacity(10_000);
+            let before = table.capacity();
+            table.extend((0..len(before)).map(|number| (number, ())));
+            shrink_if_sparse(&mut table);
+            (before, table.len(), table.capacity())
+        };
+        let (before, _, after) = with(|capacity| capacity / 8);
+        assert_eq!(before, after);
+        let (before, len, after) = with(|capacity| capacity / 8 - 1);
+        assert!((len..before / 2).contains(&after));
+        let mut small: HashMap<usize, ()> = HashMap::with_capacity(400);
+        let capacity = small.capacity();
+        shrink_if_sparse(&mut small);
+        assert_eq!(small.capacity(), capacity);
+    }
 }

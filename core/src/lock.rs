@@ -638,6 +638,36 @@ mod tests {
     }
 
     #[test]
+    fn the_heap_size_counts_the_long_owners_of_all_holders() {
+        let size = |count: usize, len: usize| {
+            let holders = (1..=count).map(|number| {
+                let name = format!("{number:0len$}");
+                holder(&name, 0, u64::try_from(number).unwrap())
+            });
+            Lock::held_by(holders.collect(), WallTime::EPOCH).unwrap().heap_size()
+        };
+        for count in [2, 63, 64, 65, 130] {
+            let owners = size(count, 300) - size(count, 3);
+            assert!((300 * count..350 * count).contains(&owners), "{owners} bytes for {count} owners");
+        }
+    }
+
+    #[test]
+    fn equal_locks_have_the_same_hash_and_others_have_another() {
+        let hash = |lock: &Lock| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            lock.hash(&mut hasher);
+            hasher.finish()
+        };
+        let (one, two) = (lock(&[0]), lock(&[0, 0]));
+        let mut again = two.clone();
+        again.apply(Change::End(FencingToken::new(2).unwrap(), End::Released), NOW);
+        assert_eq!((&again, hash(&again)), (&one, hash(&one)));
+        assert_ne!(hash(&one), hash(&two));
+        assert_ne!(hash(&one), hash(&Lock::new()));
+    }
+
+    #[test]
     fn a_lock_takes_48_bytes() {
         assert_eq!(size_of::<Lock>(), 48);
     }

@@ -1158,7 +1158,7 @@ mod tests {
         assert_eq!((store.pop_to_put_back(), store.next_work(at(100))), (None, None));
         assert!(!store.sweeps_dropped_locks());
         store.become_primary(at(500));
-        assert!(!store.follows() && store.sweeps_dropped_locks());
+        assert!(!store.is_replica() && !store.follows() && store.sweeps_dropped_locks());
         assert_eq!(store.quarantine.ends(at(500)), Some(at(1_000_500)));
     }
 
@@ -1201,9 +1201,33 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_names_the_wait_queue_and_settles_the_unlinked_lock_of_its_name() {
-        let mut store = in_quarantine();
-        unlink(&mut store, "k", &lock(7, 200), 100, true);
+    fn the_tokens_of_others_are_observed_and_those_far_ahead_are_known() {
+        let mut store = store();
+        store.observe_change(&Change::Count(token(9), 1));
+        assert_eq!(store.tokens.last(), None);
+        store.observe_change(&Change::Put(lock(7, 100).holders().next().unwrap().cloned()));
+        assert_eq!(store.tokens.last(), Some(token(7)));
+        let day = 24 * 3_600 * 1_000_000;
+        assert!(!store.is_far_ahead(&lock(day, 100), WallTime::EPOCH));
+        assert!(store.is_far_ahead(&lock(day + 1, 100), WallTime::EPOCH));
+    }
+
+    #[test]
+    fn a_dropped_lock_to_be_replicated_or_put_back_is_work() {
+        let dropped: [fn(&mut Store<u32>); 2] = [
+            |store| store.dropped_locks.keep(Db(0), b"k", lock(7, 200)),
+            |store| store.put_back_later(name("k")),
+        ];
+        for dropped in dropped {
+            let mut store = store();
+            assert_eq!(store.next_work(at(100)), None);
+            dropped(&mut store);
+            assert_eq!(store.next_work(at(100)), Some(at(100)));
+        }
+    }
+
+    /// B waits for a lock.
+    fn join(store: &mut Store<u32>, key: &str, handle: u32) {
         let request = AcquireRequest {
             owner: Owner::new(b"B").unwrap(),
             lease: Span::from_millis(100).unwrap(),
@@ -1212,8 +1236,26 @@ mod tests {
             weight: None,
         };
         let limits = Limits { per_lock: 9, total: 9 };
-        let wait_request = WaitRequest { request, limit: None, keep: None, handle: 1 };
-        store.queues.join(Db(0), b"k", wait_request, limits, at(100));
+        let wait_request = WaitRequest { request, limit: None, keep: None, handle };
+        store.queues.join(Db(0), key.as_bytes(), wait_request, limits, at(100));
+    }
+
+    #[test]
+    fn a_new_key_concerns_those_who_wait_for_a_name_that_the_sweeps_do_not_open() {
+        let mut store = store();
+        let (short, long) = ("k".repeat(LONGEST_SWEPT_KEY), "k".repeat(LONGEST_SWEPT_KEY + 1));
+        assert!(!store.concerns_new_key(&name(&short)) && !store.concerns_new_key(&name(&long)));
+        join(&mut store, &short, 1);
+        join(&mut store, &long, 2);
+        assert!(!store.concerns_new_key(&name(&short)) && store.concerns_new_key(&name(&long)));
+        assert!(!store.new_key(&name(&short), at(100), FREED) && store.new_key(&name(&long), at(100), FREED));
+    }
+
+    #[test]
+    fn a_decision_names_the_wait_queue_and_settles_the_unlinked_lock_of_its_name() {
+        let mut store = in_quarantine();
+        unlink(&mut store, "k", &lock(7, 200), 100, true);
+        join(&mut store, "k", 1);
         let mut in_key = lock(8, 200);
         let mut decided = Decided::default();
         let release =

@@ -85,8 +85,13 @@ fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     let counts = (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]);
     for (holders, has_limits) in counts.flat_map(|holders| [(holders, false), (holders, true)]) {
         let payload = payload_of(holders, has_limits);
+        let before = LIVE.get();
         let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Origin::Loaded, NOW));
-        assert_eq!(lock.unwrap().holders().len(), holders);
+        let (lock, live) = (lock.unwrap(), LIVE.get() - before);
+        assert_eq!(lock.holders().len(), holders);
+        // MEMORY USAGE: exact for a list. Of trees the nodes are not known.
+        let (size, near) = (lock.heap_size(), if holders > 16 { live * 3 / 10 + 2_048 } else { 0 });
+        assert!(size.abs_diff(live) <= near, "{holders} holders: {live} bytes, and not {size}");
         let times = peak as f64 / payload.len() as f64;
         println!("{holders} holders: {} bytes, {peak} allocated, {times:.1}", payload.len());
         assert!(

@@ -5,7 +5,7 @@
 //!
 //! | action | what it does |
 //! | --- | --- |
-//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `weight 2`, `shared`, `all` |
+//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `weight 2`, `shared`, `all`; with `with nobody listening` there is no replica and no AOF |
 //! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; also with `limit 50`, `keep 90` |
 //! | `7 leaves` | the client of waiter 7 disconnects |
 //! | `7 is unblocked` | CLIENT UNBLOCK ends the wait |
@@ -189,6 +189,9 @@ impl World {
             (handle, "is", ["unblocked"]) => Some(self.leave(handle, Absence::LimitReached)),
             (name, verb, rest) => {
                 let mut options = Options(rest.to_vec());
+                if options.flag(&["with", "nobody", "listening"]) {
+                    self.effects.skip_replication();
+                }
                 let reply = self.request(name, verb, &mut options);
                 assert!(options.0.is_empty(), "what does {:?} mean?", options.0);
                 reply

@@ -133,6 +133,19 @@ fn only_the_first_holds_that_an_owner_names_in_quarantine_correct_its_tenure() {
 }
 
 #[test]
+fn holds_that_an_owner_did_not_name_can_still_be_corrected() {
+    table(
+        "at(0) A acquires               -> granted 1 hold, token 1
+         at(0) A acquires               -> granted 2 holds, token 1
+         at(1) quarantine lasts 50
+         at(2) A acquires               -> granted 3 holds, token 1
+         at(2) A releases               -> 2 left
+         at(3) A renews token 1 holds 5 -> token 1
+         at(4) the lock is              -> A 5 holds, token 1, until 103",
+    );
+}
+
+#[test]
 fn nothing_is_restored_when_the_quarantine_is_over() {
     table(
         "at(0)      quarantine lasts 500
@@ -273,6 +286,18 @@ fn a_first_hold_does_not_re_enter_an_unconfirmed_tenure() {
          at(3)  the lock is rechecked ->
          at(4)  C renews token 2      -> token 2 | end 1 released, put C 1 hold, token 2, 100 left | released acquired
          at(4)  the queue is          -> 7 A since 2, 8 B since 2",
+    );
+}
+
+#[test]
+fn a_release_ends_no_wait_that_names_the_count_to_be_left() {
+    table(
+        "at(0)  A acquires            -> granted 1 hold, token 1
+         at(0)  A acquires            -> granted 2 holds, token 1
+         at(1)  quarantine lasts 200
+         at(2)  A waits holds 1 as 7  -> waits
+         at(3)  A releases holds 1    -> 1 left
+         at(4)  A renews              -> token 1; 7 gets 1 hold, token 1 as before",
     );
 }
 

@@ -26,6 +26,30 @@ fn the_granted_waits_of_one_owner_are_replicated_as_one_change() {
     );
 }
 
+/// As after RENAME.
+#[test]
+fn the_re_entries_of_several_owners_are_each_replicated() {
+    table(
+        "at(0) X acquires                    -> granted 1 hold, token 1
+         at(1) Y waits as 4                  -> waits
+         at(1) 1 waits shared lease 10 as 5  -> waits
+         at(1) 2 waits shared lease 10 as 6  -> waits
+         at(1) 1 waits shared lease 10 as 7  -> waits
+         at(2) 2 hold it until 1000
+         at(2) the lock is rechecked         -> 5 gets 2 holds, token 1; 7 gets 3 holds, token 1; 6 gets 2 holds, token 2 | token 1 has 3 holds, token 2 has 2 holds | acquired acquired acquired",
+    );
+}
+
+#[test]
+fn changes_are_counted_and_not_encoded_where_nobody_receives_them() {
+    table(
+        "at(0) A acquires with nobody listening          -> granted 1 hold, token 1 | verbatim | acquired
+         at(1) A renews with nobody listening            -> token 1 | verbatim | renewed
+         at(2) A releases holds 1 with nobody listening  -> 1 left | nothing |
+         at(3) A renews                                  -> token 1 | put A 1 hold, token 1, 100 left | renewed",
+    );
+}
+
 #[test]
 fn a_grant_that_is_passed_on_is_replicated_as_changes() {
     table(

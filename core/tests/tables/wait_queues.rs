@@ -118,7 +118,9 @@ fn a_queue_without_waiters_does_not_exist() {
     queues.join(Db(0), b"k", wait_request("A", 1, None, Some(50)), MANY, instant(0));
     let queue = queues.queue(Db(0), b"k").unwrap();
     queues.set_due(queue, Some(instant(70)));
+    assert!(queues.has_queues() && !queues.is_empty(queue));
     queues.leave(1, Absence::Disconnected, instant(0));
+    assert!(!queues.has_queues() && queues.is_empty(queue));
     assert_eq!(queues.queue(Db(0), b"k"), None);
     assert_eq!(queues.name(queue), None);
     assert_eq!(queues.queues_of(Db(0)).count(), 0);
@@ -127,6 +129,21 @@ fn a_queue_without_waiters_does_not_exist() {
     assert_eq!(queues.next_due(), None, "a queue that does not exist is never due");
     queues.join(Db(0), b"k", wait_request("A", 1, None, None), MANY, instant(0));
     assert_ne!(queues.queue(Db(0), b"k"), Some(queue), "ids are not used again");
+}
+
+#[test]
+fn a_queue_is_due_when_its_first_waiter_leaves_and_another_is_next() {
+    let mut queues = WaitQueues::new();
+    for (owner, handle) in [("A", 1), ("B", 2), ("C", 3)] {
+        queues.join(Db(0), b"k", wait_request(owner, handle, None, None), MANY, instant(0));
+    }
+    queues.leave(2, Absence::Disconnected, instant(5));
+    assert_eq!(queues.next_due(), None, "nobody else is next");
+    queues.leave(1, Absence::Disconnected, instant(6));
+    assert_eq!(queues.next_due(), Some(instant(6)));
+    assert!(queues.pop_due(instant(6)).is_some());
+    queues.leave(3, Absence::Disconnected, instant(7));
+    assert_eq!(queues.next_due(), None, "nobody waits");
 }
 
 #[test]
