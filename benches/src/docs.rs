@@ -105,11 +105,15 @@ fn targets_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
     text
 }
 
-/// The figures with targets, and the series of bytes.
+/// The figures with targets, the others side by side, and bytes.
 fn modes_tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
-    let mut text = targets_table(rows, first, others) + "\n";
-    let memory: Vec<&Row> = rows.iter().filter(|row| row.unit == Unit::Bytes).copied().collect();
-    series_table(&mut text, &memory, &first.server);
+    let mut text = targets_table(rows, first, others);
+    let (bytes, ratios): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().filter(|row| row.target.is_none()).partition(|row| row.unit == Unit::Bytes);
+    for series in [ratios, bytes] {
+        text.push('\n');
+        series_table(&mut text, &series, &first.server);
+    }
     text
 }
 

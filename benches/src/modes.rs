@@ -16,7 +16,7 @@ pub const STAGE: &str = "modes";
 
 /// How many owners hold the lock beside which a command is measured. The others are compared with the first.
 const HOLDERS: [usize; 3] = [10, 1_000, 100_000];
-/// The number of holders for which there is a target.
+/// The number of holders for which there is a target, one by one: that is what a client does.
 const JUDGED: usize = 100_000;
 /// A command may cost so many times as much beside them as beside the fewest.
 const ALLOWED: f64 = 1.2;
@@ -217,7 +217,8 @@ fn beside_holders(report: &mut Report) {
                 let what = format!("{}, {}", work.what(), sending.words());
                 let row = Row::ratio(&name, &what, cost, &format!("beside {}", HOLDERS[0]), few);
                 let row = row.at(&format!("beside {} holders", whole(holders as f64)));
-                report.row(if holders == JUDGED { row.target(Target::AtMost(ALLOWED)) } else { row });
+                let judged = holders == JUDGED && sending == Sending::OneByOne;
+                report.row(if judged { row.target(Target::AtMost(ALLOWED)) } else { row });
             }
         }
     }
