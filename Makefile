@@ -48,22 +48,24 @@ test-clients: test-java ## Run test-python, test-java, test-go, test-node and te
 	cargo build --release -p lockward-retries
 	@$(MAKE) --no-print-directory -j2 -Otarget test-retries test-python test-go test-node
 
-test-python: build ## Lint and test the Python client.
-	cargo build --release -p lockward-tests --bin lockward-test-server
+test-python: test-server ## Lint and test the Python client.
 	@scripts/test-python
 
-test-java: build ## Lint and test the Java client.
+test-java: test-server ## Lint and test the Java client.
 	@scripts/test-java
 
-test-go: build ## Lint and test the Go client.
+test-go: test-server ## Lint and test the Go client.
 	@scripts/test-go
 
-test-node: build ## Lint and test the Node client.
+test-node: test-server ## Lint and test the Node client.
 	@scripts/test-node
 
 test-retries: build ## Check hold counts with Redis clients that repeat commands after lost replies.
 	cargo build --release -p lockward-retries
 	@scripts/test-retries $(RETRIES)
+
+test-server: build
+	cargo build --release -p lockward-tests --bin lockward-test-server
 
 test-builds: build
 	@scripts/install-deps tmux

@@ -70,7 +70,7 @@ pub fn work(context: Context) {
     stop_watching_commands();
     let (follows, queues_are_due, dropped_locks_are_due) = state::with(|state| {
         state.store.settle_unlinked(now, lock_allocation::freed());
-        state.store.forget_after_quarantine(now);
+        state.store.notice_end_of_quarantine(now);
         (
             state.store.follows(),
             state.wakeup_timer.queues.are_due(now),

@@ -153,13 +153,15 @@ fn refused(refusal: Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         }
         Refusal::Holds { has: 1 } => f.write_str("HOLDS the owner has 1 hold"),
         Refusal::Holds { has } => write!(f, "HOLDS the owner has {has} holds"),
+        Refusal::Mode { has } if has.slots == Slots::SHARED => {
+            f.write_str("LIMIT the owner has SHARED: release first, or ask as another owner")
+        }
         Refusal::Mode { has } => {
-            f.write_str("LIMIT the owner has ")?;
-            match has.slots {
-                Slots::SHARED => f.write_str("SHARED")?,
-                slots => write!(f, "SLOTS {} WEIGHT {}", slots.number(), has.weight.number())?,
-            }
-            f.write_str(": release first, or ask as another owner")
+            let (slots, weight) = (has.slots.number(), has.weight.number());
+            write!(
+                f,
+                "LIMIT the owner has SLOTS {slots} WEIGHT {weight}: release first, or ask as another owner"
+            )
         }
         Refusal::TooManyHolds => f.write_str("ERR the owner has as many holds as can be counted"),
         Refusal::TokensUsedUp => f.write_str("ERR there is no larger fencing token"),

@@ -10,12 +10,12 @@ use crate::server::{
 use crate::state::{self, State};
 use crate::statistics::count;
 use crate::transaction;
-use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, QueueId};
+use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
 
 /// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired or
 /// evicted. Its waiters are served from what is there then.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
-    let now = mono();
+    let now = Now { mono: mono(), wall: latest_wall() };
     state::with(|state| {
         if state.store.follows() {
             return;
@@ -24,10 +24,10 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         let evicts = || global_flags().may_evict();
         let unlinked = state.store.unlinked(name, lock, now, lock_allocation::freed(), evicts);
         if unlinked.recheck {
-            state.recheck_lock(name, now);
+            state.recheck_lock(name, now.mono);
         }
         // In time: the server sends these events after the key is gone.
-        if unlinked.may_be_evicted || (unlinked.held && latest_wall() >= lock.expires_at()) {
+        if unlinked.may_be_dropped {
             subscriptions::subscribe_expired_evicted();
         }
         if unlinked.may_be_evicted {

@@ -1,6 +1,6 @@
 //! Writes results into docs/performance.md.
 
-use crate::results::{Results, Row};
+use crate::results::{Results, Row, Unit, Verdict};
 use crate::stalls::STAGE;
 use std::fmt::Write;
 use std::fs;
@@ -47,7 +47,24 @@ fn stage(row: &Row) -> &str {
     row.name.split('/').next().unwrap_or_default()
 }
 
-/// The figures with targets, the others, the series, and the plots.
+/// Whether the page leaves a figure out that has no target. `results.json` has all.
+fn is_omitted(row: &Row) -> bool {
+    matches!(stage(row), "pairs" | "memory" | "expiry")
+        || row.what.starts_with("a module that ")
+        || row.what.starts_with("hand-off and waiting again")
+}
+
+/// Whether the page leaves out a figure of [`STAGE`]: it meets its target, and it is small. The page says so.
+fn is_small(row: &Row) -> bool {
+    let limit = match row.unit {
+        Unit::Milliseconds | Unit::Percent => 5.0,
+        Unit::Bytes => 2e6,
+        Unit::Times | Unit::Cheaper | Unit::Nanoseconds => return false,
+    };
+    row.verdict() == Some(Verdict::Met) && row.measured < limit
+}
+
+/// The figures with targets, the others, the series of the first results, and the plots.
 fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
     let (target, met) = (Row::target_shown, |row: &Row| row.verdict_shown().to_owned());
     let columns: [Column<'_>; 5] = [
@@ -58,18 +75,18 @@ fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
         ("met?", &met),
     ];
     let judged: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).copied().collect();
-    let rest: Vec<&Row> =
-        rows.iter().filter(|row| row.target.is_none() && row.at.is_none()).copied().collect();
+    let shown = rows.iter().filter(|row| !is_omitted(row)).copied();
+    let rest: Vec<&Row> = shown.clone().filter(|row| row.target.is_none() && row.at.is_none()).collect();
     let mut text = String::from("### Targets\n\n");
     table(&mut text, &judged, &columns, others);
     text += "\n### Other figures\n\n";
     table(&mut text, &rest, &[columns[0], columns[2], columns[3]], others);
-    let mut series: Vec<&Row> = rows.iter().filter(|row| row.at.is_some()).copied().collect();
+    let mut series: Vec<&Row> = shown.filter(|row| row.at.is_some()).collect();
     while let Some(row) = series.first() {
         let name = stage(row);
         let (these, later): (Vec<&Row>, Vec<&Row>) = series.iter().partition(|row| stage(row) == name);
         text.push('\n');
-        series_table(&mut text, &these, first, others);
+        series_table(&mut text, &these, &first.server);
         series = later;
     }
     for plot in &first.plots {
@@ -83,12 +100,15 @@ fn stalls_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
         ("what happens", &|row| row.what.clone()),
         ("compared with", &|row| row.against.clone().unwrap_or_default()),
         ("which takes", &|row| row.theirs_shown().unwrap_or_default()),
-        ("target", &Row::target_shown),
+        ("at most", &|row| row.target_shown().trim_start_matches("at most ").to_owned()),
         (&first.server, &Row::shown),
         ("met?", &|row| row.verdict_shown().to_owned()),
     ];
+    let is_small_in_all =
+        |row: &Row| is_small(row) && others.iter().filter_map(|other| other.row(&row.name)).all(is_small);
+    let rows: Vec<&Row> = rows.iter().filter(|row| !is_small_in_all(row)).copied().collect();
     let mut text = String::new();
-    table(&mut text, rows, &columns, others);
+    table(&mut text, &rows, &columns, others);
     text
 }
 
@@ -103,8 +123,8 @@ fn table(text: &mut String, rows: &[&Row], columns: &[Column<'_>], others: &[Res
     }
 }
 
-/// The members of a series side by side, in a row for each series and run.
-fn series_table(text: &mut String, rows: &[&Row], first: &Results, others: &[Results]) {
+/// The members of a series side by side, in a row for each series.
+fn series_table(text: &mut String, rows: &[&Row], server: &str) {
     let mut places: Vec<&str> = Vec::new();
     let mut titles: Vec<String> = Vec::new();
     for row in rows {
@@ -116,18 +136,16 @@ fn series_table(text: &mut String, rows: &[&Row], first: &Results, others: &[Res
             titles.push(title);
         }
     }
-    head(text, &[&["figure", "server"][..], &places].concat());
+    let first = format!("figure, {server}");
+    head(text, &[&[first.as_str()][..], &places].concat());
     for title in titles {
-        for run in [first].into_iter().chain(others) {
-            let cell = |place: &&str| {
-                let row =
-                    rows.iter().find(|row| row.at.as_deref() == Some(*place) && row.series_title() == title);
-                let row = row.and_then(|row| run.row(&row.name));
-                row.map(|row| format!("{} ± {}", row.shown(), row.noise_shown())).unwrap_or_default()
-            };
-            let cells = places.iter().map(cell).map(|cell| cell.trim_end_matches(" ± ").to_owned());
-            line(text, &[title.clone(), run.server.clone()].into_iter().chain(cells).collect::<Vec<_>>());
-        }
+        let cell = |place: &&str| {
+            let row =
+                rows.iter().find(|row| row.at.as_deref() == Some(*place) && row.series_title() == title);
+            row.map(|row| format!("{} ± {}", row.shown(), row.noise_shown())).unwrap_or_default()
+        };
+        let cells = places.iter().map(cell).map(|cell| cell.trim_end_matches(" ± ").to_owned());
+        line(text, &std::iter::once(title.clone()).chain(cells).collect::<Vec<_>>());
     }
 }
 

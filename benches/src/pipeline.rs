@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// What a reply must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// A grant: `[token, holds]`.
+    /// A grant: `[token, holds, lease]`.
     Grant,
     /// The reply of BLPOP: key and element.
     Element,
@@ -22,7 +22,9 @@ impl Expected {
     /// Panics if the reply is another one.
     pub fn check(self, reply: &Reply) {
         let as_expected = match (self, reply) {
-            (Self::Grant, Reply::Array(items)) => matches!(items[..], [Reply::Int(1..), Reply::Int(1)]),
+            (Self::Grant, Reply::Array(items)) => {
+                matches!(items[..], [Reply::Int(1..), Reply::Int(1), Reply::Int(1..)])
+            }
             (Self::Element, Reply::Array(items)) => matches!(items[..], [Reply::Bulk(_), Reply::Bulk(_)]),
             (Self::Status, Reply::Simple(_)) => true,
             (Self::Number(wanted), Reply::Int(number)) => wanted == *number,

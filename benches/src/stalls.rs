@@ -61,15 +61,15 @@ use Kind::{Cost, Cpu, Memory, Stall, StallOf};
 const CASES: &[Case] = &[
     Case("huge-key", 2, |side| cases::standing(side, 1, 100_000_000), &[
         Figure(Stall, "1 client waits for a lock whose key is 100 MB long", "BLPOP of such a key"),
-        Figure(Cpu(IDLE), "the server's CPU meanwhile", "BLPOP of such a key"),
+        Figure(Cpu(IDLE), "the server's CPU while 1 client waits for a lock whose key is 100 MB long", "BLPOP of such a key"),
     ]),
     Case("large-keys", 2, |side| cases::standing(side, 100, 1_000_000), &[
         Figure(Stall, "100 clients wait for locks whose keys are 1 MB long each", "BLPOPs of such keys"),
-        Figure(Cpu(IDLE), "the server's CPU meanwhile", "BLPOPs of such keys"),
+        Figure(Cpu(IDLE), "the server's CPU while 100 clients wait for locks whose keys are 1 MB long each", "BLPOPs of such keys"),
     ]),
     Case("short-keys", 2, |side| cases::standing(side, MANY, 0), &[
         Figure(Stall, "10,000 clients wait for 10,000 locks", "10,000 BLPOPs"),
-        Figure(Cpu(IDLE_CROWD), "the server's CPU meanwhile", "10,000 BLPOPs"),
+        Figure(Cpu(IDLE_CROWD), "the server's CPU while 10,000 clients wait for 10,000 locks", "10,000 BLPOPs"),
     ]),
     Case("deletes", 3, |side| cases::deletes(side, false), &[
         Figure(Stall, "20,000 held locks are deleted by a DEL each, with `maxmemory`", "20,000 strings"),

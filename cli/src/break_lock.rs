@@ -1,4 +1,4 @@
-//! `lockward break`: ends the tenure of a lock's holder.
+//! `lockward break`: ends the tenures of a lock's holders.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -14,17 +14,27 @@ use crate::locks::Holder;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
-/// Release a lock in place of its holder
+/// More than any lock can have.
+const ALL: u64 = u32::MAX as u64;
+
+/// How many holders the question shows.
+const SHOWN: usize = 10;
+
+/// Release a lock in place of its holders
 ///
-/// It shows the holder, asks, and ends that tenure, so the first waiter gets the lock. It does not delete the key: an owner that got
-/// the lock in the meantime keeps it. The former holder gets no message and may still be working. It learns of the loss when
-/// it next renews or releases.
+/// It shows the holders, asks, and ends their tenures, so the first waiters get the lock. It does not delete the key: an owner that
+/// got the lock in the meantime keeps it. A former holder gets no message and may still be working. It learns of the loss when it
+/// next renews or releases.
 ///
-/// The exit code is 0 if the lock was broken, 1 if nobody holds it or the answer was no, and 2 after an error.
+/// The exit code is 0 if a tenure was ended, 1 if nobody holds the lock or the answer was no, and 2 after an error.
 #[derive(Args)]
 pub(crate) struct Break {
     /// The lock
     key: OsString,
+
+    /// End only the tenure of this owner
+    #[arg(long, value_name = "NAME")]
+    owner: Option<OsString>,
 
     /// Do not ask
     #[arg(short, long)]
@@ -49,25 +59,41 @@ impl Break {
         let key = self.key.as_bytes();
         let name = text::show(key);
         let mut primaries = Primaries::connect(&self.server)?;
-        let Some(lock) = primaries.info(key, 3)? else {
+        let Some(mut lock) = primaries.info(key, ALL, 3)? else {
             println!("nobody holds {name}");
             return Ok(ExitCode::FAILURE);
         };
-        if !self.yes && !confirm(&info::tables(key, &lock))? {
+        let mut ending = lock.holders.clone();
+        if let Some(owner) = &self.owner {
+            ending.retain(|holder| holder.owner == owner.as_bytes());
+            if ending.is_empty() {
+                println!("{} does not hold {name}", text::show(owner.as_bytes()));
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        lock.holders = ending.iter().take(SHOWN).cloned().collect();
+        if !self.yes && !confirm(&info::tables(key, &lock), ending.len())? {
             println!("{name} is unchanged");
             return Ok(ExitCode::FAILURE);
         }
-        for holder in &lock.holders {
+        let mut any_broken = false;
+        for holder in &ending {
             let owner = text::show(&holder.owner);
-            if !release(&mut primaries, key, holder)? {
+            if release(&mut primaries, key, holder)? {
+                println!("broken: {owner} held {name} with token {}", holder.token);
+                any_broken = true;
+            } else {
                 println!("{owner} does not hold {name} any more");
-                return Ok(ExitCode::FAILURE);
             }
-            println!("broken: {owner} held {name} with token {}", holder.token);
         }
-        let now = primaries.info(key, 0)?;
-        match now.as_ref().and_then(|lock| lock.holders.first()) {
-            Some(next) => println!("now {} holds it with token {}", text::show(&next.owner), next.token),
+        if !any_broken {
+            return Ok(ExitCode::FAILURE);
+        }
+        let now = primaries.info(key, 1, 0)?;
+        let first = now.as_ref().and_then(|lock| Some((lock.holding, lock.holders.first()?)));
+        match first {
+            Some((1, next)) => println!("now {} holds it with token {}", text::show(&next.owner), next.token),
+            Some((holding, _)) => println!("now {holding} owners hold it"),
             None => println!("now nobody holds it"),
         }
         Ok(ExitCode::SUCCESS)
@@ -86,9 +112,18 @@ fn release(primaries: &mut Primaries, key: &[u8], holder: &Holder) -> Result<boo
 }
 
 /// Asks the user. Every answer other than yes is no.
-fn confirm(tables: &str) -> Result<bool, Failure> {
+fn confirm(tables: &str, tenures: usize) -> Result<bool, Failure> {
     let mut out = io::stderr().lock();
-    write!(out, "{tables}\nThe holder gets no message and may still be working. Break the lock? [y/N] ")?;
+    match tenures {
+        1 => write!(
+            out,
+            "{tables}\nThe holder gets no message and may still be working. Break the lock? [y/N] "
+        )?,
+        _ => write!(
+            out,
+            "{tables}\nThe holders get no message and may still be working. End all {tenures} tenures? [y/N] "
+        )?,
+    }
     out.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;

@@ -23,6 +23,10 @@ pub(crate) struct Info {
     /// The lock
     key: OsString,
 
+    /// How many holders to show, the first token first
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    holders: u64,
+
     /// How many waiters to show, the first in the queue first
     #[arg(long, value_name = "N", default_value_t = 10)]
     waiters: u64,
@@ -40,7 +44,7 @@ impl Info {
         let key = self.key.as_bytes();
         let error = |failure: Failure| failure.with_code(exit_code::ERROR);
         let mut primaries = Primaries::connect(&self.server)?;
-        let lock = primaries.info(key, self.waiters).map_err(error)?;
+        let lock = primaries.info(key, self.holders, self.waiters).map_err(error)?;
         if self.json {
             println!("{}", json::line(&lock).map_err(error)?);
         } else {
@@ -61,6 +65,7 @@ pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
         .map(|holder| {
             [
                 text::show(&holder.owner),
+                holder.mode.to_string(),
                 holder.holds.to_string(),
                 holder.token.to_string(),
                 duration::show_ms(holder.lease_left),
@@ -68,12 +73,13 @@ pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
             ]
         })
         .collect();
-    let mut tables = format!("{}\n\n", text::show(key));
+    let mut tables = format!("{}\n\n", lock.title(key));
     tables += &text::table(
-        ["HOLDER", "HOLDS", "TOKEN", "LEASE LEFT", "HELD FOR"],
-        [false, true, true, true, true],
+        ["HOLDER", "MODE", "HOLDS", "TOKEN", "LEASE LEFT", "HELD FOR"],
+        [false, false, true, true, true, true],
         &holders,
     );
+    add_more(&mut tables, lock.holding, holders.len());
     let shown = lock.queue.as_deref().unwrap_or_default();
     if shown.is_empty() {
         // Writing to a string cannot fail.
@@ -86,6 +92,7 @@ pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
             [
                 position.to_string(),
                 text::show(&waiter.owner),
+                waiter.mode.to_string(),
                 duration::show_ms(waiter.waited),
                 waiter.wait_left.map_or_else(|| "no limit".to_owned(), duration::show_ms),
                 waiter.client_id.to_string(),
@@ -94,13 +101,19 @@ pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
         .collect();
     tables.push('\n');
     tables += &text::table(
-        ["NEXT", "WAITER", "WAITED", "WAIT LEFT", "CLIENT"],
-        [true, false, true, true, true],
+        ["NEXT", "WAITER", "MODE", "WAITED", "WAIT LEFT", "CLIENT"],
+        [true, false, false, true, true, true],
         &queue,
     );
-    let more = lock.waiters.saturating_sub(u64::try_from(shown.len()).unwrap_or(u64::MAX));
+    add_more(&mut tables, lock.waiters, queue.len());
+    tables
+}
+
+/// Says how many there are beside those that are shown.
+fn add_more(tables: &mut String, all: u64, shown: usize) {
+    let more = all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX));
     if more > 0 {
+        // Writing to a string cannot fail.
         let _ = writeln!(tables, "and {more} more");
     }
-    tables
 }

@@ -2,18 +2,50 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::fmt;
 
 use redis::{Cmd, FromRedisValue, ParsingError, Value};
 use serde::Serialize;
 
 use crate::json;
+use crate::text;
 
 /// The type of a lock in TYPE and SCAN.
 pub(crate) const TYPE: &str = "lockward-";
 
+/// A limit and a weight: of a tenure, of a request, or the smallest limit and the sum of the weights of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Mode {
+    /// 0: no limit.
+    pub(crate) slots: u64,
+    pub(crate) weight: u64,
+}
+
+impl Mode {
+    pub(crate) fn is_exclusive(self) -> bool {
+        self.slots == 1
+    }
+}
+
+/// `exclusive`, `shared`, or how many of the slots are taken: `2 of 5`.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.slots {
+            0 => f.write_str("shared"),
+            1 => f.write_str("exclusive"),
+            slots => write!(f, "{} of {slots}", self.weight),
+        }
+    }
+}
+
 /// A lock that is held.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Lock {
+    #[serde(flatten)]
+    pub(crate) mode: Mode,
+    /// How many owners hold it.
+    pub(crate) holding: u64,
+    /// The first of them, by their tokens.
     pub(crate) holders: Vec<Holder>,
     pub(crate) waiters: u64,
     /// `None`: not requested.
@@ -28,8 +60,30 @@ pub(crate) struct Holder {
     pub(crate) owner: Vec<u8>,
     pub(crate) holds: u64,
     pub(crate) token: u64,
+    #[serde(flatten)]
+    pub(crate) mode: Mode,
     pub(crate) lease_left: u64,
     pub(crate) held_for: u64,
+}
+
+impl Lock {
+    /// The first holder, and how many more there are: `alice and 11 more`. `None`: nobody holds the lock.
+    pub(crate) fn show_holders(&self) -> Option<String> {
+        let first = text::show(&self.holders.first()?.owner);
+        Some(match self.holding.saturating_sub(1) {
+            0 => first,
+            more => format!("{first} and {more} more"),
+        })
+    }
+
+    /// `pool (3 of 5, 2 holders)`.
+    pub(crate) fn title(&self, key: &[u8]) -> String {
+        let (key, mode) = (text::show(key), self.mode);
+        match self.holding {
+            1 => format!("{key} ({mode})"),
+            holding => format!("{key} ({mode}, {holding} holders)"),
+        }
+    }
 }
 
 /// A client that waits for a lock. Times are in milliseconds.
@@ -37,6 +91,8 @@ pub(crate) struct Holder {
 pub(crate) struct Waiter {
     #[serde(serialize_with = "json::name")]
     pub(crate) owner: Vec<u8>,
+    #[serde(flatten)]
+    pub(crate) mode: Mode,
     pub(crate) client_id: u64,
     pub(crate) waited: u64,
     /// `None`: no limit.
@@ -60,10 +116,10 @@ impl Contended {
     }
 }
 
-/// The command LOCK.INFO. With `waiters`, its reply has the first so many of the queue.
-pub(crate) fn info_command(key: &[u8], waiters: Option<u64>) -> Cmd {
+/// The command LOCK.INFO. Its reply has the first `holders`, and with `waiters` the first so many of the queue.
+pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cmd {
     let mut cmd = redis::cmd("LOCK.INFO");
-    cmd.arg(key);
+    cmd.arg(key).arg("HOLDERS").arg(holders);
     if let Some(waiters) = waiters {
         cmd.arg("WAITERS").arg(waiters);
     }
@@ -82,6 +138,10 @@ impl Fields {
         T::from_redis_value(self.0.remove(name).unwrap_or(Value::Nil))
     }
 
+    fn mode(&mut self) -> Result<Mode, ParsingError> {
+        Ok(Mode { slots: self.take("slots")?, weight: self.take("weight")? })
+    }
+
     fn bytes(&mut self, name: &str) -> Result<Vec<u8>, ParsingError> {
         match self.0.remove(name) {
             Some(Value::BulkString(bytes)) => Ok(bytes),
@@ -97,7 +157,13 @@ impl FromRedisValue for Lock {
             Some(queue) => Some(Vec::from_redis_value(queue)?),
             None => None,
         };
-        Ok(Self { holders: fields.take("holders")?, waiters: fields.take("waiters")?, queue })
+        Ok(Self {
+            mode: fields.mode()?,
+            holding: fields.take("holding")?,
+            holders: fields.take("holders")?,
+            waiters: fields.take("waiters")?,
+            queue,
+        })
     }
 }
 
@@ -108,6 +174,7 @@ impl FromRedisValue for Holder {
             owner: fields.bytes("owner")?,
             holds: fields.take("holds")?,
             token: fields.take("token")?,
+            mode: fields.mode()?,
             lease_left: fields.take("lease-left")?,
             held_for: fields.take("held-for")?,
         })
@@ -120,6 +187,7 @@ impl FromRedisValue for Waiter {
         let wait_left: i64 = fields.take("wait-left")?;
         Ok(Self {
             owner: fields.bytes("owner")?,
+            mode: fields.mode()?,
             client_id: fields.take("client-id")?,
             waited: fields.take("waited")?,
             wait_left: u64::try_from(wait_left).ok(),

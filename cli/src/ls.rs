@@ -4,19 +4,22 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
-use redis::{Connection, RedisError};
+use redis::{Cmd, Connection, RedisError};
 use serde::Serialize;
 
 use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::{Lock, TYPE, info_command};
+use crate::locks::{Lock, Mode, TYPE, info_command};
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
 /// How many keys the server scans before it serves other clients again.
 const SCAN_COUNT: u64 = 1_000;
+
+/// How many holders of a lock are in the output of `--json`.
+const JSON_HOLDERS: u64 = 100;
 
 /// List the locks that are held
 ///
@@ -77,8 +80,9 @@ impl Ls {
         if let Some(count) = self.top {
             for lock in primaries.most_contended(count)? {
                 // Nobody holds the lock: the server is in quarantine, or the lock was released in the meantime.
-                let free = Lock { holders: Vec::new(), waiters: lock.waiters, queue: None };
-                let held: Option<Lock> = primaries.query(&info_command(&lock.key, None))?;
+                let mode = Mode { slots: 0, weight: 0 };
+                let free = Lock { mode, holding: 0, holders: Vec::new(), waiters: lock.waiters, queue: None };
+                let held: Option<Lock> = primaries.query(&self.info_command(&lock.key))?;
                 found.push((lock.key, held.unwrap_or(free)));
             }
             return Ok(found);
@@ -90,6 +94,10 @@ impl Ls {
         // SCAN may return a key twice.
         found.dedup_by(|(one, _), (other, _)| one == other);
         Ok(found)
+    }
+
+    fn info_command(&self, key: &[u8]) -> Cmd {
+        info_command(key, if self.json { JSON_HOLDERS } else { 1 }, None)
     }
 
     fn scan(&self, connection: &mut Connection, found: &mut Vec<(Vec<u8>, Lock)>) -> Result<(), RedisError> {
@@ -104,7 +112,7 @@ impl Ls {
             let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
             let mut infos = redis::pipe();
             for key in &keys {
-                infos.add_command(info_command(key, None));
+                infos.add_command(self.info_command(key));
             }
             if !keys.is_empty() {
                 let locks: Vec<Option<Lock>> = infos.query(connection)?;
@@ -126,19 +134,21 @@ fn table(found: &[(Vec<u8>, Lock)]) -> String {
     let rows: Vec<_> = found
         .iter()
         .map(|(key, lock)| {
+            let none = || "-".to_owned();
             let first = lock.holders.first();
-            let (holder, holds, lease) = first.map_or_else(
-                || ("-".to_owned(), "-".to_owned(), "-".to_owned()),
-                |holder| {
-                    (
-                        text::show(&holder.owner),
-                        holder.holds.to_string(),
-                        duration::show_ms(holder.lease_left),
-                    )
-                },
-            );
-            [text::show(key), holder, holds, lease, lock.waiters.to_string()]
+            [
+                text::show(key),
+                lock.show_holders().unwrap_or_else(none),
+                first.map_or_else(none, |_| lock.mode.to_string()),
+                first.map_or_else(none, |holder| holder.holds.to_string()),
+                first.map_or_else(none, |holder| duration::show_ms(holder.lease_left)),
+                lock.waiters.to_string(),
+            ]
         })
         .collect();
-    text::table(["LOCK", "HOLDER", "HOLDS", "LEASE LEFT", "WAITERS"], [false, false, true, true, true], &rows)
+    text::table(
+        ["LOCK", "HOLDER", "MODE", "HOLDS", "LEASE LEFT", "WAITERS"],
+        [false, false, false, true, true, true],
+        &rows,
+    )
 }

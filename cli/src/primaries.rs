@@ -77,9 +77,9 @@ impl Primaries {
         self.all.iter_mut().map(|(_, connection)| connection)
     }
 
-    /// Sends LOCK.INFO. The reply has the first `waiters` of the queue.
-    pub(crate) fn info(&mut self, key: &[u8], waiters: u64) -> Result<Option<Lock>, Failure> {
-        self.query(&info_command(key, Some(waiters))).map_err(|error| match error.code() {
+    /// Sends LOCK.INFO. The reply has the first `holders`, and the first `waiters` of the queue.
+    pub(crate) fn info(&mut self, key: &[u8], holders: u64, waiters: u64) -> Result<Option<Lock>, Failure> {
+        self.query(&info_command(key, holders, Some(waiters))).map_err(|error| match error.code() {
             Some("WRONGTYPE") => {
                 Failure::new(format!("{} is not a lock: the key has another type", text::show(key)))
             }

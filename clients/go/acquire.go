@@ -23,23 +23,46 @@ type AcquireOption func(*acquireRequest)
 // ownedKey is a lock's key and the owner that requests are sent for.
 type ownedKey struct{ key, owner string }
 
-// renew is the command that gives a tenure a lease in milliseconds.
-func (k ownedKey) renew(lease, token int64, holds int) command {
-	return command{"LOCK.RENEW", k.key, k.owner, "PX", lease, "TOKEN", token, "HOLDS", holds}
-}
-
 // An acquireRequest is what an acquisition asks for.
 type acquireRequest struct {
 	ownedKey
-	lease     int64 // milliseconds
-	hasLease  bool  // otherwise the server's default is asked for
+	mode      command // the arguments that say with whom the lock is shared
+	lease     int64   // milliseconds
+	hasLease  bool    // otherwise the server's default is asked for
 	isRenewed bool
 	replicas  int
 	within    time.Duration // for the replicas
 }
 
+// acquire is the command that leads to so many holds.
+func (r *acquireRequest) acquire(holds int) command {
+	return append(command{"LOCK.ACQUIRE", r.key, r.owner, "HOLDS", holds}, r.mode...)
+}
+
+// renew is the command that gives a tenure a lease in milliseconds. In quarantine it restores a tenure that the server has
+// forgotten.
+func (r *acquireRequest) renew(lease, token int64, holds int) command {
+	return append(command{"LOCK.RENEW", r.key, r.owner, "PX", lease, "TOKEN", token, "HOLDS", holds}, r.mode...)
+}
+
+// Shared acquires the lock together with all others who ask for it as Shared: a read lock. Without Shared or Slots, the lock
+// is exclusive.
+func Shared() AcquireOption {
+	return func(r *acquireRequest) { r.mode = append(r.mode, "SHARED") }
+}
+
+// Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all.
+func Slots(n int) AcquireOption {
+	return func(r *acquireRequest) { r.mode = append(r.mode, "SLOTS", n) }
+}
+
+// Weight acquires w of the Slots, and not one: 1 to the number of slots.
+func Weight(w int) AcquireOption {
+	return func(r *acquireRequest) { r.mode = append(r.mode, "WEIGHT", w) }
+}
+
 // WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes. Without it, the lease is
-// the server's setting lock.default-lease, and the caller needs permission for LOCK.INFO.
+// the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
 	return func(r *acquireRequest) { r.lease, r.hasLease = lease.Milliseconds(), true }
 }
@@ -111,7 +134,6 @@ func (c *Client) acquire(ctx context.Context, key string, mayWait bool, options 
 type pendingAcquire struct {
 	acquireRequest
 	client       *Client
-	mayBeQueued  bool
 	mayBeGranted bool
 }
 
@@ -162,7 +184,6 @@ func (p *pendingAcquire) wait(ctx context.Context) (*grant, error) {
 }
 
 func (p *pendingAcquire) waitInQueue(ctx context.Context) (*grant, error) {
-	p.mayBeQueued = true
 	deadline, hasDeadline := ctx.Deadline()
 	if !hasDeadline {
 		return p.ask(ctx, p.client.patience, 0, deadline)
@@ -206,9 +227,9 @@ func (p *pendingAcquire) ask(
 	return p.readGrant(reply)
 }
 
-// commands acquire the lock, and ask for what the client has to know of the grant.
+// commands acquire the lock, and wait for replicas.
 func (p *pendingAcquire) commands(sent time.Time, mayWait bool, deadline time.Time) []command {
-	acquire := command{"LOCK.ACQUIRE", p.key, p.owner, "HOLDS", 1}
+	acquire := p.acquire(1)
 	if p.hasLease {
 		acquire = append(acquire, "PX", p.lease)
 	}
@@ -221,9 +242,6 @@ func (p *pendingAcquire) commands(sent time.Time, mayWait bool, deadline time.Ti
 		acquire = append(acquire, "BLOCK", block)
 	}
 	commands := []command{acquire}
-	if !p.hasLease {
-		commands = append(commands, command{"LOCK.INFO", p.key})
-	}
 	if p.replicas > 0 {
 		commands = append(commands, command{"WAIT", p.replicas, p.within.Milliseconds()})
 	}
@@ -233,15 +251,10 @@ func (p *pendingAcquire) commands(sent time.Time, mayWait bool, deadline time.Ti
 // readGrant reads the replies to commands, of which the first is not null.
 func (p *pendingAcquire) readGrant(reply *answer) (*grant, error) {
 	numbers, err := reply.replies[0].Int64Slice()
-	if err != nil || len(numbers) != 2 {
+	if err != nil || len(numbers) != 3 {
 		return nil, fmt.Errorf("lockward: unexpected reply: %v", reply.replies[0])
 	}
-	granted := &grant{token: numbers[0], lease: p.lease, sent: reply.sent}
-	if !p.hasLease {
-		if granted.lease, err = leaseLeft(reply.replies[1], granted.token); err != nil {
-			return nil, err
-		}
-	}
+	granted := &grant{token: numbers[0], lease: numbers[2], sent: reply.sent}
 	if p.replicas > 0 {
 		reached, err := reply.replies[len(reply.replies)-1].Int()
 		if refusal := serverError(err); refusal != nil {
@@ -257,9 +270,6 @@ func (p *pendingAcquire) readGrant(reply *answer) (*grant, error) {
 // confirm returns whether the client can rely on a grant. The client counts the lease from before the request was sent, so
 // after a long wait the lease may be over by its clock. Then confirm renews it first.
 func (p *pendingAcquire) confirm(ctx context.Context, granted *grant) (bool, error) {
-	if granted.lease == 0 {
-		return false, nil
-	}
 	if time.Since(granted.sent) <= time.Duration(granted.lease)*time.Millisecond/3 {
 		return true, nil
 	}
@@ -278,8 +288,8 @@ func (p *pendingAcquire) confirm(ctx context.Context, granted *grant) (bool, err
 	case refusal == nil:
 		granted.sent = reply.sent
 		return true, nil
-	case refusal.isLeaseTooLong() && !p.hasLease && granted.lease > 1:
-		granted.lease /= 2
+	case !p.hasLease && refusal.isLeaseTooLong(granted.lease):
+		granted.lease = refusal.longestLease()
 		return p.confirm(ctx, granted)
 	case refusal.deniesTenure():
 		return false, nil
@@ -296,44 +306,13 @@ func (p *pendingAcquire) maxLease() time.Duration {
 	return time.Duration(min(p.lease, maxWait)) * time.Millisecond
 }
 
-// withdraw leaves the queue, and gives back what may have been granted. The server may not know yet that the connection which
-// waited is closed. So withdraw takes over its position in the queue first, and leaves it after a millisecond.
+// withdraw leaves the queue, and gives back what may have been granted.
 func (p *pendingAcquire) withdraw(ctx context.Context) {
-	commands := []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}}
-	if p.mayBeQueued {
-		takeOver := command{"LOCK.ACQUIRE", p.key, p.owner, "HOLDS", 1, "PX", 1, "BLOCK", 1}
-		commands = append([]command{takeOver}, commands...)
-	}
 	c := p.client
 	// If no server answers, the lock ends with its lease.
-	_, _ = c.ask(ctx, p.key, math.MaxInt64, c.responseLimit, func(time.Time) []command { return commands })
-}
-
-// leaseLeft is the rest of a tenure's lease in milliseconds, from a reply to LOCK.INFO; 0 if the tenure is over.
-func leaseLeft(info *redis.Cmd, token int64) (int64, error) {
-	if refusal := serverError(info.Err()); refusal != nil {
-		return 0, refusal
-	}
-	lock, _ := info.Slice()
-	holders, _ := field(lock, "holders").([]any)
-	for _, holder := range holders {
-		holder, _ := holder.([]any)
-		if field(holder, "token") == token {
-			left, _ := field(holder, "lease-left").(int64)
-			return left, nil
-		}
-	}
-	return 0, nil
-}
-
-// field is a value of a map, which RESP2 represents as a list of names and values.
-func field(pairs []any, name string) any {
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i] == name {
-			return pairs[i+1]
-		}
-	}
-	return nil
+	_, _ = c.ask(ctx, p.key, math.MaxInt64, c.responseLimit, func(time.Time) []command {
+		return []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}}
+	})
 }
 
 // withLaterDeadline returns a context that is cancelled with ctx, but has a later deadline.

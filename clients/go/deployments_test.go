@@ -3,8 +3,6 @@ package lockward_test
 import (
 	"context"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +21,7 @@ func TestHoldersAndWaitersSurviveAFailover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			primary := startServer(t, "--repl-diskless-sync-delay", "0")
+			primary := startServer(t)
 			replica := startServer(t)
 			host, port, _ := net.SplitHostPort(primary.addr)
 			replica.do("REPLICAOF", host, port)
@@ -60,40 +58,6 @@ func TestHoldersAndWaitersSurviveAFailover(t *testing.T) {
 			check(t, receive(t, "the grant", granted).Release(t.Context()))
 		})
 	}
-}
-
-// startSentinel starts a Sentinel that ends with the test.
-func startSentinel(tb testing.TB) *server {
-	tb.Helper()
-	s := newServer(tb)
-	file := filepath.Join(tb.TempDir(), "sentinel.conf")
-	check(tb, os.WriteFile(file, nil, 0o600))
-	s.args = append([]string{file, "--sentinel"}, s.args...)
-	s.start()
-	return s
-}
-
-// startCluster starts three nodes, each with a third of the slots.
-func startCluster(tb testing.TB) [3]*server {
-	tb.Helper()
-	var nodes [3]*server
-	for i := range nodes {
-		nodes[i] = startServer(tb, "--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
-		nodes[i].do("CLUSTER", "ADDSLOTSRANGE", i*5462, min(i*5462+5461, 16383))
-		nodes[i].do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
-		if i > 0 {
-			host, port, _ := net.SplitHostPort(nodes[i].addr)
-			nodes[0].do("CLUSTER", "MEET", host, port)
-		}
-	}
-	for _, node := range nodes {
-		eventually(tb, "the cluster is ready", func() bool {
-			info := node.do("CLUSTER", "INFO").(string)
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") &&
-				strings.Contains(info, "cluster_slots_assigned:16384")
-		})
-	}
-	return nodes
 }
 
 func newClusterClient(tb testing.TB, nodes [3]*server) *redis.ClusterClient {
@@ -170,7 +134,8 @@ func TestAClientFollowsASlotThatMovedWithoutNotice(t *testing.T) {
 		check(t, client.Do(t.Context(), key, func(context.Context, *lockward.Lock) error { return nil }))
 	}
 	now := to.do("CLUSTER", "MYID")
-	for _, node := range []*server{to, from, nodes[1]} {
+	// The new node comes last: its claim is older than that of a node which still has the slot.
+	for _, node := range []*server{from, nodes[1], to} {
 		node.do("CLUSTER", "SETSLOT", slot, "NODE", now)
 	}
 	lock := acquire(t, client, key)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -69,9 +70,18 @@ func (e *ServerError) deniesTenure() bool {
 	return e != nil && (e.Code == "NOTHELD" || e.Code == "HOLDS" || e.Code == "WRONGTYPE")
 }
 
-// isLeaseTooLong returns whether the server refuses a lease because of its length. Its limit may have changed meanwhile.
-func (e *ServerError) isLeaseTooLong() bool {
-	return e != nil && strings.HasPrefix(e.Message, "invalid expire time")
+// isLeaseTooLong returns whether the server refuses a lease in milliseconds because it accepts only shorter ones. Its limit may
+// have changed meanwhile.
+func (e *ServerError) isLeaseTooLong(lease int64) bool {
+	return e != nil && 0 < e.longestLease() && e.longestLease() < lease
+}
+
+// longestLease is the longest lease in milliseconds that the server accepts. It is 0 if the error does not tell that.
+func (e *ServerError) longestLease() int64 {
+	_, limit, _ := strings.Cut(e.Message, " command: at most ")
+	number, _, _ := strings.Cut(limit, " ")
+	longest, _ := strconv.ParseInt(number, 10, 64)
+	return longest
 }
 
 func lostError(reason error) error { return fmt.Errorf("%w: %w", ErrLost, reason) }

@@ -3,8 +3,6 @@ package lockward_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,17 +23,8 @@ func through(tb testing.TB, p *proxy) *redis.Client {
 func TestALostReplyIsNotCountedTwice(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	var losing atomic.Value // the next request with this text loses its reply
-	losing.Store("")
-	var lost atomic.Int64
-	p := startProxy(t, s.addr, func(request string) fate {
-		if name := losing.Load().(string); name != "" && strings.Contains(request, name) {
-			losing.Store("")
-			lost.Add(1)
-			return replyLost
-		}
-		return delivered
-	})
+	p := startProxy(t, s)
+	loseReply := func(command string) { t.Helper(); p.plan("reply " + command + " 1") }
 	client := newClient(t, through(t, p))
 	holds := func(want int64) {
 		t.Helper()
@@ -43,40 +32,34 @@ func TestALostReplyIsNotCountedTwice(t *testing.T) {
 			t.Fatal(holders)
 		}
 	}
-	losing.Store("LOCK.ACQUIRE")
+	loseReply("LOCK.ACQUIRE")
 	lock := acquire(t, client, "k")
 	holds(1)
-	losing.Store("LOCK.ACQUIRE")
+	loseReply("LOCK.ACQUIRE")
 	check(t, lock.Reenter(t.Context()))
 	holds(2)
-	losing.Store("LOCK.RENEW")
+	loseReply("LOCK.RENEW")
 	check(t, lock.Renew(t.Context()))
-	losing.Store("LOCK.RELEASE")
+	loseReply("LOCK.RELEASE")
 	check(t, lock.Release(t.Context()))
 	holds(1)
 	granted, _ := acquiring(t.Context(), client, "k")
 	s.waitFor("k", 1)
-	losing.Store("LOCK.RELEASE")
+	loseReply("LOCK.RELEASE")
 	check(t, lock.Release(t.Context()))
 	late := receive(t, "the grant", granted)
 	holds(1)
 	check(t, late.Release(t.Context()))
-	if lost.Load() != 5 {
-		t.Fatal(lost.Load(), "replies are lost")
+	if lost := p.lost(); lost != 5 {
+		t.Fatal(lost, "replies are lost")
 	}
 }
 
 func TestHoldsAreRightAfterAThousandLostReplies(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	var lost atomic.Int64
-	p := startProxy(t, s.addr, func(request string) fate {
-		if !strings.Contains(request, "LOCK.") || rand.IntN(3) > 0 {
-			return delivered
-		}
-		lost.Add(1)
-		return 1 + fate(rand.IntN(2))
-	})
+	p := startProxy(t, s)
+	p.tell("random 7 167 167 LOCK.*")
 	client := newClient(t, through(t, p), lockward.WithPatience(time.Minute))
 	var running sync.WaitGroup
 	var inside [4]atomic.Int64
@@ -85,7 +68,7 @@ func TestHoldsAreRightAfterAThousandLostReplies(t *testing.T) {
 		go func() {
 			defer running.Done()
 			key := i % len(inside)
-			for lost.Load() < 1000 {
+			for p.lost() < 1000 {
 				err := client.Do(t.Context(), fmt.Sprint(key), func(ctx context.Context, lock *lockward.Lock) error {
 					if inside[key].Add(1) != 1 {
 						t.Error("two at a time")
@@ -116,7 +99,7 @@ func TestHoldsAreRightAfterAThousandLostReplies(t *testing.T) {
 func TestAWaiterKeepsWaitingWhenItsConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	p := startProxy(t, s.addr, func(string) fate { return delivered })
+	p := startProxy(t, s)
 	patience := time.Second
 	client := newClient(t, through(t, p), lockward.WithPatience(patience), lockward.WithResponseLimit(patience/3))
 	lock := acquire(t, client, "k")
@@ -137,7 +120,7 @@ func TestAWaiterKeepsWaitingWhenItsConnectionBreaks(t *testing.T) {
 func TestABrokenConnectionRenewsAllLocksAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	p := startProxy(t, s.addr, func(string) fate { return delivered })
+	p := startProxy(t, s)
 	client := newClient(t, through(t, p))
 	locks := make([]*lockward.Lock, 5)
 	for i := range locks {
@@ -162,17 +145,12 @@ func TestABrokenConnectionRenewsAllLocksAtOnce(t *testing.T) {
 func TestAFailedRenewalIsRepeated(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	var failed atomic.Int64
-	p := startProxy(t, s.addr, func(request string) fate {
-		if strings.Contains(request, "LOCK.RENEW") && failed.Add(1) <= 5 {
-			return requestLost
-		}
-		return delivered
-	})
+	p := startProxy(t, s)
+	p.plan("request LOCK.RENEW 5")
 	lock := acquire(t, newClient(t, through(t, p)), "k", lockward.WithLease(3*time.Second))
 	eventually(t, "it is renewed", func() bool { return s.calls("lock.renew") > 0 })
-	if failed.Load() <= 5 || !lock.Held() {
-		t.Fatal(failed.Load())
+	if lost := p.lost(); lost != 5 || !lock.Held() {
+		t.Fatal(lost)
 	}
 	check(t, lock.Release(t.Context()))
 }
@@ -180,8 +158,8 @@ func TestAFailedRenewalIsRepeated(t *testing.T) {
 func TestATenureSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string][]string{
-		"remembered": {"default-lease", "20000", "--appendonly", "yes", "--appendfsync", "always"},
-		"forgotten":  {"default-lease", "20000", "quarantine", "20000"},
+		"remembered": {"lock.default-lease 20000", "appendonly yes", "appendfsync always"},
+		"forgotten":  {"lock.default-lease 20000", "lock.quarantine 20000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -358,21 +336,11 @@ func TestACancelledReenterOrReleaseLeavesNoHoldBehind(t *testing.T) {
 
 func TestAGrantWhoseReplyIsLostIsGivenBackAfterALongOutage(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "default-lease", "600000")
-	var network atomic.Int64 // 0: up, 1: fails at the next acquire, 2: down
-	p := startProxy(t, s.addr, func(request string) fate {
-		if network.Load() == 2 {
-			return requestLost
-		}
-		if network.Load() == 1 && strings.Contains(request, "LOCK.ACQUIRE") {
-			network.Store(2)
-			return replyLost
-		}
-		return delivered
-	})
+	s := startServer(t, "lock.default-lease 600000")
+	p := startProxy(t, s)
 	patience := 300 * time.Millisecond
 	client := newClient(t, through(t, p), lockward.WithPatience(patience))
-	network.Store(1)
+	p.plan("reply LOCK.ACQUIRE 1, request *")
 	_, err := client.TryAcquire(t.Context(), "k")
 	expect(t, err, lockward.ErrUnreachable)
 	down := time.Now()
@@ -380,15 +348,15 @@ func TestAGrantWhoseReplyIsLostIsGivenBackAfterALongOutage(t *testing.T) {
 	if holders, _ := s.info("k"); len(holders) != 1 {
 		t.Fatal(holders)
 	}
-	network.Store(0)
+	p.plan("")
 	s.waitUntilFree("k")
 }
 
 func TestTryAcquireReturnsWhenRepliesTakeLongerThanTheLease(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "default-lease", "40")
-	p := startProxy(t, s.addr, func(string) fate { return delivered })
-	p.delay.Store(int64(60 * time.Millisecond))
+	s := startServer(t, "lock.default-lease 40")
+	p := startProxy(t, s)
+	p.delay(60 * time.Millisecond)
 	client := newClient(t, through(t, p))
 	_, err := client.TryAcquire(t.Context(), "k")
 	expect(t, err, lockward.ErrBusy)
@@ -400,7 +368,7 @@ func TestTryAcquireReturnsWhenRepliesTakeLongerThanTheLease(t *testing.T) {
 
 func TestNoServer(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + freePort()})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = rdb.Close() })
 	client := newClient(t, rdb, lockward.WithPatience(200*time.Millisecond))
 	_, err := client.Acquire(t.Context(), "k")

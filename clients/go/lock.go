@@ -128,7 +128,7 @@ func (l *Lock) withoutLockEnd(ctx context.Context) (context.Context, context.Can
 
 // Renew starts the lease again. Call it just before the result of the work is published, to know that the lock was held up to
 // then. Otherwise the client renews the lock by itself, unless WithoutRenewal was given; if the server refuses so long a lease,
-// with half of it.
+// with the longest that it accepts.
 //
 // The error is ErrLost when the lock is lost; ErrReleased; ErrUnreachable when no server answers while the patience and the
 // lease last, and then the lock may still be held; the cause of the context; or a *ServerError.
@@ -153,21 +153,21 @@ func (l *Lock) reenter(ctx context.Context) error {
 	isRestored, lease := false, l.lease
 	for {
 		reply, err := l.ask(ctx, func(time.Time) command {
-			return command{"LOCK.ACQUIRE", l.key, l.owner, "PX", lease, "HOLDS", holds}
+			return append(l.acquire(holds), "PX", lease)
 		})
 		if err != nil {
 			return err
 		}
 		refusal := reply.serverError()
-		if refusal.isLeaseTooLong() && lease > 1 { // a re-entry with a shorter lease does not shorten the tenure's
-			l.halveLease(refusal, lease)
-			lease /= 2
+		if refusal.isLeaseTooLong(lease) { // a re-entry with a shorter lease does not shorten the tenure's
+			l.shortenLease(refusal, lease)
+			lease = refusal.longestLease()
 			continue
 		}
 		if refusal != nil && !refusal.deniesTenure() {
 			return refusal
 		}
-		if numbers, _ := reply.replies[0].Int64Slice(); len(numbers) == 2 && numbers[0] == l.token {
+		if numbers, _ := reply.replies[0].Int64Slice(); len(numbers) == 3 && numbers[0] == l.token {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.noteLease(reply.sent, lease)
@@ -303,7 +303,7 @@ func (l *Lock) renew(ctx context.Context, lease int64) error {
 	return nil
 }
 
-// restore renews the tenure, with half of a lease that the server refuses. In quarantine, that restores a tenure which the
+// restore renews the tenure, with the longest lease that the server accepts if it refuses this one. In quarantine, that restores a tenure which the
 // server has forgotten. It returns when the request was sent, and the lease.
 func (l *Lock) restore(ctx context.Context, lease int64, holds int) (time.Time, int64, error) {
 	for {
@@ -320,22 +320,22 @@ func (l *Lock) restore(ctx context.Context, lease int64, holds int) (time.Time, 
 			return reply.sent, lease, nil
 		case refusal.deniesTenure():
 			return time.Time{}, 0, l.lose(refusal)
-		case !l.halveLease(refusal, lease):
+		case !l.shortenLease(refusal, lease):
 			return time.Time{}, 0, refusal
 		}
 		lease = l.lease
 	}
 }
 
-// halveLease halves the lease if the server refuses it as too long. It does not halve the lease of a lock without renewal,
-// which would only end earlier. The caller has requestMutex.
-func (l *Lock) halveLease(refusal *ServerError, lease int64) bool {
-	if !l.isRenewed || lease <= 1 || !refusal.isLeaseTooLong() {
+// shortenLease takes the longest lease that the server accepts, if it refuses this one as too long. It does not change the lease of
+// a lock without renewal, which would only end earlier. The caller has requestMutex.
+func (l *Lock) shortenLease(refusal *ServerError, lease int64) bool {
+	if !l.isRenewed || !refusal.isLeaseTooLong(lease) {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lease = lease / 2
+	l.lease = refusal.longestLease()
 	return true
 }
 
@@ -442,7 +442,7 @@ func (l *Lock) renewCommand(sent time.Time, lease int64, holds int) command {
 			l.expiry.Reset(time.Until(end))
 		}
 	}
-	return l.ownedKey.renew(lease, l.token, holds)
+	return l.acquireRequest.renew(lease, l.token, holds)
 }
 
 // noteLease notes a lease that the server has set. A tenure that is over stays over.

@@ -165,7 +165,7 @@ func (l *Lock) renewed(ctx context.Context, sent time.Time, lease int64, refusal
 		l.mu.Unlock()
 	case refusal.deniesTenure():
 		_ = l.lose(refusal)
-	case l.halveLease(refusal, lease):
+	case l.shortenLease(refusal, lease):
 		l.mu.Lock()
 		if l.isHeld() {
 			l.renewal.Reset(0)

@@ -1,18 +1,15 @@
 package lockward_test
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,40 +19,96 @@ import (
 // patience is how long a test waits for a condition.
 const patience = 20 * time.Second
 
-// A server is a process of redis-server with the module, in a folder of its own.
-type server struct {
-	tb      testing.TB
-	command string
-	args    []string
-	addr    string
-	log     string
-	running *exec.Cmd
+// A process is one of lockward-test-server, which tests/src/bin/lockward-test-server.rs describes.
+type process struct {
+	tb    testing.TB
+	input io.Writer
+	facts struct {
+		Port  int
+		Ports []int
+	}
+	mu     sync.Mutex
+	output *json.Decoder
 }
 
-// startServer starts a server that ends with the test.
+// startProcess starts a process that ends with the test.
+func startProcess(tb testing.TB, args ...string) *process {
+	tb.Helper()
+	p := &process{tb: tb}
+	running := exec.Command("../../target/release/lockward-test-server", args...)
+	running.Stderr = os.Stderr
+	input, err := running.StdinPipe()
+	check(tb, err)
+	output, err := running.StdoutPipe()
+	check(tb, err)
+	check(tb, running.Start())
+	p.input, p.output = input, json.NewDecoder(output)
+	tb.Cleanup(func() {
+		_ = input.Close()
+		if err := running.Wait(); err != nil {
+			tb.Error("the server has crashed: ", err)
+		}
+	})
+	check(tb, p.output.Decode(&p.facts))
+	return p
+}
+
+// ask sends a line, and decodes the answer into reply.
+func (p *process) ask(line string, reply any) {
+	p.tb.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err := fmt.Fprintln(p.input, line)
+	check(p.tb, err)
+	check(p.tb, p.output.Decode(reply))
+}
+
+// tell sends a line whose answer is empty.
+func (p *process) tell(line string) {
+	p.tb.Helper()
+	p.ask(line, &struct{}{})
+}
+
+// A server is a process of redis-server with the module, or a node of a cluster.
+type server struct {
+	*process
+	node string // what its commands begin with
+	addr string
+}
+
+// startServer starts a server that ends with the test. A setting is a line of redis.conf.
 func startServer(tb testing.TB, settings ...string) *server {
 	tb.Helper()
-	module, err := filepath.Abs(cmp.Or(os.Getenv("LOCKWARD_MODULE"), "../../target/release/liblockward.so"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	s := newServer(tb)
-	s.args = append(s.args, append([]string{"--save", "", "--loadmodule", module}, settings...)...)
-	s.start()
-	return s
+	p := startProcess(tb, append([]string{"server"}, settings...)...)
+	return &server{process: p, addr: address(p.facts.Port)}
 }
 
-// newServer returns a server that is not started yet. It ends with the test.
-func newServer(tb testing.TB) *server {
-	port, folder := freePort(), tb.TempDir()
-	s := &server{
-		log: filepath.Join(folder, "log"),
-		tb:  tb, command: cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"), addr: "127.0.0.1:" + port,
-		args: []string{"--port", port, "--bind", "127.0.0.1", "--dir", folder},
-	}
-	tb.Cleanup(s.kill)
-	return s
+// startSentinel starts a Sentinel that ends with the test.
+func startSentinel(tb testing.TB) *server {
+	tb.Helper()
+	p := startProcess(tb, "sentinel")
+	return &server{process: p, addr: address(p.facts.Port)}
 }
+
+// startCluster starts three nodes, each with a third of the slots.
+func startCluster(tb testing.TB) (nodes [3]*server) {
+	tb.Helper()
+	p := startProcess(tb, "cluster")
+	for i, port := range p.facts.Ports {
+		nodes[i] = &server{process: p, node: fmt.Sprint(i, " "), addr: address(port)}
+	}
+	return nodes
+}
+
+func address(port int) string { return fmt.Sprint("127.0.0.1:", port) }
+
+// kill ends the server like a crash, and start starts it again.
+func (s *server) kill()  { s.tb.Helper(); s.tell(s.node + "kill") }
+func (s *server) start() { s.tb.Helper(); s.tell(s.node + "start") }
+
+// pause stops the server process, whose connections stay open, and resume continues it.
+func (s *server) pause()  { s.tb.Helper(); s.tell(s.node + "pause") }
+func (s *server) resume() { s.tb.Helper(); s.tell(s.node + "resume") }
 
 // do sends a command.
 func (s *server) do(args ...any) any {
@@ -80,65 +133,6 @@ func (s *server) calls(command string) int {
 		}
 	}
 	return 0
-}
-
-// start starts the server, and returns when it answers.
-func (s *server) start() {
-	s.tb.Helper()
-	log, err := os.Create(s.log)
-	if err != nil {
-		s.tb.Fatal(err)
-	}
-	defer log.Close()
-	s.running = exec.Command(s.command, s.args...)
-	s.running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the tests panic
-	s.running.Stdout = log
-	if err := s.running.Start(); err != nil {
-		s.tb.Fatal(err)
-	}
-	for end := time.Now().Add(patience); !s.answers(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.kill()
-			log, _ := os.ReadFile(s.log)
-			s.tb.Fatalf("the server does not start:\n%s", log)
-		}
-	}
-}
-
-// answers returns whether the server replies to PING, and so has loaded its data.
-func (s *server) answers() bool {
-	conn, err := net.DialTimeout("tcp", s.addr, time.Second)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write([]byte("PING\r\n"))
-	reply := make([]byte, 7)
-	_, err = io.ReadFull(conn, reply)
-	return err == nil && string(reply) == "+PONG\r\n"
-}
-
-// kill ends the server like a crash.
-func (s *server) kill() {
-	if s.running != nil {
-		_ = s.running.Process.Kill()
-		_ = s.running.Wait()
-		s.running = nil
-	}
-}
-
-// pause stops the server process. Its connections stay open.
-func (s *server) pause() { s.signal(syscall.SIGSTOP) }
-
-// resume continues the process.
-func (s *server) resume() { s.signal(syscall.SIGCONT) }
-
-func (s *server) signal(signal os.Signal) {
-	s.tb.Helper()
-	if err := s.running.Process.Signal(signal); err != nil {
-		s.tb.Fatal(err)
-	}
 }
 
 // client is a client of go-redis with default options.
@@ -226,16 +220,5 @@ func receive[T any](tb testing.TB, what string, from <-chan T) T {
 	case <-time.After(patience):
 		tb.Fatalf("never: %s", what)
 		panic("unreachable")
-	}
-}
-
-// freePort returns a port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it.
-func freePort() string {
-	for {
-		port := strconv.Itoa(10_000 + rand.IntN(12_000))
-		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			_ = listener.Close()
-			return port
-		}
 	}
 }

@@ -129,10 +129,7 @@ func TestAWaiterKeepsItsPositionWhenTheServersNameResolvesElsewhere(t *testing.T
 	t.Parallel()
 	s := startServer(t)
 	admin := newAdmin(t, s)
-	proxies := [2]*proxy{}
-	for i := range proxies {
-		proxies[i] = startProxy(t, s.addr, func(string) fate { return delivered })
-	}
+	proxies := [2]*proxy{startProxy(t, s), startProxy(t, s)}
 	var asked atomic.Int64
 	rdb := redis.NewClient(&redis.Options{
 		Addr: "name:1",

@@ -18,8 +18,7 @@
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out before
 //! anything else reads the lock.
 //!
-//! For speed, the usual path is inlined, and what is rare (a lease that is over, a wait queue) is kept out of it: see
-//! docs/performance.md.
+//! For speed, the usual path is inlined, and what is rare (a lease that is over, a wait queue) is kept out of it.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -284,7 +283,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         let now = self.now.mono;
         if self.lock.holders().len() > MOST_ENDED && self.lock.last_deadline() <= Some(now) {
             if let Some(memory) = &mut self.quarantine_memory {
-                memory.end_up_to(self.lock.last_token().and_then(FencingToken::before));
+                let holders = self.lock.holders();
+                holders.for_each(|holder| memory.see_ended(holder.token, holder.mode, End::LeaseOver));
             }
             return self.effects.all_over(self.lock, self.now);
         }
@@ -523,9 +523,6 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             self.change(Change::End(own, End::Released), Event::Released);
         }
         self.tokens.observe(token);
-        if let Some(memory) = &mut self.quarantine_memory {
-            memory.see_restored(token);
-        }
         let (holds, since) = (request.holds.unwrap_or(1), self.now.mono);
         let deadline = since.after(request.lease);
         let restored = Holder { owner: owner.clone(), holds, mode, token, deadline, since };

@@ -472,6 +472,7 @@ mod tests {
             Change::Count(FencingToken::new(5).unwrap(), u32::MAX),
             Change::AllOver,
             Change::Put(weighted(b"w", 400, 9, 4)),
+            Change::Put(weighted(b"downgraded", 401, 0, 4)),
         ];
         let whole = payload(&changes, at);
         assert_eq!(decode(&whole, Origin::Live, at).unwrap(), changes);

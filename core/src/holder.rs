@@ -73,7 +73,7 @@ impl Weight {
 /// The kind of a tenure: how much of the lock it takes, and how much may be held in all while it lasts.
 ///
 /// An exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), a weighted one (n, w).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mode {
     /// The limit.
     pub slots: Slots,
@@ -85,7 +85,7 @@ impl Mode {
     /// One owner alone.
     pub const EXCLUSIVE: Self = Self { slots: Slots::EXCLUSIVE, weight: Weight::ONE };
 
-    /// `None` when the weight is larger than the limit. A tenure without a limit has a weight above 1 if it had a limit before a downgrade.
+    /// `None` when the weight is larger than the limit. A tenure keeps its weight when a renewal takes its limit away.
     #[must_use]
     pub fn new(slots: Slots, weight: Weight) -> Option<Self> {
         slots.allows(u64::from(weight.0)).then_some(Self { slots, weight })

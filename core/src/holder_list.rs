@@ -1,31 +1,31 @@
 //! The holders of a lock that has several, in the order of their tokens, which is the order of their grants.
 //!
-//! A few holders are a sorted list: that takes the least memory, and to read it all costs little. More holders are in trees, one for
-//! each question, so that no operation costs more than O(log n):
+//! A few holders are a sorted list: that takes the least memory, and to read it all costs little. More holders have an index for each
+//! question, so that no operation costs more than O(log n):
 //!
 //! | question | index |
 //! | --- | --- |
 //! | which tenure has this token, and which were granted first | `by_token` |
-//! | which tenure has this owner | `by_owner`: the keyed hash of the owner, and the token |
+//! | which tenure has this owner | [`ByOwner`] |
 //! | whose lease ends first, and whose last | `by_deadline` |
 //! | the smallest limit | `limits`: how many holders have each |
 //! | the sum of the weights | `weight` |
-//!
-//! Trees, not hash tables: a table of a million entries stands still while it grows.
 
 use crate::holder::{Holder, Load, Mode, Slots};
+use crate::id_hash::{ById, shrink_if_sparse};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Instant;
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map, hash_map};
 use std::hash::BuildHasher;
+use std::ops::Bound;
 use std::{mem, slice};
 
 /// The most holders in a sorted list.
-const FEW: usize = 16;
+const FEW: usize = 32;
 
-/// Trees with so few holders become a list again.
+/// So few holders become a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
 /// Holders, each with its own owner and its own token.
@@ -38,19 +38,38 @@ pub enum HolderList {
 
 #[derive(Clone, Debug, Default)]
 pub struct Indexed {
-    by_token: BTreeMap<FencingToken, Holder>,
-    by_owner: BTreeSet<(u64, FencingToken)>,
+    by_token: BTreeMap<FencingToken, Entry>,
+    by_owner: ByOwner,
     by_deadline: BTreeSet<(Instant, FencingToken)>,
     limits: BTreeMap<Slots, usize>,
     weight: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    holder: Holder,
+    /// The hash of the owner in [`ByOwner`].
+    hash: u64,
+}
+
+/// The tokens of tenures by the keyed hash of their owners.
+///
+/// A table stands still while it grows. So there are several, which grow one by one, each in a part of the time.
+#[derive(Clone, Debug, Default)]
+struct ByOwner {
+    tables: [HashMap<u64, FencingToken, ById>; TABLES],
+    /// The tenures of owners whose hash another owner had first. Nearly always there is none.
+    collisions: Vec<FencingToken>,
     hasher: RandomState,
 }
+
+const TABLES: usize = 16;
 
 /// Holders in the order of their tokens.
 #[derive(Clone, Debug)]
 pub enum Iter<'a> {
     Few(slice::Iter<'a, Holder>),
-    Many(btree_map::Values<'a, FencingToken, Holder>),
+    Many(btree_map::Values<'a, FencingToken, Entry>),
 }
 
 impl<'a> Iterator for Iter<'a> {
@@ -59,7 +78,7 @@ impl<'a> Iterator for Iter<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         match self {
             Self::Few(holders) => holders.next(),
-            Self::Many(holders) => holders.next(),
+            Self::Many(entries) => entries.next().map(|entry| &entry.holder),
         }
     }
 
@@ -75,7 +94,7 @@ impl DoubleEndedIterator for Iter<'_> {
     fn next_back(&mut self) -> Option<Self::Item> {
         match self {
             Self::Few(holders) => holders.next_back(),
-            Self::Many(holders) => holders.next_back(),
+            Self::Many(entries) => entries.next_back().map(|entry| &entry.holder),
         }
     }
 }
@@ -117,9 +136,9 @@ impl HolderList {
                     .map(|holder| (holder.token, &mut holder.owner)),
             ),
             Self::Many(indexed) => {
-                let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-                let holders = indexed.by_token.range_mut((from, std::ops::Bound::Unbounded));
-                Box::new(holders.map(|(token, holder)| (*token, &mut holder.owner)))
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let entries = indexed.by_token.range_mut((from, Bound::Unbounded));
+                Box::new(entries.map(|(token, entry)| (*token, &mut entry.holder.owner)))
             }
         }
     }
@@ -140,7 +159,7 @@ impl HolderList {
     pub fn of_token(&self, token: FencingToken) -> Option<&Holder> {
         match self {
             Self::Few(holders) => holders.iter().find(|holder| holder.token == token),
-            Self::Many(indexed) => indexed.by_token.get(&token),
+            Self::Many(indexed) => indexed.by_token.get(&token).map(|entry| &entry.holder),
         }
     }
 
@@ -212,25 +231,23 @@ impl HolderList {
 
     /// Puts a tenure in the place of the one that its owner has.
     pub fn put(&mut self, holder: Holder) {
-        if let Some(token) = self.of_owner(&holder.owner).map(|known| known.token) {
-            self.end(token);
-        }
         match self {
             Self::Few(holders) => {
+                holders.retain(|known| known.owner != holder.owner);
                 let at = holders.partition_point(|other| other.token < holder.token);
                 holders.insert(at, holder);
                 if holders.len() > FEW {
                     *self = Self::Many(Box::new(Indexed::of(mem::take(holders))));
                 }
             }
-            Self::Many(indexed) => indexed.insert(holder),
+            Self::Many(indexed) => indexed.put(holder),
         }
     }
 
     pub fn count(&mut self, token: FencingToken, holds: u32) {
         let known = match self {
             Self::Few(holders) => holders.iter_mut().find(|holder| holder.token == token),
-            Self::Many(indexed) => indexed.by_token.get_mut(&token),
+            Self::Many(indexed) => indexed.by_token.get_mut(&token).map(|entry| &mut entry.holder),
         };
         if let Some(known) = known {
             known.holds = holds;
@@ -246,7 +263,8 @@ impl HolderList {
             Self::Many(indexed) => {
                 let ended = indexed.remove(token);
                 if indexed.by_token.len() <= FEW_AGAIN {
-                    *self = Self::Few(mem::take(&mut indexed.by_token).into_values().collect());
+                    let entries = mem::take(&mut indexed.by_token).into_values();
+                    *self = Self::Few(entries.map(|entry| entry.holder).collect());
                 }
                 ended
             }
@@ -261,16 +279,17 @@ impl HolderList {
         }
     }
 
-    /// The bytes on the heap, the owners' own memory apart. A tree is reckoned by its entries and a third, for nodes that are not full.
+    /// The bytes on the heap, the owners' own memory apart. Trees and tables are reckoned by their entries and a half, as they are not
+    /// full.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
             Self::Many(indexed) => {
-                let entry = size_of::<(FencingToken, Holder)>()
+                let entry = size_of::<(FencingToken, Entry)>()
                     .saturating_add(size_of::<(u64, FencingToken)>())
                     .saturating_add(size_of::<(Instant, FencingToken)>());
                 let entries = indexed.by_token.len().saturating_mul(entry);
-                size_of::<Indexed>().saturating_add(entries).saturating_add(entries / 3)
+                size_of::<Indexed>().saturating_add(entries).saturating_add(entries / 2)
             }
         }
     }
@@ -279,24 +298,36 @@ impl HolderList {
 impl Indexed {
     /// All at once: a tree that is built from sorted entries costs O(n). The largest tree first, beside which the list is still there.
     fn of(holders: Vec<Holder>) -> Self {
-        let hasher = RandomState::new();
-        let load: Load = holders.iter().map(|holder| holder.mode).collect();
-        let mut limits = BTreeMap::new();
-        for holder in &holders {
-            let count: &mut usize = limits.entry(holder.mode.slots).or_default();
+        let mut indexed = Self::default();
+        let by_owner = &indexed.by_owner;
+        let entry = |holder: Holder| (holder.token, Entry { hash: by_owner.hash(&holder.owner), holder });
+        indexed.by_token = holders.into_iter().map(entry).collect();
+        let holders = || indexed.by_token.values().map(|entry| &entry.holder);
+        indexed.by_deadline = holders().map(|holder| (holder.deadline, holder.token)).collect();
+        indexed.weight = holders().map(|holder| holder.mode).collect::<Load>().weight;
+        indexed.by_owner.reserve(indexed.by_token.len());
+        for (token, Entry { hash, holder }) in &indexed.by_token {
+            indexed.by_owner.insert(*hash, *token);
+            let count = indexed.limits.entry(holder.mode.slots).or_default();
             *count = count.saturating_add(1);
         }
-        let by_token: BTreeMap<FencingToken, Holder> =
-            holders.into_iter().map(|holder| (holder.token, holder)).collect();
-        let holders = || by_token.values();
-        Self {
-            by_owner: holders().map(|holder| (hasher.hash_one(&holder.owner), holder.token)).collect(),
-            by_deadline: holders().map(|holder| (holder.deadline, holder.token)).collect(),
-            by_token,
-            limits,
-            weight: load.weight,
-            hasher,
+        indexed
+    }
+
+    fn add_mode(&mut self, mode: Mode) {
+        let count = self.limits.entry(mode.slots).or_default();
+        *count = count.saturating_add(1);
+        self.weight = self.weight.saturating_add(u64::from(mode.weight.number()));
+    }
+
+    fn remove_mode(&mut self, mode: Mode) {
+        if let Some(count) = self.limits.get_mut(&mode.slots) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.limits.remove(&mode.slots);
+            }
         }
+        self.weight = self.weight.saturating_sub(u64::from(mode.weight.number()));
     }
 
     fn load(&self) -> Load {
@@ -310,35 +341,110 @@ impl Indexed {
         Load { weight: self.weight.saturating_sub(u64::from(mode.weight.number())), slots }
     }
 
-    /// Owners with the same hash are next to each other; nearly always there is one.
     fn of_owner(&self, owner: &Owner) -> Option<&Holder> {
-        let hash = self.hasher.hash_one(owner);
-        let with_hash = self.by_owner.range((hash, FencingToken::MIN)..=(hash, FencingToken::MAX));
-        with_hash.filter_map(|(_, token)| self.by_token.get(token)).find(|holder| holder.owner == *owner)
+        let token = self.by_owner.find(self.by_owner.hash(owner), owner, &self.by_token)?;
+        self.by_token.get(&token).map(|entry| &entry.holder)
     }
 
-    fn insert(&mut self, holder: Holder) {
+    fn put(&mut self, holder: Holder) {
         let token = holder.token;
-        self.by_owner.insert((self.hasher.hash_one(&holder.owner), token));
+        let hash = self.by_owner.hash(&holder.owner);
+        match self.by_owner.find(hash, &holder.owner, &self.by_token) {
+            // A renewal: only the values change.
+            Some(known) if known == token => {
+                if let Some(entry) = self.by_token.get_mut(&token) {
+                    let before = mem::replace(&mut entry.holder, holder);
+                    let (mode, deadline) = (entry.holder.mode, entry.holder.deadline);
+                    if before.deadline != deadline {
+                        self.by_deadline.remove(&(before.deadline, token));
+                        self.by_deadline.insert((deadline, token));
+                    }
+                    if before.mode != mode {
+                        self.remove_mode(before.mode);
+                        self.add_mode(mode);
+                    }
+                }
+            }
+            Some(known) => {
+                self.remove(known);
+                self.insert(hash, holder);
+            }
+            None => self.insert(hash, holder),
+        }
+    }
+
+    fn insert(&mut self, hash: u64, holder: Holder) {
+        let token = holder.token;
+        self.by_owner.insert(hash, token);
         self.by_deadline.insert((holder.deadline, token));
-        let count = self.limits.entry(holder.mode.slots).or_default();
-        *count = count.saturating_add(1);
-        self.weight = self.weight.saturating_add(u64::from(holder.mode.weight.number()));
-        self.by_token.insert(token, holder);
+        self.add_mode(holder.mode);
+        self.by_token.insert(token, Entry { hash, holder });
     }
 
     fn remove(&mut self, token: FencingToken) -> Option<Holder> {
-        let holder = self.by_token.remove(&token)?;
-        self.by_owner.remove(&(self.hasher.hash_one(&holder.owner), token));
+        let Entry { holder, hash } = self.by_token.remove(&token)?;
+        self.by_owner.remove(hash, token);
         self.by_deadline.remove(&(holder.deadline, token));
-        if let Some(count) = self.limits.get_mut(&holder.mode.slots) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.limits.remove(&holder.mode.slots);
+        self.remove_mode(holder.mode);
+        Some(holder)
+    }
+}
+
+impl ByOwner {
+    fn table(&self, hash: u64) -> Option<&HashMap<u64, FencingToken, ById>> {
+        self.tables.get(Self::number(hash))
+    }
+
+    fn table_mut(&mut self, hash: u64) -> Option<&mut HashMap<u64, FencingToken, ById>> {
+        self.tables.get_mut(Self::number(hash))
+    }
+
+    fn number(hash: u64) -> usize {
+        usize::try_from(hash >> 32).unwrap_or(0) % TABLES
+    }
+
+    fn hash(&self, owner: &Owner) -> u64 {
+        self.hasher.hash_one(owner)
+    }
+
+    fn find(
+        &self,
+        hash: u64,
+        owner: &Owner,
+        holders: &BTreeMap<FencingToken, Entry>,
+    ) -> Option<FencingToken> {
+        let first = self.table(hash)?.get(&hash);
+        let is_of_owner =
+            |token: &&FencingToken| holders.get(token).is_some_and(|entry| entry.holder.owner == *owner);
+        first.into_iter().chain(&self.collisions).find(is_of_owner).copied()
+    }
+
+    /// Inserts the tenure of an owner that has none.
+    fn insert(&mut self, hash: u64, new: FencingToken) {
+        if let Some(table) = self.table_mut(hash) {
+            match table.entry(hash) {
+                hash_map::Entry::Vacant(vacant) => _ = vacant.insert(new),
+                hash_map::Entry::Occupied(_) => self.collisions.push(new),
             }
         }
-        self.weight = self.weight.saturating_sub(u64::from(holder.mode.weight.number()));
-        Some(holder)
+    }
+
+    fn remove(&mut self, hash: u64, token: FencingToken) {
+        match self.table_mut(hash) {
+            Some(table) if table.get(&hash) == Some(&token) => {
+                table.remove(&hash);
+                shrink_if_sparse(table);
+            }
+            Some(_) | None => self.collisions.retain(|other| *other != token),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.tables.iter().map(HashMap::len).fold(self.collisions.len(), usize::saturating_add)
+    }
+
+    fn reserve(&mut self, count: usize) {
+        self.tables.iter_mut().for_each(|table| table.reserve(count / TABLES));
     }
 }
 
@@ -450,8 +556,24 @@ mod tests {
     fn owners_with_the_same_hash_are_told_apart() {
         let (one, other) = (holder(1, 1, (0, 1), 5), holder(2, 2, (0, 1), 5));
         let mut indexed = Indexed::of(vec![one.clone(), other.clone()]);
-        let hash = indexed.hasher.hash_one(&one.owner);
-        indexed.by_owner = BTreeSet::from([(hash, other.token), (hash, one.token)]);
-        assert_eq!(indexed.of_owner(&one.owner), Some(&one));
+        let hash = indexed.by_owner.hash(&other.owner);
+        // As if the first owner had the hash of the second.
+        indexed.remove(one.token);
+        indexed.remove(other.token);
+        indexed.insert(1, one.clone());
+        indexed.by_owner = ByOwner { hasher: indexed.by_owner.hasher.clone(), ..ByOwner::default() };
+        if let Some(table) = indexed.by_owner.table_mut(hash) {
+            table.insert(hash, one.token);
+        }
+        if let Some(entry) = indexed.by_token.get_mut(&one.token) {
+            entry.hash = hash;
+        }
+        indexed.insert(hash, other.clone());
+        assert_eq!(indexed.by_owner.collisions, [other.token]);
+        assert_eq!(indexed.of_owner(&other.owner), Some(&other));
+        assert_eq!(indexed.remove(one.token), Some(one));
+        assert_eq!(indexed.of_owner(&other.owner), Some(&other), "the first has left");
+        assert_eq!(indexed.remove(other.token), Some(other.clone()));
+        assert!(indexed.of_owner(&other.owner).is_none() && indexed.by_owner.collisions.is_empty());
     }
 }

@@ -1,8 +1,10 @@
-//! A fast hash for numbers that this process has chosen: queue ids, and the caller's handles.
+//! Tables whose keys are numbers, and a fast hash for numbers that this process has chosen: queue ids, the caller's handles, and keyed
+//! hashes.
 //!
 //! Clients choose keys and owners, and could choose ones that collide, so those need a keyed hash. These numbers do not.
 
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
 /// The hasher of a map whose keys are such numbers.
 pub type ById = BuildHasherDefault<IdHasher>;
@@ -30,11 +32,19 @@ impl Hasher for IdHasher {
     }
 }
 
+/// Shrinks a table that is nearly empty. It shrinks by a factor, so that the mean cost of a removal stays constant. A table would
+/// otherwise keep the memory for the most entries it ever had.
+pub fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
+    const KEPT: usize = 256;
+    if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {
+        table.shrink_to(KEPT.max(table.len().saturating_mul(2)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
-    use std::hash::{BuildHasher, Hash};
 
     fn hash(id: impl Hash) -> u64 {
         ById::default().hash_one(id)
@@ -58,5 +68,24 @@ mod tests {
         assert_eq!(pairs.len(), 1_024);
         let bytes: HashSet<u64> = (0..1_024_u16).map(hash).collect();
         assert_eq!(bytes.len(), 1_024);
+    }
+
+    #[test]
+    fn a_table_releases_its_memory_when_it_is_nearly_empty() {
+        let with = |len: fn(usize) -> usize| {
+            let mut table: HashMap<usize, ()> = HashMap::with_capacity(10_000);
+            let before = table.capacity();
+            table.extend((0..len(before)).map(|number| (number, ())));
+            shrink_if_sparse(&mut table);
+            (before, table.len(), table.capacity())
+        };
+        let (before, _, after) = with(|capacity| capacity / 8);
+        assert_eq!(before, after);
+        let (before, len, after) = with(|capacity| capacity / 8 - 1);
+        assert!((len..before / 2).contains(&after));
+        let mut small: HashMap<usize, ()> = HashMap::with_capacity(400);
+        let capacity = small.capacity();
+        shrink_if_sparse(&mut small);
+        assert_eq!(small.capacity(), capacity);
     }
 }

@@ -386,14 +386,18 @@ impl List {
     /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there are none.
     /// A damaged AOF may lack the end of a tenure, and a lock with an owner too many could not be loaded again.
     fn end_conflicting(&mut self, holder: &Holder) {
-        let same_token = self.holders.of_token(holder.token).filter(|known| known.owner != holder.owner);
-        if let Some(token) = same_token.map(|known| known.token) {
-            self.holders.end(token);
+        if self.holders.load().admits(holder.mode)
+            && self.holders.iter().next_back().map(|last| last.token) < Some(holder.token)
+        {
+            return;
         }
-        // The owner's own tenure is replaced.
-        let own = self.holders.of_owner(&holder.owner).map(|known| known.token);
-        if let Some(own) = own {
-            self.holders.end(own);
+        let own = self.holders.of_owner(&holder.owner).map(|own| (own.token, own.mode));
+        if own == Some((holder.token, holder.mode)) {
+            return;
+        }
+        let same_token = self.holders.of_token(holder.token).filter(|known| known.owner != holder.owner);
+        for token in own.map(|(token, _)| token).into_iter().chain(same_token.map(|known| known.token)) {
+            self.holders.end(token);
         }
         while !self.holders.load().admits(holder.mode) {
             let Some(oldest) = self.holders.iter().next().map(|oldest| oldest.token) else { return };

@@ -59,9 +59,6 @@ impl Quarantine {
     }
 }
 
-/// Of how many ended tenures of one lock the memory has an entry.
-const ENDED: usize = 1_000;
-
 /// What a server has observed of a lock's tenures in this quarantine. Its stored data are from before, and may be out of date.
 ///
 /// Every tenure here has ended, or goes on and was confirmed. A tenure that has ended stays ended, and so does every older one that
@@ -70,72 +67,102 @@ const ENDED: usize = 1_000;
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
-    /// Tenures that have ended here, of modes that others can stand beside.
-    ended: BTreeMap<FencingToken, (Mode, End)>,
+    /// What is known of single tenures; `None` when that is nothing. A store remembers very many locks of which only the number above
+    /// is known, so they take no more room.
+    tenures: Option<Box<Tenures>>,
+}
+
+/// What a server has observed of single tenures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Tenures {
+    /// The latest tenure of each mode that has ended here, of modes that others can stand beside.
+    ended: BTreeMap<Mode, FencingToken>,
+    /// Those of them that were released.
+    released: BTreeSet<FencingToken>,
     /// Tenures that their owners have renewed: they are confirmed.
     renewed: BTreeSet<FencingToken>,
     /// Tenures whose owners have named their count of holds: the count is confirmed.
     holds_named: BTreeSet<FencingToken>,
 }
 
+impl Tenures {
+    fn is_empty(&self) -> bool {
+        self.ended.is_empty()
+            && self.released.is_empty()
+            && self.renewed.is_empty()
+            && self.holds_named.is_empty()
+    }
+}
+
 impl QuarantineMemory {
     /// Whether nothing was observed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ended_up_to.is_none()
-            && self.ended.is_empty()
-            && self.renewed.is_empty()
-            && self.holds_named.is_empty()
+        self.ended_up_to.is_none() && self.tenures.is_none()
+    }
+
+    fn change_tenures(&mut self, change: impl FnOnce(&mut Tenures)) {
+        let mut tenures = self.tenures.take().unwrap_or_default();
+        change(&mut tenures);
+        self.tenures = Some(tenures).filter(|tenures| !tenures.is_empty());
     }
 
     /// Whether the owner of this tenure has renewed it.
     #[must_use]
     pub fn has_renewed(&self, token: FencingToken) -> bool {
-        self.renewed.contains(&token)
+        self.tenures.as_ref().is_some_and(|tenures| tenures.renewed.contains(&token))
     }
 
     /// Whether the owner of this tenure has named its count of holds.
     #[must_use]
     pub fn has_named_holds(&self, token: FencingToken) -> bool {
-        self.holds_named.contains(&token)
+        self.tenures.as_ref().is_some_and(|tenures| tenures.holds_named.contains(&token))
     }
 
     /// The owner of this tenure has renewed it.
     pub fn see_renewed(&mut self, token: FencingToken) {
-        self.renewed.insert(token);
+        self.change_tenures(|tenures| _ = tenures.renewed.insert(token));
     }
 
     /// The owner of this tenure has named its count of holds.
     pub fn see_holds_named(&mut self, token: FencingToken) {
-        self.holds_named.insert(token);
+        self.change_tenures(|tenures| _ = tenures.holds_named.insert(token));
     }
 
     /// A tenure has ended here. One that was released is over. One whose lease was over may be restored: its owner may have renewed it
     /// where this server did not see it.
     pub fn see_ended(&mut self, token: FencingToken, mode: Mode, end: End) {
-        self.renewed.remove(&token);
-        self.holds_named.remove(&token);
-        if mode.admits_others() {
-            self.ended.insert(token, (mode, end));
-            if self.ended.len() > ENDED {
-                self.end_up_to(self.last_ended());
-            }
-        } else {
-            self.end_up_to(match end {
+        if !mode.admits_others() {
+            return self.end_up_to(match end {
                 End::Released => Some(token),
                 End::LeaseOver => token.before(),
             });
         }
+        self.change_tenures(|tenures| {
+            tenures.renewed.remove(&token);
+            tenures.holds_named.remove(&token);
+            let latest = tenures.ended.entry(mode).or_insert(token);
+            *latest = token.max(*latest);
+            if end == End::Released {
+                tenures.released.insert(token);
+            }
+        });
     }
 
     /// No tenure up to this token can be restored any more.
     pub fn end_up_to(&mut self, token: Option<FencingToken>) {
-        if token > self.ended_up_to {
-            self.ended_up_to = token;
-            let is_later = |other: &FencingToken| Some(*other) > token;
-            self.ended.retain(|other, _| is_later(other));
-            self.renewed.retain(is_later);
-            self.holds_named.retain(is_later);
+        if token <= self.ended_up_to {
+            return;
+        }
+        self.ended_up_to = token;
+        if self.tenures.is_some() {
+            self.change_tenures(|tenures| {
+                let is_later = |other: &FencingToken| Some(*other) > token;
+                tenures.ended.retain(|_, other| is_later(other));
+                tenures.released.retain(is_later);
+                tenures.renewed.retain(is_later);
+                tenures.holds_named.retain(is_later);
+            });
         }
     }
 
@@ -147,26 +174,29 @@ impl QuarantineMemory {
         }
     }
 
+    /// How many entries there are of ended tenures.
+    pub(crate) fn ended_entries(&self) -> usize {
+        self.tenures.as_ref().map_or(0, |tenures| tenures.ended.len().saturating_add(tenures.released.len()))
+    }
+
     /// The largest token of an ended tenure.
     #[must_use]
     pub fn last_ended(&self) -> Option<FencingToken> {
-        self.ended_up_to.max(self.ended.last_key_value().map(|(token, _)| *token))
+        let of_modes = self.tenures.as_ref().and_then(|tenures| tenures.ended.values().max());
+        self.ended_up_to.max(of_modes.copied())
     }
 
     /// Whether a tenure with this token and mode can be restored, by what has ended here.
     #[must_use]
     pub fn may_restore(&self, token: FencingToken, mode: Mode) -> bool {
-        self.ended_up_to < Some(token)
-            && !matches!(self.ended.get(&token), Some((_, End::Released)))
-            && self
-                .ended
-                .range(token..)
-                .all(|(later, (ended, _))| *later == token || Load::of(*ended).admits(mode))
-    }
-
-    /// A tenure goes on that had ended here.
-    pub fn see_restored(&mut self, token: FencingToken) {
-        self.ended.remove(&token);
+        let admits = |tenures: &Tenures| {
+            !tenures.released.contains(&token)
+                && tenures
+                    .ended
+                    .iter()
+                    .all(|(ended, latest)| *latest <= token || Load::of(*ended).admits(mode))
+        };
+        self.ended_up_to < Some(token) && self.tenures.as_deref().is_none_or(admits)
     }
 }
 
@@ -223,22 +253,11 @@ mod tests {
         assert!(memory.may_restore(token(1), mode(READER)) && memory.may_restore(token(3), mode(READER)));
         memory.see_ended(token(3), mode(EXCLUSIVE), End::LeaseOver);
         assert!(!memory.has_renewed(token(1)) && !memory.may_restore(token(1), mode(READER)));
-        memory.see_ended(token(5), mode(READER), End::LeaseOver);
-        memory.see_restored(token(5));
-        assert!(memory.may_restore(token(4), mode(EXCLUSIVE)));
-    }
-
-    #[test]
-    fn a_lock_has_a_bounded_memory_of_ended_tenures() {
-        let mut memory = QuarantineMemory::default();
-        for number in 1..=u64::try_from(ENDED).unwrap() {
-            memory.see_ended(token(2 * number), mode(READER), End::Released);
-        }
-        assert!(memory.may_restore(token(3), mode(READER)));
-        memory.see_ended(token(9_000), mode(READER), End::Released);
-        assert!(memory.ended.is_empty() && memory.last_ended() == Some(token(9_000)));
-        assert!(
-            !memory.may_restore(token(3), mode(READER)) && memory.may_restore(token(9_001), mode(READER))
-        );
+        memory.see_ended(token(9), mode(READER), End::LeaseOver);
+        memory.see_ended(token(8), mode(READER), End::LeaseOver);
+        let may_restore = |number, of| memory.may_restore(token(number), mode(of));
+        assert!(may_restore(8, READER) && may_restore(9, READER) && may_restore(9, EXCLUSIVE));
+        assert!(!may_restore(8, EXCLUSIVE));
+        assert_eq!(memory.ended_entries(), 1, "leases that end take one entry for each mode");
     }
 }

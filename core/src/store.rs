@@ -33,7 +33,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// For how many locks the store remembers separately which tenures have ended in quarantine: 20 MB at most.
+/// For how many locks and ended tenures the store remembers separately what has ended in quarantine: 20 MB at most.
 const MEMORIES: usize = 200_000;
 
 /// How much must be left of a lease for the wall clock to have jumped. A clock that runs a little fast is a few milliseconds
@@ -105,6 +105,8 @@ pub struct Unlinked {
     pub held: bool,
     /// Whether the server may have evicted it.
     pub may_be_evicted: bool,
+    /// Whether the server may have evicted it, or may have found that its TTL has passed though a lease is still running.
+    pub may_be_dropped: bool,
     /// Whether its waiters, or what is remembered of it, need a check soon.
     pub recheck: bool,
 }
@@ -143,6 +145,8 @@ struct Memories {
     /// By the hash of the key: what is remembered of a lock that is gone must not grow with its name. Two locks of one hash share
     /// a memory. That is safe: no token is given twice, so less is restored, and less is confirmed.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
+    /// How many ended tenures have an entry of their own, of all locks.
+    ended_entries: usize,
     /// For each database, or all, the largest token given before it was flushed. For all also the largest that has ended
     /// when there are too many locks to remember.
     flushed: HashMap<Option<Db>, FencingToken>,
@@ -165,13 +169,15 @@ impl Memories {
     /// Takes it out.
     fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
         let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
+        self.ended_entries = self.ended_entries.saturating_sub(known.ended_entries());
         known.end_up_to(self.floor(db));
         known
     }
 
     /// Puts it back.
     fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
-        if self.by_lock.len() >= MEMORIES
+        let remembered = self.by_lock.len().saturating_add(self.ended_entries);
+        if remembered.saturating_add(known.ended_entries()) >= MEMORIES
             && let Some(ended) = known.last_ended()
         {
             let floor = self.flushed.entry(None).or_insert(ended);
@@ -180,6 +186,7 @@ impl Memories {
         }
         known.forget_up_to(self.floor(db));
         if !known.is_empty() {
+            self.ended_entries = self.ended_entries.saturating_add(known.ended_entries());
             self.by_lock.insert((db, self.hasher.hash_one(key)), known);
         }
     }
@@ -209,6 +216,8 @@ pub struct Store<W> {
     /// What decisions have come to.
     pub counters: Counters,
     memories: Memories,
+    /// Whether a decision was made in a quarantine whose end was not noticed yet.
+    decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
     /// Large locks whose leases are all over. They are dropped in parts.
     discarded: VecDeque<Lock>,
@@ -237,6 +246,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             counters: Counters::default(),
             memories: Memories::default(),
+            decided_in_quarantine: false,
             unlinked: None,
             discarded: VecDeque::new(),
             to_put_back: VecDeque::new(),
@@ -317,6 +327,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
         if let Some(memory) = memory {
             self.memories.put(name.db(), name.key(), memory);
+            self.decided_in_quarantine = true;
         }
         self.discarded.extend(effects.discarded.take());
         answer
@@ -373,13 +384,17 @@ impl<W: Copy + Eq + Hash> Store<W> {
             let mut memory = self.memories.take(name.db(), name.key());
             observe(&mut memory);
             self.memories.put(name.db(), name.key(), memory);
+            self.decided_in_quarantine = true;
         }
     }
 
-    /// Forgets all observations when the quarantine is over.
-    pub fn forget_after_quarantine(&mut self, now: Instant) {
-        if self.quarantine.ends(now).is_none() {
+    /// Forgets all observations when the quarantine is over. A holder that waits for its first hold of an unconfirmed tenure can
+    /// re-enter then, so all queues are due.
+    pub fn notice_end_of_quarantine(&mut self, now: Instant) {
+        if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
+            let queues: Vec<QueueId> = self.queues.queues().collect();
+            queues.into_iter().for_each(|queue| self.queues.set_changed(queue, now));
         }
     }
 
@@ -393,22 +408,29 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.remember_ended(name, lock, now);
     }
 
-    /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted. `evicts`
-    /// tells whether the server evicts keys; it is asked only when that is not known.
+    /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted.
+    /// `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys; it is asked only when that is not known.
+    ///
+    /// To copy a lock with many holders takes time, so it is copied only if it may be dropped. If not, its tenures are not counted:
+    /// they may go on under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
         lock: &Lock,
-        now: Instant,
+        Now { mono: now, wall: latest_wall }: Now,
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
+        const MANY: usize = 4_096;
         // One DEL may unlink many locks. No command has begun since the lock before this one.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
         let may_be_evicted = held && (known_to_evict || evicts());
-        if held {
+        let may_be_expired = latest_wall >= lock.expires_at();
+        if held && lock.holders().len() > MANY && !may_be_evicted && !may_be_expired {
+            self.remember_ended(name, lock, now);
+        } else if held {
             let name = (name.db(), name.key().into());
             self.unlinked = Some(UnlinkedLock { name, lock: lock.clone(), freed, may_be_evicted });
         } else {
@@ -418,7 +440,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             });
         }
         let recheck = held || self.queue(name).is_some() || !self.memories.by_lock.is_empty();
-        Unlinked { held, may_be_evicted, recheck }
+        Unlinked { held, may_be_dropped: may_be_evicted || (held && may_be_expired), may_be_evicted, recheck }
     }
 
     /// Whether the last unlinked lock, which is not settled, had this name.
@@ -626,16 +648,19 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// The server has become a replica: it follows another, and keeps no work of its own.
     pub fn become_replica(&mut self) {
         self.replica = true;
+        self.queues.forget_all_places();
         self.dropped_locks.drop_unreplicated();
         self.to_put_back.clear();
         self.unlinked = None;
         self.memories = Memories::default();
+        self.decided_in_quarantine = false;
     }
 
     /// The server has become a primary. It may have missed grants, so a quarantine begins.
     pub fn become_primary(&mut self, now: Instant) {
         self.replica = false;
         self.memories = Memories::default();
+        self.decided_in_quarantine = false;
         self.quarantine.restart(now);
     }
 
@@ -670,7 +695,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         let other = if dropped || self.unlinked.is_some() || !self.discarded.is_empty() {
             Some(now)
         } else {
-            (!self.memories.by_lock.is_empty()).then(|| self.quarantine.ends(now)).flatten()
+            self.decided_in_quarantine.then(|| self.quarantine.ends(now).unwrap_or(now))
         };
         self.queues.next_due().into_iter().chain(other).min()
     }
@@ -686,7 +711,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
 mod tests {
     use super::*;
     use crate::effects::Propagation;
-    use crate::holder::{Holder, Mode, Slots};
+    use crate::holder::{Holder, Mode, Slots, Weight};
     use crate::owner::Owner;
     use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest};
     use crate::wait_queues::Limits;
@@ -734,7 +759,7 @@ mod tests {
     }
 
     fn unlink(store: &mut Store<u32>, key: &str, lock: &Lock, millis: i64, evicts: bool) -> Unlinked {
-        store.unlinked(&name(key), lock, at(millis), FREED, || evicts)
+        store.unlinked(&name(key), lock, now(millis), FREED, || evicts)
     }
 
     fn ended(store: &Store<u32>, key: &str) -> Option<u64> {
@@ -851,7 +876,7 @@ mod tests {
         for (what, left, evicts, report, dropped, put_back, tenures_ended) in cases {
             let mut store = store();
             let gone = unlink(&mut store, "k", &lock(7, 100 + left), 100, evicts);
-            assert_eq!(gone, Unlinked { held: true, may_be_evicted: evicts, recheck: true }, "{what}");
+            assert!(gone.held && gone.recheck && gone.may_be_evicted == evicts, "{what}");
             assert!(report(&mut store), "{what}");
             assert_eq!(store.dropped_locks.get(Db(0), b"k").is_some(), dropped, "{what}");
             assert_eq!(store.pop_to_put_back(), put_back.then(|| name("k")), "{what}");
@@ -873,7 +898,8 @@ mod tests {
     fn a_lock_whose_lease_is_over_leaves_nothing_behind() {
         let mut store = in_quarantine();
         let gone = unlink(&mut store, "k", &lock(7, 100), 100, true);
-        assert_eq!(gone, Unlinked { held: false, may_be_evicted: false, recheck: true });
+        let (may_be_evicted, may_be_dropped) = (false, false);
+        assert_eq!(gone, Unlinked { held: false, may_be_evicted, may_be_dropped, recheck: true });
         assert!(!store.has_unlinked() && !store.evicted(&name("k")));
         assert_eq!(store.counters.leases_ended, 1);
         assert_eq!(ended(&store, "k"), Some(6), "this tenure may come back, older ones not");
@@ -886,10 +912,53 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_with_many_holders_is_copied_only_if_it_may_be_dropped() {
+        let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+        let holders = (1..=5_000).map(|number: u64| Holder {
+            owner: Owner::new(&number.to_be_bytes()).unwrap(),
+            mode,
+            token: token(number),
+            ..lock(1, 200).holders().next().unwrap().cloned()
+        });
+        let many = Lock::held_by(holders.collect(), WallTime::from_millis(200)).unwrap();
+        for (evicts, wall, copied) in [(false, 199, false), (true, 199, true), (false, 200, true)] {
+            let mut store = in_quarantine();
+            let now = Now { wall: WallTime::from_millis(wall), ..now(100) };
+            let gone = store.unlinked(&name("k"), &many, now, FREED, || evicts);
+            assert_eq!((gone.held, gone.may_be_dropped, store.has_unlinked()), (true, copied, copied));
+            store.settle_unlinked(at(100), FREED);
+            assert_eq!(ended(&store, "k"), Some(5_000));
+        }
+    }
+
+    #[test]
+    fn a_large_lock_whose_leases_are_over_is_dropped_in_parts() {
+        let mut store = store();
+        let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+        let holders = (1..=5_000).map(|number: u64| Holder {
+            owner: Owner::new(&number.to_be_bytes()).unwrap(),
+            mode,
+            token: token(number),
+            ..lock(1, 200).holders().next().unwrap().cloned()
+        });
+        let mut in_key = Lock::held_by(holders.collect(), WallTime::from_millis(200)).unwrap();
+        let mut decided = Decided::default();
+        store.decide(&name("k"), &mut in_key, &mut decided, now(200), FREED, |decision| {
+            decision.expire_and_serve();
+        });
+        assert!(in_key.is_free() && decided.effects.events == [crate::effects::Event::LeaseOver]);
+        assert_eq!(store.next_work(at(200)), Some(at(200)));
+        assert!(store.drop_discarded());
+        assert!((1..5_000).contains(&store.counters.leases_ended));
+        while store.drop_discarded() {}
+        assert_eq!((store.counters.leases_ended, store.next_work(at(200))), (5_000, None));
+    }
+
+    #[test]
     fn the_next_unlinked_lock_settles_the_one_before_and_knows_whether_the_server_evicts() {
         let mut store = in_quarantine();
         unlink(&mut store, "k", &lock(7, 200), 100, true);
-        let gone = store.unlinked(&name("l"), &lock(8, 200), at(100), FREED, || panic!("is known"));
+        let gone = store.unlinked(&name("l"), &lock(8, 200), now(100), FREED, || panic!("is known"));
         assert!(gone.may_be_evicted);
         assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
         assert!(!store.evicted(&name("k")) && store.evicted(&name("l")));
@@ -999,9 +1068,20 @@ mod tests {
         end(&mut store, "k", 5);
         assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
         assert_eq!(store.next_work(at(0)), Some(at(1_000_000)));
-        store.forget_after_quarantine(at(999_999));
+        store.notice_end_of_quarantine(at(999_999));
         assert_eq!(ended(&store, "k"), Some(7));
-        store.forget_after_quarantine(at(1_000_000));
+        let request = AcquireRequest {
+            owner: Owner::new(b"B").unwrap(),
+            lease: Span::from_millis(100).unwrap(),
+            holds: None,
+            slots: Slots::EXCLUSIVE,
+            weight: None,
+        };
+        let wait_request = WaitRequest { request, limit: None, keep: None, handle: 1 };
+        store.queues.join(Db(0), b"k", wait_request, Limits { per_lock: 9, total: 9 }, at(100));
+        store.notice_end_of_quarantine(at(1_000_000));
+        let queue = store.queues.queue(Db(0), b"k").unwrap();
+        assert_eq!(store.queues.pop_due(at(1_000_000)), Some((queue, true)), "its lock is checked");
         assert_eq!((ended(&store, "k"), store.next_work(at(0))), (None, None));
     }
 
@@ -1039,6 +1119,29 @@ mod tests {
         assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "what goes on is remembered still");
         assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(700_000), Some(700_000)));
         assert!(store.memory(&name("and another")).has_renewed(token(800_000)));
+    }
+
+    #[test]
+    fn the_memory_of_ended_readers_is_bounded_over_all_locks() {
+        let mut store = in_quarantine();
+        let reader = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+        let mut number = 0;
+        let mut end_readers = |store: &mut Store<u32>, key: &str, count: u64| {
+            for _ in 0..count {
+                number += 1;
+                let see =
+                    |memory: &mut QuarantineMemory| memory.see_ended(token(number), reader, End::Released);
+                store.remember(&name(key), at(0), see);
+            }
+        };
+        for lock in 0..199 {
+            end_readers(&mut store, &lock.to_string(), 999);
+        }
+        assert!(!store.memory(&name("0")).may_restore(token(1), reader));
+        assert!(store.memory(&name("1")).may_restore(token(1), reader));
+        assert_eq!((store.memories.ended_entries, ended(&store, "never seen")), (199_000, None));
+        end_readers(&mut store, "one more", 999);
+        assert!(store.memories.ended_entries < MEMORIES && ended(&store, "never seen") > Some(198_801));
     }
 
     #[test]

@@ -31,7 +31,7 @@
 //!   each time would cost more than to find, once, that the queue is not due yet.
 
 use crate::cluster_slot::{SlotKey, slot_key};
-use crate::id_hash::ById;
+use crate::id_hash::{ById, shrink_if_sparse};
 use crate::name::{Db, LockName};
 use crate::outcome::Outcome;
 use crate::owner::Owner;
@@ -532,6 +532,13 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
+    /// Removes the kept places of all queues.
+    pub fn forget_all_places(&mut self) {
+        while let Some((_, queue, position)) = self.kept.first().copied() {
+            self.remove(queue, position);
+        }
+    }
+
     /// The earliest wait of `owner` in a queue.
     #[must_use]
     pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {
@@ -835,38 +842,5 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             }
         }
         self.sweep_order.remove(&id);
-    }
-}
-
-/// Shrinks a table that is nearly empty. It shrinks by a factor, so that the mean cost of a removal stays constant. A table would
-/// otherwise keep the memory for the most entries it ever had.
-fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
-    const KEPT: usize = 256;
-    if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {
-        table.shrink_to(KEPT.max(table.len().saturating_mul(2)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_releases_its_memory_when_it_is_nearly_empty() {
-        let with = |len: fn(usize) -> usize| {
-            let mut table: HashMap<usize, ()> = HashMap::with_capacity(10_000);
-            let before = table.capacity();
-            table.extend((0..len(before)).map(|number| (number, ())));
-            shrink_if_sparse(&mut table);
-            (before, table.len(), table.capacity())
-        };
-        let (before, _, after) = with(|capacity| capacity / 8);
-        assert_eq!(before, after);
-        let (before, len, after) = with(|capacity| capacity / 8 - 1);
-        assert!((len..before / 2).contains(&after));
-        let mut small: HashMap<usize, ()> = HashMap::with_capacity(400);
-        let capacity = small.capacity();
-        shrink_if_sparse(&mut small);
-        assert_eq!(small.capacity(), capacity);
     }
 }

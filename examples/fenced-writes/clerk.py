@@ -26,7 +26,7 @@ def sell(pairs, is_stopped):
     reply = lock.execute_command("LOCK.ACQUIRE", LOCK, name, "PX", lease, "BLOCK", 20_000, "HOLDS", 1)
     if reply is None:
         sys.exit(f"{name} has not got the lock in 20 seconds")
-    token, _holds = reply
+    token, _holds, _lease = reply
     say(f"has the lock, token {token}")
     stock = store.read(token)
     say(f"reads: {stock} pairs")

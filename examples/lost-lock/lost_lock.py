@@ -36,7 +36,7 @@ class Holder:
         )
         if reply is None:
             raise TimeoutError(f"{self.key} was held by others for {self.wait} seconds")
-        self.token, _holds = reply
+        self.token, _holds, _lease = reply
         # After a wait it is not known when the lease began. A renewed lease begins after the renewal is sent.
         self.renew()
         self.threads = [threading.Thread(target=work, daemon=True) for work in [self.keep, self.watch]]

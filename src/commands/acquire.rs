@@ -1,6 +1,6 @@
 //! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms [KEEP ms]] [HOLDS n] [SHARED | SLOTS n [WEIGHT w]]
 
-use super::command::{Command, LEASE, SLOTS, WEIGHT, only_clients};
+use super::command::{Command, LEASE, MODE, only_clients};
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
@@ -25,11 +25,12 @@ impl Command for Acquire {
             Argument::KEY,
             Argument::text(c"owner"),
             LEASE,
-            Argument::number(c"milliseconds", c"BLOCK"),
-            Argument::number(c"milliseconds", c"KEEP"),
+            Argument::together(
+                c"wait",
+                &[Argument::number(c"milliseconds", c"BLOCK"), Argument::number(c"milliseconds", c"KEEP")],
+            ),
             Argument::number(c"n", c"HOLDS"),
-            SLOTS,
-            WEIGHT,
+            MODE,
         ],
         categories: &["write", "slow", "blocking", OWN_CATEGORY],
         tips: c"nondeterministic_output",

@@ -23,12 +23,14 @@ pub const LEASE: Argument = Argument::one_of(
     &[Argument::number(c"milliseconds", c"PX"), Argument::number(c"seconds", c"EX")],
 );
 
-/// The limit, as every command that takes one documents it.
-pub const SLOTS: Argument =
-    Argument::one_of(c"limit", &[Argument::flag(c"shared", c"SHARED"), Argument::number(c"n", c"SLOTS")]);
-
-/// The weight.
-pub const WEIGHT: Argument = Argument::number(c"w", c"WEIGHT");
+/// The limit and the weight, as every command that takes them documents them.
+pub const MODE: Argument = Argument::one_of(
+    c"mode",
+    &[
+        Argument::flag(c"shared", c"SHARED"),
+        Argument::together(c"limit", &[Argument::number(c"n", c"SLOTS"), Argument::number(c"w", c"WEIGHT")]),
+    ],
+);
 
 /// Where a command that changes locks comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n] [SHARED | SLOTS n [WEIGHT w]]
 
-use super::command::{Command, LEASE, SLOTS, WEIGHT, only_clients};
+use super::command::{Command, LEASE, MODE, only_clients};
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
@@ -24,8 +24,7 @@ impl Command for Renew {
             LEASE,
             Argument::number(c"token", c"TOKEN"),
             Argument::number(c"n", c"HOLDS"),
-            SLOTS,
-            WEIGHT,
+            MODE,
         ],
         categories: &["write", "fast", OWN_CATEGORY],
         tips: c"",

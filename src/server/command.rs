@@ -47,6 +47,7 @@ enum Kind {
     Number,
     Flag,
     OneOf(&'static [Argument]),
+    Together(&'static [Argument]),
 }
 
 impl Argument {
@@ -73,6 +74,11 @@ impl Argument {
         Self { name, kind: Kind::OneOf(choices), option: None, optional: true }
     }
 
+    /// An option that may be given, and what may follow it.
+    pub const fn together(name: &'static CStr, arguments: &'static [Self]) -> Self {
+        Self { name, kind: Kind::Together(arguments), option: None, optional: true }
+    }
+
     /// As the server wants it. Keeps what it points to in `held`.
     fn raw(
         &self,
@@ -81,10 +87,14 @@ impl Argument {
     ) -> raw::RedisModuleCommandArg {
         let optional = if self.optional && !chosen { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
         let mut subargs = ptr::null_mut();
-        if let Kind::OneOf(choices) = self.kind {
-            let mut choices = raw_list(choices, true, held);
-            subargs = choices.as_mut_ptr();
-            held.push(choices);
+        let parts = match self.kind {
+            Kind::OneOf(choices) => Some(raw_list(choices, choices.len(), held)),
+            Kind::Together(arguments) => Some(raw_list(arguments, 1, held)),
+            Kind::Key | Kind::Text | Kind::Number | Kind::Flag => None,
+        };
+        if let Some(mut parts) = parts {
+            subargs = parts.as_mut_ptr();
+            held.push(parts);
         }
         raw::RedisModuleCommandArg {
             name: self.name.as_ptr(),
@@ -94,6 +104,7 @@ impl Argument {
                 Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
                 Kind::Flag => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
                 Kind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+                Kind::Together(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
             },
             key_spec_index: if matches!(self.kind, Kind::Key) { 0 } else { -1 },
             token: self.option.map_or(ptr::null(), CStr::as_ptr),
@@ -107,13 +118,14 @@ impl Argument {
     }
 }
 
-/// A list as the server wants it, with the empty one at its end.
+/// A list as the server wants it, with the empty one at its end. The first `chosen` arguments are not optional on their own.
 fn raw_list(
     arguments: &[Argument],
-    chosen: bool,
+    chosen: usize,
     held: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
 ) -> Vec<raw::RedisModuleCommandArg> {
-    let mut list: Vec<_> = arguments.iter().map(|argument| argument.raw(chosen, held)).collect();
+    let raw = |(at, argument): (usize, &Argument)| argument.raw(at < chosen, held);
+    let mut list: Vec<_> = arguments.iter().enumerate().map(raw).collect();
     // SAFETY: this C struct is valid when zeroed: null pointers and zero numbers.
     list.push(unsafe { mem::zeroed() });
     list
@@ -198,7 +210,7 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         first.fk.range.limit = 0;
     }
     let mut held = Vec::new();
-    let mut arguments = raw_list(info.arguments, false, &mut held);
+    let mut arguments = raw_list(info.arguments, 0, &mut held);
     let described = raw::RedisModuleCommandInfo {
         version: &raw const version,
         summary: info.summary.as_ptr(),

@@ -4,7 +4,32 @@ use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
-/// The newest servers whose source was read for [`crate::replication_audience`]. It must be read again for later ones.
+/// The newest servers whose source was read for [`crate::replication_audience`]: of Redis 7.0.15, 7.2.6, 7.4.1 and 8.0.6, and of
+/// Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On newer servers the module always assumes a receiver of changes.
+///
+/// These functions of the server show that no receiver misses a change (Valkey writes `replica` for `slave`):
+///
+/// - Any, without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
+///   command.
+/// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That runs with
+///   `redisFork`, which fires FORK_CHILD.
+/// - A replica that joins another's snapshot: it can join only after the fork (`SLAVE_STATE_WAIT_BGSAVE_END`).
+/// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
+///   `SLAVE_STATE_WAIT_RDB_CHANNEL`), or is no replica before the fork (Valkey 8, `addRdbReplicaToPsyncWait`).
+/// - A replica that continues without a snapshot: it needs the id of a backlog (`masterTryPartialResynchronization`). A new
+///   backlog has a new id (`replicationCron`, `syncCommand`). The id is sent in +FULLRESYNC at the fork, and written to RDB
+///   files, for which `startSaving` fires PERSISTENCE.
+/// - A replica of this server in its next role: `replicationSetMaster` and `replicationUnsetMaster` fire ROLE_CHANGED. A full
+///   resync fires LOADING.
+/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs: FORK_CHILD. If the
+///   rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), CONFIG has fired.
+/// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE
+///   it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
+/// - Any, during MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. An AOF waits. The cron does
+///   not run.
+///
+/// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without one; run
+/// the tests of the replication audience with `LOCKWARD_LONG=1`; then raise this.
 const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"redis_version", [8, 0])];
 
 /// Whether this is one of the servers whose source was read.

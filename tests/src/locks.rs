@@ -17,9 +17,13 @@ pub struct Grant {
 /// The reply of LOCK.INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The `SLOTS` of the lock: the smallest number that its holders have named.
+    /// The `SLOTS` of the lock: the smallest number that its holders have named; 0 for `SHARED` alone.
     pub slots: i64,
-    /// The holders.
+    /// The sum of the holders' weights.
+    pub weight: i64,
+    /// The number of holders.
+    pub holding: i64,
+    /// The first holders.
     pub holders: Vec<Holder>,
     /// The number of waiters.
     pub waiters: i64,
@@ -36,8 +40,10 @@ pub struct Holder {
     pub holds: i64,
     /// Its fencing token.
     pub token: i64,
-    /// The `SLOTS` that it named.
+    /// The `SLOTS` that it named; 0 for `SHARED`.
     pub slots: i64,
+    /// Its weight.
+    pub weight: i64,
     /// Milliseconds left of its lease.
     pub lease_left: i64,
     /// Milliseconds since its first hold.
@@ -49,6 +55,15 @@ impl Holder {
     pub fn tenure(&self) -> (&str, i64, i64) {
         (&self.owner, self.holds, self.token)
     }
+
+    /// The owner, its holds and its mode: `A x1 SHARED` or `B x2 SLOTS 5 WEIGHT 2`.
+    pub fn described(&self) -> String {
+        let Self { owner, holds, slots, weight, .. } = self;
+        match slots {
+            0 => format!("{owner} x{holds} SHARED"),
+            _ => format!("{owner} x{holds} SLOTS {slots} WEIGHT {weight}"),
+        }
+    }
 }
 
 /// A waiter in LOCK.INFO.
@@ -56,8 +71,10 @@ impl Holder {
 pub struct Waiter {
     /// The owner that waits.
     pub owner: String,
-    /// The `SLOTS` that it named.
+    /// The `SLOTS` that it named; 0 for `SHARED`.
     pub slots: i64,
+    /// The weight that it asks for.
+    pub weight: i64,
     /// The id of its connection.
     pub client_id: i64,
     /// Milliseconds it has waited.
@@ -67,13 +84,20 @@ pub struct Waiter {
 }
 
 impl Reply {
-    /// The reply as a grant of LOCK.ACQUIRE: an array of two integers.
+    /// The reply as a grant of LOCK.ACQUIRE: an array of three integers, of which the last is the lease.
     #[track_caller]
     pub fn grant(&self) -> Grant {
         match self.items() {
-            [Self::Int(token), Self::Int(holds)] => Grant { token: *token, holds: *holds },
+            [Self::Int(token), Self::Int(holds), Self::Int(_)] => Grant { token: *token, holds: *holds },
             _ => panic!("no grant: {self:?}"),
         }
+    }
+
+    /// What was left of the lease, in milliseconds, when LOCK.ACQUIRE was granted.
+    #[track_caller]
+    pub fn granted_lease(&self) -> i64 {
+        self.grant();
+        self.items()[2].int()
     }
 
     /// The reply as one of LOCK.INFO.
@@ -85,18 +109,22 @@ impl Reply {
             holds: int(map, "holds"),
             token: int(map, "token"),
             slots: int(map, "slots"),
+            weight: int(map, "weight"),
             lease_left: int(map, "lease-left"),
             held_for: int(map, "held-for"),
         };
         let waiter = |map: &Self| Waiter {
             owner: map.field("owner").text(),
             slots: int(map, "slots"),
+            weight: int(map, "weight"),
             client_id: int(map, "client-id"),
             waited: int(map, "waited"),
             wait_left: int(map, "wait-left"),
         };
         Info {
             slots: int(self, "slots"),
+            weight: int(self, "weight"),
+            holding: int(self, "holding"),
             holders: self.field("holders").items().iter().map(holder).collect(),
             waiters: int(self, "waiters"),
             queue: self.find("queue").map(|queue| queue.items().iter().map(waiter).collect()),
@@ -168,6 +196,35 @@ impl Client {
         let mut info = self.info(key).unwrap_or_else(|| panic!("no lock: {key}"));
         assert_eq!(info.holders.len(), 1, "one holder: {info:?}");
         info.holders.remove(0)
+    }
+
+    /// All holders of a lock, in the order of their grants: `A x1 SHARED` or `B x2 SLOTS 5 WEIGHT 2`. Empty when it is free.
+    #[track_caller]
+    pub fn holders(&mut self, key: &str) -> Vec<String> {
+        let reply = self.call(["LOCK.INFO", key, "HOLDERS", "10000000"]);
+        if reply.is_null() {
+            Vec::new()
+        } else {
+            reply.info().holders.iter().map(Holder::described).collect()
+        }
+    }
+
+    /// Waits until a lock has these holders, as [`Client::holders`] describes them.
+    #[track_caller]
+    pub fn see_holders<const N: usize>(&mut self, key: &str, holders: [&str; N]) {
+        eventually(&format!("{holders:?} hold {key}"), || self.holders(key) == holders);
+    }
+
+    /// The number of places that the server keeps in wait queues.
+    #[track_caller]
+    pub fn places_kept(&mut self) -> i64 {
+        self.stat("lock", "lock_places_kept")
+    }
+
+    /// Waits until the server keeps so many places.
+    #[track_caller]
+    pub fn see_places_kept(&mut self, count: i64) {
+        eventually(&format!("{count} places are kept"), || self.places_kept() == count);
     }
 
     /// The owner of a lock; `None` when it is free.

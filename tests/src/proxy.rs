@@ -1,6 +1,6 @@
-//! A proxy between clients and a server that loses requests and replies.
+//! A proxy between clients and a server that loses, delays and holds back requests and replies.
 //!
-//! It reads one request, forwards it, and waits for its reply before it reads the next request. For each request a plan
+//! On each connection it forwards one request, and waits for its reply before it forwards the next request. For each request a plan
 //! decides what is lost. The client sees a cut at once. The fates differ in what the server notices of
 //! the cut, and when.
 
@@ -9,7 +9,9 @@ use crate::reply::Reply;
 use crate::resp::decode;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,8 @@ pub enum Fate {
     /// The request is forwarded, and both sides are cut after this time, or when the reply arrives, which is
     /// lost, too.
     CutAfter(Duration),
+    /// The request is held back until the proxy gets its next plan. Then the request and its reply are forwarded.
+    Held,
 }
 
 /// What has been lost so far.
@@ -43,14 +47,22 @@ pub struct Losses {
     pub replies: Vec<Reply>,
     /// How often the server's side was cut before the reply.
     pub cuts: usize,
+    /// The number of requests that were held back. They are not lost.
+    pub held: usize,
 }
 
 type Plan = dyn FnMut(&[Reply]) -> Fate + Send;
 
 struct Shared {
     server: u16,
-    plan: Mutex<Box<Plan>>,
+    is_two_way: bool,
+    /// The plan, and how many plans there were before it.
+    plan: Mutex<(Box<Plan>, u64)>,
     losses: Mutex<Losses>,
+    /// The delay of replies.
+    delay: Mutex<Duration>,
+    /// Both sides of every connection that may be open.
+    sides: Mutex<Vec<Weak<TcpStream>>>,
 }
 
 /// A proxy on its own port. It ends when it goes out of scope.
@@ -61,10 +73,30 @@ pub struct Proxy {
 
 impl Proxy {
     /// Starts a proxy to the server on this port. `plan` decides the fate of each request by its arguments.
+    ///
+    /// The server learns that a client has gone only when it replies, and the client learns that the server has gone
+    /// only at its next request.
     #[track_caller]
     pub fn start(server: u16, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) -> Self {
-        let plan = Mutex::new(Box::new(plan) as Box<Plan>);
-        let shared = Arc::new(Shared { server, plan, losses: Mutex::default() });
+        Self::listen(server, false, Box::new(plan))
+    }
+
+    /// The same, but each side learns at once that the other has gone, and what the server sends by itself is forwarded.
+    #[track_caller]
+    pub fn start_two_way(server: u16) -> Self {
+        Self::listen(server, true, Box::new(|_| Fate::Carried))
+    }
+
+    #[track_caller]
+    fn listen(server: u16, is_two_way: bool, plan: Box<Plan>) -> Self {
+        let shared = Arc::new(Shared {
+            server,
+            is_two_way,
+            plan: Mutex::new((plan, 0)),
+            losses: Mutex::default(),
+            delay: Mutex::default(),
+            sides: Mutex::default(),
+        });
         let accepting = Arc::clone(&shared);
         let listener = Listener::start(move |client| {
             let shared = Arc::clone(&accepting);
@@ -81,24 +113,53 @@ impl Proxy {
 
     /// What has been lost so far.
     pub fn losses(&self) -> Losses {
-        self.shared.losses().clone()
+        locked(&self.shared.losses).clone()
     }
 
     /// The number of replies that have been lost so far.
     pub fn replies_lost(&self) -> usize {
-        self.shared.losses().replies.len()
+        locked(&self.shared.losses).replies.len()
+    }
+
+    /// Decides the fate of each further request by `plan`.
+    pub fn set_plan(&self, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) {
+        let mut current = locked(&self.shared.plan);
+        *current = (Box::new(plan), current.1 + 1);
+    }
+
+    /// Delays each further reply.
+    pub fn delay(&self, delay: Duration) {
+        *locked(&self.shared.delay) = delay;
+    }
+
+    /// Closes every connection. New connections are accepted.
+    pub fn cut(&self) {
+        for side in locked(&self.shared.sides).drain(..).filter_map(|side| side.upgrade()) {
+            let _ = side.shutdown(Shutdown::Both);
+        }
     }
 }
 
 impl Shared {
-    fn losses(&self) -> MutexGuard<'_, Losses> {
-        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+    /// The fate of a request. While it is held back, this waits.
     fn fate_of(&self, request: &[Reply]) -> Fate {
-        let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
-        (*plan)(request)
+        let (fate, number) = {
+            let (plan, number) = &mut *locked(&self.plan);
+            (plan(request), *number)
+        };
+        if fate != Fate::Held {
+            return fate;
+        }
+        locked(&self.losses).held += 1;
+        while locked(&self.plan).1 == number {
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        Fate::Carried
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Connection {
@@ -107,100 +168,165 @@ struct Connection {
 }
 
 struct Side {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     unread: Vec<u8>,
+    is_over: bool,
 }
 
 impl Connection {
     fn open(client: TcpStream, shared: &Shared) -> io::Result<Self> {
         let server = TcpStream::connect(("127.0.0.1", shared.server))?;
-        Ok(Self { client: Side::new(client)?, server: Side::new(server)? })
+        let (client, server) = (Side::new(client)?, Side::new(server)?);
+        let mut sides = locked(&shared.sides);
+        sides.retain(|side| side.strong_count() > 0);
+        sides.extend([&client, &server].map(|side| Arc::downgrade(&side.stream)));
+        Ok(Self { client, server })
     }
 
     /// Forwards requests and replies until one side ends or something is lost. Both sides are cut then.
     fn carry(&mut self, shared: &Shared) -> io::Result<()> {
         loop {
-            let (request, bytes) = self.client.next(None)?;
+            let (request, bytes) = self.next_request(shared)?;
             let fate = shared.fate_of(request.items());
             if fate == Fate::RequestLost {
-                shared.losses().requests += 1;
+                locked(&shared.losses).requests += 1;
                 return Ok(());
             }
-            self.server.stream.write_all(&bytes)?;
+            self.server.send(&bytes)?;
+            if fate == Fate::ClientLost {
+                self.client.stream.shutdown(Shutdown::Both)?;
+            }
             let deadline = match fate {
                 Fate::CutAfter(delay) => Some(Instant::now() + delay),
-                Fate::ClientLost => {
-                    self.client.stream.shutdown(Shutdown::Both)?;
-                    None
-                }
-                Fate::Carried | Fate::RequestLost | Fate::ReplyLost | Fate::ReplyTorn | Fate::Silence(_) => {
-                    None
-                }
+                _ => None,
             };
-            match self.server.next(deadline) {
-                Ok((_, bytes)) if fate == Fate::Carried => self.client.stream.write_all(&bytes)?,
+            match self.next_reply(shared.is_two_way && fate != Fate::ClientLost, deadline) {
+                Ok((_, bytes)) if fate == Fate::Carried => {
+                    let delay = *locked(&shared.delay);
+                    thread::sleep(delay);
+                    self.client.send(&bytes)?;
+                }
                 Ok((reply, bytes)) => {
-                    shared.losses().replies.push(reply);
+                    locked(&shared.losses).replies.push(reply);
                     match fate {
-                        Fate::ReplyTorn => self.client.stream.write_all(&bytes[..bytes.len() / 2])?,
-                        Fate::Silence(limit) => self.client.wait_for_end(Instant::now() + limit)?,
+                        Fate::ReplyTorn => self.client.send(&bytes[..bytes.len() / 2])?,
+                        Fate::Silence(limit) => {
+                            let end = Instant::now() + limit;
+                            while !self.client.is_over && self.receive(true, false, Some(end)).is_ok() {}
+                        }
                         _ => {}
                     }
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
-                    shared.losses().cuts += 1;
+                    locked(&shared.losses).cuts += 1;
                     return Ok(());
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The next request, and its bytes.
+    fn next_request(&mut self, shared: &Shared) -> io::Result<(Reply, Vec<u8>)> {
+        loop {
+            if shared.is_two_way {
+                while let Some((_, bytes)) = self.server.take()? {
+                    self.client.send(&bytes)?;
+                }
+            }
+            if let Some(request) = self.client.take()? {
+                return Ok(request);
+            }
+            self.receive(true, shared.is_two_way, None)?;
+        }
+    }
+
+    /// The next reply, and its bytes.
+    fn next_reply(
+        &mut self,
+        watches_client: bool,
+        deadline: Option<Instant>,
+    ) -> io::Result<(Reply, Vec<u8>)> {
+        loop {
+            if let Some(reply) = self.server.take()? {
+                return Ok(reply);
+            }
+            if watches_client && self.client.is_over {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.receive(watches_client, true, deadline)?;
+        }
+    }
+
+    /// Waits until a watched side has sent something or ended, and reads it.
+    fn receive(&mut self, client: bool, server: bool, deadline: Option<Instant>) -> io::Result<()> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        // The timeout of a socket is no finer than the kernel's tick.
+        let left = left.map(|left| libc::timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let limit = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // The system ignores a negative descriptor.
+        let poll = |side: &Side, is_watched: bool| libc::pollfd {
+            fd: if is_watched { side.stream.as_raw_fd() } else { -1 },
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut polled = [poll(&self.client, client), poll(&self.server, server)];
+        // SAFETY: `polled` has two elements; `limit` is null or points into `left`; the signal mask may be null.
+        if unsafe { libc::ppoll(polled.as_mut_ptr(), 2, limit, ptr::null()) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for (side, polled) in [&mut self.client, &mut self.server].into_iter().zip(polled) {
+            if polled.revents != 0 {
+                side.receive()?;
+            }
+        }
+        Ok(())
     }
 }
 
 impl Side {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, unread: Vec::new() })
+        Ok(Self { stream: Arc::new(stream), unread: Vec::new(), is_over: false })
     }
 
-    /// Reads and drops data until the other side ends the connection or the deadline passes.
-    fn wait_for_end(&mut self, deadline: Instant) -> io::Result<()> {
-        self.stream.set_nonblocking(false)?;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left == Duration::ZERO {
-                return Ok(());
-            }
-            self.stream.set_read_timeout(Some(left))?;
-            if matches!(self.stream.read(&mut [0; 4 * 1024]), Ok(0)) {
-                return Ok(());
-            }
-        }
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        (&*self.stream).write_all(bytes)
     }
 
-    /// The next request or reply, and its bytes.
-    fn next(&mut self, deadline: Option<Instant>) -> io::Result<(Reply, Vec<u8>)> {
-        loop {
-            let decoded = decode(&self.unread).map_err(|_| ErrorKind::InvalidData)?;
-            if let Some((reply, length)) = decoded {
-                return Ok((reply, self.unread.drain(..length).collect()));
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return Err(ErrorKind::TimedOut.into());
-            }
-            // The timeout of a socket is no finer than the kernel's tick.
-            self.stream.set_nonblocking(left.is_some())?;
-            let mut chunk = [0; 4 * 1024];
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(length) => self.unread.extend_from_slice(&chunk[..length]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    thread::park_timeout(left.unwrap_or_default().min(Duration::from_micros(100)));
-                }
-                Err(error) => return Err(error),
-            }
+    /// Reads what has arrived, which may be the end.
+    fn receive(&mut self) -> io::Result<()> {
+        let mut chunk = [0; 4 * 1024];
+        let length = (&*self.stream).read(&mut chunk)?;
+        self.is_over = length == 0;
+        self.unread.extend_from_slice(&chunk[..length]);
+        Ok(())
+    }
+
+    /// The next request or reply that has arrived, and its bytes.
+    fn take(&mut self) -> io::Result<Option<(Reply, Vec<u8>)>> {
+        let decoded = match self.unread.first() {
+            Some(first) if first.is_ascii_alphabetic() => inline(&self.unread),
+            _ => decode(&self.unread).map_err(|_| ErrorKind::InvalidData)?,
+        };
+        match decoded {
+            Some((reply, length)) => Ok(Some((reply, self.unread.drain(..length).collect()))),
+            None if self.is_over => Err(ErrorKind::UnexpectedEof.into()),
+            None => Ok(None),
         }
     }
+}
+
+/// The request in the first line, whose words are separated by spaces, and the length of the line.
+fn inline(bytes: &[u8]) -> Option<(Reply, usize)> {
+    let length = bytes.iter().position(|byte| *byte == b'\n')? + 1;
+    let words = bytes[..length].trim_ascii().split(|byte| *byte == b' ');
+    Some((Reply::Array(words.map(|word| Reply::Bulk(word.to_vec())).collect()), length))
 }

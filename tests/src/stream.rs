@@ -23,6 +23,8 @@ impl ReplicationStream {
     #[track_caller]
     pub fn attach(primary: &Server) -> Self {
         let mut link = primary.client();
+        // This link acknowledges nothing, and a test may take longer than the minute after which the server gives it up.
+        assert_eq!(link.call("CONFIG SET repl-timeout 3600"), Reply::ok());
         assert_eq!(link.call("REPLCONF listening-port 1"), Reply::ok());
         assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
         link.send("PSYNC ? -1");

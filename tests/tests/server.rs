@@ -10,6 +10,7 @@ mod commands {
     mod holds;
     mod info;
     mod metadata;
+    mod modes;
     mod protocol;
     mod release;
     mod renew;
@@ -21,9 +22,12 @@ mod commands {
 mod queue {
     mod exclusion;
     mod grant_races;
+    mod kept_places;
     mod locks_that_end;
     mod many_waiters;
     mod one_event_loop_pass;
+    mod one_queue;
+    mod random_requests;
     mod slow_clients;
     mod waiting;
 }
@@ -37,12 +41,14 @@ mod keyspace {
     mod leave_and_return;
     mod memory;
     mod other_modules;
+    mod several_holders;
 }
 mod replication {
     mod audience;
     mod failover;
     mod primary_and_replica;
     mod quarantine;
+    mod quarantine_of_several;
     mod replication_stream;
     mod resync;
     mod role_changes;

@@ -78,9 +78,10 @@ unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
         }
         raw::RedisModule_CloseKey?(key);
         tell(context, name)?;
-        raw::RedisModule_ReplyWithArray?(context, 2);
+        raw::RedisModule_ReplyWithArray?(context, 3);
         raw::RedisModule_ReplyWithLongLong?(context, (1_795_000_000_000_000 + now).cast_signed());
         raw::RedisModule_ReplyWithLongLong?(context, 1);
+        raw::RedisModule_ReplyWithLongLong?(context, 30_000);
     }
     Some(())
 }

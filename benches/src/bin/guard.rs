@@ -110,7 +110,7 @@ fn count_locks(rows: &mut Vec<Row>) {
     let owner = owner(0);
     let acquire = ["LOCK.ACQUIRE", "lock", &owner, "PX", LEASE];
     let set = ["SET", "plain", &owner, "NX", "PX", LEASE];
-    let lock_pair = Load::pair(&acquire, 3, &["LOCK.RELEASE", "lock", &owner]);
+    let lock_pair = Load::pair(&acquire, 4, &["LOCK.RELEASE", "lock", &owner]);
     let set_pair = Load::pair(&set, 1, &["DEL", "plain"]);
 
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
@@ -118,7 +118,7 @@ fn count_locks(rows: &mut Vec<Row>) {
     add("acquire + release", "SET NX PX + DEL", lock_pair.count(&mut server), set_pair.count(&mut server));
 
     let mut holder = server.server().connect();
-    holder.call(&acquire, 3);
+    holder.call(&acquire, 4);
     holder.call(&set, 1);
     let mut add_single = |name, ours: &[&str], lines, against, theirs: &[&str], their_lines| {
         let ours = Load::single(ours, lines).count(&mut server);
@@ -134,15 +134,15 @@ fn count_locks(rows: &mut Vec<Row>) {
     );
     let refused = ["LOCK.ACQUIRE", "lock", "another", "PX", LEASE];
     add_single("acquire, refused", &refused, 1, "SET NX PX, refused", &set, 1);
-    add_single("info", &["LOCK.INFO", "lock"], 30, "GET", &["GET", "plain"], 2);
+    add_single("info", &["LOCK.INFO", "lock"], 39, "GET", &["GET", "plain"], 2);
 
     let wait = |member: usize| {
         request(&["LOCK.ACQUIRE", "ring", &format!("{owner}:{member}"), "PX", LEASE, "BLOCK", "0"])
     };
     let release = |member: usize| request(&["LOCK.RELEASE", "ring", &format!("{owner}:{member}")]);
     holder.send(&wait(0));
-    holder.expect(3);
-    let ours = passed_round(&mut server, 3, wait, release);
+    holder.expect(4);
+    let ours = passed_round(&mut server, 4, wait, release);
     let pop = |_| request(&["BLPOP", "list", "0"]);
     let theirs = passed_round(&mut server, 5, pop, |_| request(&["LPUSH", "list", "element"]));
     add("hand-off, wait again", "LPUSH to a BLPOP, BLPOP again", ours, theirs);
@@ -161,14 +161,14 @@ fn count_top(rows: &mut Vec<Row>) {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let acquire = ["LOCK.ACQUIRE", "", "holder", "PX", LEASE];
     let top = Load::single(&["LOCK.TOP"], LINES);
-    let mut waiting = wait_for_keys(server.server(), 0..LOCKS, &acquire, 3, "LOCK.ACQUIRE");
+    let mut waiting = wait_for_keys(server.server(), 0..LOCKS, &acquire, 4, "LOCK.ACQUIRE");
     let few = top.count(&mut server);
-    waiting.extend(wait_for_keys(server.server(), LOCKS..2 * LOCKS, &acquire, 3, "LOCK.ACQUIRE"));
+    waiting.extend(wait_for_keys(server.server(), LOCKS..2 * LOCKS, &acquire, 4, "LOCK.ACQUIRE"));
     let many = top.count(&mut server);
     add("top, twice as many waited for", "top", many.clone(), few);
     let mut holder = server.server().connect();
     for i in 0..10 * LOCKS {
-        holder.call(&["LOCK.ACQUIRE", &format!("held:{i}"), "holder", "PX", LEASE], 3);
+        holder.call(&["LOCK.ACQUIRE", &format!("held:{i}"), "holder", "PX", LEASE], 4);
     }
     let beside = top.count(&mut server);
     add("top, 1,000 more locks held", "top", beside, many);
@@ -198,7 +198,7 @@ fn count_others(rows: &mut Vec<Row>) {
             ours.server(),
             0..LOCKS,
             &["LOCK.ACQUIRE", "", "holder", "PX", LEASE],
-            3,
+            4,
             "LOCK.ACQUIRE",
         ),
         wait_for_keys(theirs.server(), 0..LOCKS, &["SET", "", "holder", "PX", LEASE], 1, "EMPTY.BLOCK"),
@@ -287,7 +287,7 @@ fn wait_for_keys(
 fn drop_early(server: &Server) {
     let mut client = server.connect();
     for i in 0..LOCKS {
-        client.call(&["LOCK.ACQUIRE", &format!("dropped:{i}"), "holder", "PX", LEASE], 3);
+        client.call(&["LOCK.ACQUIRE", &format!("dropped:{i}"), "holder", "PX", LEASE], 4);
     }
     client.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", "1"], 1);
     wait_for("the eviction", || client.info("keyspace").trim_end() == "# Keyspace");

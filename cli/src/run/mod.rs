@@ -12,7 +12,7 @@ use std::process::{ExitCode, id};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lockward_client::{Client, Error, Guard, Settings};
+use lockward_client::{Client, Error, Guard, Lock, Settings};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -58,13 +58,25 @@ pub(crate) struct Run {
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, visible_alias = "timeout")]
     wait: Option<Duration>,
 
-    /// Give up at once if another owner holds the lock
+    /// Give up at once if the lock is busy
     #[arg(short, long, conflicts_with = "wait", visible_aliases = ["nonblock", "nb"])]
     no_wait: bool,
 
     /// Exit with this code when the lock is busy
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit_code::BUSY, visible_alias = "conflict-exit-code")]
     busy_exit_code: u8,
+
+    /// Hold the lock together with other --shared runs: a read lock
+    #[arg(short, long, conflicts_with = "slots")]
+    shared: bool,
+
+    /// Hold the lock together with others while their weights are at most N: a semaphore
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    slots: Option<u32>,
+
+    /// How many of the slots to take [default: 1]
+    #[arg(long, value_name = "N", requires = "slots", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    weight: Option<u32>,
 
     /// How long the lock stays held after this machine crashes or loses its network
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
@@ -112,6 +124,9 @@ impl Run {
             Client::new(self.server.address()?, settings).map_err(|error| self.not_acquired(&error))?;
         let owner = self.owner.as_ref().map_or_else(unique_owner, |owner| owner.as_bytes().to_vec());
         let lock = client.lock(self.key.as_bytes()).lease(self.lease).owner(&owner);
+        let lock = if self.shared { lock.shared() } else { lock };
+        let lock = self.slots.into_iter().fold(lock, Lock::slots);
+        let lock = self.weight.into_iter().fold(lock, Lock::weight);
         let lock = match self.wait {
             _ if self.no_wait => lock.wait(Duration::ZERO),
             Some(limit) => lock.wait(limit),

@@ -13,6 +13,8 @@ use crate::primaries::{Primaries, ServerUrl};
 
 /// How many waiters of a queue are shown.
 const QUEUE_LENGTH: u64 = 200;
+/// How many of its holders are shown.
+const HOLDERS: u64 = 100;
 
 /// The state of the servers at one time.
 pub(super) struct Sample {
@@ -114,11 +116,11 @@ fn sample(primaries: &mut Primaries, count: u64, focus: Option<&[u8]>) -> Result
     }
     let mut locks = Vec::new();
     for lock in primaries.most_contended(count)? {
-        let held = primaries.query(&info_command(&lock.key, None))?;
+        let held = primaries.query(&info_command(&lock.key, 1, None))?;
         locks.push((lock, held));
     }
     let focus = match focus {
-        Some(key) => Some((key.to_vec(), primaries.query(&info_command(key, Some(QUEUE_LENGTH)))?)),
+        Some(key) => Some((key.to_vec(), primaries.query(&info_command(key, HOLDERS, Some(QUEUE_LENGTH)))?)),
         None => None,
     };
     let servers = primaries.addresses().collect::<Vec<_>>().join(" ");

@@ -12,11 +12,13 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, W
 use super::poller::Sample;
 use super::state::{Order, Page, Rates, State, round};
 use crate::duration::show_ms;
-use crate::locks::{Holder, Lock};
+use crate::locks::{Holder, Lock, Mode};
 use crate::text;
 
 /// From this width on, all columns are shown.
 const WIDE: u16 = 70;
+/// The width of a mode: `10 of 100`.
+const MODE: Constraint = Constraint::Length(9);
 /// The width of a lease bar.
 const BAR: usize = 10;
 const LOCKS_TITLE: &str = "locks with waiters";
@@ -153,6 +155,7 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bo
     let name = left(mark(Order::Name, "LOCK"));
     let waiters = right(mark(Order::Waiters, "WAITERS"));
     let wait = |name| right(mark(Order::LongestWait, name));
+    let has_modes = is_wide && sample.locks.iter().any(|(_, held)| held.as_ref().is_some_and(has_modes));
     let columns = [
         Some((name, Constraint::Fill(3))),
         Some((waiters, Constraint::Length(8))),
@@ -162,17 +165,24 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bo
             (wait("WAIT"), Constraint::Length(7))
         }),
         is_wide.then(|| (left("HOLDER"), Constraint::Fill(4))),
+        has_modes.then(|| (left("MODE"), MODE)),
         Some(lease_column(&mark(Order::Lease, if is_wide { "LEASE LEFT" } else { "LEASE" }), is_wide)),
     ];
     let rows = sample.locks.iter().map(|(lock, held)| {
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
         let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
+        let holders = match held.as_ref().map_or(1, |lock| lock.holding) {
+            1 => owner.map(|owner| text::show(owner)),
+            holding => Some(format!("{} owners", HumanCount(holding))),
+        };
+        let mode = held.as_ref().map_or_else(|| "-".to_owned(), |lock| lock.mode.to_string());
         let wait = lock.longest_wait.saturating_add(age);
         [
             Some(left(text::show(&lock.key))),
             Some(right(Line::from(HumanCount(lock.waiters).to_string()).bold())),
             Some(right(Line::from(show_ms(wait)).style(wait_style(wait)))),
-            is_wide.then(|| left(owner.map_or_else(|| "-".to_owned(), |owner| text::show(owner)))),
+            is_wide.then(|| left(holders.unwrap_or_else(|| "-".to_owned()))),
+            has_modes.then(|| left(mode)),
             Some(left(holder.map_or_else(Line::default, |holder| lease(state, holder, age, is_wide)))),
         ]
     });
@@ -194,15 +204,20 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         return;
     };
     let (age, is_wide) = (age_ms(state, now), area.width >= WIDE);
-    let holders = u16::try_from(lock.holders.len()).unwrap_or(u16::MAX).saturating_add(2);
+    // Each table has a title and a head. If there is not enough room, the waiters have half of it.
+    let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
+    let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
+    let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
     let [above, below] = Layout::vertical([Constraint::Length(holders), Constraint::Min(1)]).areas(area);
     frame.render_widget(holder_table(state, key, lock, age, is_wide), above);
     frame.render_widget(waiter_table(lock, age, is_wide), below);
 }
 
 fn holder_table(state: &State, key: &[u8], lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
+    let has_modes = is_wide && has_modes(lock);
     let columns = [
         Some((left("HOLDER"), Constraint::Fill(1))),
+        has_modes.then(|| (left("MODE"), MODE)),
         is_wide.then(|| (right("HOLDS"), Constraint::Length(5))),
         is_wide.then(|| (right("TOKEN"), Constraint::Length(16))),
         Some((right("HELD FOR"), Constraint::Length(9))),
@@ -211,19 +226,22 @@ fn holder_table(state: &State, key: &[u8], lock: &Lock, age: u64, is_wide: bool)
     let rows = lock.holders.iter().map(|holder| {
         [
             Some(left(text::show(&holder.owner))),
+            has_modes.then(|| left(holder.mode.to_string())),
             is_wide.then(|| right(holder.holds.to_string())),
             is_wide.then(|| right(holder.token.to_string())),
             Some(right(show_ms(holder.held_for.saturating_add(age)))),
             Some(left(lease(state, holder, age, is_wide))),
         ]
     });
-    table(&text::show(key), columns, rows)
+    table(&lock.title(key), columns, rows)
 }
 
 fn waiter_table(lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
+    let has_modes = is_wide && has_modes(lock);
     let columns = [
         Some((right("NEXT"), Constraint::Length(5))),
         Some((left("WAITER"), Constraint::Fill(1))),
+        has_modes.then(|| (left("MODE"), MODE)),
         Some((right("WAITED"), Constraint::Length(9))),
         is_wide.then(|| (right("WAIT LEFT"), Constraint::Length(10))),
         is_wide.then(|| (right("CLIENT"), Constraint::Length(9))),
@@ -236,6 +254,7 @@ fn waiter_table(lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
         [
             Some(right(position.to_string())),
             Some(left(text::show(&waiter.owner))),
+            has_modes.then(|| left(waiter.mode.to_string())),
             Some(right(Line::from(show_ms(waited)).style(wait_style(waited)))),
             is_wide.then(|| right(wait_left)),
             is_wide.then(|| right(waiter.client_id.to_string())),
@@ -255,6 +274,13 @@ fn table<const COLUMNS: usize>(
     Table::new(rows, widths)
         .header(Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(title))
+}
+
+/// Whether anybody holds the lock, or waits for it, in another mode than exclusive. Otherwise the modes are not shown.
+fn has_modes(lock: &Lock) -> bool {
+    let held = lock.holders.iter().map(|holder| holder.mode);
+    let mut all = held.chain(lock.queue.iter().flatten().map(|waiter| waiter.mode));
+    !all.all(Mode::is_exclusive)
 }
 
 fn left(text: impl Into<Line<'static>>) -> Cell<'static> {

@@ -1,47 +1,8 @@
 //! Tests of the errors and exit codes of `lockward demo`.
 
-use std::io::{BufRead, BufReader, Lines};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::{env, fs, process};
-
-/// A redis-server without the module, on a Unix socket.
-struct Server {
-    child: Child,
-    folder: PathBuf,
-    // The server writes its log to this pipe until it ends.
-    _log: Lines<BufReader<ChildStdout>>,
-}
-
-impl Server {
-    fn start(name: &str) -> Self {
-        let folder = env::temp_dir().join(format!("lockward-cli-{}-{name}", process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let mut child = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--unixsocket", "socket", "--dir"])
-            .arg(&folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready =
-            log.by_ref().map_while(Result::ok).any(|line| line.contains("ready to accept connections"));
-        assert!(ready, "redis-server ended before it was ready");
-        Self { child, folder, _log: log }
-    }
-
-    fn url(&self) -> String {
-        format!("redis+unix://{}", self.folder.join("socket").display())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
+use crate::url;
+use lockward_tests::Setup;
+use std::process::{Command, Output};
 
 fn demo(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lockward")).arg("demo").args(arguments).output().unwrap()
@@ -71,8 +32,8 @@ fn a_password_is_not_shown() {
 
 #[test]
 fn a_server_without_the_module_is_one_error_line() {
-    let server = Server::start("without-module");
-    let line = error_line(&demo(&["--url", &server.url()]));
+    let server = Setup::without_module().start();
+    let line = error_line(&demo(&["--url", &url(&server)]));
     assert!(line.contains("does not have the Lockward module"), "{line}");
     assert!(line.contains("make run"), "{line}");
 }

@@ -1,7 +1,7 @@
 //! Tests of `lockward ls`, `info`, `break`, `completions` and `man`.
 
 use crate::{run, url};
-use lockward_tests::{Reply, Server, free_port};
+use lockward_tests::{Client, Reply, Server, free_port};
 
 #[test]
 fn ls_shows_each_lock_and_nothing_else() {
@@ -12,9 +12,51 @@ fn ls_shows_each_lock_and_nothing_else() {
     let (code, shown, _) = run(&url(&server), &["ls"]);
     let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!((code, rows.len()), (0, 3), "{shown}");
-    assert_eq!(rows[0], ["LOCK", "HOLDER", "HOLDS", "LEASE", "LEFT", "WAITERS"]);
-    assert_eq!((rows[1][0], rows[1][1], rows[1].last()), ("free", "C", Some(&"0")));
-    assert_eq!((rows[2][0], rows[2][1], rows[2].last()), ("lock", "A", Some(&"1")));
+    assert_eq!(rows[0], ["LOCK", "HOLDER", "MODE", "HOLDS", "LEASE", "LEFT", "WAITERS"]);
+    assert_eq!((&rows[1][..3], rows[1].last()), (["free", "C", "exclusive"].as_slice(), Some(&"0")));
+    assert_eq!((&rows[2][..3], rows[2].last()), (["lock", "A", "exclusive"].as_slice(), Some(&"1")));
+}
+
+/// A server with a lock `page` that three readers hold, and `pool`, of which 3 of 5 slots are taken. D waits for 4 slots of it.
+fn start_with_many_holders() -> (Server, Client) {
+    let server = Server::start();
+    let mut client = server.client();
+    for owner in ["A", "B", "C"] {
+        client.acquire(&format!("page {owner} SHARED PX 600000"));
+    }
+    client.acquire("pool A SLOTS 5 PX 600000");
+    client.acquire("pool B SLOTS 5 WEIGHT 2 PX 600000");
+    let mut d = server.client();
+    d.ask("pool D SLOTS 6 WEIGHT 4 BLOCK 0");
+    client.see_waiters("pool", 1);
+    (server, d)
+}
+
+#[test]
+fn ls_shows_modes_and_how_many_hold_a_lock() {
+    let (server, _d) = start_with_many_holders();
+    let shown = run(&url(&server), &["ls"]).1;
+    let rows: Vec<&str> = shown.lines().collect();
+    assert!(rows[1].starts_with("page  A and 2 more  shared  "), "{shown}");
+    assert!(rows[2].starts_with("pool  A and 1 more  3 of 5  "), "{shown}");
+    let json = run(&url(&server), &["ls", "--json", "pool"]).1;
+    let lock: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!([&lock["slots"], &lock["weight"], &lock["holding"]], [5, 3, 2]);
+    assert_eq!([&lock["holders"][1]["slots"], &lock["holders"][1]["weight"]], [5, 2]);
+}
+
+#[test]
+fn info_shows_the_mode_of_each_holder_and_waiter() {
+    let (server, _d) = start_with_many_holders();
+    let (code, shown, _) = run(&url(&server), &["info", "pool"]);
+    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((code, rows[0].join(" ").as_str()), (0, "pool (3 of 5, 2 holders)"));
+    assert_eq!(rows[3][..5], ["A", "1", "of", "5", "1"], "{shown}");
+    assert_eq!(rows[4][..5], ["B", "2", "of", "5", "1"], "{shown}");
+    assert_eq!(rows[7][..5], ["1", "D", "4", "of", "6"], "{shown}");
+    let shown = run(&url(&server), &["info", "--holders", "1", "page"]).1;
+    assert!(shown.starts_with("page (shared, 3 holders)\n"), "{shown}");
+    assert!(shown.contains("\nand 2 more\n"), "{shown}");
 }
 
 #[test]
@@ -66,8 +108,8 @@ fn info_shows_holder_and_queue() {
     let (code, shown, _) = run(&url(&server), &["info", "lock"]);
     assert_eq!(code, 0);
     let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[3][..3], ["A", "1", &token.to_string()], "{shown}");
-    assert_eq!(rows[6][..2], ["1", "B"], "{shown}");
+    assert_eq!(rows[3][..4], ["A", "exclusive", "1", &token.to_string()], "{shown}");
+    assert_eq!(rows[6][..3], ["1", "B", "exclusive"], "{shown}");
     let json = run(&url(&server), &["info", "--json", "lock"]).1;
     let lock: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
@@ -108,6 +150,29 @@ fn break_hands_the_lock_to_the_first_waiter() {
     let said = format!("broken: A held lock with token {token}\nnow B holds it with token {next}\n");
     assert_eq!((code, shown), (0, said));
     assert!(matches!(a.call("LOCK.RENEW lock A"), Reply::Error(said) if said.starts_with("NOTHELD")));
+}
+
+#[test]
+fn break_ends_the_tenures_of_all_holders() {
+    let (server, mut d) = start_with_many_holders();
+    let (code, shown, _) = run(&url(&server), &["break", "--yes", "pool"]);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!((code, lines.len()), (0, 3), "{shown}");
+    assert!(lines[0].starts_with("broken: A held pool with token "), "{shown}");
+    assert!(lines[1].starts_with("broken: B held pool with token "), "{shown}");
+    let next = format!("now D holds it with token {}", d.reply().grant().token);
+    assert_eq!(lines[2], next);
+}
+
+#[test]
+fn break_ends_only_the_tenure_of_a_named_owner() {
+    let (server, _d) = start_with_many_holders();
+    let (code, shown, _) = run(&url(&server), &["break", "--yes", "--owner", "B", "page"]);
+    assert_eq!(code, 0);
+    assert!(shown.starts_with("broken: B held page with token "), "{shown}");
+    assert!(shown.ends_with("\nnow 2 owners hold it\n"), "{shown}");
+    let absent = (1, "B does not hold page\n".to_owned(), String::new());
+    assert_eq!(run(&url(&server), &["break", "--yes", "--owner", "B", "page"]), absent);
 }
 
 #[test]

@@ -89,6 +89,30 @@ fn a_busy_lock_exits_with_120_or_the_code_of_the_option() {
 }
 
 #[test]
+fn readers_run_together_and_a_writer_waits() {
+    let server = Server::start();
+    let url = url(&server);
+    let mut reader = Run::start(&url, &["--shared", "k", "-c", "echo on; read answer"]);
+    assert_eq!(reader.line(), "on");
+    assert_eq!(run(&url, &["run", "-s", "-n", "k", "-c", "exit 7"]).0, 7);
+    assert_eq!(run(&url, &["run", "-n", "k", "true"]).0, 120);
+}
+
+#[test]
+fn a_semaphore_has_room_for_the_sum_of_the_weights() {
+    let server = Server::start();
+    let url = url(&server);
+    let arguments = ["--slots", "5", "--weight", "3", "k", "-c", "echo on; read answer"];
+    let mut heavy = Run::start(&url, &arguments);
+    assert_eq!(heavy.line(), "on");
+    for (weight, code) in [("2", 0), ("3", 120)] {
+        assert_eq!(run(&url, &["run", "-n", "--slots", "5", "--weight", weight, "k", "true"]).0, code);
+    }
+    assert_eq!(run(&url, &["run", "-n", "--slots", "4", "k", "true"]).0, 0);
+    assert_eq!(run(&url, &["run", "-n", "--slots", "3", "k", "true"]).0, 120);
+}
+
+#[test]
 fn an_unreachable_server_exits_with_122() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let (code, _, error) = run(&url, &["run", "--patience", "50ms", "k", "true"]);
@@ -106,6 +130,10 @@ fn wrong_arguments_and_refusals_exit_with_125() {
         &["run", "--wait", "5", "k", "true"],
         &["run", "--lease", "0s", "k", "true"],
         &["run", "--url", "nowhere", "k", "true"],
+        &["run", "--shared", "--slots", "5", "k", "true"],
+        &["run", "--weight", "2", "k", "true"],
+        &["run", "--slots", "0", "k", "true"],
+        &["run", "--slots", "2", "--weight", "3", "k", "true"],
         &["run", "other", "true"],
     ] {
         let (code, out, error) = run(&url, arguments);

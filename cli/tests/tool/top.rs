@@ -25,6 +25,26 @@ fn it_shows_locks_with_waiters_and_their_queues() {
 }
 
 #[test]
+fn it_shows_modes_and_many_holders() {
+    let server = Server::start();
+    let mut client = server.client();
+    for number in 0..40 {
+        client.acquire(&format!("pool worker-{number} SLOTS 100 WEIGHT 2 PX 600000"));
+    }
+    let mut heavy = server.client();
+    heavy.ask("pool heavy SLOTS 100 WEIGHT 30 BLOCK 0");
+    client.see_waiters("pool", 1);
+    let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
+    terminal.see("40 owners");
+    terminal.see("80 of 100");
+    terminal.press("Enter");
+    terminal.see("pool (80 of 100, 40 holders)");
+    terminal.see("2 of 100");
+    terminal.see("1 waiting, next first");
+    terminal.see("30 of 100");
+}
+
+#[test]
 fn keys_select_sort_and_pause() {
     let (server, mut a, _b) = Server::start_contended();
     a.acquire("other A PX 600000");

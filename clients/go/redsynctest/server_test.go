@@ -3,10 +3,10 @@ package redsync
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,30 +29,30 @@ func TestMain(m *testing.M) {
 }
 
 // run runs the tests on a new server.
-func run(m *testing.M) (int, error) {
-	folder, err := os.MkdirTemp("", "redsynctest")
+func run(m *testing.M) (code int, err error) {
+	running := exec.Command("../../../target/release/lockward-test-server", "server")
+	running.Stderr = os.Stderr
+	input, err := running.StdinPipe() // the server ends with its input
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(folder)
-	socket := folder + "/socket"
-	running := exec.Command(
-		cmp.Or(os.Getenv("LOCKWARD_SERVER"), "redis-server"), "--port", "0", "--unixsocket", socket,
-		"--dir", folder, "--save", "", "--loadmodule", os.Getenv("LOCKWARD_MODULE"),
-	)
-	running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	output, err := running.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
 	if err := running.Start(); err != nil {
 		return 0, err
 	}
-	defer func() { _ = running.Process.Kill(); _ = running.Wait() }()
-	server = goredis.NewClient(&goredis.Options{Network: "unix", Addr: socket})
-	defer server.Close()
-	for end := time.Now().Add(20 * time.Second); server.Ping(context.Background()).Err() != nil; {
-		if time.Now().After(end) {
-			return 0, fmt.Errorf("the server does not start")
-		}
-		time.Sleep(10 * time.Millisecond)
+	defer func() {
+		_ = input.Close()
+		err = cmp.Or(err, running.Wait())
+	}()
+	var facts struct{ Port int }
+	if err := json.NewDecoder(output).Decode(&facts); err != nil {
+		return 0, err
 	}
+	server = goredis.NewClient(&goredis.Options{Addr: fmt.Sprint("127.0.0.1:", facts.Port)})
+	defer server.Close()
 	if client, err = lockward.New(server); err != nil {
 		return 0, err
 	}

@@ -4,24 +4,13 @@
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { eventually, Server } from "../tests/servers.js";
+import { Server } from "../tests/servers.js";
 
 const sources = process.argv[2];
 if (sources === undefined) throw new Error("usage: npm run peers -- FOLDER (with node-redlock's sources)");
 
 const single = await Server.start();
-const nodes = [];
-for (let number = 0; number < 3; number += 1)
-  nodes.push(await Server.start(["--cluster-enabled", "yes", "--save", ""]));
-const [first, ...others] = nodes as [Server, Server, Server];
-for (const [number, node] of nodes.entries()) {
-  await node.ask(["CLUSTER", "ADDSLOTSRANGE", number * 5_461, number === 2 ? 16_383 : number * 5_461 + 5_460]);
-}
-for (const other of others) await first.ask(["CLUSTER", "MEET", "127.0.0.1", other.port]);
-for (const node of nodes) {
-  await eventually(async () => ((await node.ask(["CLUSTER", "SLOTS"])) as unknown[]).length === 3);
-  await eventually(async () => `${await node.ask(["CLUSTER", "INFO"])}`.includes("cluster_state:ok"));
-}
+const [first] = await Server.startCluster();
 process.env.PEER_PORTS = JSON.stringify({
   "redis-single-instance": single.port,
   "redis-single-cluster-1": first.port,

@@ -5,7 +5,16 @@ import { LockRefused, Unreplicated } from "./errors.js";
 import type { Permits } from "./permits.js";
 import { type Answer, RESPONSE_LIMIT } from "./request.js";
 import type { Servers } from "./servers.js";
-import { deniesTenure, type Grant, isLeaseTooLong, leaseEnd, type OwnedKey, renewCommand, withdraw } from "./tenure.js";
+import {
+  acquireCommand,
+  deniesTenure,
+  type Grant,
+  leaseEnd,
+  longestLease,
+  type OwnedKey,
+  renewCommand,
+  withdraw,
+} from "./tenure.js";
 import { MAX_DELAY, now } from "./time.js";
 
 export interface AcquireRequest {
@@ -124,8 +133,9 @@ export class PendingAcquire {
     });
     const [reply, reached] = answer.replies;
     if (deniesTenure(reply)) return undefined;
-    if (isLeaseTooLong(reply) && lease === undefined && granted.lease > 1) {
-      return this.#confirm({ ...granted, lease: Math.floor(granted.lease / 2) }, Number.NEGATIVE_INFINITY);
+    const longest = longestLease(reply, granted.lease);
+    if (longest !== undefined && lease === undefined) {
+      return this.#confirm({ ...granted, lease: longest }, Number.NEGATIVE_INFINITY);
     }
     for (const each of answer.replies) if (each instanceof ServerError) throw this.#refused(each, true);
     if (replicas !== undefined && (reached as number) < replicas.count) {
@@ -136,15 +146,11 @@ export class PendingAcquire {
   }
 
   #readGrant({ replies, mayHaveRun }: Answer): Granted | undefined {
-    const [reply, info] = replies;
+    const [reply] = replies;
     if (reply === null) return undefined;
     if (reply instanceof ServerError) throw this.#refused(reply, mayHaveRun);
-    const { ownedKey, lease } = this.#request;
-    const [token] = reply as [number, number];
-    if (lease !== undefined) return { token, lease };
-    if (info instanceof ServerError) throw this.#refused(info, true);
-    const left = leaseLeft(info, ownedKey.owner, token);
-    return left === undefined ? undefined : { token, lease: left };
+    const [token, , lease] = reply as [number, number, number];
+    return { token, lease };
   }
 
   #refused({ message, code }: ServerError, mayBeGranted: boolean): LockRefused {
@@ -159,12 +165,8 @@ export class PendingAcquire {
 
   #commands(block: (string | number)[]): Command[] {
     const { ownedKey, lease } = this.#request;
-    const { key, owner } = ownedKey;
-    if (lease !== undefined) return [["LOCK.ACQUIRE", key, owner, "PX", lease, ...block, "HOLDS", 1]];
-    return [
-      ["LOCK.ACQUIRE", key, owner, ...block, "HOLDS", 1],
-      ["LOCK.INFO", key],
-    ];
+    const named = lease === undefined ? [] : ["PX", lease];
+    return [acquireCommand(ownedKey, 1, ...named, ...block)];
   }
 
   #common() {
@@ -183,16 +185,4 @@ function toGrant(granted: Granted, sent: number): Grant {
 /** The argument of BLOCK: rounded up, as 0 means no limit; and 0 for many years. */
 function blockArgument(milliseconds: number): number {
   return milliseconds > 1_000 * MAX_DELAY ? 0 : Math.max(1, Math.ceil(milliseconds));
-}
-
-/** What is left of an owner's lease, from a reply to LOCK.INFO. */
-function leaseLeft(info: unknown, owner: string, token: number): number | undefined {
-  const holders = info === null ? [] : (asMap(info).get("holders") as unknown[]);
-  const holder = holders.map(asMap).find((each) => each.get("token") === token && `${each.get("owner")}` === owner);
-  return holder?.get("lease-left") as number | undefined;
-}
-
-function asMap(flat: unknown): Map<string, unknown> {
-  const list = flat as unknown[];
-  return new Map(list.flatMap((name, at) => (at % 2 === 0 ? [[`${name}`, list[at + 1]]] : [])));
 }

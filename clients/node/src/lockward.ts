@@ -31,6 +31,12 @@ export interface AcquireOptions {
   waitLimit?: number;
   /** How long the lock stays held after this process dies: a whole number; the server's `lock.default-lease` unless given. */
   lease?: number;
+  /** Whether the lock is shared with all others who ask for it as shared: a read lock. It is exclusive unless given. */
+  shared?: boolean;
+  /** Acquires one of so many slots of the lock, 1 to 1,000,000: a semaphore. The number should be the same for all. */
+  slots?: number;
+  /** How many of the slots to acquire: 1 unless given. */
+  weight?: number;
   /** Whether the lease is renewed when a third of it is over: true unless given. If not, the lock is lost with its lease. */
   autoRenewal?: boolean;
   /** When it aborts, the caller leaves the queue, and a grant that arrives meanwhile is given back. */
@@ -122,7 +128,11 @@ export class Lockward {
     // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
     if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
     owners += 1;
-    const ownedKey: OwnedKey = { key: this.#servers.fullKey(key), owner: `${PROCESS_ID}:${owners}` };
+    const ownedKey: OwnedKey = {
+      key: this.#servers.fullKey(key),
+      owner: `${PROCESS_ID}:${owners}`,
+      mode: mode(options),
+    };
     const patience = this.#patience;
     const request = { ownedKey, waitLimit, lease, signal, replicas, patience };
     const grant = await new PendingAcquire(this.#servers, this.#waitPermits, request).run();
@@ -190,7 +200,7 @@ export class Lock implements AsyncDisposable {
   /**
    * Sets a lease in milliseconds, from now and for each later renewal. It may be shorter or longer than before. Without an
    * argument the lease stays as long as it was; if the server refuses that as too long, and the lock is renewed by itself,
-   * half of it is set. Rejects with `LockLost` when the lock is lost.
+   * the longest that it accepts is set. Rejects with `LockLost` when the lock is lost.
    */
   async renew(lease?: number): Promise<void> {
     checkRange(lease === undefined || isPositiveInteger(lease), LEASE_RANGE);
@@ -215,6 +225,12 @@ export class Lock implements AsyncDisposable {
   #checkNotReleased(): void {
     if (this.#releasing !== undefined) throw new TypeError("the lock was released");
   }
+}
+
+/** The arguments that say with whom the lock is shared. The server checks them. */
+function mode({ shared, slots, weight }: AcquireOptions): (string | number)[] {
+  const limit = slots === undefined ? [] : ["SLOTS", slots];
+  return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
 }
 
 const LEASE_RANGE = "a lease must be an integer of milliseconds above 0";

@@ -13,6 +13,8 @@ import { MAX_DELAY, now } from "./time.js";
 export interface OwnedKey {
   readonly key: Buffer;
   readonly owner: string;
+  /** The arguments that say with whom the lock is shared. */
+  readonly mode: readonly (string | number)[];
 }
 
 /** What a server has granted. The lease is in milliseconds, and ends at the deadline. */
@@ -29,9 +31,10 @@ export function deniesTenure(reply: unknown): boolean {
   return reply === null || (reply instanceof ServerError && DENIALS.has(reply.code));
 }
 
-/** Whether the server refuses a lease because of its length. Its limit may have changed meanwhile. */
-export function isLeaseTooLong(reply: unknown): boolean {
-  return reply instanceof ServerError && reply.message.startsWith("ERR invalid expire time");
+/** The longest lease that the server accepts, if it refuses this one as too long. Its limit may have changed meanwhile. */
+export function longestLease(reply: unknown, lease: number): number | undefined {
+  const longest = reply instanceof ServerError && /^ERR invalid expire time .*: at most (\d+) /.exec(reply.message);
+  return longest && Number(longest[1]) < lease ? Number(longest[1]) : undefined;
 }
 
 /** When a lease ends. A thousandth and a millisecond are subtracted, because the server's clock may be faster. */
@@ -39,8 +42,17 @@ export function leaseEnd(sent: number, lease: number): number {
   return sent + lease - lease / 1_000 - 1;
 }
 
-export function renewCommand({ key, owner }: OwnedKey, lease: number, token: number, holds: number): Command {
-  return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds];
+export function acquireCommand(
+  { key, owner, mode }: OwnedKey,
+  holds: number,
+  ...options: (string | number)[]
+): Command {
+  return ["LOCK.ACQUIRE", key, owner, ...options, "HOLDS", holds, ...mode];
+}
+
+/** In quarantine the command restores a tenure that the server has forgotten. */
+export function renewCommand({ key, owner, mode }: OwnedKey, lease: number, token: number, holds: number): Command {
+  return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...mode];
 }
 
 /** Gives back in the background what may be granted to a caller that has left; repeats that for so many milliseconds. */
@@ -115,18 +127,17 @@ export class Tenure {
     return this.#inOrder(async () => {
       this.checkHeld();
       const holds = this.#serverHolds + 1;
-      const { key, owner } = this.ownedKey;
       const leaseRequest = this.#leaseRequests;
       let lease = 0;
       let longest = Number.POSITIVE_INFINITY;
       const ask = () =>
         this.#ask(() => {
           lease = Math.min(this.#nextLease(), longest);
-          return ["LOCK.ACQUIRE", key, owner, "PX", lease, "HOLDS", holds];
+          return acquireCommand(this.ownedKey, holds, "PX", lease);
         });
       let { reply, sent } = await ask();
-      while (isLeaseTooLong(reply) && lease > 1) {
-        longest = Math.floor(lease / 2); // a re-entry with a shorter lease does not shorten the tenure's
+      for (let limit = longestLease(reply, lease); limit !== undefined; limit = longestLease(reply, lease)) {
+        longest = limit; // a re-entry with a shorter lease does not shorten the tenure's
         if (this.#isRenewed) this.#lease = longest;
         ({ reply, sent } = await ask());
       }
@@ -225,8 +236,8 @@ export class Tenure {
   }
 
   /**
-   * Sets a lease in milliseconds. If the server refuses it as too long, half of it, and so on; but not if the caller has
-   * chosen it (`isFixed`), nor if the tenure is not renewed. Throws when the tenure is lost.
+   * Sets a lease in milliseconds. If the server refuses it as too long, the longest that it accepts; but not if the caller
+   * has chosen it (`isFixed`), nor if the tenure is not renewed. Throws when the tenure is lost.
    */
   async #renewOnce(lease: number, isBackground: boolean, isFixed = false): Promise<void> {
     this.#leaseRequests += 1;
@@ -245,9 +256,10 @@ export class Tenure {
     const [reply] = replies;
     if (!this.#isReleased && deniesTenure(reply)) this.#lose(denialText(reply));
     this.checkHeld(); // a tenure that is over stays over
-    if (isLeaseTooLong(reply) && this.#isRenewed && !isFixed && lease > 1) {
-      this.#lease = Math.floor(lease / 2);
-      return this.#renewOnce(this.#lease, isBackground);
+    const longest = longestLease(reply, lease);
+    if (longest !== undefined && this.#isRenewed && !isFixed) {
+      this.#lease = longest;
+      return this.#renewOnce(longest, isBackground);
     }
     this.#throwIfRefused(reply);
     if (leaseRequest === this.#leaseRequests && (this.#isRenewed || !isBackground)) {

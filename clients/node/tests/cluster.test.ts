@@ -1,25 +1,12 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { after, describe, test } from "node:test";
 import { Cluster } from "ioredis";
 import { createCluster } from "redis";
 import { Lockward, type RedisClient } from "../src/index.js";
 import { eventually, Server } from "./servers.js";
 
-const OPTIONS = ["--cluster-enabled", "yes", "--save", "", "--cluster-node-timeout", "5000"];
-const nodes = [await Server.start(OPTIONS), await Server.start(OPTIONS), await Server.start(OPTIONS)];
-const [first, second, third] = nodes as [Server, Server, Server];
-const LAST = 16_383;
-
-before(async () => {
-  await first.ask(["CLUSTER", "ADDSLOTSRANGE", 0, 5_000]);
-  await second.ask(["CLUSTER", "ADDSLOTSRANGE", 5_001, 10_000]);
-  await third.ask(["CLUSTER", "ADDSLOTSRANGE", 10_001, LAST]);
-  for (const other of [second, third]) await first.ask(["CLUSTER", "MEET", "127.0.0.1", other.port]);
-  const isReady = async (node: Server) =>
-    `${await node.ask(["CLUSTER", "INFO"])}`.includes("cluster_state:ok") &&
-    ((await node.ask(["CLUSTER", "SLOTS"])) as unknown[]).length === 3;
-  for (const node of nodes) await eventually(() => isReady(node));
-});
+const nodes = await Server.startCluster();
+const [first, second, third] = nodes;
 
 const CLIENTS: { name: string; client(): Promise<RedisClient> }[] = [
   {

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { before, describe, test } from "node:test";
 import { type Lock, LockBusy, LockLost, Lockward, Unreachable } from "../src/index.js";
-import { type Fate, LossyProxy } from "./proxy.js";
-import { eventually, LIBRARIES, Server } from "./servers.js";
+import { eventually, LIBRARIES, LossyProxy, Server } from "./servers.js";
 
 for (const library of LIBRARIES) {
   describe(library.name, () => {
@@ -11,47 +10,36 @@ for (const library of LIBRARIES) {
       server = await Server.start();
     });
 
-    async function through(fateOf?: (request: string) => Fate): Promise<{ lockward: Lockward; proxy: LossyProxy }> {
-      const proxy = await LossyProxy.start(server.port, fateOf);
-      const lockward = new Lockward(await library.client(server, proxy.port));
-      after(() => proxy.close());
-      return { lockward, proxy };
+    async function through(): Promise<{ lockward: Lockward; proxy: LossyProxy }> {
+      const proxy = await LossyProxy.start(server.port);
+      return { lockward: new Lockward(await library.client(server, proxy.port)), proxy };
     }
 
-    for (const fate of ["reply lost", "request lost"] as const) {
-      test(`${fate}: no hold is counted twice`, async () => {
-        const lost = new Set<string>();
-        const { lockward } = await through((request) => {
-          const command = /LOCK\.(ACQUIRE|RELEASE|RENEW)/.exec(request)?.[0];
-          if (command === undefined || lost.has(command)) return "served";
-          lost.add(command);
-          return fate;
-        });
-        const wasLost = (command: string) => assert(lost.delete(command));
+    for (const fate of ["reply", "request"]) {
+      test(`${fate} lost: no hold is counted twice`, async () => {
+        const { lockward, proxy } = await through();
+        const losing = async <T>(command: string, action: () => Promise<T>): Promise<T> => {
+          const before = await proxy.losses();
+          await proxy.tell(`plan ${fate} ${command} 1`);
+          const result = await action();
+          assert.equal(await proxy.losses(), before + 1);
+          return result;
+        };
         const holds = async () => (await server.info("lost")).holders[0]?.holds;
-        const outer = await lockward.acquire("lost", { lease: 20_000 });
-        wasLost("LOCK.ACQUIRE");
-        const inner = await outer.reenter();
-        wasLost("LOCK.ACQUIRE");
+        const outer = await losing("LOCK.ACQUIRE", () => lockward.acquire("lost", { lease: 20_000 }));
+        const inner = await losing("LOCK.ACQUIRE", () => outer.reenter());
         assert.equal(await holds(), 2);
-        await outer.renew();
-        wasLost("LOCK.RENEW");
-        await inner.release();
-        wasLost("LOCK.RELEASE");
+        await losing("LOCK.RENEW", () => outer.renew());
+        await losing("LOCK.RELEASE", () => inner.release());
         assert.equal(await holds(), 1);
-        await outer.release();
-        wasLost("LOCK.RELEASE");
+        await losing("LOCK.RELEASE", () => outer.release());
         assert.equal(await holds(), undefined);
       });
     }
 
     test("random losses: all holds are counted right", async () => {
-      let losses = 0;
-      const { lockward } = await through((request) => {
-        const fate = request.includes("LOCK.") ? Math.random() : 1;
-        if (fate < 0.2) losses += 1;
-        return fate < 0.1 ? "request lost" : fate < 0.2 ? "reply lost" : "served";
-      });
+      const { lockward, proxy } = await through();
+      await proxy.tell("random 7 100 100 LOCK.*");
       for (let round = 0; round < 40; round += 1) {
         const locks: Lock[] = [await lockward.acquire("random", { lease: 20_000 })];
         for (let hold = 0; hold < round % 3; hold += 1) locks.push(await (locks[0] as Lock).reenter());
@@ -59,7 +47,7 @@ for (const library of LIBRARIES) {
         for (const lock of locks) await lock.release();
         assert.equal(await server.ask(["EXISTS", "random"]), 0);
       }
-      assert(losses > 0);
+      assert((await proxy.losses()) > 0);
     });
 
     test("a waiter whose connection is cut waits again", async () => {
@@ -69,7 +57,7 @@ for (const library of LIBRARIES) {
       const waiting = lockward.acquire("cut");
       for (let round = 0; round < 3; round += 1) {
         await eventually(async () => (await server.waiters("cut")) >= 1);
-        proxy.cut();
+        await proxy.tell("cut");
       }
       await limited;
       await eventually(() => server.waiters("cut"));
@@ -78,32 +66,28 @@ for (const library of LIBRARIES) {
     });
 
     test("a repeated request finds a grant whose reply was lost", async () => {
-      let isArmed = false;
-      const { lockward } = await through((request) => (isArmed && request.includes("BLOCK") ? "reply lost" : "served"));
+      const { lockward, proxy } = await through();
       const holder = await new Lockward(server.ioredis()).acquire("found");
-      isArmed = true;
+      await proxy.tell("plan reply BLOCK");
       const waiting = lockward.acquire("found");
       await eventually(() => server.waiters("found"));
-      isArmed = false;
+      await proxy.tell("plan");
       await holder.release();
       const lock = await waiting;
+      assert.equal(await proxy.losses(), 1);
       assert.equal((await server.info("found")).holders[0]?.owner, lock.owner);
       await lock.release();
     });
 
     test("a grant whose reply is lost is given back when the repetition is refused", async () => {
-      let isFull: boolean | undefined;
-      const { lockward } = await through((request) => {
-        if (!request.includes("LOCK.ACQUIRE") || isFull === true) return "served";
-        if (isFull === false) return "request lost";
-        isFull = false;
-        void server.ask(["CONFIG", "SET", "maxmemory", "1"]).then(() => {
-          isFull = true;
-        });
-        return "reply lost";
-      });
+      const { lockward, proxy } = await through();
+      await proxy.tell("plan reply LOCK.ACQUIRE 1, request LOCK.ACQUIRE");
       try {
-        await assert.rejects(lockward.acquire("full"), { name: "LockRefused", code: "OOM" });
+        const refused = assert.rejects(lockward.acquire("full"), { name: "LockRefused", code: "OOM" });
+        await eventually(() => proxy.losses());
+        await server.ask(["CONFIG", "SET", "maxmemory", "1"]);
+        await proxy.tell("plan");
+        await refused;
         await eventually(async () => !(await server.ask(["EXISTS", "full"])));
       } finally {
         await server.ask(["CONFIG", "SET", "maxmemory", "0"]);
@@ -116,7 +100,7 @@ for (const library of LIBRARIES) {
       const leaving = new AbortController();
       const waiting = assert.rejects(lockward.acquire("both", { signal: leaving.signal }), { name: "AbortError" });
       await eventually(() => server.waiters("both"));
-      proxy.cut();
+      await proxy.tell("cut");
       leaving.abort();
       await waiting;
       await holder.release();
@@ -124,12 +108,8 @@ for (const library of LIBRARIES) {
     });
 
     test("a shorter lease counts from its request, also when the reply is lost", async () => {
-      let isDown = false;
-      const { lockward } = await through((request) => {
-        const fate = isDown ? "request lost" : request.includes("\r\n300\r\n") ? "reply lost" : "served";
-        isDown ||= fate === "reply lost";
-        return fate;
-      });
+      const { lockward, proxy } = await through();
+      await proxy.tell("plan reply 300 1, request *");
       const lock = await lockward.acquire("shorter", { lease: 20_000 });
       const renewal = assert.rejects(lock.renew(300), Unreachable);
       const next = await new Lockward(server.ioredis()).acquire("shorter");
@@ -146,7 +126,7 @@ for (const library of LIBRARIES) {
         await lockward.acquire("second", { autoRenewal: false, lease: 60_000 }),
       ];
       const before = await server.calls("lock.renew");
-      proxy.cut();
+      await proxy.tell("cut");
       await eventually(async () => (await server.calls("lock.renew")) >= before + 2);
       const [info] = (await server.info("second")).holders;
       assert((info?.["lease-left"] as number) <= 60_000);
@@ -157,20 +137,17 @@ for (const library of LIBRARIES) {
 
 describe("servers", { concurrency: 4 }, () => {
   test("a tenure and its waiters survive a restart of the server", async () => {
-    for (const options of [
-      ["--appendonly", "yes", "--appendfsync", "always"],
-      ["--save", "", "--appendonly", "no"],
-    ]) {
-      const own = await Server.start(options);
+    for (const config of [["appendonly yes", "appendfsync always"], []]) {
+      const own = await Server.start(...config);
       const lockward = new Lockward(own.ioredis(), { patience: 20_000 });
       const lock = await lockward.acquire("kept", { lease: 6_000 });
       const inner = await lock.reenter();
       const waiting = lockward.acquire("kept", { waitLimit: 60_000 });
       await eventually(() => own.waiters("kept"));
-      await own.kill();
+      await own.tell("kill");
       // A server without persistence restores the tenure in quarantine.
-      own.addModuleArguments(["quarantine", "6000"]);
-      await own.start();
+      await own.tell("module quarantine 6000");
+      await own.tell("start");
       const again = await lock.reenter(); // usually before the renewal, which pauses between attempts
       await eventually(async () => (await own.info("kept")).holders[0]?.token === lock.token);
       await again.release();
@@ -186,8 +163,8 @@ describe("servers", { concurrency: 4 }, () => {
   test("a lock is lost when the server has forgotten it", async () => {
     const own = await Server.start();
     const lock = await new Lockward(own.ioredis()).acquire("forgotten");
-    await own.kill();
-    await own.start();
+    await own.tell("kill");
+    await own.tell("start");
     await eventually(() => lock.signal.aborted);
     await assert.rejects(lock.release(), LockLost);
   });
@@ -197,14 +174,14 @@ describe("servers", { concurrency: 4 }, () => {
     const lockward = new Lockward(own.ioredis(), { patience: 2_000 });
     const lock = await lockward.acquire("silent", { lease: 1_000 });
     const long = await lockward.acquire("long", { lease: 60_000 });
-    own.stop();
+    await own.tell("pause");
     await eventually(() => lock.signal.aborted);
     assert(!lock.held && long.held);
     await assert.rejects(lock.release(), LockLost);
     await assert.rejects(long.renew(), Unreachable);
     await assert.rejects(long.release(), Unreachable);
     await assert.rejects(lockward.acquire("other", { waitLimit: 300 }), Unreachable);
-    own.resume();
+    await own.tell("resume");
     // The acquisition that failed is withdrawn when the server continues.
     await eventually(async () => !(await own.ask(["EXISTS", "other"])));
   });
@@ -217,9 +194,9 @@ describe("servers", { concurrency: 4 }, () => {
     await eventually(() => own.waiters("still"));
     const id = async () => (await own.info("still")).queue[0]?.["client-id"];
     const before = await id();
-    own.stop();
+    await own.tell("pause");
     await new Promise((resolve) => setTimeout(resolve, 9_000)); // longer than a probe takes
-    own.resume();
+    await own.tell("resume");
     await eventually(async () => ![undefined, before].includes((await id()) as undefined));
     await holder.release();
     await (await waiting).release();

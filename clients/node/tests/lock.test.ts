@@ -435,7 +435,9 @@ describe("clients", () => {
     // A command that is refused after the grant leaves no lock behind.
     await server.ask(["ACL", "SETUSER", "half", "on", ">secret", "~*", "+select", "+lock.acquire", "+lock.release"]);
     const half = new Lockward(server.ioredis({ username: "half", password: "secret" }));
-    await assert.rejects(half.acquire("half"), { name: "LockRefused", code: "NOPERM" });
+    const replicas = { count: 0, within: 1 };
+    await assert.rejects(half.acquire("half", { replicas }), { name: "LockRefused", code: "NOPERM" });
+    await (await half.acquire("whole")).release();
     await eventually(async () => !(await server.ask(["EXISTS", "half"])));
     const lazy = createClient({ ...stranger, socket: { port: server.port } });
     lazy.on("error", () => {});

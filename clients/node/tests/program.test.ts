@@ -131,7 +131,7 @@ test("a killed server and a closed client cause no unhandled rejection", async (
   `);
   await eventually(() => output.out === "ready\n");
   await eventually(() => own.waiters("c"));
-  await own.kill();
+  await own.tell("kill");
   assert.equal(await ended, 0, output.err);
   assert.match(output.out, /^ready\nAbortError Unreachable Unreachable\nLockLost\nLockLost\nLockLost\n$/);
 });

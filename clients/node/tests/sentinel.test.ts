@@ -1,5 +1,4 @@
 import assert from "node:assert/strict";
-import { writeFileSync } from "node:fs";
 import { after, describe, test } from "node:test";
 import { Redis } from "ioredis";
 import { createSentinel } from "redis";
@@ -14,14 +13,11 @@ interface Deployment {
 
 /** A primary, its replica, and a Sentinel. */
 async function start(): Promise<Deployment> {
-  const options = ["--save", "", "--repl-diskless-sync-delay", "0"];
-  const primary = await Server.start(options);
-  const replica = await Server.start(options);
+  const primary = await Server.start();
+  const replica = await Server.start();
   await replica.ask(["REPLICAOF", "127.0.0.1", primary.port]);
   await eventually(async () => `${await replica.ask(["INFO", "replication"])}`.includes("master_link_status:up"));
-  const file = `${primary.folder}/sentinel.conf`;
-  writeFileSync(file, "");
-  const sentinel = await Server.start([file, "--sentinel"]);
+  const sentinel = await Server.startSentinel();
   await sentinel.ask(["SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 1]);
   await sentinel.ask(["SENTINEL", "SET", "it", "failover-timeout", "10000"]);
   return { primary, replica, sentinel };

@@ -1,19 +1,17 @@
-// Servers for the tests, each with a folder and a port of its own. They end with the tests, also when those fail.
+// Servers and proxies for the tests. They end with the tests, also when those fail.
 
 import assert from "node:assert/strict";
-import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
-import { connect } from "node:net";
-import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { resolve } from "node:path";
+import { createInterface } from "node:readline";
 import { after } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
 import type { RedisClient } from "../src/index.js";
 
-const SERVER = process.env.LOCKWARD_SERVER ?? "redis-server";
-const MODULE = process.env.LOCKWARD_MODULE ?? resolve("../../target/release/liblockward.so");
+const PROGRAM = process.env.LOCKWARD_TEST_SERVER ?? resolve("../../target/release/lockward-test-server");
 
 /** The condition's value, once it is true. An error of a server that is down does not end the wait. */
 export async function eventually<T>(condition: () => T | Promise<T>, within = 20_000): Promise<T> {
@@ -28,64 +26,110 @@ export async function eventually<T>(condition: () => T | Promise<T>, within = 20
   }
 }
 
-const servers: Server[] = [];
-after(() => Promise.all(servers.map((server) => server.end())));
-process.once("exit", () => {
-  for (const server of servers) void server.kill();
+const ends: (() => unknown)[] = [];
+const processes: TestProcess[] = [];
+after(async () => {
+  for (const end of ends) end();
+  await Promise.all(processes.map((process) => process.end()));
 });
 
-/** A port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it. */
-async function freePort(): Promise<number> {
-  for (;;) {
-    const port = 10_000 + Math.floor(Math.random() * 12_000);
-    const taken = await new Promise((resolve) => {
-      const probe = connect(port, "127.0.0.1", () => resolve(true)).on("error", () => resolve(false));
-      probe.unref();
-    });
-    if (!taken) return port;
+/** A process of lockward-test-server, which tests/src/bin/lockward-test-server.rs describes. */
+class TestProcess {
+  readonly #child;
+  readonly #answers;
+
+  private constructor(options: string[]) {
+    this.#child = spawn(PROGRAM, options, { stdio: ["pipe", "pipe", "inherit"] });
+    this.#answers = createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();
+    processes.push(this);
+  }
+
+  /** Returns the process and its ports. */
+  static async start(...options: string[]): Promise<{ process: TestProcess; ports: number[] }> {
+    const process = new TestProcess(options);
+    const { port, ports } = await process.#answer<{ port: number; ports?: number[] }>();
+    return { process, ports: ports ?? [port] };
+  }
+
+  ask<T>(command: string): Promise<T> {
+    this.#child.stdin.write(`${command}\n`);
+    return this.#answer();
+  }
+
+  async #answer<T>(): Promise<T> {
+    const { value } = await this.#answers.next();
+    assert(value !== undefined, "the server has ended: see the error output");
+    return JSON.parse(value);
+  }
+
+  async end(): Promise<void> {
+    const ended = once(this.#child, "exit");
+    this.#child.stdin.end();
+    if (this.#child.exitCode === null) await ended;
+    assert.equal(this.#child.exitCode, 0, "the server has crashed: see the error output");
+  }
+}
+
+/** A proxy for the server on a port. It loses requests or their replies, and then closes the connection. */
+export class LossyProxy {
+  readonly #process: TestProcess;
+  readonly port: number;
+
+  private constructor(process: TestProcess, port: number) {
+    this.#process = process;
+    this.port = port;
+  }
+
+  static async start(port: number): Promise<LossyProxy> {
+    const { process, ports } = await TestProcess.start("proxy", `${port}`);
+    return new LossyProxy(process, ports[0] as number);
+  }
+
+  /** `plan` and its steps, `random` and its shares, `delay` and milliseconds, or `cut`. */
+  async tell(command: string): Promise<void> {
+    await this.#process.ask(command);
+  }
+
+  /** How many requests and replies have been lost. */
+  async losses(): Promise<number> {
+    const { requests, replies } = await this.#process.ask<{ requests: number; replies: number }>("losses");
+    return requests + replies;
   }
 }
 
 export class Server {
-  readonly folder = mkdtempSync(join(tmpdir(), "lockward-"));
-  readonly #arguments: string[];
-  readonly #module: string[] = [];
-  readonly #ends: (() => unknown)[] = [];
-  #process: ChildProcess | undefined;
-  port = 0;
+  readonly #process: TestProcess;
+  readonly #node: string;
+  readonly port: number;
 
-  private constructor(options: string[]) {
-    this.#arguments = options;
+  private constructor(process: TestProcess, port: number, node = "") {
+    this.#process = process;
+    this.#node = node;
+    this.port = port;
   }
 
-  static async start(options = ["--save", "", "--appendonly", "no"]): Promise<Server> {
-    const server = new Server(options);
-    servers.push(server);
-    server.port = await freePort();
-    await server.start();
-    return server;
+  /** Starts a server with these lines of redis.conf. */
+  static async start(...config: string[]): Promise<Server> {
+    const { process, ports } = await TestProcess.start("server", ...config);
+    return new Server(process, ports[0] as number);
   }
 
-  async start(): Promise<void> {
-    const log = openSync(join(this.folder, "log"), "a");
-    const address = ["--port", `${this.port}`, "--bind", "127.0.0.1", "--dir", this.folder];
-    // Arguments that begin with a file are for a Sentinel, which loads no module.
-    const all = this.#arguments[0]?.startsWith("--")
-      ? [...address, ...this.#arguments, "--loadmodule", MODULE, ...this.#module]
-      : [...this.#arguments, ...address];
-    const child = spawn(SERVER, all, { stdio: ["ignore", log, log] });
-    this.#process = child;
-    await eventually(async () => {
-      assert.equal(child.exitCode, null, readFileSync(join(this.folder, "log"), "utf8"));
-      return (await this.ask(["PING"]).catch(() => undefined)) === "PONG";
-    });
+  static async startSentinel(): Promise<Server> {
+    const { process, ports } = await TestProcess.start("sentinel");
+    return new Server(process, ports[0] as number);
+  }
+
+  /** Starts three nodes, each with a third of the slots. */
+  static async startCluster(): Promise<[Server, Server, Server]> {
+    const { process, ports } = await TestProcess.start("cluster");
+    return ports.map((port, node) => new Server(process, port, `${node} `)) as [Server, Server, Server];
   }
 
   /** A client of ioredis, closed with the test. */
   ioredis(options: object = {}, port = this.port): Redis {
     const client = new Redis(port, "127.0.0.1", options);
     client.on("error", () => {});
-    this.#ends.push(() => client.disconnect());
+    ends.push(() => client.disconnect());
     return client;
   }
 
@@ -93,7 +137,7 @@ export class Server {
   async nodeRedis(options: object = {}, port = this.port) {
     const client = createClient({ socket: { port, host: "127.0.0.1" }, ...options });
     client.on("error", () => {});
-    this.#ends.push(() => client.isOpen && client.destroy());
+    ends.push(() => client.isOpen && client.destroy());
     await client.connect();
     return client;
   }
@@ -131,31 +175,9 @@ export class Server {
     return Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0);
   }
 
-  /** More arguments for the module, from the next start on. */
-  addModuleArguments(settings: string[]): void {
-    this.#module.push(...settings);
-  }
-
-  stop(): void {
-    this.#process?.kill("SIGSTOP");
-  }
-
-  resume(): void {
-    this.#process?.kill("SIGCONT");
-  }
-
-  async kill(): Promise<void> {
-    const child = this.#process;
-    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
-    const ended = new Promise((resolve) => child.once("exit", resolve));
-    child.kill("SIGKILL");
-    await ended;
-  }
-
-  async end(): Promise<void> {
-    await this.kill();
-    rmSync(this.folder, { recursive: true });
-    for (const end of this.#ends) end();
+  /** `kill`, `start`, `pause`, `resume`, or `module` and more arguments for the next start. */
+  async tell(command: string): Promise<void> {
+    await this.#process.ask(`${this.#node}${command}`);
   }
 }
 

@@ -1,11 +1,9 @@
 import assert from "node:assert/strict";
-import { writeFileSync } from "node:fs";
 import { after, describe, test } from "node:test";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
 import { Lockward, type RedisClient } from "../src/index.js";
-import { LossyProxy } from "./proxy.js";
-import { eventually, LIBRARIES, Server } from "./servers.js";
+import { eventually, LIBRARIES, LossyProxy, Server } from "./servers.js";
 
 type Send = (...command: (string | number)[]) => Promise<unknown>;
 
@@ -73,13 +71,9 @@ describe("a waiter", { concurrency: 6 }, () => {
   test("keeps its position when the Sentinels are stopped", async () => {
     const server = await Server.start();
     const { ask, waiter, closeOthers } = admin(server);
-    const sentinels: Server[] = [];
-    for (const number of [1, 2]) {
-      const file = `${server.folder}/sentinel-${number}.conf`;
-      writeFileSync(file, "");
-      const sentinel = await Server.start([file, "--sentinel"]);
+    const sentinels = [await Server.startSentinel(), await Server.startSentinel()];
+    for (const sentinel of sentinels) {
       await sentinel.ask(["SENTINEL", "MONITOR", "it", "127.0.0.1", server.port, 2]);
-      sentinels.push(sentinel);
     }
     const client = new Redis({
       name: "it",
@@ -92,7 +86,7 @@ describe("a waiter", { concurrency: 6 }, () => {
     const waiting = lockward.acquire("k");
     await eventually(waiter);
     const first = await waiter();
-    for (const sentinel of sentinels) sentinel.stop();
+    for (const sentinel of sentinels) await sentinel.tell("pause");
     await closeOthers();
     const since = performance.now();
     await eventually(async () => {
@@ -101,7 +95,7 @@ describe("a waiter", { concurrency: 6 }, () => {
     }, 30_000);
     await ask("LOCK.RELEASE", "k", "another");
     assert((await waiting).held);
-    for (const sentinel of sentinels) sentinel.resume();
+    for (const sentinel of sentinels) await sentinel.tell("resume");
   });
 
   for (const [name, client] of Object.entries(CLIENTS)) {
@@ -115,11 +109,11 @@ describe("a waiter", { concurrency: 6 }, () => {
       const waiting = lockward.acquire("k");
       await eventually(waiter);
       const first = await waiter();
-      server.stop();
+      await server.tell("pause");
       await eventually(() => lock.signal.aborted);
       const since = performance.now();
       await eventually(() => performance.now() - since > 8_000); // longer than a probe takes
-      server.resume();
+      await server.tell("resume");
       await eventually(async () => ![undefined, first].includes((await waiter()) as undefined));
       await ask("LOCK.RELEASE", "k", "another");
       await (await waiting).release();
@@ -130,7 +124,6 @@ describe("a waiter", { concurrency: 6 }, () => {
     test(`${library.name}: survives an outage after a long wait`, async () => {
       const server = await Server.start();
       const proxy = await LossyProxy.start(server.port);
-      after(() => proxy.close());
       const patience = 1_000;
       const lockward = new Lockward(await library.client(server, proxy.port), { patience });
       const { ask, waiter } = admin(server);
@@ -140,7 +133,7 @@ describe("a waiter", { concurrency: 6 }, () => {
       const first = await waiter();
       const since = performance.now();
       await eventually(() => performance.now() - since > 5 * patience);
-      proxy.cut();
+      await proxy.tell("cut");
       await eventually(async () => ![undefined, first].includes((await waiter()) as undefined));
       await ask("LOCK.RELEASE", "k", "another");
       await (await waiting).release();

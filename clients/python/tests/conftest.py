@@ -86,7 +86,8 @@ class Proxy(Process):
     """Loses the given shares of LOCK commands and scripts or their replies, in parts of 1,000."""
 
     def __init__(self, port: int, requests: int, replies: int) -> None:
-        super().__init__("proxy", str(port), "7", str(requests), str(replies), "LOCK.", "EVAL")
+        super().__init__("proxy", str(port))
+        self.ask(f"random 7 {requests} {replies} LOCK.* EVAL*")
 
 
 @pytest.fixture(scope="session")

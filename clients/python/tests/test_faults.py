@@ -292,7 +292,7 @@ def test_a_short_wait_sends_no_probe(own_server: Any) -> None:
 
 
 @pytest.mark.parametrize("setting", ["max-lease", "quarantine"])
-def test_a_lease_that_becomes_too_long_is_halved(own_server: Any, setting: str) -> None:
+def test_a_lease_that_becomes_too_long_is_shortened(own_server: Any, setting: str) -> None:
     client = own_server().client()
     lock, named = Lock(client, "a", lease=3, reentrant=True), Lock(client, "b", timeout=3, auto_renewal=True)
     lock.acquire()
@@ -308,7 +308,7 @@ def test_a_lease_that_becomes_too_long_is_halved(own_server: Any, setting: str) 
         assert each.held and each.owned() and not each.lost.is_set()
 
 
-def test_a_lease_that_becomes_too_long_is_halved_in_asyncio(own_server: Any) -> None:
+def test_a_lease_that_becomes_too_long_is_shortened_in_asyncio(own_server: Any) -> None:
     server = own_server()
 
     async def main() -> None:

@@ -40,7 +40,7 @@ def test_a_free_lock_takes_one_request(clock: Clock) -> None:
     plan = acquire(request(), None, 5)
     assert next(plan).commands == (("LOCK.ACQUIRE", "a", MINE, "PX", 30_000, "HOLDS", 1),)
     clock.now += 1
-    assert result(plan, [[7, 1]]) == (7, 1, 30_000, 129.969)
+    assert result(plan, [[7, 1, 30_000]]) == (7, 1, 30_000, 129.969)
 
 
 def test_a_limit_of_0_does_not_wait(clock: Clock) -> None:
@@ -68,9 +68,8 @@ def test_a_wait_without_limit_blocks_without_limit(clock: Clock) -> None:
 
 def test_without_a_lease_the_servers_default_is_used(clock: Clock) -> None:
     plan = acquire(request(lease=None), None, 5)
-    assert next(plan).commands == (("LOCK.ACQUIRE", "a", MINE, "HOLDS", 1), ("LOCK.INFO", "a"))
-    holder = [b"owner", MINE, b"holds", 1, b"token", 7, b"lease-left", 9_000]
-    assert result(plan, [[7, 1], [b"holders", [holder]]]) == (7, 1, 9_000, 108.99)
+    assert next(plan).commands == (("LOCK.ACQUIRE", "a", MINE, "HOLDS", 1),)
+    assert result(plan, [[7, 1, 9_000]]) == (7, 1, 9_000, 108.99)
 
 
 def test_a_grant_after_a_long_wait_is_renewed_first(clock: Clock) -> None:
@@ -78,7 +77,7 @@ def test_a_grant_after_a_long_wait_is_renewed_first(clock: Clock) -> None:
     next(plan)
     plan.send([None])
     clock.now += 10.1
-    assert plan.send([[7, 1]]).commands == (("LOCK.RENEW", "a", MINE, "PX", 30_000, "TOKEN", 7, "HOLDS", 1),)
+    assert plan.send([[7, 1, 30_000]]).commands == (("LOCK.RENEW", "a", MINE, "PX", 30_000, "TOKEN", 7, "HOLDS", 1),)
     assert result(plan, [7]).deadline == pytest.approx(140.069)
 
 
@@ -87,7 +86,7 @@ def test_a_grant_whose_lease_is_over_waits_again(clock: Clock) -> None:
     next(plan)
     plan.send([None])
     clock.now += 31
-    plan.send([[7, 1]])
+    plan.send([[7, 1, 30_000]])
     assert plan.send([redis.ResponseError("NOTHELD the lock is free")]).commands[0][0] == "LOCK.ACQUIRE"
 
 
@@ -161,11 +160,11 @@ def test_a_reentry_into_a_lost_tenure_raises(clock: Clock) -> None:
         plan.send([redis.ResponseError("HOLDS the owner has 0 holds")])
 
 
-def test_a_reentry_asks_for_half_of_a_lease_that_is_too_long(clock: Clock) -> None:
-    plan = acquire(request(2, 3), None, 5)
+def test_a_reentry_asks_for_the_longest_lease_if_its_own_is_too_long(clock: Clock) -> None:
+    plan = acquire(request(2), None, 5)
     next(plan)
-    too_long = redis.ResponseError("invalid expire time in 'lock.acquire' command")
-    assert plan.send([too_long]).commands == (("LOCK.ACQUIRE", "a", MINE, "PX", 1, "HOLDS", 2),)
+    too_long = redis.ResponseError("invalid expire time in 'lock.acquire' command: at most 9000 (lock.max-lease)")
+    assert plan.send([too_long]).commands == (("LOCK.ACQUIRE", "a", MINE, "PX", 9_000, "HOLDS", 2),)
     with pytest.raises(LockRefused, match="invalid expire time"):
         plan.send([too_long])
 

@@ -2,26 +2,22 @@
 //!
 //! | state | what happens | next |
 //! | --- | --- | --- |
-//! | `Try` | ACQUIRE on the shared connection, without a wait | granted: `LookUpLease`; busy: `WaitForPermit`, or the end |
+//! | `Try` | ACQUIRE on the shared connection, without a wait | granted: `Confirm`; busy: `WaitForPermit`, or the end |
 //! | `WaitForPermit` | the caller waits until a connection may wait for it | a permit: `WaitInQueue`; after a pause: `Try` |
-//! | `WaitInQueue` | ACQUIRE BLOCK on a connection of its own | granted: `LookUpLease`; busy: the end |
-//! | `LookUpLease` | LOCK.INFO, if the request named no lease | `Confirm` |
+//! | `WaitInQueue` | ACQUIRE BLOCK on a connection of its own | granted: `Confirm`; busy: the end |
 //! | `Confirm` | RENEW after a long wait, and WAIT for replicas | `Held` |
 //! | `Held` | | the end |
 //!
-//! `LookUpLease` and `Confirm` go back to `Try` or `WaitInQueue` when the tenure has ended meanwhile, or when another lease
-//! must be requested. That grants nothing twice, as each request names one hold.
+//! `Confirm` goes back to `Try` or `WaitInQueue` when the tenure has ended meanwhile. That grants nothing twice, as each
+//! request names one hold.
 
 use crate::attempts::{AttemptError, Attempts};
 use crate::background::Task;
 use crate::client_state::ClientState;
-use crate::commands::{Block, Grant, OwnedKey, read_grant};
+use crate::commands::{Block, Grant, Mode, OwnedKey, read_grant};
 use crate::connections::{ConnectionKind, DedicatedConnection};
 use crate::error::{Error, Loss};
-use crate::lease::{
-    DefaultLease, FALLBACK_LEASE, GrantedLease, Lease, LeaseChoice, UNKNOWN_LEASE, lease_end,
-};
-use crate::lease_lookup::{LookupError, look_up_lease, reset_lease};
+use crate::lease::{Lease, UNKNOWN_LEASE, lease_end};
 use crate::tenure::Tenure;
 use crate::time::{Pauses, from_now, millis};
 use crate::withdrawal::AbandonedAcquire;
@@ -37,6 +33,7 @@ const QUEUED_AFTER: u32 = 3;
 /// What the caller of an acquisition asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest {
+    pub(crate) mode: Mode,
     pub(crate) lease: Option<Duration>,
     pub(crate) is_renewed: bool,
     pub(crate) hold_limit: Option<Duration>,
@@ -45,22 +42,15 @@ pub(crate) struct AcquireRequest {
 }
 
 impl AcquireRequest {
-    pub(crate) fn check(&self, default_lease: &DefaultLease) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.mode.check()?;
         if self.lease.is_some_and(|lease| millis(lease) == 0) {
             return Err(Error::Invalid("a lease must be at least 1 millisecond"));
         }
         if self.hold_limit.is_some_and(|limit| millis(limit) == 0) {
             return Err(Error::Invalid("a hold limit must be at least 1 millisecond"));
         }
-        self.lease_choice(default_lease).millis().map_or(Ok(()), |lease| self.check_replicas(lease))
-    }
-
-    fn lease_choice(&self, default_lease: &DefaultLease) -> LeaseChoice {
-        match (self.lease, default_lease.get()) {
-            (Some(lease), _) => LeaseChoice::Given(millis(lease)),
-            (None, Some(lease)) => LeaseChoice::Cached(lease),
-            (None, None) => LeaseChoice::ServerDefault,
-        }
+        self.lease.map_or(Ok(()), |lease| self.check_replicas(millis(lease)))
     }
 
     /// Checks the time for replicas against a lease in milliseconds.
@@ -75,6 +65,11 @@ impl AcquireRequest {
     fn limit_lease(&self, lease: u64) -> u64 {
         self.hold_limit.map_or(lease, |limit| lease.min(millis(limit)))
     }
+
+    /// The lease to request, in milliseconds. `None` is the server's default.
+    fn named_lease(&self) -> Option<u64> {
+        self.lease.map(|lease| self.limit_lease(millis(lease)))
+    }
 }
 
 /// An acquisition that may leave a waiter or a grant at the server. If it is dropped before it is completed or cancelled,
@@ -82,7 +77,7 @@ impl AcquireRequest {
 struct PendingAcquire<'a> {
     client: &'a ClientState,
     key: &'a OwnedKey,
-    /// Whether the server has granted the lock. The reply may still be of no use: the lease is over, or unknown.
+    /// Whether the server has granted the lock. The reply may still be of no use: the lease is over.
     may_be_granted: bool,
     may_be_queued: bool,
     /// After this time a grant has ended by itself.
@@ -94,10 +89,10 @@ struct PendingAcquire<'a> {
 
 impl PendingAcquire<'_> {
     /// Makes the tenure, and registers it for a named owner.
-    fn complete(mut self, grant: Grant, lease: Lease, deadline: Instant) -> Arc<Tenure> {
+    fn complete(mut self, grant: Grant, mode: Mode, lease: Lease, deadline: Instant) -> Arc<Tenure> {
         self.is_over = true;
         let owner_mutex = self.owner_lock.as_ref().map(|lock| Arc::clone(OwnedMutexGuard::mutex(lock)));
-        let tenure = Arc::new(Tenure::new(self.key.clone(), grant, lease, deadline, owner_mutex));
+        let tenure = Arc::new(Tenure::new(self.key.clone(), grant, mode, lease, deadline, owner_mutex));
         if let Some(lock) = &mut self.owner_lock {
             **lock = Arc::downgrade(&tenure);
         }
@@ -126,8 +121,7 @@ enum State {
     Try,
     WaitForPermit { last_try: Instant },
     WaitInQueue,
-    LookUpLease { grant: Grant, requested: Instant },
-    Confirm { grant: Grant, lease: GrantedLease },
+    Confirm { grant: Grant, requested: Instant },
     Held { grant: Grant, lease: u64, deadline: Instant },
 }
 
@@ -136,14 +130,10 @@ pub(crate) struct Acquisition<'a> {
     client: &'a ClientState,
     key: &'a OwnedKey,
     request: &'a AcquireRequest,
-    begun: Instant,
     /// The end of the wait.
     limit: Option<Instant>,
     /// Requests are repeated until then, even if the wait is over.
     patience_end: Instant,
-    lease: LeaseChoice,
-    /// Whether the grant may have another lease than the server's default, and has to be given that.
-    resets_lease: bool,
     pauses: Pauses,
     attempts: Attempts<'a>,
     permit: Option<SemaphorePermit<'a>>,
@@ -161,19 +151,13 @@ impl<'a> Acquisition<'a> {
         limit: Option<Instant>,
         owner_lock: Option<OwnedMutexGuard<Weak<Tenure>>>,
     ) -> Self {
-        let begun = Instant::now();
-        let patience_end = begun + client.servers.settings.patience;
-        let choice = request.lease_choice(&client.default_lease);
-        let lease = choice.millis().map_or(UNKNOWN_LEASE, Duration::from_millis);
+        let patience_end = Instant::now() + client.servers.settings.patience;
         Self {
             client,
             key,
             request,
-            begun,
             limit,
             patience_end,
-            lease: choice,
-            resets_lease: false,
             pauses: Pauses::new(50, 1_000),
             attempts: client.servers.attempts(&key.key, limit.unwrap_or(patience_end).max(patience_end)),
             permit: None,
@@ -183,7 +167,7 @@ impl<'a> Acquisition<'a> {
                 key,
                 may_be_granted: false,
                 may_be_queued: false,
-                lease,
+                lease: request.named_lease().map_or(UNKNOWN_LEASE, Duration::from_millis),
                 owner_lock,
                 is_over: false,
             },
@@ -201,8 +185,7 @@ impl<'a> Acquisition<'a> {
                 State::Try => self.try_once().await?,
                 State::WaitForPermit { last_try } => self.wait_for_permit(last_try, permit.as_mut()).await?,
                 State::WaitInQueue => self.wait_in_queue().await?,
-                State::LookUpLease { grant, requested } => self.look_up_lease(grant, requested).await?,
-                State::Confirm { grant, lease } => self.confirm(grant, lease).await?,
+                State::Confirm { grant, requested } => self.confirm(grant, requested).await?,
                 State::Held { grant, lease, deadline } => return Ok(self.complete(grant, lease, deadline)),
             }
         }
@@ -257,8 +240,7 @@ impl<'a> Acquisition<'a> {
 
     /// Sends ACQUIRE once. Returns the next state, or `None` if the lock is busy.
     async fn send_acquire(&mut self, block: Block, requested: Instant) -> Result<Option<State>, Error> {
-        let lease = self.lease.millis().map(|lease| self.request.limit_lease(lease));
-        let cmd = self.key.acquire(lease, 1, block);
+        let cmd = self.key.acquire(self.request.named_lease(), 1, self.request.mode, block);
         let response_limit = self.attempts.settings().response_limit;
         let (mut kind, limit) = match block {
             Block::No => (ConnectionKind::Shared, Some(response_limit)),
@@ -280,7 +262,7 @@ impl<'a> Acquisition<'a> {
         // What follows has the client's patience, even if the wait was longer.
         let patience_end = Instant::now() + self.attempts.settings().patience;
         self.attempts.deadline = self.attempts.deadline.max(patience_end);
-        Ok(Some(State::LookUpLease { grant, requested }))
+        Ok(Some(State::Confirm { grant, requested }))
     }
 
     /// Waits until ACQUIRE may be sent again.
@@ -290,72 +272,46 @@ impl<'a> Acquisition<'a> {
             self.attempts.deadline = Instant::now() + settings.patience;
         }
         let Err(error) = self.attempts.wait_to_retry(error).await else { return Ok(()) };
-        if let LeaseChoice::Cached(lease) = self.lease
-            && error.is_lease_too_long()
-        {
-            // An earlier attempt may have been granted with the old lease.
-            self.request_default_lease(lease, self.attempts.may_have_run);
-            return Ok(());
-        }
         if !self.attempts.may_have_run && !self.pending.may_be_granted {
             self.pending.cancel();
         }
         Err(error)
     }
 
-    /// Requests the server's default lease from now on, as it refuses `refused`.
-    fn request_default_lease(&mut self, refused: u64, resets_lease: bool) {
-        self.client.default_lease.forget(refused);
-        self.lease = LeaseChoice::ServerDefault;
-        self.resets_lease = resets_lease;
-    }
-
-    async fn look_up_lease(&mut self, grant: Grant, requested: Instant) -> Result<State, Error> {
-        let (default_lease, attempts) = (&self.client.default_lease, &mut self.attempts);
-        let lease = match self.lease.millis() {
-            Some(millis) => Ok(GrantedLease { millis, counted_from: requested, is_requested: true }),
-            None if self.resets_lease => reset_lease(default_lease, attempts, self.key, grant).await,
-            None => look_up_lease(default_lease, attempts, self.key, grant, self.begun).await,
-        };
-        match lease {
-            Ok(lease) => {
-                self.request.check_replicas(lease.millis)?;
-                self.pending.lease = Duration::from_millis(lease.millis);
-                return Ok(State::Confirm { grant, lease });
+    async fn confirm(&mut self, grant: Grant, requested: Instant) -> Result<State, Error> {
+        let named = self.request.named_lease();
+        let mut lease = named.unwrap_or_else(|| self.request.limit_lease(grant.lease));
+        self.request.check_replicas(lease)?;
+        self.pending.lease = Duration::from_millis(grant.lease);
+        loop {
+            match self.confirmed_deadline(grant, lease, requested).await {
+                Ok(deadline) => return Ok(State::Held { grant, lease, deadline }),
+                Err(Error::Lost(_)) => return self.ask_again_after_loss(),
+                // The server's limit was lowered during the wait.
+                Err(error) => match error.longest_lease().filter(|longest| *longest < lease) {
+                    Some(longest) if named.is_none() => lease = longest,
+                    _ => return Err(error),
+                },
             }
-            Err(LookupError::NotHeld) => return self.ask_again_after_loss(),
-            Err(LookupError::Stale) => self.resets_lease = true,
-            Err(LookupError::NotPermitted) => self.lease = LeaseChoice::Given(millis(FALLBACK_LEASE)),
-            Err(LookupError::Failed(error)) => return Err(error),
-        }
-        Ok(self.ask_again())
-    }
-
-    async fn confirm(&mut self, grant: Grant, lease: GrantedLease) -> Result<State, Error> {
-        match self.confirmed_deadline(grant, lease).await {
-            Ok(deadline) => Ok(State::Held { grant, lease: lease.millis, deadline }),
-            Err(Error::Lost(_)) => self.ask_again_after_loss(),
-            // The server's limit was lowered during the wait.
-            Err(error) if !matches!(self.lease, LeaseChoice::Given(_)) && error.is_lease_too_long() => {
-                self.request_default_lease(lease.millis, true);
-                Ok(self.ask_again())
-            }
-            Err(error) => Err(error),
         }
     }
 
-    /// Makes sure that the grant is held with its whole lease, and that enough replicas have it. Returns the end of the
-    /// lease by this process's clock.
-    async fn confirmed_deadline(&mut self, grant: Grant, granted: GrantedLease) -> Result<Instant, Error> {
-        let lease = self.request.limit_lease(granted.millis);
-        let is_set = granted.is_requested || lease == granted.millis;
+    /// Makes sure that the grant is held with its whole lease, in milliseconds, and that enough replicas have it. Returns the
+    /// end of the lease by this process's clock.
+    async fn confirmed_deadline(
+        &mut self,
+        grant: Grant,
+        lease: u64,
+        requested: Instant,
+    ) -> Result<Instant, Error> {
+        let is_set = self.request.lease.is_some() || lease == grant.lease;
         // After a short wait most of the lease is left, counted from the request. After a long one it may be over, as the
         // client does not know when the server began to count.
-        let is_fresh = granted.counted_from.elapsed() < Duration::from_millis(lease / 3);
+        let is_fresh = requested.elapsed() < Duration::from_millis(lease / 3);
         if is_set && is_fresh && self.request.replicas.is_none() {
-            return Ok(lease_end(lease, granted.counted_from));
+            return Ok(lease_end(lease, requested));
         }
-        let cmd = self.key.renew(Some(lease), grant.token, grant.holds);
+        let cmd = self.key.renew(lease, grant.token, grant.holds, self.request.mode);
         let Some((wanted, within)) = self.request.replicas else {
             let (requested, _) = self.attempts.timed_request(&cmd).await?;
             return Ok(lease_end(lease, requested));
@@ -404,8 +360,7 @@ impl<'a> Acquisition<'a> {
         if let Some(connection) = self.connection {
             connection.keep_idle();
         }
-        let lease = self.request.limit_lease(lease);
         let lease = Lease::new(lease, self.request.is_renewed, self.request.hold_limit.map(from_now));
-        self.pending.complete(grant, lease, deadline)
+        self.pending.complete(grant, self.request.mode, lease, deadline)
     }
 }

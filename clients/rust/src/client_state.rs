@@ -5,7 +5,6 @@ use crate::background::{self, Task};
 use crate::commands::OwnedKey;
 use crate::connections::locked;
 use crate::error::Error;
-use crate::lease::DefaultLease;
 use crate::servers::Servers;
 use crate::settings::Settings;
 use crate::tenure::OwnerMutex;
@@ -21,7 +20,6 @@ pub(crate) struct ClientState {
     pub(crate) servers: Arc<Servers>,
     /// One permit for each connection that may wait in a queue.
     pub(crate) wait_permits: Semaphore,
-    pub(crate) default_lease: DefaultLease,
     tasks: mpsc::UnboundedSender<Task>,
     /// The mutexes of owners that callers have named.
     owners: Mutex<HashMap<OwnedKey, Weak<OwnerMutex>>>,
@@ -45,7 +43,6 @@ impl ClientState {
         Ok(Self {
             servers,
             wait_permits,
-            default_lease: DefaultLease::default(),
             tasks,
             owners: Mutex::default(),
             id: Uuid::new_v4(),

@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::time::millis;
 use redis::{Cmd, Value, cmd};
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// A lock and an owner of it. Most lock commands begin with these two.
@@ -21,18 +20,52 @@ pub(crate) enum Block {
     WithoutLimit,
 }
 
+/// How much of a lock a tenure takes, and how much may be held in all while it lasts. The default is an exclusive lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mode {
+    pub(crate) limit: Limit,
+    pub(crate) weight: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Limit {
+    #[default]
+    Exclusive,
+    Shared,
+    Slots(u32),
+}
+
+impl Mode {
+    pub(crate) fn check(self) -> Result<(), Error> {
+        match (self.limit, self.weight) {
+            (Limit::Slots(0 | 1_000_001..), _) => Err(Error::Invalid("slots must be 1 to 1,000,000")),
+            (Limit::Slots(slots), Some(weight)) if weight == 0 || weight > slots => {
+                Err(Error::Invalid("a weight must be 1 to the number of slots"))
+            }
+            (Limit::Exclusive | Limit::Shared, Some(_)) => Err(Error::Invalid("a weight needs slots")),
+            _ => Ok(()),
+        }
+    }
+
+    fn add_to(self, cmd: &mut Cmd) {
+        match self.limit {
+            Limit::Exclusive => {}
+            Limit::Shared => drop(cmd.arg("SHARED")),
+            Limit::Slots(slots) => drop(cmd.arg("SLOTS").arg(slots)),
+        }
+        if let Some(weight) = self.weight {
+            cmd.arg("WEIGHT").arg(weight);
+        }
+    }
+}
+
 /// The reply to LOCK.ACQUIRE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) token: u64,
     pub(crate) holds: u32,
-}
-
-/// What LOCK.INFO tells of a tenure. Both are milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TenureInfo {
-    pub(crate) lease_left: u64,
-    pub(crate) held_for: u64,
+    /// How much of the lease was left when the lock was granted, in milliseconds.
+    pub(crate) lease: u64,
 }
 
 impl OwnedKey {
@@ -41,12 +74,13 @@ impl OwnedKey {
     }
 
     /// Acquires a hold, so that the owner has `holds`. The lease is in milliseconds; `None` is the server's default.
-    pub(crate) fn acquire(&self, lease: Option<u64>, holds: u32, block: Block) -> Cmd {
+    pub(crate) fn acquire(&self, lease: Option<u64>, holds: u32, mode: Mode, block: Block) -> Cmd {
         let mut cmd = self.command("LOCK.ACQUIRE");
         if let Some(lease) = lease {
             cmd.arg("PX").arg(lease);
         }
         cmd.arg("HOLDS").arg(holds);
+        mode.add_to(&mut cmd);
         match block {
             Block::No => &mut cmd,
             // Rounded up, as 0 waits without limit.
@@ -56,17 +90,11 @@ impl OwnedKey {
         cmd
     }
 
-    pub(crate) fn info(&self) -> Cmd {
-        cmd("LOCK.INFO").arg(&self.key).to_owned()
-    }
-
-    /// Sets a new lease, in milliseconds; `None` is the server's default.
-    pub(crate) fn renew(&self, lease: Option<u64>, token: u64, holds: u32) -> Cmd {
+    /// Sets a new lease, in milliseconds. In quarantine this restores the tenure.
+    pub(crate) fn renew(&self, lease: u64, token: u64, holds: u32, mode: Mode) -> Cmd {
         let mut cmd = self.command("LOCK.RENEW");
-        if let Some(lease) = lease {
-            cmd.arg("PX").arg(lease);
-        }
-        cmd.arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
+        cmd.arg("PX").arg(lease).arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
+        mode.add_to(&mut cmd);
         cmd
     }
 
@@ -88,22 +116,8 @@ impl OwnedKey {
 
 /// Reads the reply to LOCK.ACQUIRE.
 pub(crate) fn read_grant(reply: Value) -> Result<Option<Grant>, Error> {
-    let grant: Option<(u64, u32)> = read(reply)?;
-    Ok(grant.map(|(token, holds)| Grant { token, holds }))
-}
-
-/// Reads the reply to LOCK.INFO: the tenure with this token, if there is one.
-pub(crate) fn read_tenure_info(reply: Value, token: u64) -> Result<Option<TenureInfo>, Error> {
-    let lock: Option<HashMap<String, Value>> = read(reply)?;
-    let Some(holders) = lock.and_then(|mut lock| lock.remove("holders")) else { return Ok(None) };
-    let holders: Vec<HashMap<String, Value>> = read(holders)?;
-    for mut holder in holders {
-        let mut number = |name: &str| read::<u64>(holder.remove(name).unwrap_or(Value::Nil));
-        if number("token")? == token {
-            return Ok(Some(TenureInfo { lease_left: number("lease-left")?, held_for: number("held-for")? }));
-        }
-    }
-    Ok(None)
+    let grant: Option<(u64, u32, u64)> = read(reply)?;
+    Ok(grant.map(|(token, holds, lease)| Grant { token, holds, lease }))
 }
 
 /// Turns an error that the server has replied into an [`Error`].

@@ -124,8 +124,10 @@ impl Error {
         matches!(self.code(), Some("NOREPLICAS" | "LOADING" | "MASTERDOWN"))
     }
 
-    /// Whether the server refuses the lease as too long.
-    pub(crate) fn is_lease_too_long(&self) -> bool {
-        matches!(self, Self::Server { message, .. } if message.starts_with("invalid expire time"))
+    /// The longest lease in milliseconds that the server accepts, if it refuses a longer one.
+    pub(crate) fn longest_lease(&self) -> Option<u64> {
+        let Self::Server { message, .. } = self else { return None };
+        let (_, limit) = message.strip_prefix("invalid expire time")?.split_once(": at most ")?;
+        limit.split(' ').next()?.parse().ok()
     }
 }

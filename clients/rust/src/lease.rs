@@ -5,59 +5,8 @@ use crate::time::{FAR_FUTURE, millis};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The lease if the caller gives none and may not ask the server for its default.
-pub(crate) const FALLBACK_LEASE: Duration = Duration::from_secs(30);
-
 /// How long the client tries to withdraw a grant whose lease it does not know.
 pub(crate) const UNKNOWN_LEASE: Duration = Duration::from_secs(3_600);
-
-/// The lease that an acquisition asks for.
-#[derive(Clone, Copy)]
-pub(crate) enum LeaseChoice {
-    Given(u64),
-    /// The server's default when the client last looked.
-    Cached(u64),
-    /// The server's default, which the client does not know.
-    ServerDefault,
-}
-
-impl LeaseChoice {
-    pub(crate) const fn millis(self) -> Option<u64> {
-        match self {
-            Self::Given(lease) | Self::Cached(lease) => Some(lease),
-            Self::ServerDefault => None,
-        }
-    }
-}
-
-/// The server's default lease, as far as the client knows it. 0 is unknown.
-#[derive(Default)]
-pub(crate) struct DefaultLease(AtomicU64);
-
-impl DefaultLease {
-    pub(crate) fn get(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|lease| *lease > 0)
-    }
-
-    pub(crate) fn set(&self, lease: u64) {
-        self.0.store(lease, Ordering::Relaxed);
-    }
-
-    /// Forgets a lease that the server refuses, unless another one is known by now.
-    pub(crate) fn forget(&self, refused: u64) {
-        let _ = self.0.compare_exchange(refused, 0, Ordering::Relaxed, Ordering::Relaxed);
-    }
-}
-
-/// The lease of a grant.
-#[derive(Clone, Copy)]
-pub(crate) struct GrantedLease {
-    pub(crate) millis: u64,
-    /// The server began to count the lease at this instant or later.
-    pub(crate) counted_from: Instant,
-    /// Whether the request named this lease. Otherwise it is the server's default.
-    pub(crate) is_requested: bool,
-}
 
 /// How long a tenure lasts.
 #[derive(Debug)]
@@ -79,13 +28,13 @@ impl Lease {
     }
 
     /// Whether the server has refused `refused` milliseconds as too long: its limit was lowered, or another server is the
-    /// primary. Later requests ask for half of that.
-    pub(crate) fn halve_if_too_long(&self, refused: u64, error: &Error) -> bool {
-        let is_too_long = refused > 1 && error.is_lease_too_long();
-        if is_too_long {
-            self.millis.fetch_min(refused / 2, Ordering::Relaxed);
+    /// primary. Later requests ask for the longest lease that it accepts.
+    pub(crate) fn shorten_if_too_long(&self, refused: u64, error: &Error) -> bool {
+        let longest = error.longest_lease().filter(|longest| *longest < refused);
+        if let Some(longest) = longest {
+            self.millis.fetch_min(longest, Ordering::Relaxed);
         }
-        is_too_long
+        longest.is_some()
     }
 
     /// The lease to ask for at `now`. `None` when the hold limit is reached.

@@ -56,7 +56,6 @@ mod discovery;
 mod error;
 mod guard;
 mod lease;
-mod lease_lookup;
 mod lock;
 pub mod redlock;
 mod servers;

@@ -2,7 +2,7 @@
 
 use crate::acquire::{AcquireRequest, Acquisition};
 use crate::client_state::ClientState;
-use crate::commands::OwnedKey;
+use crate::commands::{Limit, Mode, OwnedKey};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::time::from_now;
@@ -30,20 +30,43 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) const fn new(client: Arc<ClientState>, key: Vec<u8>) -> Self {
-        let request =
-            AcquireRequest { lease: None, is_renewed: true, hold_limit: None, wait: None, replicas: None };
+        let mode = Mode { limit: Limit::Exclusive, weight: None };
+        let request = AcquireRequest {
+            mode,
+            lease: None,
+            is_renewed: true,
+            hold_limit: None,
+            wait: None,
+            replicas: None,
+        };
         Self { client, key, owner: None, request }
+    }
+
+    /// Holds the lock together with others who ask for it like this: a read lock.
+    pub fn shared(mut self) -> Self {
+        self.request.mode.limit = Limit::Shared;
+        self
+    }
+
+    /// Holds the lock while the weights of all holders are at most `slots`, 1 to 1,000,000: a semaphore.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.request.mode.limit = Limit::Slots(slots);
+        self
+    }
+
+    /// How many of the [`slots`](Self::slots) to take. Without this call it is one.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.request.mode.weight = Some(weight);
+        self
     }
 
     /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. Until then
     /// the client renews the lease each time a third of it has passed. The server refuses a lease longer than its limits,
-    /// `lock.max-lease` and `lock.quarantine`. If these are lowered while the lock is held, the client halves the lease
-    /// until the server takes it.
+    /// `lock.max-lease` and `lock.quarantine`. If these are lowered while the lock is held, the client goes on with the longest
+    /// lease that the server accepts.
     ///
     /// Without this call the lease is the server's default: `lock.default-lease`, which is 30 seconds unless it is set,
-    /// or the server's limit if that is shorter. The first acquisition asks for it with `LOCK.INFO`. The client remembers
-    /// the answer until the server refuses that lease, so a new default counts for new clients only. Without permission
-    /// for `LOCK.INFO` the lease is 30 seconds.
+    /// or the server's limit if that is shorter.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.request.lease = Some(lease);
         self
@@ -77,7 +100,7 @@ impl Lock {
 
     /// Acquires the lock only if `count` replicas confirm the grant within this time. Otherwise the client releases it, and
     /// the error is [`Error::Unreplicated`]. A replica that has confirmed a grant has it when it is promoted. The time
-    /// must be shorter than the lease. If the client does not know the lease yet, it checks that after the grant.
+    /// must be shorter than the lease. Where the lease is the server's default, the client checks that after the grant.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.request.replicas = Some((count, within));
         self
@@ -141,7 +164,7 @@ impl Lock {
             Some(owner) if owner.is_empty() || owner.len() > 1_024 => {
                 Err(Error::Invalid("an owner must be 1 to 1,024 bytes"))
             }
-            _ => self.request.check(&self.client.default_lease),
+            _ => self.request.check(),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! it can be repeated.
 
 use crate::attempts::Attempts;
-use crate::commands::{Block, Grant, OwnedKey, read, read_grant};
+use crate::commands::{Block, Grant, Mode, OwnedKey, read, read_grant};
 use crate::connections::ConnectionKind;
 use crate::error::{Error, Loss};
 use crate::lease::{Lease, lease_end};
@@ -24,6 +24,7 @@ pub(crate) struct Tenure {
     pub(crate) id: u64,
     pub(crate) key: OwnedKey,
     pub(crate) token: u64,
+    mode: Mode,
     pub(crate) lease: Lease,
     guards: AtomicU32,
     /// How many holds the server counts, at most.
@@ -57,6 +58,7 @@ impl Tenure {
     pub(crate) fn new(
         key: OwnedKey,
         grant: Grant,
+        mode: Mode,
         lease: Lease,
         deadline: Instant,
         owner_mutex: Option<Arc<OwnerMutex>>,
@@ -66,6 +68,7 @@ impl Tenure {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             key,
             token: grant.token,
+            mode,
             lease,
             guards: AtomicU32::new(1),
             server_holds: Mutex::new(grant.holds),
@@ -166,7 +169,7 @@ impl Tenure {
                 return Ok(());
             }
             self.note_lease_request(millis, requested);
-            let cmd = self.key.renew(Some(millis), self.token, holds);
+            let cmd = self.key.renew(millis, self.token, holds, self.mode);
             let third = Duration::from_millis(millis / 3 + 1);
             let limit = servers.settings.response_limit.min(third);
             let sent = attempts.send(&mut ConnectionKind::Shared, &cmd, Some(limit)).await;
@@ -179,7 +182,7 @@ impl Tenure {
                 }
                 Err(error) => {
                     if let Err(error) = attempts.wait_to_retry(error).await
-                        && !self.lease.halve_if_too_long(millis, &error)
+                        && !self.lease.shorten_if_too_long(millis, &error)
                     {
                         self.note_error(&error);
                         return Err(error);
@@ -217,7 +220,7 @@ impl Tenure {
         loop {
             self.check()?;
             let (millis, requested) = self.lease_to_request()?;
-            let cmd = self.key.acquire(Some(millis), holds, Block::No);
+            let cmd = self.key.acquire(Some(millis), holds, self.mode, Block::No);
             match attempts.attempt(&mut ConnectionKind::Shared, &cmd).await {
                 Ok(Some(reply)) => {
                     // No grant, or a grant of a new tenure.
@@ -232,7 +235,7 @@ impl Tenure {
                     return self.check().map(|()| None);
                 }
                 Ok(None) => {}
-                Err(error) if self.lease.halve_if_too_long(millis, &error) => {}
+                Err(error) if self.lease.shorten_if_too_long(millis, &error) => {}
                 Err(error) if error.code() == Some("HOLDS") => return Ok(Some(error)),
                 Err(error) => return Err(error),
             }
@@ -248,11 +251,11 @@ impl Tenure {
         loop {
             let (millis, requested) = self.lease_to_request()?;
             self.note_lease_request(millis, requested);
-            let cmd = self.key.renew(Some(millis), self.token, holds.max(1));
+            let cmd = self.key.renew(millis, self.token, holds.max(1), self.mode);
             match attempts.attempt(&mut ConnectionKind::Shared, &cmd).await {
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) => {}
-                Err(error) if self.lease.halve_if_too_long(millis, &error) => {}
+                Err(error) if self.lease.shorten_if_too_long(millis, &error) => {}
                 Err(error) => {
                     self.note_error(&error);
                     return Err(error);

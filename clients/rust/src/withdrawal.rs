@@ -1,8 +1,7 @@
 //! Withdraws an acquisition whose caller does not wait for it any more.
 
-use crate::commands::{Block, OwnedKey};
+use crate::commands::OwnedKey;
 use crate::connections::ConnectionKind;
-use crate::error::Error;
 use crate::servers::Servers;
 use crate::tenure::Tenure;
 use crate::time::from_now;
@@ -26,21 +25,13 @@ pub(crate) async fn withdraw(servers: &Servers, abandoned: AbandonedAcquire) {
     let AbandonedAcquire { key, may_be_queued, lease, owner_lock } = abandoned;
     let mut attempts = servers.attempts(&key.key, from_now(lease));
     let mut connection = None;
-    let mut is_left = !may_be_queued;
-    // The server may not have noticed yet that the connection of the waiter is closed. A second wait of the same owner takes
-    // over its position, and ends after an instant.
-    let brief_wait = key.acquire(Some(1), 1, Block::For(Duration::ZERO));
-    while !is_left {
-        match attempts.attempt(&mut ConnectionKind::Dedicated(&mut connection), &brief_wait).await {
-            Ok(reply) => is_left = reply.is_some(),
-            // With an error the server ends the wait, too.
-            Err(Error::Server { .. }) => is_left = true,
-            Err(_) => break,
-        }
-    }
-    if is_left {
-        let _ = attempts.request(&key.withdraw()).await;
-    }
+    // The request of a waiter was sent on a connection of its own. On another new one, the server reads the release later.
+    let mut kind = match may_be_queued {
+        true => ConnectionKind::Dedicated(&mut connection),
+        false => ConnectionKind::Shared,
+    };
+    let withdraw = key.withdraw();
+    while let Ok(None) = attempts.attempt(&mut kind, &withdraw).await {}
     if let Some(connection) = connection {
         connection.keep_idle();
     }

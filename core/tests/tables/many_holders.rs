@@ -40,13 +40,15 @@ fn up_to_4096_leases_that_are_over_end_one_by_one() {
 }
 
 #[test]
-fn of_leases_that_are_all_over_in_quarantine_only_the_last_tenure_can_be_restored() {
+fn leases_that_are_all_over_in_quarantine_can_be_restored_but_nothing_older_that_could_not_stand_beside_them()
+{
     table(
         "at(0)   5000 hold it until 100
          at(0)   quarantine lasts 500
-         at(100) W acquires              -> busy
-         at(101) 1 renews token 1 shared -> not held: free
-         at(101) 4999 renews token 4999 shared -> not held: free
-         at(101) 5000 renews token 5000 shared -> token 5000",
+         at(100) W acquires                    -> busy
+         at(101) X renews token 4999           -> not held: free
+         at(101) 1 renews token 1 shared       -> token 1
+         at(101) 5000 renews token 5000 shared -> token 5000
+         at(102) X renews token 5001           -> token 5001 | end 5000 released, end 1 released, put X 1 hold, token 5001, 100 left",
     );
 }

@@ -27,7 +27,15 @@ impl Default for Bounds {
             handoff: 50 * MS,
             answer: 100 * MS,
             settle: 1_000 * MS,
-            minimum: Activity { grants: 1, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 1 },
+            minimum: Activity {
+                grants: 1,
+                handoffs: 1,
+                lease_ends: 1,
+                faults: 1,
+                refused_writes: 1,
+                shared: 1,
+                kept: 1,
+            },
         }
     }
 }
@@ -45,4 +53,8 @@ pub struct Activity {
     pub faults: usize,
     /// Stale writes that the store refused.
     pub refused_writes: usize,
+    /// Tenures that were held while another one was.
+    pub shared: usize,
+    /// Waits that were granted after an earlier wait of their owner had left its place.
+    pub kept: usize,
 }

@@ -1,6 +1,6 @@
 //! The behaviour of a client: its next action, and its reaction to outcomes. The same in the simulation and on real servers.
 
-use crate::history::{Call, HoldsReleased, Nanos, Operation, Outcome, Token, Wait};
+use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, Wait};
 use crate::random::Random;
 use std::mem;
 use std::ops::Range;
@@ -19,6 +19,12 @@ pub struct Workload {
     pub rest: Range<Nanos>,
     /// Wait limits.
     pub wait: Range<Nanos>,
+    /// The limits of the slices in which half of the clients wait, with KEEP.
+    pub slice: Range<Nanos>,
+    /// How long a place is kept.
+    pub keep: Range<Nanos>,
+    /// The modes of tenures.
+    pub modes: Vec<Mode>,
     /// Whether clients follow the rules for failovers that may lose a grant: acquisitions name HOLDS; there is no call for a tenure whose
     /// lease is over on the client's clock; and after a lost connection they renew at once with TOKEN and HOLDS.
     pub careful: bool,
@@ -51,6 +57,10 @@ pub struct Client {
     owners: u32,
     token: Option<Token>,
     holds: u32,
+    /// The mode that it asked for last.
+    mode: Mode,
+    /// How long it goes on to wait in slices.
+    patience: Nanos,
     /// The lease that it requested last.
     lease: Nanos,
     /// The end of the lease on its clock, if it holds the lock.
@@ -74,6 +84,8 @@ impl Client {
             owners: 0,
             token: None,
             holds: 0,
+            mode: Mode::EXCLUSIVE,
+            patience: 0,
             lease: 0,
             until: 0,
             unsure: false,
@@ -97,6 +109,7 @@ impl Client {
                 self.change_owner();
             }
             self.key = random.one_of(&workload.keys).cloned().unwrap_or_default();
+            self.mode = random.one_of(&workload.modes).copied().unwrap_or_default();
             return Action::Call(self.acquire(workload, random));
         };
         if rests {
@@ -108,13 +121,28 @@ impl Client {
                 self.choose_lease(workload, random);
                 Action::Call(self.renew(token, workload, random))
             }
-            25..50 => Action::Write(token),
+            // Only one who is alone may write. The others stay beside each other for a moment.
+            25..50 if self.mode.is_alone() => Action::Write(token),
+            25..50 => Action::Rest(random.between(0, workload.lease.start / 4)),
             50 => {
                 self.rests = true;
                 self.choose_lease_in(&workload.long_lease, random);
                 Action::Call(self.renew(token, workload, random))
             }
-            51..55 if self.lease < workload.lease.end => Action::Pause(self.lease + self.lease / 2, token),
+            51..59 if self.lease < workload.lease.end && self.mode.is_alone() => {
+                Action::Pause(self.lease + self.lease / 2, token)
+            }
+            59..64 if self.mode.slots != 0 => {
+                self.choose_lease(workload, random);
+                self.mode = self.larger_mode(random);
+                let mode = Some(self.mode);
+                Action::Call(Operation::Renew {
+                    lease: self.lease,
+                    token: Some(token),
+                    holds: Some(self.holds),
+                    mode,
+                })
+            }
             _ => {
                 let released = match random.between(0, 5) {
                     0 => HoldsReleased::All,
@@ -147,7 +175,20 @@ impl Client {
             _ => Wait::Unlimited,
         };
         let holds = (workload.careful || random.percent(50)).then_some(self.holds + 1);
-        Operation::Acquire { lease: self.lease, wait, holds }
+        let (lease, mode) = (self.lease, self.mode);
+        let limit = match wait {
+            Wait::Limit(limit) if random.percent(50) => limit,
+            Wait::Unlimited if random.percent(50) => Nanos::MAX,
+            Wait::No | Wait::Limit(_) | Wait::Unlimited => {
+                return Operation::Acquire { lease, wait, keep: None, holds, mode };
+            }
+        };
+        let slice =
+            random.between(workload.slice.start / 1_000_000, workload.slice.end / 1_000_000) * 1_000_000;
+        let keep = random.between(workload.keep.start / 1_000_000, workload.keep.end / 1_000_000) * 1_000_000;
+        self.patience = limit;
+        let (wait, holds) = (Wait::Limit(slice.min(limit)), Some(self.holds + 1));
+        Operation::Acquire { lease, wait, keep: Some(keep), holds, mode }
     }
 
     fn renew(&self, token: Token, workload: &Workload, random: &mut Random) -> Operation {
@@ -156,7 +197,16 @@ impl Client {
             lease: self.lease,
             token: named.then_some(token),
             holds: workload.careful.then_some(self.holds),
+            // It may restore the tenure.
+            mode: named.then_some(self.mode),
         }
+    }
+
+    /// A mode with the same weight that lets more others in.
+    fn larger_mode(&self, random: &mut Random) -> Mode {
+        let Mode { slots, weight } = self.mode;
+        // SHARED has no weight but 1.
+        if weight == 1 && random.percent(50) { Mode::SHARED } else { Mode::of_slots(slots + 3, weight) }
     }
 
     /// Handles a new connection after a lost one.
@@ -186,11 +236,11 @@ impl Client {
             (Outcome::Renewed { .. }, &Operation::Renew { lease, .. }) => self.until = call.start + lease,
             (Outcome::Left { holds }, _) => self.holds = *holds,
             (Outcome::Granted { .. } | Outcome::Renewed { .. }, _) => {}
-            (Outcome::NotAcquired, _) => self.holds = 0,
+            (Outcome::NotAcquired, operation) => self.slice_ended(operation, random),
             (Outcome::Error(word), operation) if word == "TRYAGAIN" => self.again = Some(operation.clone()),
             (Outcome::Error(word), _) => {
                 // The owner has holds that the client does not know. They end with their lease.
-                self.unsure |= word == "HOLDS";
+                self.unsure |= word == "HOLDS" || word == "LIMIT";
                 self.holds = 0;
             }
             (Outcome::Unknown, operation) => {
@@ -213,6 +263,22 @@ impl Client {
         }
     }
 
+    /// Waits again if it waits in slices. When it gives up, it leaves its place behind or withdraws it.
+    fn slice_ended(&mut self, operation: &Operation, random: &mut Random) {
+        if let Operation::Acquire { keep: Some(_), wait: Wait::Limit(slice), .. } = *operation {
+            self.patience = self.patience.saturating_sub(slice);
+            if self.patience > 0 {
+                self.again = Some(operation.clone());
+                return;
+            }
+            if random.percent(50) {
+                let released = HoldsReleased::Leaving(self.holds);
+                self.again = Some(Operation::Release { released, token: None });
+            }
+        }
+        self.holds = 0;
+    }
+
     fn change_owner(&mut self) {
         self.owners += 1;
         self.owner = format!("client-{}:{}", self.number, self.owners);
@@ -228,7 +294,7 @@ mod tests {
     #[test]
     fn a_call_refused_with_tryagain_is_repeated() {
         let mut client = Client::new(0);
-        let operation = Operation::Acquire { lease: 10, wait: Wait::Unlimited, holds: Some(1) };
+        let operation = Operation::exclusive(10, Wait::Unlimited);
         let sent_away = Call {
             client: 0,
             node: 0,
@@ -237,6 +303,7 @@ mod tests {
             operation: operation.clone(),
             start: 5,
             enqueued: None,
+            still_waiting: None,
             end: Some(6),
             outcome: Outcome::Error("TRYAGAIN".to_owned()),
         };
@@ -253,9 +320,10 @@ mod tests {
             node: 0,
             key: "k".to_owned(),
             owner: "A".to_owned(),
-            operation: Operation::Acquire { lease: 10, wait: Wait::No, holds: None },
+            operation: Operation::exclusive(10, Wait::No),
             start: 5,
             enqueued: None,
+            still_waiting: None,
             end: Some(6),
             outcome: Granted { token: 7, holds: 1 },
         };

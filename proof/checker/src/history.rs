@@ -42,13 +42,66 @@ pub struct Call {
     pub operation: Operation,
     /// The invocation: just before the request was sent.
     pub start: Nanos,
-    /// A time at which the wait was seen in the server's queue. `None`: it was not observed.
+    /// The first time at which the wait was seen in the server's queue. `None`: it was not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued: Option<Nanos>,
+    /// A later time at which it was still seen there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub still_waiting: Option<Nanos>,
     /// The response: just after the reply was read, or the client gave up. `None`: the call had no reply when the run ended.
     pub end: Option<Nanos>,
     /// The outcome.
     pub outcome: Outcome,
+}
+
+/// A limit and a weight: how much of a lock a tenure lets others take beside it, and how much it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mode {
+    /// The number of SLOTS; 0 is SHARED, which has no limit.
+    pub slots: u32,
+    /// The WEIGHT.
+    pub weight: u32,
+}
+
+impl Mode {
+    /// One owner alone.
+    pub const EXCLUSIVE: Self = Self { slots: 1, weight: 1 };
+    /// A reader.
+    pub const SHARED: Self = Self { slots: 0, weight: 1 };
+
+    /// A permit of a semaphore with this weight.
+    #[must_use]
+    pub const fn of_slots(slots: u32, weight: u32) -> Self {
+        Self { slots, weight }
+    }
+
+    /// The largest sum of weights that it allows.
+    #[must_use]
+    pub fn limit(self) -> u64 {
+        if self.slots == 0 { u64::MAX } else { self.slots.into() }
+    }
+
+    /// Whether nobody fits beside it.
+    #[must_use]
+    pub fn is_alone(self) -> bool {
+        self.limit() <= self.weight.into()
+    }
+
+    /// Whether a request of this mode can re-enter a tenure of another. A weight of 1 is not named, so it fits every weight.
+    #[must_use]
+    pub fn re_enters(self, known: Self) -> bool {
+        self.limit() >= known.limit() && (self.weight == 1 || self.weight == known.weight)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        *self == Self::EXCLUSIVE
+    }
+}
+
+impl Default for Mode {
+    fn default() -> Self {
+        Self::EXCLUSIVE
+    }
 }
 
 /// What a call requests.
@@ -61,9 +114,15 @@ pub enum Operation {
         lease: Nanos,
         /// Whether it waits, and how long.
         wait: Wait,
+        /// KEEP: how long its place is kept after the wait.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep: Option<Nanos>,
         /// HOLDS: the count to reach.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         holds: Option<u32>,
+        /// SHARED, or SLOTS and WEIGHT.
+        #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
+        mode: Mode,
     },
     /// LOCK.RELEASE.
     Release {
@@ -83,6 +142,9 @@ pub enum Operation {
         /// HOLDS: the holds of a tenure to restore.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         holds: Option<u32>,
+        /// SHARED, or SLOTS and WEIGHT: a larger limit, or the mode of a tenure to restore.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<Mode>,
     },
 }
 
@@ -168,12 +230,15 @@ pub enum WriteOutcome {
     Refused,
 }
 
+/// The client of a fault to the servers that excuses no late reply, such as the move of a slot.
+pub const NOBODY: u32 = u32::MAX - 1;
+
 /// A fault in a server or a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Its name, such as `pause`, `kill` or `cut`.
     pub name: String,
-    /// The client. `None`: the servers, which affects all clients.
+    /// The client. `None`: the servers, which affects all clients. [`NOBODY`]: an operation that clients must not notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
     /// Just before the fault began.
@@ -183,13 +248,19 @@ pub struct Fault {
 }
 
 impl Operation {
+    /// An acquisition of the whole lock, without KEEP and HOLDS.
+    #[must_use]
+    pub const fn exclusive(lease: Nanos, wait: Wait) -> Self {
+        Self::Acquire { lease, wait, keep: None, holds: None, mode: Mode::EXCLUSIVE }
+    }
+
     /// The words of the command. All times in it are whole milliseconds.
     #[must_use]
     pub fn command(&self, key: &str, owner: &str) -> Vec<String> {
         let ms = |time: Nanos| (time / 1_000_000).to_string();
         let mut options: Vec<(&str, Option<String>)> = Vec::new();
         let name = match self {
-            Self::Acquire { lease, wait, holds } => {
+            Self::Acquire { lease, wait, keep, holds, mode } => {
                 options.push(("PX", Some(ms(*lease))));
                 match wait {
                     Wait::No => {}
@@ -197,7 +268,11 @@ impl Operation {
                     Wait::Limit(limit) => options.push(("BLOCK", Some(ms((*limit).max(1_000_000))))),
                     Wait::Unlimited => options.push(("BLOCK", Some("0".to_owned()))),
                 }
+                options.extend(keep.map(|keep| ("KEEP", Some(ms(keep)))));
                 options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
+                if !mode.is_exclusive() {
+                    options.extend(words(*mode));
+                }
                 "LOCK.ACQUIRE"
             }
             Self::Release { released, token } => {
@@ -209,16 +284,29 @@ impl Operation {
                 options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
                 "LOCK.RELEASE"
             }
-            Self::Renew { lease, token, holds } => {
+            Self::Renew { lease, token, holds, mode } => {
                 options.push(("PX", Some(ms(*lease))));
                 options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
                 options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
+                options.extend(mode.iter().flat_map(|&mode| words(mode)));
                 "LOCK.RENEW"
             }
         };
         let options = options.into_iter().flat_map(|(name, value)| [Some(name.to_owned()), value]);
         [name, key, owner].map(str::to_owned).into_iter().chain(options.flatten()).collect()
     }
+}
+
+/// The options of a mode.
+fn words(mode: Mode) -> Vec<(&'static str, Option<String>)> {
+    if mode.slots == 0 {
+        return vec![("SHARED", None)];
+    }
+    let mut words = vec![("SLOTS", Some(mode.slots.to_string()))];
+    if mode.weight != 1 {
+        words.push(("WEIGHT", Some(mode.weight.to_string())));
+    }
+    words
 }
 
 impl fmt::Display for Outcome {
@@ -273,6 +361,24 @@ impl Call {
     #[must_use]
     pub fn waits(&self) -> bool {
         matches!(self.operation, Operation::Acquire { wait: Wait::Limit(_) | Wait::Unlimited, .. })
+    }
+
+    /// The mode that it names, if it is an acquisition.
+    #[must_use]
+    pub const fn mode(&self) -> Option<Mode> {
+        match self.operation {
+            Operation::Acquire { mode, .. } => Some(mode),
+            Operation::Release { .. } | Operation::Renew { .. } => None,
+        }
+    }
+
+    /// For how long its place in the queue is kept, and after which wait; `None` if it is not.
+    #[must_use]
+    pub const fn kept(&self) -> Option<(Nanos, Wait)> {
+        match self.operation {
+            Operation::Acquire { keep: Some(keep), wait, .. } => Some((keep, wait)),
+            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. } => None,
+        }
     }
 
     /// The token and the holds, if it was granted.

@@ -3,8 +3,6 @@
 //! Clients record every call in a [`history`], with the times of its invocation and its response. The [`checker`] returns a
 //! [`violation`] for each broken promise, with the few lines that show it. [`simulate`] makes correct histories, and corrupts each of
 //! them in one named way. They are the test of the checker.
-//!
-//! The checker knows only exclusive locks. A history must not contain calls with SHARED or SLOTS.
 
 pub mod bounds;
 pub mod checker;

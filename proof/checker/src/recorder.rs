@@ -71,6 +71,7 @@ impl Recorder {
             operation,
             start: now(),
             enqueued: None,
+            still_waiting: None,
             end: None,
             outcome: Outcome::Unknown,
         };
@@ -101,6 +102,16 @@ impl OpenCall<'_> {
     /// Records that the wait is in the server's queue now.
     pub fn enqueued(&mut self) {
         self.call.enqueued = Some(now());
+    }
+
+    /// Records that the wait was still in the queue at a time.
+    pub fn still_waiting(&mut self, time: Nanos) {
+        self.call.still_waiting = Some(time);
+    }
+
+    /// Forgets that the wait was seen in the queue, since it was redirected to another server.
+    pub fn redirected(&mut self) {
+        (self.call.enqueued, self.call.still_waiting) = (None, None);
     }
 
     /// Records an outcome at this time instead of now. For beliefs of a client, which are not calls to the server.

@@ -4,13 +4,17 @@
 //!
 //! - It existed when its first grant was read, and for the span [`Held`].
 //! - It was over at [`Tenure::freed`].
-//! - If no call of its owner is open, it began after [`Tenure::earliest`].
+//! - It began after [`Tenure::began_after`].
+//! - It took at least [`Tenure::weight`] of the lock, and at any time others could take no more beside it than
+//!   [`Tenure::limit_at`] allows.
+//!
+//! The other way round, it never took more than `most_weight`, and never allowed less than `least_limit`.
 //!
 //! A call without a reply may act at any later time, so it only reduces what is certain. Therefore a workload should not use an owner
 //! again after a call without a reply, unless it names TOKEN or HOLDS.
 
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
+use crate::history::{Call, History, Mode, Nanos, Operation, Outcome, Token};
 use crate::spans::MinFrom;
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,6 +29,18 @@ pub(crate) struct Tenure<'h> {
     pub(crate) line: usize,
     /// The earliest start of all its grants.
     pub(crate) earliest: Nanos,
+    /// The earliest start of a call that may have begun it: one of its grants, or a call of its owner without a reply.
+    pub(crate) began_after: Nanos,
+    /// The smallest weight that it can have.
+    pub(crate) weight: u64,
+    /// The largest limit that it can have had when it began.
+    limit: u64,
+    /// The limits that renewals name, by start.
+    larger: Vec<(Nanos, u64)>,
+    /// The largest weight that it can have.
+    pub(crate) most_weight: u64,
+    /// The smallest limit that it can have.
+    pub(crate) least_limit: u64,
     /// When it certainly existed.
     pub(crate) held: Option<Held>,
     /// From this time on it was certainly over.
@@ -33,6 +49,24 @@ pub(crate) struct Tenure<'h> {
     pub(crate) released: Option<Released>,
     /// The earliest start of a release that may have ended it.
     pub(crate) maybe_released: Nanos,
+}
+
+impl Tenure<'_> {
+    /// The largest limit that it can have at a time.
+    pub(crate) fn limit_at(&self, time: Nanos) -> u64 {
+        let larger = self.larger.iter().take_while(|(start, _)| *start <= time);
+        larger.fold(self.limit, |limit, (_, larger)| limit.max(*larger))
+    }
+
+    /// The times at which its limit may have grown, each with the limit from then on.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (Nanos, u64)> {
+        self.larger.iter().map(|&(start, _)| (start, self.limit_at(start)))
+    }
+
+    /// Whether it cannot have been held together with another tenure of its lock, up to a time.
+    pub(crate) fn excludes(&self, other: &Tenure<'_>, until: Nanos) -> bool {
+        self.weight + other.weight > self.limit_at(until).min(other.limit_at(until))
+    }
 }
 
 /// The definite-hold interval: the owner held the lock at every instant from `from` up to `to`.
@@ -63,6 +97,12 @@ struct OwnerCalls {
     open_renewal: HashMap<Option<Token>, Nanos>,
     /// The latest end of a lease that a call without a reply may have set.
     latest_open: Nanos,
+    /// The earliest start of an acquisition without a reply.
+    open_acquire: Option<Nanos>,
+    /// The modes that calls without a reply name.
+    open_modes: Vec<Mode>,
+    /// The modes that renewals without a reply name, each with the token that it names and its start.
+    open_claims: Vec<(Option<Token>, Nanos, Mode)>,
 }
 
 impl OwnerCalls {
@@ -85,13 +125,20 @@ impl OwnerCalls {
                         owner_calls.nothing_left.push((call.start, released));
                     }
                 }
-                Operation::Renew { lease, token, .. } if call.is_open() => {
+                Operation::Renew { lease, token, mode, .. } if call.is_open() => {
+                    if let Some(mode) = claimed(token, mode) {
+                        owner_calls.open_modes.push(mode);
+                        owner_calls.open_claims.push((token, call.start, mode));
+                    }
                     let end = call.start.saturating_add(lease);
                     let least = owner_calls.open_renewal.entry(token).or_insert(end);
                     *least = end.min(*least);
                     owner_calls.latest_open = owner_calls.latest_open.max(reach(lease));
                 }
-                Operation::Acquire { lease, .. } if call.is_open() => {
+                Operation::Acquire { lease, mode, .. } if call.is_open() => {
+                    let first = owner_calls.open_acquire.get_or_insert(call.start);
+                    *first = call.start.min(*first);
+                    owner_calls.open_modes.push(mode);
                     owner_calls.latest_open = owner_calls.latest_open.max(reach(lease));
                 }
                 Operation::Renew { .. } | Operation::Acquire { .. } => {}
@@ -101,12 +148,21 @@ impl OwnerCalls {
     }
 }
 
+/// The mode that a renewal may give to a tenure. One with TOKEN may restore a tenure that the server has forgotten, as an exclusive one
+/// if it names no mode.
+fn claimed(token: Option<Token>, mode: Option<Mode>) -> Option<Mode> {
+    mode.or(token.map(|_| Mode::EXCLUSIVE))
+}
+
 /// The same, indexed by time.
 struct Answers {
     last: HashMap<Option<Token>, MinFrom<Nanos>>,
     nothing_left: MinFrom<Released>,
     open_renewal: HashMap<Option<Token>, Nanos>,
     latest_open: Nanos,
+    open_acquire: Option<Nanos>,
+    open_modes: Vec<Mode>,
+    open_claims: Vec<(Option<Token>, Nanos, Mode)>,
 }
 
 impl From<OwnerCalls> for Answers {
@@ -120,6 +176,9 @@ impl From<OwnerCalls> for Answers {
             nothing_left: owner_calls.nothing_left.into_iter().collect(),
             open_renewal: owner_calls.open_renewal,
             latest_open: owner_calls.latest_open,
+            open_acquire: owner_calls.open_acquire,
+            open_modes: owner_calls.open_modes,
+            open_claims: owner_calls.open_claims,
         }
     }
 }
@@ -186,7 +245,67 @@ fn tenure<'h>(
     let latest = latest.map(|(_, call, lease)| call.answered().saturating_add(*lease)).max();
     let lease_over = latest.unwrap_or(Nanos::MAX).max(owner_calls.latest_open);
     let freed = released.map_or(lease_over, |released| released.end.min(lease_over));
-    Tenure { key, token, owner: &first.owner, first, line, earliest, held, freed, released, maybe_released }
+    let began_after = owner_calls.open_acquire.map_or(earliest, |open| open.min(earliest));
+    let modes = Modes::of(token, first, settings, owner_calls);
+    let Modes { weight, limit, larger, most_weight, least_limit } = modes;
+    Tenure {
+        key,
+        token,
+        owner: &first.owner,
+        first,
+        line,
+        earliest,
+        began_after,
+        weight,
+        limit,
+        larger,
+        most_weight,
+        least_limit,
+        held,
+        freed,
+        released,
+        maybe_released,
+    }
+}
+
+/// What is known of the limit and the weight of a tenure.
+///
+/// A grant names at least the limit that the tenure has, because a smaller one is refused. If it names a weight, the tenure has it. Only
+/// renewals change the limit and, where they restore a tenure, the weight.
+struct Modes {
+    weight: u64,
+    limit: u64,
+    larger: Vec<(Nanos, u64)>,
+    most_weight: u64,
+    least_limit: u64,
+}
+
+impl Modes {
+    fn of(token: Token, first: &Call, settings: &Settings<'_>, owner_calls: &Answers) -> Self {
+        let named = first.mode().unwrap_or_default();
+        let answered = settings.renewals.iter().filter_map(|(_, call, _)| match call.operation {
+            Operation::Renew { token, mode, .. } => Some((call.start, claimed(token, mode)?)),
+            Operation::Acquire { .. } | Operation::Release { .. } => None,
+        });
+        let open = owner_calls.open_claims.iter();
+        let open = open.filter(|(named, ..)| named.is_none_or(|named| named == token));
+        let claims: Vec<_> = answered.chain(open.map(|&(_, start, mode)| (start, mode))).collect();
+
+        let mut larger: Vec<_> = claims.iter().map(|(start, mode)| (*start, mode.limit())).collect();
+        larger.sort_unstable();
+        let grants = || settings.grants.iter().filter_map(|(_, call, _)| call.mode());
+        let all = || {
+            grants().chain(claims.iter().map(|(_, mode)| *mode)).chain(owner_calls.open_modes.iter().copied())
+        };
+        let weights = claims.iter().map(|(_, mode)| mode.weight).chain([named.weight]);
+        Self {
+            weight: weights.min().unwrap_or(1).into(),
+            limit: named.limit(),
+            larger,
+            most_weight: all().map(|mode| mode.weight).max().unwrap_or(1).into(),
+            least_limit: all().map(Mode::limit).min().unwrap_or(1),
+        }
+    }
 }
 
 /// The time before which the lease cannot have ended, and the call that shows it.

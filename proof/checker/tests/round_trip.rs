@@ -50,7 +50,7 @@ fn many_threads_share_a_recorder() {
                     let call = recorder.start(client, 0, "k", &format!("{client}"), operation);
                     call.answered(Outcome::Left { holds: 0 });
                 }
-                let operation = Operation::Acquire { lease: 1, wait: Wait::Unlimited, holds: None };
+                let operation = Operation::exclusive(1, Wait::Unlimited);
                 recorder.start(client, 0, "k", &format!("{client}"), operation).enqueued();
             });
         }

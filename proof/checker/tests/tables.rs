@@ -1,12 +1,13 @@
 //! Tests of each check with small histories.
 //!
 //! A line is `start..end owner operation -> outcome`, with times in milliseconds. The end `-` means that there was no reply. A wait has its
-//! limit and the time at which it was seen in the queue. There is one lock. Leases are 100 ms by default.
+//! limit, and the first and the last time at which it was seen in the queue (`seen`, `still`). There is one lock. Leases are 100 ms by
+//! default, and tenures exclusive.
 
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::check;
 use lockward_checker::history::{
-    Call, Fault, History, HoldsReleased, Line, Nanos, Operation, Outcome, Wait, Write, WriteOutcome,
+    Call, Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait, Write, WriteOutcome,
 };
 use lockward_checker::violation::Check;
 
@@ -45,6 +46,64 @@ fn a_lease_reaches_as_far_as_what_surely_set_it() {
 }
 
 #[test]
+fn readers_and_a_writer_overlap() {
+    let readers = "0..1 A acquires shared -> token 5 holds 1
+                   2..3 B acquires shared -> token 6 holds 1";
+    clean(readers);
+    violation(&format!("{readers}\n 20..30 C acquires -> token 7 holds 1"), Check::Overlap, &[1, 2]);
+    violation(&readers.replacen("shared", "", 1), Check::Overlap, &[0, 1]);
+    // It may be over.
+    clean(&format!(
+        "{readers}\n 10..40 A releases -> left 0\n 10..40 B releases -> left 0\n 20..30 C acquires -> token 7 holds 1"
+    ));
+}
+
+#[test]
+fn weights_exceed_the_limit_of_a_holder() {
+    let full = "0..1 A acquires slots 5 weight 2 -> token 5 holds 1
+                2..3 B acquires slots 9 weight 2 -> token 6 holds 1
+                4..5 C acquires shared -> token 7 holds 1";
+    clean(full);
+    let above = format!("{full}\n 6..7 D acquires shared -> token 8 holds 1");
+    violation(&above, Check::Overlap, &[0, 1, 2, 3]);
+    // Each of them can be the one that does not allow it.
+    clean(&above.replace("slots 5", "slots 6"));
+    violation(&above.replace("slots 5", "slots 9").replace("slots 9", "slots 4"), Check::Overlap, &[0, 1, 2]);
+    clean(&above.replace("slots 5", "shared"));
+    violation(
+        &above.replace("6..7 D acquires shared", "6..7 D acquires slots 3"),
+        Check::Overlap,
+        &[0, 1, 3],
+    );
+    // A re-entry adds no weight.
+    clean(&format!("{full}\n 6..7 A acquires slots 5 weight 2 -> token 5 holds 2"));
+}
+
+#[test]
+fn a_downgrade_lets_others_in() {
+    let downgrade = "0..1 A acquires -> token 5 holds 1
+                     10..11 A renews shared -> token 5
+                     12..13 B acquires shared -> token 6 holds 1";
+    clean(downgrade);
+    violation(&downgrade.replace("renews shared", "renews"), Check::Overlap, &[0, 1, 2]);
+    violation(&downgrade.replace("12..13", "5..9"), Check::Overlap, &[0, 1, 2]);
+    violation(&downgrade.replace("B acquires shared", "B acquires"), Check::Overlap, &[0, 1, 2]);
+    // One without a reply may count, and one that was refused does not.
+    clean(&downgrade.replace("renews shared -> token 5", "renews shared -> ?"));
+    violation(
+        &downgrade.replace("renews shared -> token 5", "renews shared -> LIMIT"),
+        Check::Overlap,
+        &[0, 2],
+    );
+    // A tenure is restored with the weight that the renewal names, or 1.
+    let restored = "0..1 A acquires slots 4 weight 3 -> token 5 holds 1
+                    2..3 A renews token 5 slots 4 weight 3 -> token 5
+                    4..5 B acquires slots 4 weight 2 -> token 6 holds 1";
+    violation(restored, Check::Overlap, &[0, 1, 2]);
+    clean(&restored.replace("slots 4 weight 3 -> token 5\n", "slots 4 -> token 5\n"));
+}
+
+#[test]
 fn tokens_fall_repeat_or_are_shared() {
     let fallen = "0..1 A acquires -> token 5 holds 1
                   2..3 A releases -> left 0
@@ -53,6 +112,18 @@ fn tokens_fall_repeat_or_are_shared() {
     clean(&fallen.replace("token 4", "token 6"));
     violation(&fallen.replace("token 4", "token 5"), Check::Tokens, &[0, 2]);
     violation(&fallen.replace("B", "A").replace("token 4", "token 5"), Check::Tokens, &[0, 1, 2]);
+    // An older tenure that is held together with a later one may have the later replies.
+    clean(
+        "0..1 A acquires shared -> token 5 holds 1
+         2..3 B acquires shared -> token 6 holds 1
+         4..5 A acquires shared -> token 5 holds 2
+         6..7 A renews -> token 5",
+    );
+    violation(
+        "0..1 A acquires shared -> token 5 holds 1\n 2..3 B acquires shared -> token 4 holds 1",
+        Check::Tokens,
+        &[0, 1],
+    );
     // Concurrent replies have no order.
     clean("0..300 A acquires wait 300 -> token 5 holds 1\n 150..200 B acquires wait 9 -> token 4 holds 1");
     violation(
@@ -84,6 +155,10 @@ fn hold_counts_slip() {
     violation("0..1 A acquires -> token 5 holds 1\n 2..3 A releases -> left 1", Check::Counts, &[0, 1]);
     violation("0..1 A releases -> left 0", Check::Counts, &[0]);
     clean("0..1 A acquires -> ?\n 2..3 A releases -> left 0");
+    // Whatever the owner had, its lease may have ended.
+    clean(
+        "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 5 holds 2\n 200..201 A releases HOLDS 0 -> left 0",
+    );
     // A tenure that the server forgot comes back with the holds that the renewal names, or one.
     let restored = "0..1 A acquires -> token 5 holds 1
                     2..3 A acquires -> token 5 holds 2
@@ -110,6 +185,79 @@ fn a_waiter_is_passed() {
 }
 
 #[test]
+fn a_reader_passes_a_writer() {
+    let passed = "0..1 A acquires shared lease 300 -> token 5 holds 1
+                  10..163 B acquires wait 90 seen 12 -> token 7 holds 1
+                  20..51 C acquires shared wait 90 -> token 6 holds 1
+                  150..151 A releases -> left 0
+                  150..151 C releases -> left 0";
+    violation(passed, Check::Queue, &[1, 2]);
+    // Also if the writer gives up in the end: it would starve.
+    let starved = passed.replace(
+        "10..163 B acquires wait 90 seen 12 -> token 7 holds 1",
+        "10..101 B acquires wait 90 seen 12 -> null",
+    );
+    violation(&starved, Check::Queue, &[1, 2]);
+    clean(&starved.replace("20..51 C", "20..99 C"));
+    clean(&starved.replace("20..51 C", "11..51 C"));
+    // A re-entry may pass.
+    clean(
+        "0..1 A acquires shared lease 300 -> token 5 holds 1
+         10..101 B acquires wait 90 seen 12 -> null
+         20..51 A acquires shared -> token 5 holds 2",
+    );
+}
+
+#[test]
+fn a_kept_place_is_passed() {
+    let slices = "0..1 A acquires lease 400 -> token 5 holds 1
+                  10..61 B acquires wait 50 keep 300 HOLDS 1 seen 12 -> null
+                  62..203 B acquires wait 90 keep 300 HOLDS 1 seen 64 -> token 7 holds 1
+                  20..181 C acquires wait 300 seen 22 -> token 6 holds 1
+                  180..181 A releases -> left 0
+                  199..200 C releases -> left 0";
+    violation(slices, Check::Queue, &[1, 2, 3]);
+    // The place was not kept, or not for so long, or its owner was not back within 100 ms: it may have been passed over then.
+    clean(&slices.replace("B acquires wait 50 keep 300", "B acquires wait 50"));
+    clean(&slices.replacen("keep 300", "keep 5", 1));
+    clean(&slices.replace("62..203", "155..203").replace("seen 64", "seen 160"));
+    clean(&format!("{slices}\n 30..31 B releases HOLDS 0 -> left 0"));
+    clean(&format!("{slices}\n 61..62 fault"));
+    violation(&format!("{slices}\n 1..2 fault"), Check::Queue, &[1, 2, 3]);
+    // If the other was seen in the queue after that, nothing excuses it.
+    let absent = slices
+        .replace("62..203", "155..203")
+        .replace("seen 64", "seen 160")
+        .replace("seen 22", "seen 22 still 170");
+    violation(&absent, Check::Queue, &[1, 2, 3]);
+    clean(&absent.replace("still 170", "still 159"));
+    // The same where the connection was closed, for as long as the owner cannot have held the lock meanwhile.
+    let closed =
+        slices.replace("10..61 B", "10..30 B").replace("-> null", "-> ?").replace("62..203", "31..203");
+    clean(&closed.replace("seen 64", "seen 33"));
+    violation(
+        &closed.replace("seen 64", "seen 33").replace("seen 22", "seen 22 still 40"),
+        Check::Queue,
+        &[1, 2, 3],
+    );
+    // A slice that is not granted counts too.
+    let starved = "0..1 A acquires shared lease 400 -> token 5 holds 1
+                   10..61 B acquires wait 50 keep 300 HOLDS 1 seen 12 -> null
+                   62..153 B acquires wait 90 keep 300 HOLDS 1 seen 64 -> null
+                   20..91 C acquires shared wait 300 seen 22 -> token 6 holds 1";
+    violation(starved, Check::Queue, &[1, 2, 3]);
+    // An owner that comes back to its place arrived with its first wait.
+    clean(
+        "0..1 A acquires -> token 5 holds 1
+         5..16 C acquires wait 10 keep 300 HOLDS 1 -> null
+         10..63 B acquires wait 90 seen 12 -> token 7 holds 1
+         20..51 C acquires wait 90 HOLDS 1 -> token 6 holds 1
+         50..51 A releases -> left 0
+         60..61 C releases -> left 0",
+    );
+}
+
+#[test]
 fn a_freed_lock_is_late() {
     let late = "0..1 A acquires -> token 5 holds 1
                 5..90 B acquires wait 200 -> token 6 holds 1
@@ -119,6 +267,22 @@ fn a_freed_lock_is_late() {
     // An owner without a reply may have held the lock in between, or the server was paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
+    // A kept place may have held it back. One that others hold in the same mode is no reason to wait.
+    clean(&format!("{late}\n 2..8 C acquires wait 5 keep 300 HOLDS 1 -> null"));
+    violation(&format!("{late}\n 2..8 C acquires wait 5 HOLDS 1 -> null"), Check::Promptness, &[0, 1, 2]);
+    let reader = "0..1 A acquires -> token 5 holds 1
+                  5..90 B acquires shared wait 200 -> token 7 holds 1
+                  6..22 C acquires shared wait 200 -> token 6 holds 1
+                  20..21 A releases -> left 0";
+    violation(reader, Check::Promptness, &[0, 1, 2, 3]);
+    clean(&reader.replace("C acquires shared", "C acquires lease 60"));
+    // A writer ahead of it may have held it back.
+    clean(&format!("{reader}\n 4..60 D acquires wait 55 -> null"));
+    let writer = "0..1 A acquires shared lease 40 -> token 5 holds 1
+                  2..3 B acquires shared lease 30 -> token 6 holds 1
+                  5..110 C acquires wait 200 -> token 7 holds 1";
+    violation(writer, Check::Promptness, &[0, 2]);
+    clean(&writer.replace("lease 40", "lease 70"));
     let lease = "0..1 A acquires lease 30 -> token 5 holds 1\n 5..90 B acquires wait 200 -> token 6 holds 1";
     violation(lease, Check::Promptness, &[0, 1]);
 }
@@ -218,12 +382,16 @@ fn line(text: &str) -> Line {
     };
     let lease = after("lease").unwrap_or(100) * MS;
     let holds = after("HOLDS").map(|holds| holds.try_into().expect("a count"));
+    let weight = after("weight").unwrap_or(1).try_into().expect("a weight");
+    let slots = after("slots").map(|slots| Mode::of_slots(slots.try_into().expect("slots"), weight));
+    let mode = slots.or(asked.contains(&"shared").then_some(Mode::SHARED));
     let operation = match asked[2] {
         "acquires" => {
             let wait = after("wait").map_or(Wait::No, |limit| Wait::Limit(limit * MS));
-            Operation::Acquire { lease, wait, holds }
+            let keep = after("keep").map(|keep| keep * MS);
+            Operation::Acquire { lease, wait, keep, holds, mode: mode.unwrap_or_default() }
         }
-        "renews" => Operation::Renew { lease, token: after("token"), holds },
+        "renews" => Operation::Renew { lease, token: after("token"), holds, mode },
         "releases" => Operation::Release {
             released: holds.map_or(HoldsReleased::One, HoldsReleased::Leaving),
             token: after("token"),
@@ -245,8 +413,19 @@ fn line(text: &str) -> Line {
         ["left", holds] => Outcome::Left { holds: holds.parse().expect("a count") },
         ref other => Outcome::Error(other.join(" ")),
     };
-    let enqueued = after("seen").map(|seen| seen * MS);
-    Line::Call(Call { client: 0, node: 0, key, owner, operation, start, enqueued, end, outcome })
+    let [enqueued, still_waiting] = ["seen", "still"].map(|word| after(word).map(|seen| seen * MS));
+    Line::Call(Call {
+        client: 0,
+        node: 0,
+        key,
+        owner,
+        operation,
+        start,
+        enqueued,
+        still_waiting,
+        end,
+        outcome,
+    })
 }
 
 fn number(text: &str) -> u64 {

@@ -4,13 +4,16 @@
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Db, Decided, Decision, FencingToken, Grant, HoldsLeft, Instant, Loading, Lock,
-    LockName, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest,
-    RenewRequest, Slots, Span, Store, TokenSource, WaitRequest, WallTime,
+    AcquireRequest, Acquired, Change, Db, Decided, Decision, End, FencingToken, Grant, Holder, HoldsLeft,
+    Instant, Limits, Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine,
+    QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Span, Store, TokenSource, WaitRequest, WallTime,
 };
 
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
+
+/// As many waiters as there are owners.
+const NO_LIMITS: Limits = Limits { per_lock: usize::MAX, total: usize::MAX };
 
 /// The right wall time, in ticks, when the world begins.
 const WALL_AT_START: i64 = 1_000;
@@ -67,8 +70,8 @@ pub struct Node {
 #[derive(Debug)]
 pub(crate) struct Done<R> {
     pub(crate) answer: R,
-    /// Waiters that were granted the lock.
-    pub(crate) granted: Vec<(usize, Grant)>,
+    /// Waiters whose wait has ended, each with its grant; `None` for one that was refused.
+    pub(crate) completed: Vec<(usize, Option<Grant>)>,
     /// What is replicated.
     pub(crate) sent: Option<Replicated>,
 }
@@ -80,10 +83,16 @@ pub struct Rules {
     pub lease: u64,
     /// How long the quarantine is, in ticks; 0 is none.
     pub quarantine: u64,
+    /// The limit and the weight with which each owner acquires the lock.
+    pub modes: &'static [Mode],
     /// Whether owners name HOLDS.
     pub names_holds: bool,
+    /// Whether owners name their limit and weight when they renew.
+    pub names_modes: bool,
     /// Where tokens come from.
     pub tokens: Tokens,
+    /// What becomes of the other tenures when one is claimed in quarantine.
+    pub claims: Claims,
 }
 
 /// Where tokens come from.
@@ -93,6 +102,22 @@ pub enum Tokens {
     FromTheClock,
     /// From a counter that begins at 1 after each restart.
     FromOne,
+}
+
+/// What becomes of the other tenures when one is claimed in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claims {
+    /// Those that fit beside the claim and each other stay, confirmed ones first, as in core.
+    FitTogether,
+    /// The claim is compared with each tenure alone, and not with their sum.
+    FitInPairs,
+}
+
+/// Whether the sum of the weights is at most each of the limits. The model has its own words for the rule, so that it does not check core
+/// by core.
+pub(crate) fn fit(modes: impl Iterator<Item = Mode> + Clone) -> bool {
+    let sum: u32 = modes.clone().map(|mode| mode.weight.number()).sum();
+    modes.map(|mode| mode.slots.number()).all(|limit| limit == 0 || sum <= limit)
 }
 
 impl Node {
@@ -124,9 +149,15 @@ impl Node {
         }
     }
 
-    /// The token of the tenure that the server knows.
-    pub(crate) fn token(&self) -> Option<FencingToken> {
-        self.lock.holders().next().map(|holder| holder.token)
+    /// The mode of the tenure with this token, if the server knows that tenure.
+    pub(crate) fn mode_of(&self, token: FencingToken) -> Option<Mode> {
+        self.lock.of_token(token).map(|holder| holder.mode)
+    }
+
+    /// Whether the server knows this tenure, and knows that it goes on.
+    pub(crate) fn has_confirmed(&self, tick: u64, token: FencingToken, mode: Mode) -> bool {
+        let in_quarantine = self.quarantine.ends(self.now(tick).mono).is_some();
+        self.mode_of(token) == Some(mode) && (!in_quarantine || self.memory.has_renewed(token))
     }
 
     /// The store of the server, and the lock in its key.
@@ -134,11 +165,11 @@ impl Node {
         let mut store = Store::new();
         store.start(false, self.quarantine);
         store.tokens = self.tokens;
-        store.remember(&name(), self.memory, now.mono);
+        store.remember(&name(), now.mono, |memory| memory.clone_from(&self.memory));
         for waiter in &self.queue {
-            let wait_request =
-                WaitRequest { request: acquire(*waiter, rules, 1), limit: None, handle: *waiter };
-            store.queues.join(DB, KEY, wait_request, now.mono);
+            let request = acquire(*waiter, rules, rules.modes[*waiter], 1);
+            let wait_request = WaitRequest { request, limit: None, keep: None, handle: *waiter };
+            store.queues.join(DB, KEY, wait_request, NO_LIMITS, now.mono);
         }
         match (self.dropped, self.unreplicated) {
             (false, _) => return (store, self.lock.clone()),
@@ -189,17 +220,19 @@ impl Node {
             Propagation::Verbatim => release,
             Propagation::Changes(payload) => Some(Replicated::Apply(payload.to_vec())),
         };
-        let granted =
-            decided.effects.completions.drain(..).filter_map(|completion| match completion.outcome {
-                Outcome::Granted(grant) => Some((completion.waiter.wait_request.handle, grant)),
+        let completed = decided.effects.completions.drain(..).map(|completion| {
+            let grant = match completion.outcome {
+                Outcome::Granted(grant) => Some(grant),
                 Outcome::NotAcquired
                 | Outcome::Refused(_)
                 | Outcome::Superseded
                 | Outcome::WrongType
                 | Outcome::NotServed
                 | Outcome::BecameReplica => None,
-            });
-        Done { answer, granted: granted.collect(), sent }
+            };
+            (completion.waiter.wait_request.handle, grant)
+        });
+        Done { answer, completed: completed.collect(), sent }
     }
 
     /// LOCK.ACQUIRE, with BLOCK 0 if `wait`.
@@ -208,10 +241,11 @@ impl Node {
         tick: u64,
         rules: &Rules,
         who: usize,
+        mode: Mode,
         holds: u32,
         wait: bool,
     ) -> Done<Result<Acquired, Refusal>> {
-        let request = acquire(who, rules, holds);
+        let request = acquire(who, rules, mode, holds);
         let done = self.decide(tick, rules, None, |decision| decision.acquire(&request));
         if wait && matches!(done.answer, Ok(Acquired::Busy)) {
             self.queue.push(who);
@@ -219,7 +253,7 @@ impl Node {
         done
     }
 
-    /// LOCK.RENEW with TOKEN and HOLDS.
+    /// LOCK.RENEW with TOKEN, HOLDS, and the limit and weight of the owner.
     pub(crate) fn renew(
         &mut self,
         tick: u64,
@@ -227,14 +261,20 @@ impl Node {
         who: usize,
         token: FencingToken,
         holds: u32,
+        mode: Mode,
     ) -> Done<Result<FencingToken, Refusal>> {
         let request = RenewRequest {
             owner: owner(who),
             lease: span(rules.lease),
             token: Some(token),
             holds: Some(holds),
+            slots: rules.names_modes.then_some(mode.slots),
+            weight: rules.names_modes.then_some(mode.weight),
         };
-        self.decide(tick, rules, None, |decision| decision.renew(&request))
+        self.decide(tick, rules, None, |decision| match rules.claims {
+            Claims::FitTogether => decision.renew(&request),
+            Claims::FitInPairs => renew_in_pairs(decision, &request, mode),
+        })
     }
 
     /// LOCK.RELEASE of one hold, with TOKEN.
@@ -268,7 +308,7 @@ impl Node {
                     Message::Changes(changes) => {
                         store.end_dropped(&name());
                         changes.iter().for_each(|change| store.observe_change(change));
-                        lock.apply_all(changes, now);
+                        changes.into_iter().for_each(|change| lock.apply(change, now));
                     }
                     Message::DroppedLock(dropped) => store.follow_dropped(&name(), dropped),
                 }
@@ -287,7 +327,7 @@ impl Node {
     pub(crate) fn drop_key(&mut self, tick: u64, rules: &Rules) {
         let now = self.now(tick);
         let (mut store, lock) = self.open(rules, now);
-        store.unlinked(&name(), &lock, now.mono, 0, || false);
+        store.unlinked(&name(), &lock, Now { wall: lock.expires_at(), ..now }, 0, || false);
         store.expired(&name(), lock.expires_at(), now.mono);
         self.close(&store, Lock::new());
     }
@@ -337,9 +377,31 @@ impl Node {
     }
 }
 
-fn acquire(who: usize, rules: &Rules, holds: u32) -> AcquireRequest {
+fn acquire(who: usize, rules: &Rules, mode: Mode, holds: u32) -> AcquireRequest {
     let holds = rules.names_holds.then_some(holds);
-    AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots: Slots::EXCLUSIVE }
+    let Mode { slots, weight } = mode;
+    AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots, weight: Some(weight) }
+}
+
+/// LOCK.RENEW by a rule that is wrong: in quarantine the decision does not see the tenures that fit beside the claim, each for itself.
+fn renew_in_pairs(
+    decision: &mut Decision<'_, usize>,
+    request: &RenewRequest,
+    mode: Mode,
+) -> Result<FencingToken, Refusal> {
+    let in_quarantine = decision.quarantine_memory.is_some();
+    let is_hidden = |other: &Holder<&Owner>| {
+        in_quarantine && *other.owner != request.owner && fit([other.mode, mode].into_iter())
+    };
+    let hidden: Vec<Holder> = decision.lock.holders().filter(is_hidden).map(Holder::cloned).collect();
+    for holder in &hidden {
+        decision.lock.apply(Change::End(holder.token, End::Released), decision.now);
+    }
+    let answer = decision.renew(request);
+    for holder in hidden {
+        decision.lock.apply(Change::Put(holder), decision.now);
+    }
+    answer
 }
 
 fn release(who: usize, left: Option<u32>, token: FencingToken) -> ReleaseRequest {

@@ -2,16 +2,39 @@
 //!
 //! `MODEL_MORE=1` in the environment adds a tick and a tenure to every world in which the promises must hold.
 
+use lockward_core::{Mode, Slots, Weight};
 use lockward_model::{
-    Action, Budget, EXCLUSION, HOLDS_BACK, NOBODY_ELSE, OldPrimary, Rules, TENURE_BACK, TOKENS, TokenPromise,
-    Tokens, World,
+    Action, Budget, Claims, EXCLUSION, HOLDS_BACK, OldPrimary, PROMISES, Rules, TENURE_BACK, TOKENS,
+    TokenPromise, Tokens, World,
 };
 use stateright::{Checker, HasDiscoveries, Model};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
-const PROMISES: [&str; 5] = [EXCLUSION, NOBODY_ELSE, TENURE_BACK, HOLDS_BACK, TOKENS];
+const WRITER: Mode = Mode::EXCLUSIVE;
+const READER: Mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+
+/// So much of a semaphore of three.
+const fn of_three(weight: u32) -> Mode {
+    match (Slots::new(3), Weight::new(weight)) {
+        (Some(slots), Some(weight)) => Mode { slots, weight },
+        _ => panic!("they are numbers"),
+    }
+}
+
+/// Owners that exclude each other.
+const WRITERS: &[Mode] = &[WRITER; 3];
+/// Owners of a read-write lock.
+const READERS: &[Mode] = &[WRITER, READER, READER];
+/// Owners of a weighted semaphore: 2 + 1 of 3 fit, 2 + 2 do not.
+const PERMITS: &[Mode] = &[of_three(2), of_three(1), of_three(2)];
+/// All kinds of owners.
+const KINDS: [&[Mode]; 3] = [WRITERS, READERS, PERMITS];
+/// 1 + 1 of 3 fit, and 1 + 2, but not 1 + 1 + 2.
+const TWO_LIGHT_ONE_HEAVY: &[Mode] = &[of_three(1), of_three(1), of_three(2)];
+/// The first two of each kind that do not fit beside each other.
+const PAIRS: [&[Mode]; 3] = [&[WRITER; 2], &[WRITER, READER], &[of_three(2); 2]];
 
 /// No faults.
 const CALM: Budget =
@@ -20,13 +43,21 @@ const CALM: Budget =
 /// Held during a check. A check uses every processor, so one runs at a time.
 static CHECK: Mutex<()> = Mutex::new(());
 
-/// Three owners that wait for a lock on one server, with leases as long as the quarantine.
-fn world(budget: Budget) -> World {
+/// Owners that wait for a lock on one server, with leases as long as the quarantine.
+fn world(modes: &'static [Mode], budget: Budget) -> World {
     World {
-        rules: Rules { lease: 2, quarantine: 2, names_holds: true, tokens: Tokens::FromTheClock },
-        owners: 3,
+        rules: Rules {
+            lease: 2,
+            quarantine: 2,
+            modes,
+            names_holds: true,
+            names_modes: true,
+            tokens: Tokens::FromTheClock,
+            claims: Claims::FitTogether,
+        },
         most_holds: 1,
         waits: true,
+        downgrade: None,
         late: 0,
         replica: budget.promotions > 0,
         old_primary: OldPrimary::Gone,
@@ -38,22 +69,22 @@ fn world(budget: Budget) -> World {
     }
 }
 
-fn crash() -> World {
-    World { end: 5, ..world(Budget { crashes: 1, ..CALM }) }
+fn crash(modes: &'static [Mode]) -> World {
+    World { end: 5, ..world(modes, Budget { crashes: 1, ..CALM }) }
 }
 
-fn stale_promotion() -> World {
-    world(Budget { promotions: 1, ..CALM })
+fn stale_promotion(modes: &'static [Mode]) -> World {
+    world(modes, Budget { promotions: 1, ..CALM })
 }
 
-fn older_file() -> World {
-    world(Budget { saves: 1, reloads: 1, ..CALM })
+fn older_file(modes: &'static [Mode]) -> World {
+    world(modes, Budget { saves: 1, reloads: 1, ..CALM })
 }
 
 /// The old primary is cut off and goes on, and owners reach both servers.
-fn cut_off(writes_for: u64, promoted_after: u64) -> World {
+fn cut_off(pair: &'static [Mode], writes_for: u64, promoted_after: u64) -> World {
     let old_primary = OldPrimary::CutOff { writes_for, promoted_after };
-    World { owners: 2, old_primary, end: 6, ..stale_promotion() }
+    World { old_primary, end: 6, ..stale_promotion(pair) }
 }
 
 fn with_rules(rules: impl FnOnce(&mut Rules), mut world: World) -> World {
@@ -108,7 +139,7 @@ fn breaks(world: World, promise: &'static str) -> Vec<Action> {
 fn promises_hold_after_a_crash_without_data() {
     let budget = Budget { crashes: 1, lost_replies: 1, ..CALM };
     holds(
-        World { end: 6, most_tenures: 4, ..world(budget) },
+        World { end: 6, most_tenures: 4, ..world(WRITERS, budget) },
         &["CrashedHeld", "Restored", "HandOff", "GrantedElsewhere"],
     );
 }
@@ -116,13 +147,13 @@ fn promises_hold_after_a_crash_without_data() {
 #[test]
 fn promises_hold_after_two_crashes_and_a_step_of_the_clock() {
     let budget = Budget { crashes: 2, clock_steps: 1, ..CALM };
-    holds(World { end: 5, ..world(budget) }, &["CrashedHeld", "Restored", "HandOff", "GrantedElsewhere"]);
+    holds(world(WRITERS, budget), &["CrashedHeld", "Restored", "HandOff", "GrantedElsewhere"]);
 }
 
 #[test]
 fn promises_hold_after_a_promotion_that_missed_messages() {
     holds(
-        stale_promotion(),
+        stale_promotion(WRITERS),
         &["PromotedStale", "Restored", "RestoredOverAnother", "HandOff", "GrantedElsewhere"],
     );
 }
@@ -131,100 +162,200 @@ fn promises_hold_after_a_promotion_that_missed_messages() {
 fn promises_hold_after_a_crash_a_promotion_and_a_step_of_the_clock() {
     let budget = Budget { crashes: 1, promotions: 1, clock_steps: 1, ..CALM };
     holds(
-        World { waits: false, clock_steps: &[-3], end: 3, ..world(budget) },
+        World { waits: false, clock_steps: &[-3], end: 3, ..world(PAIRS[0], budget) },
         &["CrashedHeld", "PromotedStale", "Restored", "RestoredOverAnother", "GrantedElsewhere"],
     );
 }
 
 #[test]
 fn promises_hold_after_a_restart_from_an_older_file() {
-    holds(older_file(), &["ReloadedStale", "Restored", "RestoredOverAnother", "HandOff", "GrantedElsewhere"]);
+    holds(
+        older_file(WRITERS),
+        &["ReloadedStale", "Restored", "RestoredOverAnother", "HandOff", "GrantedElsewhere"],
+    );
 }
 
 #[test]
 fn promises_hold_after_a_restart_from_an_older_file_and_a_step_of_the_clock() {
     let budget = Budget { saves: 1, reloads: 1, clock_steps: 1, ..CALM };
-    holds(
-        World { owners: 2, ..world(budget) },
-        &["ReloadedStale", "Restored", "HandOff", "GrantedElsewhere"],
-    );
+    holds(world(PAIRS[0], budget), &["ReloadedStale", "Restored", "HandOff", "GrantedElsewhere"]);
 }
 
 #[test]
 fn promises_hold_after_a_dropped_key_and_a_promotion() {
     let budget = Budget { promotions: 1, drops: 1, ..CALM };
-    holds(World { owners: 2, ..world(budget) }, &["PromotedStale", "Restored", "GrantedElsewhere"]);
+    holds(world(PAIRS[0], budget), &["PromotedStale", "Restored", "GrantedElsewhere"]);
 }
 
 #[test]
 fn promises_hold_for_holds_that_a_promotion_missed() {
     holds(
-        World { owners: 2, most_holds: 2, most_tenures: 2, ..stale_promotion() },
+        World { most_holds: 2, most_tenures: 2, ..stale_promotion(PAIRS[0]) },
         &["PromotedStale", "Restored", "HandOff", "GrantedElsewhere"],
     );
 }
 
 #[test]
 fn promises_hold_if_the_old_primary_stops_before_the_promotion() {
-    holds(World { end: 5, ..cut_off(1, 2) }, &["PromotedStale", "Restored", "HandOff", "GrantedElsewhere"]);
+    holds(
+        World { end: 5, ..cut_off(PAIRS[0], 1, 2) },
+        &["PromotedStale", "Restored", "HandOff", "GrantedElsewhere"],
+    );
+}
+
+// They hold for readers, slots and weights too.
+
+#[test]
+fn promises_hold_for_readers_and_a_writer_after_a_crash_without_data() {
+    holds(
+        World { end: 4, ..crash(READERS) },
+        &["GrantedBeside", "CrashedHeld", "Restored", "RestoredBeside", "HandOff", "GrantedElsewhere"],
+    );
+}
+
+#[test]
+fn promises_hold_for_weights_after_a_crash_without_data() {
+    holds(
+        World { end: 4, ..crash(PERMITS) },
+        &["GrantedBeside", "CrashedHeld", "Restored", "RestoredBeside", "HandOff", "GrantedElsewhere"],
+    );
+}
+
+#[test]
+fn promises_hold_for_readers_and_a_writer_after_a_promotion_that_missed_messages() {
+    holds(
+        World { waits: false, end: 2, ..stale_promotion(READERS) },
+        &["PromotedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
+    );
+}
+
+#[test]
+fn promises_hold_for_weights_after_a_promotion_that_missed_messages() {
+    holds(
+        World { waits: false, end: 2, ..stale_promotion(PERMITS) },
+        &["PromotedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
+    );
+}
+
+#[test]
+fn promises_hold_for_readers_and_a_writer_after_a_restart_from_an_older_file() {
+    holds(
+        World { waits: false, end: 3, ..older_file(READERS) },
+        &["ReloadedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
+    );
+}
+
+#[test]
+fn promises_hold_for_claims_that_fit_in_pairs_but_not_together() {
+    holds(
+        World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) },
+        &["ReloadedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
+    );
+}
+
+#[test]
+fn promises_hold_for_readers_and_a_writer_if_the_old_primary_stops_before_the_promotion() {
+    holds(
+        World { end: 4, ..cut_off(PAIRS[1], 1, 2) },
+        &["PromotedStale", "Restored", "HandOff", "GrantedElsewhere"],
+    );
+}
+
+#[test]
+fn promises_hold_for_a_downgrade_that_a_promotion_missed() {
+    holds(
+        World { waits: false, downgrade: Some(Slots::SHARED), end: 3, ..stale_promotion(PAIRS[1]) },
+        &["GrantedBeside", "PromotedStale", "ModeCorrected", "RestoredOverAnother", "RestoredBeside"],
+    );
 }
 
 // Without an assumption a promise is broken.
 
 #[test]
-fn without_quarantine_a_crash_lets_two_owners_rely_on_the_lock() {
-    let path = breaks(with_rules(|rules| rules.quarantine = 0, crash()), EXCLUSION);
-    assert_eq!(path, [Action::Acquire(0, 0), Action::Crash, Action::Acquire(1, 0)]);
+fn without_quarantine_owners_that_do_not_fit_rely_on_the_lock_after_a_crash() {
+    for modes in KINDS {
+        let path = breaks(with_rules(|rules| rules.quarantine = 0, crash(modes)), EXCLUSION);
+        assert!(matches!(path[..], [Action::Acquire(..), Action::Crash, Action::Acquire(..)]), "{path:?}");
+    }
 }
 
 #[test]
-fn without_quarantine_a_stale_promotion_lets_two_owners_rely_on_the_lock() {
-    let path = breaks(with_rules(|rules| rules.quarantine = 0, stale_promotion()), EXCLUSION);
-    assert_eq!(path, [Action::Acquire(0, 0), Action::Promote, Action::Acquire(1, 1)]);
+fn without_quarantine_owners_that_do_not_fit_rely_on_the_lock_after_a_stale_promotion() {
+    for modes in KINDS {
+        let path = breaks(with_rules(|rules| rules.quarantine = 0, stale_promotion(modes)), EXCLUSION);
+        let is_expected = matches!(path[..], [Action::Acquire(_, 0), Action::Promote, Action::Acquire(_, 1)]);
+        assert!(is_expected, "{path:?}");
+    }
 }
 
 #[test]
-fn without_quarantine_an_older_file_lets_two_owners_rely_on_the_lock() {
-    breaks(with_rules(|rules| rules.quarantine = 0, older_file()), EXCLUSION);
+fn without_quarantine_owners_that_do_not_fit_rely_on_the_lock_after_a_restart_from_an_older_file() {
+    for modes in KINDS {
+        breaks(with_rules(|rules| rules.quarantine = 0, older_file(modes)), EXCLUSION);
+    }
 }
 
 #[test]
 fn without_quarantine_a_holder_is_refused_after_a_crash() {
-    breaks(with_rules(|rules| rules.quarantine = 0, crash()), TENURE_BACK);
+    for modes in KINDS {
+        breaks(with_rules(|rules| rules.quarantine = 0, crash(modes)), TENURE_BACK);
+    }
 }
 
 #[test]
-fn a_lease_longer_than_the_quarantine_lets_two_owners_rely_on_the_lock() {
-    let path = breaks(with_rules(|rules| rules.quarantine = 1, crash()), EXCLUSION);
-    assert_eq!(path, [Action::Acquire(0, 0), Action::Crash, Action::Tick, Action::Acquire(1, 0)]);
+fn a_lease_longer_than_the_quarantine_lets_owners_that_do_not_fit_rely_on_the_lock() {
+    for modes in KINDS {
+        let path = breaks(with_rules(|rules| rules.quarantine = 1, crash(modes)), EXCLUSION);
+        let is_expected =
+            matches!(path[..], [Action::Acquire(..), Action::Crash, Action::Tick, Action::Acquire(..)]);
+        assert!(is_expected, "{path:?}");
+    }
 }
 
 #[test]
 fn a_renewal_after_the_lease_takes_the_lock_from_the_next_owner() {
-    for world in [crash(), stale_promotion(), older_file()] {
-        breaks(World { late: 1, owners: 2, ..world }, EXCLUSION);
+    for pair in PAIRS {
+        for world in [crash(pair), stale_promotion(pair), older_file(pair)] {
+            breaks(World { late: 1, ..world }, EXCLUSION);
+        }
     }
 }
 
 #[test]
 fn an_old_primary_that_goes_on_grants_the_lock_beside_the_new_one() {
-    breaks(cut_off(100, 2), EXCLUSION);
+    for pair in PAIRS {
+        breaks(cut_off(pair, 100, 2), EXCLUSION);
+    }
 }
 
 #[test]
 fn a_longer_quarantine_does_not_replace_stopping_the_old_primary() {
-    let path = breaks(with_rules(|rules| rules.quarantine = 5, cut_off(1, 0)), EXCLUSION);
-    assert!(path.iter().any(|action| matches!(action, Action::Renew(_, 1))), "{path:?}");
+    for pair in PAIRS {
+        let path = breaks(with_rules(|rules| rules.quarantine = 5, cut_off(pair, 1, 0)), EXCLUSION);
+        assert!(path.iter().any(|action| matches!(action, Action::Renew(_, 1))), "{path:?}");
+    }
 }
 
 #[test]
 fn an_owner_that_names_no_holds_re_enters_a_tenure_that_has_ended() {
-    breaks(with_rules(|rules| rules.names_holds = false, stale_promotion()), EXCLUSION);
+    for pair in PAIRS {
+        breaks(with_rules(|rules| rules.names_holds = false, stale_promotion(pair)), EXCLUSION);
+    }
+}
+
+#[test]
+fn an_owner_that_names_no_mode_restores_another_one() {
+    for modes in [READERS, PERMITS] {
+        breaks(with_rules(|rules| rules.names_modes = false, crash(modes)), HOLDS_BACK);
+        breaks(with_rules(|rules| rules.names_modes = false, crash(modes)), TENURE_BACK);
+    }
 }
 
 #[test]
 fn tokens_from_a_counter_fall_after_a_crash() {
-    breaks(with_rules(|rules| rules.tokens = Tokens::FromOne, World { end: 6, ..crash() }), TOKENS);
+    for modes in KINDS {
+        breaks(with_rules(|rules| rules.tokens = Tokens::FromOne, World { end: 6, ..crash(modes) }), TOKENS);
+    }
 }
 
 #[test]
@@ -232,7 +363,25 @@ fn tokens_may_fall_if_a_clock_was_set_back_before_the_last_grant() {
     let stepped = World {
         clock_steps: &[-3],
         token_promise: TokenPromise::PastTheLastGrant,
-        ..world(Budget { crashes: 1, clock_steps: 1, ..CALM })
+        ..world(WRITERS, Budget { crashes: 1, clock_steps: 1, ..CALM })
     };
     breaks(stepped, TOKENS);
+}
+
+#[test]
+fn a_tenure_whose_token_fell_may_be_refused() {
+    let budget = Budget { crashes: 1, saves: 1, reloads: 1, clock_steps: 1, ..CALM };
+    let world = World { waits: false, clock_steps: &[-3], end: 6, ..world(PAIRS[0], budget) };
+    breaks(world, TENURE_BACK);
+}
+
+// With a wrong rule a promise is broken.
+
+#[test]
+fn a_claim_that_is_compared_with_each_holder_alone_breaks_the_limit() {
+    // A light owner has renewed. Then the heavy one claims, and the file remembers the other light one, which is gone. All three are one too
+    // many, so one must end. The wrong rule does not choose: the lock ends the oldest, which is the one that has renewed. When the
+    // quarantine is over, the server grants what that owner relies on.
+    let world = World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) };
+    breaks(with_rules(|rules| rules.claims = Claims::FitInPairs, world), EXCLUSION);
 }

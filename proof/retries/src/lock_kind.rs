@@ -96,7 +96,9 @@ impl LockKind {
     pub(crate) fn granted(self, holds: i64, token: Option<i64>) -> Value {
         match self {
             Self::Hash => json!(1),
-            Self::Lockward | Self::WithoutHolds => json!([token, holds]),
+            Self::Lockward | Self::WithoutHolds => {
+                json!([token, holds, LEASE.parse::<i64>().expect("a lease")])
+            }
         }
     }
 

@@ -1,7 +1,11 @@
 //! Tests the order of the queue: sends waits one after another, each when the one before is in the queue.
+//!
+//! The waits have random modes. One of them ends at its limit, another loses its connection. Both owners come back for their places while
+//! the others wait.
 
 use crate::recording_client::{PendingCall, RecordingClient};
-use lockward_checker::history::{Fault, HoldsReleased, Line, Nanos, Operation, Outcome, Wait};
+use lockward_checker::history::{Call, Fault, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait};
+use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 use std::time::{Duration, Instant};
@@ -13,31 +17,81 @@ const LEASE: Nanos = 250_000_000;
 /// The lease of the first holder. All waits must be in the queue before it ends, and no quarantine of a world may be shorter.
 const FIRST_LEASE: Nanos = 850_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The limit of the wait that ends before the lock is free.
+const SLICE: Wait = Wait::Limit(60_000_000);
+/// For how long the places are kept.
+const KEEP: Nanos = 2_000_000_000;
+const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(3, 2)];
+
+/// Where an owner was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    InQueue,
+    Holding,
+    Nowhere,
+}
+
+/// A wait, and what is to be done with it.
+#[derive(Debug)]
+struct Waiter<'r> {
+    owner: String,
+    mode: Mode,
+    /// The id of its connection.
+    id: i64,
+    call: PendingCall<'r>,
+}
+
+#[derive(Debug)]
+struct Prober<'r> {
+    recorder: &'r Recorder,
+    number: u32,
+    port: u16,
+    observer: Client,
+}
 
 /// Sends one queue of waits and reads all replies. A fault ends the round early. The calls until then are checked all the same.
-pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
+pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &mut Random) {
     let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
     };
-    let acquire = |lease, wait| Operation::Acquire { lease, wait, holds: None };
     let owner = |position: u64| format!("queue-{round}:{position}");
-    let (holder, granted) =
-        holder.call(KEY, &owner(0), acquire(FIRST_LEASE, Wait::Limit(2_000_000_000)), PATIENCE);
+    let mut any_mode = || random.one_of(&MODES).copied().unwrap_or_default();
+    let first = acquire(FIRST_LEASE, Wait::Limit(2_000_000_000), any_mode());
+    let (holder, granted) = holder.call(KEY, &owner(0), first, PATIENCE);
     let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };
     let port = holder.port_of(KEY);
-    let Ok(mut observer) = Client::connect(port) else { return };
+    let Ok(observer) = Client::connect(port) else { return };
+    let mut prober = Prober { recorder, number, port, observer };
 
-    let mut waits: Vec<PendingCall<'_>> = Vec::new();
-    for position in 1..=WAITERS {
-        let Ok(caller) = RecordingClient::connect(recorder, number, port) else { break };
-        let Ok(mut wait) = caller.ask(KEY, &owner(position), acquire(LEASE, Wait::Unlimited)) else { break };
-        if !is_enqueued(&mut observer, &owner(position)) {
-            waits.push(wait);
-            break;
+    let modes: Vec<_> = (0..WAITERS).map(|_| any_mode()).collect();
+    let (in_slices, cut) = (random.between(1, WAITERS + 1), random.between(1, WAITERS + 1));
+    let mut waiters = Vec::new();
+    let mut answered = Vec::new();
+    for (position, mode) in (1..).zip(modes) {
+        let operation = match position {
+            _ if position == in_slices => kept(SLICE, mode),
+            _ if position == cut => kept(Wait::Unlimited, mode),
+            _ => acquire(LEASE, Wait::Unlimited, mode),
+        };
+        let Some(waiter) = prober.wait(owner(position), operation, mode) else { break };
+        let seen = prober.see(&waiter);
+        waiters.push(waiter);
+        match (waiters.last_mut(), seen) {
+            (Some(waiter), Seen::InQueue) => waiter.call.enqueued(),
+            (_, Seen::Holding) => {}
+            (_, Seen::Nowhere) | (None, Seen::InQueue) => break,
         }
-        wait.enqueued();
-        waits.push(wait);
     }
+    let mut places = Vec::new();
+    for waiter in waiters {
+        let (ends, is_cut) = (waiter.owner == owner(in_slices), waiter.owner == owner(cut));
+        if ends || is_cut {
+            places.extend(prober.come_back(waiter, !ends, &mut answered));
+        } else {
+            places.push(waiter);
+        }
+    }
+    prober.see_still_waiting(&mut places);
     if now() >= granted.answered() + FIRST_LEASE / 2 {
         // A waiter that was granted the lock in the meantime reads its reply late, because this thread was slow.
         let (name, client) = ("slow prober".to_owned(), Some(number));
@@ -45,26 +99,94 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16) {
     }
     let release = Operation::Release { released: HoldsReleased::All, token: None };
     holder.call(KEY, &owner(0), release.clone(), PATIENCE);
-    for (position, wait) in (1..).zip(waits) {
-        let (caller, call) = wait.answer(PATIENCE);
+    for (caller, owner) in answered {
+        caller.call(KEY, &owner, release.clone(), PATIENCE);
+    }
+    for Waiter { owner, call, .. } in places {
+        let (caller, call) = call.answer(PATIENCE);
         if let (Some(caller), Outcome::Granted { .. }) = (caller, call.outcome) {
-            caller.call(KEY, &owner(position), release.clone(), PATIENCE);
+            caller.call(KEY, &owner, release.clone(), PATIENCE);
         }
     }
 }
 
-/// Waits until an owner is in the queue. `false`: it did not happen in time.
-fn is_enqueued(observer: &mut Client, owner: &str) -> bool {
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_nanos(LEASE) {
-        let Ok(info) = observer.try_call(["LOCK.INFO", KEY, "WAITERS", "100"]) else { return false };
-        if matches!(info, Reply::Error(_)) || info.is_null() {
-            return false;
+impl<'r> Prober<'r> {
+    fn wait(&self, owner: String, operation: Operation, mode: Mode) -> Option<Waiter<'r>> {
+        let mut caller = RecordingClient::connect(self.recorder, self.number, self.port).ok()?;
+        let id = caller.id().ok()?;
+        let call = caller.ask(KEY, &owner, operation).ok()?;
+        Some(Waiter { owner, mode, id, call })
+    }
+
+    /// Ends a wait at its limit, or by closing its connection, and waits again at the same place. If it was granted or refused, `answered`
+    /// gets its connection and its owner.
+    fn come_back(
+        &mut self,
+        waiter: Waiter<'r>,
+        cut: bool,
+        answered: &mut Vec<(RecordingClient<'r>, String)>,
+    ) -> Option<Waiter<'r>> {
+        if cut && self.see(&waiter) != Seen::InQueue {
+            return Some(waiter);
         }
-        let queue = info.info().queue.unwrap_or_default();
-        if queue.iter().any(|waiter| waiter.owner == owner) {
-            return true;
+        let Waiter { owner, mode, call, .. } = waiter;
+        if cut {
+            call.close();
+        } else {
+            let (caller, Call { outcome, .. }) = call.answer(PATIENCE);
+            if outcome != Outcome::NotAcquired {
+                answered.extend(caller.map(|caller| (caller, owner)));
+                return None;
+            }
+        }
+        let mut waiter = self.wait(owner, kept(Wait::Unlimited, mode), mode)?;
+        if self.see(&waiter) == Seen::InQueue {
+            waiter.call.enqueued();
+        }
+        Some(waiter)
+    }
+
+    /// Waits until a wait is in the queue, or its owner holds the lock. Another wait of the same owner may be there, whose connection is
+    /// closed.
+    fn see(&mut self, waiter: &Waiter<'_>) -> Seen {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_nanos(LEASE) {
+            let Some((queue, holders)) = self.look() else { break };
+            if queue.contains(&waiter.id) {
+                return Seen::InQueue;
+            }
+            if holders.contains(&waiter.owner) {
+                return Seen::Holding;
+            }
+        }
+        Seen::Nowhere
+    }
+
+    /// The connections that wait, and the owners that hold the lock.
+    fn look(&mut self) -> Option<(Vec<i64>, Vec<String>)> {
+        let info = self.observer.try_call(["LOCK.INFO", KEY, "WAITERS", "100"]).ok()?;
+        if matches!(info, Reply::Error(_)) || info.is_null() {
+            return None;
+        }
+        let info = info.info();
+        let queue = info.queue.unwrap_or_default().into_iter().map(|waiter| waiter.client_id);
+        Some((queue.collect(), info.holders.into_iter().map(|holder| holder.owner).collect()))
+    }
+
+    /// Records which of the waits are in the queue now.
+    fn see_still_waiting(&mut self, waiters: &mut [Waiter<'_>]) {
+        let before = now();
+        let Some((queue, _)) = self.look() else { return };
+        for waiter in waiters.iter_mut().filter(|waiter| queue.contains(&waiter.id)) {
+            waiter.call.still_waiting(before);
         }
     }
-    false
+}
+
+const fn acquire(lease: Nanos, wait: Wait, mode: Mode) -> Operation {
+    Operation::Acquire { lease, wait, keep: None, holds: None, mode }
+}
+
+const fn kept(wait: Wait, mode: Mode) -> Operation {
+    Operation::Acquire { lease: LEASE, wait, keep: Some(KEEP), holds: Some(1), mode }
 }

@@ -1,6 +1,6 @@
 //! A client that records its lock calls.
 
-use lockward_checker::history::{Call, Operation, Outcome};
+use lockward_checker::history::{Call, Nanos, Operation, Outcome};
 use lockward_checker::recorder::{OpenCall, Recorder};
 use lockward_tests::{Client, Redirection, Reply, Silence};
 use std::collections::HashMap;
@@ -44,6 +44,15 @@ impl<'r> RecordingClient<'r> {
     pub fn connect(recorder: &'r Recorder, number: u32, port: u16) -> io::Result<Self> {
         let connections = HashMap::from([(port, Client::connect(port)?)]);
         Ok(Self { recorder, number, port, connections, key_ports: HashMap::new() })
+    }
+
+    /// The server's id of its connection.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub fn id(&mut self) -> io::Result<i64> {
+        let reply = self.connection(self.port)?.try_call("CLIENT ID");
+        reply.map(|reply| reply.int()).map_err(|_| io::ErrorKind::ConnectionAborted.into())
     }
 
     /// The port of its server.
@@ -119,6 +128,18 @@ impl<'r> PendingCall<'r> {
         self.open_call.enqueued();
     }
 
+    /// Records that the wait was still in the server's queue at a time.
+    pub fn still_waiting(&mut self, time: Nanos) {
+        self.open_call.still_waiting(time);
+    }
+
+    /// Closes the connection without reading the reply.
+    pub fn close(self) -> Call {
+        let Self { caller, open_call, .. } = self;
+        drop(caller);
+        open_call.answered(Outcome::Unknown)
+    }
+
     /// Waits for the reply, as [`RecordingClient::call`] does.
     pub fn answer(self, patience: Duration) -> (Option<RecordingClient<'r>>, Call) {
         self.answer_while(patience, || true)
@@ -141,7 +162,10 @@ impl<'r> PendingCall<'r> {
                 Ok(reply) => match reply.redirection() {
                     None => break Ok(reply),
                     Some(redirection) => match self.caller.redirect(redirection, &self.request) {
-                        Some(port) => self.port = port,
+                        Some(port) => {
+                            self.port = port;
+                            self.open_call.redirected();
+                        }
                         // The redirection is the outcome, because no other node got the request.
                         None => {
                             return (None, self.open_call.answered(outcome(&self.request.operation, &reply)));
@@ -155,11 +179,7 @@ impl<'r> PendingCall<'r> {
                 let outcome = outcome(&self.request.operation, &reply);
                 (Some(self.caller), self.open_call.answered(outcome))
             }
-            Err(Silence::StillOpen | Silence::Closed) => {
-                let Self { caller, open_call, .. } = self;
-                drop(caller);
-                (None, open_call.answered(Outcome::Unknown))
-            }
+            Err(Silence::StillOpen | Silence::Closed) => (None, self.close()),
         }
     }
 }
@@ -175,7 +195,9 @@ fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
     match (operation, reply) {
         (_, Reply::Error(_)) => Outcome::Error(reply.error_word().to_owned()),
         (Operation::Acquire { .. }, reply) if reply.is_null() => Outcome::NotAcquired,
-        (Operation::Acquire { .. }, Reply::Array(items)) if items.len() == 2 => {
+        (Operation::Acquire { .. }, Reply::Array(items)) if items.len() == 3 => {
+            // The lease that is left.
+            number(&items[2]);
             Outcome::Granted { token: number(&items[0]), holds: holds(&items[1]) }
         }
         (Operation::Release { .. }, Reply::Int(_)) => Outcome::Left { holds: holds(reply) },
@@ -193,14 +215,14 @@ mod tests {
     use lockward_tests::Reply::{Array, Error, Int};
     use std::panic::catch_unwind;
 
-    const ACQUIRE: Operation = Operation::Acquire { lease: 1_000_000, wait: Wait::No, holds: None };
+    const ACQUIRE: Operation = Operation::exclusive(1_000_000, Wait::No);
     const RELEASE: Operation = Operation::Release { released: HoldsReleased::One, token: None };
-    const RENEW: Operation = Operation::Renew { lease: 1_000_000, token: None, holds: None };
+    const RENEW: Operation = Operation::Renew { lease: 1_000_000, token: None, holds: None, mode: None };
 
     #[test]
     fn a_reply_has_an_outcome() {
         for (operation, reply, expected) in [
-            (ACQUIRE, Array(vec![Int(7), Int(2)]), Outcome::Granted { token: 7, holds: 2 }),
+            (ACQUIRE, Array(vec![Int(7), Int(2), Int(1)]), Outcome::Granted { token: 7, holds: 2 }),
             (ACQUIRE, Reply::NullArray, Outcome::NotAcquired),
             (ACQUIRE, Reply::Null, Outcome::NotAcquired),
             (ACQUIRE, Error("SUPERSEDED by another".to_owned()), Outcome::Error("SUPERSEDED".to_owned())),
@@ -217,7 +239,9 @@ mod tests {
         for (operation, reply) in [
             (ACQUIRE, Int(1)),
             (ACQUIRE, Array(vec![Int(7)])),
-            (ACQUIRE, Array(vec![Int(-1), Int(1)])),
+            (ACQUIRE, Array(vec![Int(7), Int(1)])),
+            (ACQUIRE, Array(vec![Int(-1), Int(1), Int(1)])),
+            (ACQUIRE, Array(vec![Int(7), Int(1), Int(-1)])),
             (RELEASE, Int(-1)),
             (RELEASE, Reply::NullArray),
             (RENEW, Reply::Null),

@@ -8,7 +8,7 @@ use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
 use lockward_checker::history::{
-    Fault, History, HoldsReleased, Line, Nanos, Operation, Outcome, Token, Wait,
+    Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Token, Wait,
 };
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
@@ -24,6 +24,8 @@ const MS: Nanos = 1_000_000;
 const QUARANTINE: Nanos = 6_000 * MS;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOCKS: u64 = 4;
+/// The modes in which owners ask for each lock.
+const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(5, 2)];
 
 /// How a server forgets tenures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +117,7 @@ struct HeldTenure {
     owner: String,
     token: Token,
     holds: u32,
+    mode: Mode,
     /// The end of the lease on the holder's clock.
     until: Nanos,
 }
@@ -197,7 +200,9 @@ impl<'r> Round<'r> {
         }
         let waiters: Vec<PendingCall<'r>> = keys.iter().map(|key| self.wait(server.port(), key)).collect();
         let mut restored = Vec::new();
-        for held in std::mem::take(&mut self.held) {
+        let mut held = std::mem::take(&mut self.held);
+        held.sort_by_key(|_| self.random.number());
+        for held in held {
             let known = observer.info(&held.key).map(|info| info.holders).unwrap_or_default();
             let known = known.into_iter().find(|known| known.owner == held.owner);
             if !self.restore(server.port(), &held) {
@@ -207,14 +212,16 @@ impl<'r> Round<'r> {
             self.counts.restored.fetch_add(1, Relaxed);
             match known {
                 None => self.counts.unknown.fetch_add(1, Relaxed),
-                Some(known) if known.holds != i64::from(held.holds) => {
+                Some(known) if (known.holds, known.slots) != (held.holds.into(), held.mode.slots.into()) => {
                     self.counts.miscounted.fetch_add(1, Relaxed)
                 }
                 Some(_) => 0,
             };
-            let holder = observer.holder(&held.key);
+            let holders = observer.info(&held.key).expect("a held lock").holders;
+            let holder = holders.iter().find(|holder| holder.owner == held.owner).expect("a restored tenure");
             let token = i64::try_from(held.token).expect("a token");
             assert_eq!(holder.tenure(), (held.owner.as_str(), held.holds.into(), token));
+            assert_eq!(holder.slots, i64::from(held.mode.slots), "{held:?}");
             self.check_excluded(server.port(), &held.key);
             restored.push(held);
         }
@@ -234,8 +241,8 @@ impl<'r> Round<'r> {
 
     /// Renews with the token until the server accepts it. `false`: the lease ended first.
     fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
-        let operation =
-            Operation::Renew { lease: QUARANTINE, token: Some(held.token), holds: Some(held.holds) };
+        let (token, holds, mode) = (Some(held.token), Some(held.holds), Some(held.mode));
+        let operation = Operation::Renew { lease: QUARANTINE, token, holds, mode };
         // A call that is sent just in time may arrive too late.
         while now() + 50 * MS < held.until {
             match self.call(port, &held.key, &held.owner, operation.clone()) {
@@ -246,7 +253,7 @@ impl<'r> Round<'r> {
                 Outcome::Error(word) if word == "NOREPLICAS" => {
                     thread::park_timeout(Duration::from_millis(5))
                 }
-                outcome => panic!("{held:?} does not come released: {outcome:?}"),
+                outcome => panic!("{held:?} is not restored: {outcome:?}"),
             }
         }
         false
@@ -254,8 +261,7 @@ impl<'r> Round<'r> {
 
     fn check_excluded(&mut self, port: u16, key: &str) {
         let owner = self.owner();
-        let operation = Operation::Acquire { lease: QUARANTINE, wait: Wait::No, holds: None };
-        let outcome = self.call(port, key, &owner, operation);
+        let outcome = self.call(port, key, &owner, Operation::exclusive(QUARANTINE, Wait::No));
         assert!(matches!(outcome, Outcome::NotAcquired | Outcome::Error(_)), "{key}: {outcome:?}");
         self.counts.excluded.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
     }
@@ -268,27 +274,30 @@ impl<'r> Round<'r> {
     }
 
     fn act(&mut self, port: u16) -> ActResult {
-        let key = self.random.between(0, LOCKS);
-        let key = self.key(key);
+        let lock = self.random.between(0, LOCKS);
+        let mode = usize::try_from(lock).ok().and_then(|lock| MODES.get(lock).copied()).unwrap_or_default();
+        let key = self.key(lock);
         let lease = self.random.between(2_000, QUARANTINE / MS) * MS;
         self.held.retain(|held| now() < held.until);
-        let Some(at) = self.held.iter().position(|held| held.key == key) else {
+        let holders: Vec<_> = (0..self.held.len()).filter(|&at| self.held[at].key == key).collect();
+        let beside = !mode.is_alone() && self.random.percent(30);
+        let Some(at) = self.random.one_of(&holders).copied().filter(|_| !beside) else {
             let owner = self.owner();
-            let operation = Operation::Acquire { lease, wait: Wait::No, holds: None };
+            let operation = Operation::Acquire { lease, wait: Wait::No, keep: None, holds: None, mode };
             let start = now();
             return match self.call(port, &key, &owner, operation) {
                 Outcome::Granted { token, holds } => {
-                    self.held.push(HeldTenure { key, owner, token, holds, until: start + lease });
+                    self.held.push(HeldTenure { key, owner, token, holds, mode, until: start + lease });
                     ActResult::Done
                 }
                 outcome => ActResult::from(&outcome),
             };
         };
-        let HeldTenure { owner, token, .. } = self.held[at].clone();
+        let HeldTenure { owner, token, mode, .. } = self.held[at].clone();
         let start = now();
-        match self.random.between(0, 6) {
+        match self.random.between(0, 7) {
             0..2 => {
-                let operation = Operation::Acquire { lease, wait: Wait::No, holds: None };
+                let operation = Operation::Acquire { lease, wait: Wait::No, keep: None, holds: None, mode };
                 let outcome = self.call(port, &key, &owner, operation);
                 if let Outcome::Granted { holds, .. } = outcome {
                     self.held[at].holds = holds;
@@ -297,14 +306,17 @@ impl<'r> Round<'r> {
                 ActResult::from(&outcome)
             }
             2 => {
-                let operation = Operation::Renew { lease, token: Some(token), holds: None };
+                // Sometimes it lets others in from now on.
+                let larger = mode.slots != 0 && self.random.percent(50);
+                let mode = if larger { Mode::of_slots(mode.slots + 3, mode.weight) } else { mode };
+                let operation = Operation::Renew { lease, token: Some(token), holds: None, mode: Some(mode) };
                 let outcome = self.call(port, &key, &owner, operation);
                 if let Outcome::Renewed { .. } = outcome {
-                    self.held[at].until = start + lease;
+                    (self.held[at].until, self.held[at].mode) = (start + lease, mode);
                 }
                 ActResult::from(&outcome)
             }
-            3 => {
+            3..5 => {
                 let outcome = self.call(
                     port,
                     &key,
@@ -318,6 +330,8 @@ impl<'r> Round<'r> {
                 }
                 ActResult::from(&outcome)
             }
+            // Others would go on to hold the lock.
+            _ if holders.len() > 1 => ActResult::Done,
             _ => {
                 let waiter = self.wait(port, &key);
                 let release = Operation::Release { released: HoldsReleased::All, token: Some(token) };
@@ -332,7 +346,8 @@ impl<'r> Round<'r> {
                         panic!("the waiter gets {:?}", call.outcome);
                     };
                     let until = call.start + lease;
-                    self.held.push(HeldTenure { key, owner: call.owner.clone(), token, holds, until });
+                    let (owner, mode) = (call.owner.clone(), Mode::EXCLUSIVE);
+                    self.held.push(HeldTenure { key, owner, token, holds, mode, until });
                 }
                 ActResult::from(&outcome)
             }
@@ -342,7 +357,7 @@ impl<'r> Round<'r> {
     /// A new owner that waits for a lock.
     fn wait(&mut self, port: u16, key: &str) -> PendingCall<'r> {
         let owner = self.owner();
-        let operation = Operation::Acquire { lease: QUARANTINE, wait: Wait::Unlimited, holds: None };
+        let operation = Operation::exclusive(QUARANTINE, Wait::Unlimited);
         self.connect(port).ask(key, &owner, operation).expect("a server that takes it")
     }
 

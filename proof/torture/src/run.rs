@@ -1,6 +1,6 @@
 //! One run in one world: its clients, its faults, and the result.
 
-use crate::worker::{Worker, WorkerArgs};
+use crate::worker_process::{Worker, WorkerArgs};
 use crate::world::{Nemesis, World, WorldName};
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::{measure_activity, tenures_never_overlap};
@@ -145,12 +145,13 @@ impl Display for Outcome {
         )?;
         let calls = history.calls().count();
         let open = history.calls().filter(|(_, call)| call.is_open()).count();
-        let Activity { grants, handoffs, lease_ends, refused_writes, .. } = activity;
+        let Activity { grants, handoffs, lease_ends, refused_writes, shared, kept, .. } = activity;
         writeln!(
             f,
             "  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease \
              ends, {refused_writes} stale writes refused"
         )?;
+        writeln!(f, "  {shared} tenures beside another, {kept} grants from a kept place")?;
         let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
         writeln!(f, "  faults: {}", faults.join(", "))?;
         let sent_away = history::Outcome::Error("TRYAGAIN".to_owned());
@@ -158,7 +159,7 @@ impl Display for Outcome {
             0 => {}
             sent_away => writeln!(f, "  {sent_away} waiters sent away")?,
         }
-        writeln!(f, "  {overlaps} tenures overlapped another")?;
+        writeln!(f, "  {overlaps} tenures did not fit beside others")?;
         if violations.is_empty() {
             return write!(f, "  no violation");
         }

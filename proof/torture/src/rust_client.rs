@@ -1,21 +1,14 @@
-//! Runs a world with tasks that use `lockward-client`, and records when the client says that a lock is held.
+//! Tasks that use `lockward-client`, and record when the client says that a lock is held.
 //!
 //! A belief is the time from the first to the last check at which a guard says that it is held. It is recorded as an acquisition with
-//! a lease of that length, and checked as the server's own grants are: no two beliefs overlap, and tokens grow. The worker
-//! itself asserts the other promises of the client: a lost guard says so, and every call ends. When the workers have ended, no lock
-//! and no waiter may remain at the servers.
+//! a lease of that length. The worker itself asserts the other promises of the client: a lost guard says so, and every call ends.
 
-use crate::run::Plan;
-use crate::worker::WorkerArgs;
-use crate::world::World;
-use lockward_checker::bounds::Bounds;
-use lockward_checker::checker;
-use lockward_checker::history::{History, Nanos, Operation, Outcome, Wait};
+use crate::worker_process::WorkerArgs;
+use lockward_checker::history::{Nanos, Operation, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
-use lockward_tests::{Fate, Proxy, eventually};
-use std::fmt::Write as _;
+use lockward_tests::{Fate, Proxy};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -192,7 +185,7 @@ impl Task {
         if let Some(Belief { from, to }) = belief {
             let (owner, lease) =
                 (String::from_utf8_lossy(guard.owner()).into_owned(), to.saturating_sub(from) + 1);
-            let kind = Operation::Acquire { lease, wait: Wait::No, holds: None };
+            let kind = Operation::exclusive(lease, Wait::No);
             let mut call = self.recorder.start(self.number, 0, key, &owner, kind);
             call.at(from, Outcome::Granted { token: guard.token(), holds: 1 });
         }
@@ -227,72 +220,4 @@ fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
         *belief = Some(Belief { from, to: before.max(from) });
     }
     is_held
-}
-
-impl Plan {
-    /// Runs it with clients that use `lockward-client`. Returns a summary.
-    ///
-    /// # Errors
-    /// A report of the violations.
-    ///
-    /// # Panics
-    /// If a server does not start or stop, or the client breaks a promise.
-    pub fn run_through_client(self) -> Result<String, String> {
-        let world = self.world.start();
-        let url = world.url();
-        let mut most = 0;
-        let (world, history) = self.record(world, Some(url), |world, nemesis| {
-            most = most.max(connections(world));
-            if nemesis.random.percent(20) {
-                nemesis.stop_clients();
-            } else {
-                world.fault(nemesis);
-            }
-        });
-        for port in world.ports() {
-            let mut observer = lockward_tests::Client::connect(port).expect("a connection");
-            eventually("no lock and no waiter remains", || {
-                observer.call("DBSIZE").int() == 0 && observer.call("LOCK.TOP").items().is_empty()
-            });
-        }
-        self.check_beliefs(&history, most)
-    }
-
-    fn check_beliefs(&self, history: &History, most: i64) -> Result<String, String> {
-        let bounds = Bounds { tolerance: 0, ..Bounds::default() };
-        let mut violations = checker::each_token_has_one_owner(history, &bounds);
-        if !self.world.wakes_primaries() {
-            violations.extend(checker::tenures_never_overlap(history, &bounds));
-            violations.extend(checker::tokens_grow_and_have_one_owner(history, &bounds));
-        }
-        let mut report = String::new();
-        let (beliefs, faults) = (history.calls().count(), history.faults().count());
-        let _ = write!(
-            report,
-            "client in {}: {beliefs} beliefs, {faults} faults, {most} connections at most, seed {}",
-            self.world.name(),
-            self.seed
-        );
-        if beliefs < 20 {
-            let _ = write!(report, "\nTOO FEW BELIEFS");
-            return Err(report);
-        }
-        if violations.is_empty() {
-            return Ok(report);
-        }
-        let _ = write!(report, "\n{} VIOLATIONS", violations.len());
-        for violation in violations.iter().take(3) {
-            let _ = write!(report, "\n{}", violation.report(history));
-        }
-        Err(report)
-    }
-}
-
-/// The number of connections to the primary, or 0 if it does not answer.
-fn connections(world: &dyn World) -> i64 {
-    let Ok(mut observer) = lockward_tests::Client::connect(world.port()) else { return 0 };
-    let Ok(info) = observer.try_call("INFO clients") else { return 0 };
-    let info = info.text();
-    let count = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
-    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }

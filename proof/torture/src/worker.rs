@@ -1,52 +1,15 @@
-//! Worker processes. Each runs some of the clients, and can be stopped as a whole.
+//! What a worker process does.
 
 use crate::queue_order;
 use crate::rust_client;
 use crate::store::Store;
+use crate::worker_process::WorkerArgs;
 use crate::workload_client::WorkloadClient;
-use crate::world::WorldName;
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
-use rustix::process::{Pid, Signal, kill_process};
-use std::env;
-use std::io::{self, BufRead as _, Write as _};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::io::{self, BufRead as _};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
-
-/// How long clients may wait for their last replies after the end of a run.
-const LAST_REPLIES: Duration = Duration::from_secs(45);
-
-/// The arguments of a worker.
-#[derive(Clone, Debug, clap::Args)]
-pub struct WorkerArgs {
-    /// The world, which determines the workload.
-    #[arg(long)]
-    pub world: WorldName,
-    /// The seed of the clients' random choices.
-    #[arg(long)]
-    pub seed: u64,
-    /// The number of its first client.
-    #[arg(long)]
-    pub first: u32,
-    /// The number of clients.
-    #[arg(long)]
-    pub clients: u32,
-    /// The port of the store.
-    #[arg(long)]
-    pub store: u16,
-    /// The port of the primary at the start.
-    #[arg(long)]
-    pub port: u16,
-    /// The URL of the servers, for clients that use `lockward-client`.
-    #[arg(long)]
-    pub url: Option<String>,
-    /// The file for its history.
-    #[arg(long)]
-    pub file: PathBuf,
-}
 
 /// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
 ///
@@ -77,11 +40,18 @@ pub fn run(args: &WorkerArgs) {
         if args.first == 0 {
             let (recorder, primary, over) = (&recorder, &primary, &over);
             scope.spawn(move || {
+                let mut random = Random::new(args.seed ^ u64::MAX);
                 for round in 0.. {
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
-                    queue_order::round(recorder, u32::MAX, round, primary.load(Ordering::Relaxed));
+                    queue_order::round(
+                        recorder,
+                        u32::MAX,
+                        round,
+                        primary.load(Ordering::Relaxed),
+                        &mut random,
+                    );
                 }
             });
         }
@@ -92,87 +62,4 @@ pub fn run(args: &WorkerArgs) {
         over.store(true, Ordering::Relaxed);
     });
     recorder.finish().expect("a whole history");
-}
-
-/// A worker process.
-#[derive(Debug)]
-pub struct Worker {
-    child: Child,
-    args: Option<ChildStdin>,
-    /// Its clients.
-    pub clients: std::ops::Range<u32>,
-    /// The file of its history.
-    pub file: PathBuf,
-}
-
-impl Worker {
-    /// Starts this program again as a worker.
-    ///
-    /// # Panics
-    /// If it does not start.
-    #[must_use]
-    pub fn start(args: &WorkerArgs) -> Self {
-        let program = env::current_exe().expect("this program");
-        let mut child = Command::new(program)
-            .arg("worker")
-            .args(["--world", args.world.name(), "--seed", &args.seed.to_string()])
-            .args(["--first", &args.first.to_string(), "--clients", &args.clients.to_string()])
-            .args(["--store", &args.store.to_string(), "--port", &args.port.to_string()])
-            .args(args.url.iter().flat_map(|url| ["--url", url]))
-            .arg("--file")
-            .arg(&args.file)
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("a worker");
-        let clients = args.first..args.first + args.clients;
-        Self { args: child.stdin.take(), child, clients, file: args.file.clone() }
-    }
-
-    /// Sends the port of the new primary.
-    pub fn announce_primary(&mut self, port: u16) {
-        if let Some(args) = &mut self.args {
-            // `finish` reports a worker that has died.
-            let _ = writeln!(args, "{port}");
-        }
-    }
-
-    /// Stops the process (SIGSTOP).
-    pub fn stop(&self) {
-        self.signal(Signal::STOP);
-    }
-
-    /// Continues the process (SIGCONT).
-    pub fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, signal).expect("a process that runs");
-    }
-
-    /// Lets its clients read their last replies; returns the file of its history.
-    ///
-    /// # Panics
-    /// If it has failed, or does not end in time.
-    pub fn finish(mut self) -> PathBuf {
-        drop(self.args.take());
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a worker") {
-                break status;
-            }
-            assert!(begun.elapsed() < LAST_REPLIES, "clients {:?} still wait for a reply", self.clients);
-            thread::park_timeout(Duration::from_millis(5));
-        };
-        assert!(status.success(), "a worker failed: {status}");
-        self.file.clone()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

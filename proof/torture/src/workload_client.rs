@@ -103,7 +103,7 @@ impl<'r> WorkloadClient<'r> {
         self.caller = caller;
         self.client.handle_outcome(&call, &mut self.random);
         if let Outcome::Error(word) = &call.outcome
-            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "SUPERSEDED" | "TRYAGAIN")
+            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "LIMIT" | "SUPERSEDED" | "TRYAGAIN")
         {
             // The server refuses all writes for a while, or is no longer a primary.
             self.caller = None;

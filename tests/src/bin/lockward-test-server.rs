@@ -1,30 +1,46 @@
-//! Starts a server, a Sentinel or a proxy for the tests of a client in another language.
+//! Starts servers or a proxy for the tests of a client in another language.
 //!
 //! ```text
 //! lockward-test-server server [--module ARGUMENTS] [CONFIG]...
 //! lockward-test-server sentinel [CONFIG]...
-//! lockward-test-server proxy PORT SEED REQUESTS REPLIES PREFIX...
+//! lockward-test-server cluster
+//! lockward-test-server proxy PORT
 //! ```
 //!
-//! CONFIG is a line of redis.conf. The proxy stands before the server on PORT. Of 1,000 commands that begin with a PREFIX, it loses
-//! about REQUESTS requests and REPLIES replies, chosen by SEED, and closes the connection after each loss.
+//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy stands before the server
+//! on PORT.
 //!
-//! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`, for a proxy without the log. After that each
-//! line of input is a command, and each is answered by one line of JSON, `{}` where nothing else is named:
+//! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`, for a proxy without the log, and for a cluster
+//! `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and each is answered by one line of JSON, `{}`
+//! where nothing else is named:
 //!
-//! - a server takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
-//! - a proxy takes `losses`, which returns `{"requests": 1, "replies": 2}`.
+//! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
+//! - a cluster takes the same after the number of a node: `0 kill`;
+//! - a proxy takes these:
+//!   - `plan [STEP[, STEP]...]` says what it does with requests from now on, and without a step that it forwards all. A step is
+//!     `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is lost), `reply` (the reply is lost) or
+//!     `hold` (the request is held back until the next plan). It hits each request that has an argument like PATTERN, where `LOCK.*`
+//!     is any argument that begins with `LOCK.`. The next step follows after COUNT hits, or at a request like the second
+//!     pattern. After a loss the proxy closes the connection.
+//!   - `random SEED REQUESTS REPLIES PATTERN...` loses about REQUESTS requests and REPLIES replies of 1,000 requests like a PATTERN;
+//!   - `delay MILLISECONDS` delays replies from now on;
+//!   - `cut` closes all connections;
+//!   - `losses` returns how many were lost or held back, `{"requests": 1, "replies": 2, "held": 3}`.
 //!
-//! The program ends with its input, and everything that it has started ends with it. It fails if the server has crashed.
+//! The program ends with its input, and everything that it has started ends with it. It fails if a server has crashed.
 
-use lockward_tests::{Fate, Proxy, Random, Reply, Server, Setup};
-use std::io::{self, BufRead as _, Write as _};
+use lockward_tests::{Cluster, Fate, Losses, Proxy, Random, Reply, Server, Setup};
+use std::collections::VecDeque;
+use std::io::{self, Write as _};
+use std::str::FromStr;
+use std::time::Duration;
 use std::{env, process};
 
 const USAGE: &str = "\
 usage: lockward-test-server server [--module ARGUMENTS] [CONFIG]...
        lockward-test-server sentinel [CONFIG]...
-       lockward-test-server proxy PORT SEED REQUESTS REPLIES PREFIX...";
+       lockward-test-server cluster
+       lockward-test-server proxy PORT";
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -32,67 +48,140 @@ fn main() {
         ["server", "--module", module, ref config @ ..] => serve(Setup::new().module(module), config),
         ["server", ref config @ ..] => serve(Setup::new(), config),
         ["sentinel", ref config @ ..] => serve(Setup::sentinel(), config),
-        ["proxy", port, seed, requests, replies, ref prefixes @ ..] => {
-            let share = Share { requests: number(requests), replies: number(replies) };
-            lose(number(port), number(seed), share, prefixes);
-        }
+        ["cluster"] => serve_cluster(),
+        ["proxy", port] => forward(port.parse().unwrap_or_else(|_| usage())),
         _ => usage(),
     }
 }
 
 fn serve(setup: Setup, config: &[&str]) {
     let mut server = config.iter().fold(setup, |setup, line| setup.config(line)).start();
-    answer(&format!(
-        r#"{{"port": {}, "log": "{}"}}"#,
-        server.port(),
-        server.dir().join("server.log").display()
-    ));
-    for command in io::stdin().lines().map_while(Result::ok) {
-        obey(&mut server, &command);
-        answer("{}");
-    }
+    let log = server.dir().join("server.log");
+    answer(&format!(r#"{{"port": {}, "log": "{}"}}"#, server.port(), log.display()));
+    for_each_command(|command| {
+        obey(&mut server, command);
+        "{}".to_owned()
+    });
+}
+
+fn serve_cluster() {
+    let mut cluster = Cluster::start_without_replicas(Setup::new());
+    let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
+    answer(&format!(r#"{{"ports": {ports:?}}}"#));
+    for_each_command(|command| {
+        let (node, command) = command.split_once(' ').expect("a node and a command");
+        obey(&mut cluster.nodes_mut()[number::<usize>(node)], command);
+        "{}".to_owned()
+    });
 }
 
 fn obey(server: &mut Server, command: &str) {
-    match command {
-        "kill" => server.kill(),
-        "start" => server.start_again(),
-        "restart" => server.kill_and_start_again(),
-        "pause" => server.freeze(),
-        "resume" => server.thaw(),
-        _ if command.starts_with("module ") => {
-            let arguments = command.trim_start_matches("module ");
-            server.change_setup(|setup| setup.module(arguments));
-        }
+    match command.split_once(' ').unwrap_or((command, "")) {
+        ("kill", "") => server.kill(),
+        ("start", "") => server.start_again(),
+        ("restart", "") => server.kill_and_start_again(),
+        ("pause", "") => server.freeze(),
+        ("resume", "") => server.thaw(),
+        ("module", arguments) => server.change_setup(|setup| setup.module(arguments)),
         _ => panic!("a server takes no command {command:?}"),
     }
 }
 
-/// How many requests and replies are lost, of 1,000 commands.
-struct Share {
-    requests: u64,
-    replies: u64,
+fn forward(port: u16) {
+    let proxy = Proxy::start_two_way(port);
+    answer(&format!(r#"{{"port": {}}}"#, proxy.port()));
+    for_each_command(|command| {
+        match command.split_once(' ').unwrap_or((command, "")) {
+            ("plan", steps) => proxy.set_plan(plan(steps)),
+            ("random", shares) => proxy.set_plan(random(shares)),
+            ("delay", milliseconds) => proxy.delay(Duration::from_millis(number(milliseconds))),
+            ("cut", "") => proxy.cut(),
+            ("losses", "") => {
+                let Losses { requests, replies, held, .. } = proxy.losses();
+                let replies = replies.len();
+                return format!(r#"{{"requests": {requests}, "replies": {replies}, "held": {held}}}"#);
+            }
+            _ => panic!("a proxy takes no command {command:?}"),
+        }
+        "{}".to_owned()
+    });
 }
 
-fn lose(port: u16, seed: u64, share: Share, prefixes: &[&str]) {
-    let prefixes: Vec<Vec<u8>> = prefixes.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
-    let mut random = Random::from_seed(seed);
-    let proxy = Proxy::start(port, move |request| {
-        let name = request.first().map_or(&[][..], Reply::bytes);
-        if !prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+/// What becomes of requests, until the next step.
+struct Step {
+    fate: Fate,
+    pattern: String,
+    hits_left: u64,
+    until: Option<String>,
+}
+
+impl Step {
+    fn parse(step: &str) -> Self {
+        let words: Vec<&str> = step.split_whitespace().collect();
+        let [fate, pattern, ref limit @ ..] = words[..] else { panic!("no step: {step:?}") };
+        let fate = match fate {
+            "request" => Fate::RequestLost,
+            "reply" => Fate::ReplyLost,
+            "hold" => Fate::Held,
+            _ => panic!("no fate: {fate:?}"),
+        };
+        let (hits_left, until) = match *limit {
+            [] => (u64::MAX, None),
+            [count] => (number(count), None),
+            ["until", pattern] => (u64::MAX, Some(pattern.to_owned())),
+            _ => panic!("no step: {step:?}"),
+        };
+        Self { fate, pattern: pattern.to_owned(), hits_left, until }
+    }
+}
+
+fn plan(steps: &str) -> impl FnMut(&[Reply]) -> Fate + Send + use<> {
+    let mut steps: VecDeque<Step> =
+        steps.split(',').filter(|step| !step.is_empty()).map(Step::parse).collect();
+    move |request| {
+        while let Some(step) = steps.front_mut() {
+            let is_over = step.until.as_ref().is_some_and(|until| is_like(request, until));
+            if step.hits_left > 0 && !is_over {
+                let is_hit = is_like(request, &step.pattern);
+                step.hits_left -= u64::from(is_hit);
+                return if is_hit { step.fate } else { Fate::Carried };
+            }
+            steps.pop_front();
+        }
+        Fate::Carried
+    }
+}
+
+fn random(shares: &str) -> impl FnMut(&[Reply]) -> Fate + Send + use<> {
+    let words: Vec<&str> = shares.split_whitespace().collect();
+    let [seed, requests, replies, ref patterns @ ..] = words[..] else { panic!("no shares: {shares:?}") };
+    let (mut random, requests) = (Random::from_seed(number(seed)), number::<u64>(requests));
+    let losses = requests + number::<u64>(replies);
+    let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
+    move |request| {
+        if !patterns.iter().any(|pattern| is_like(request, pattern)) {
             return Fate::Carried;
         }
         match random.number() % 1_000 {
-            chance if chance < share.requests => Fate::RequestLost,
-            chance if chance < share.requests + share.replies => Fate::ReplyLost,
+            chance if chance < requests => Fate::RequestLost,
+            chance if chance < losses => Fate::ReplyLost,
             _ => Fate::Carried,
         }
-    });
-    answer(&format!(r#"{{"port": {}}}"#, proxy.port()));
-    for command in io::stdin().lock().lines().map_while(Result::ok) {
-        assert_eq!(command, "losses", "a proxy takes no other command");
-        let losses = proxy.losses();
-        answer(&format!(r#"{{"requests": {}, "replies": {}}}"#, losses.requests, losses.replies.len()));
+    }
+}
+
+/// Whether a request has such an argument.
+fn is_like(request: &[Reply], pattern: &str) -> bool {
+    request.iter().map(Reply::bytes).any(|argument| match pattern.strip_suffix('*') {
+        Some(beginning) => argument.starts_with(beginning.as_bytes()),
+        None => argument == pattern.as_bytes(),
+    })
+}
+
+/// Answers each line of input.
+fn for_each_command(mut reply: impl FnMut(&str) -> String) {
+    for command in io::stdin().lines().map_while(Result::ok) {
+        answer(&reply(&command));
     }
 }
 
@@ -101,8 +190,9 @@ fn answer(line: &str) {
     io::stdout().flush().expect("a reader");
 }
 
-fn number<N: std::str::FromStr>(text: &str) -> N {
-    text.parse().unwrap_or_else(|_| usage())
+#[track_caller]
+fn number<N: FromStr>(text: &str) -> N {
+    text.parse().unwrap_or_else(|_| panic!("no number: {text:?}"))
 }
 
 fn usage() -> ! {

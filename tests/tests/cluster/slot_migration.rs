@@ -53,6 +53,26 @@ fn a_held_lock_moves_with_its_slot() {
 }
 
 #[test]
+fn all_holders_of_a_lock_move_with_its_slot_and_kept_places_end() {
+    let Some(cluster) = cluster() else { return };
+    let (first, second) = cluster.owner_and_other("lock");
+    let mut a = first.client();
+    for request in ["A SLOTS 9 WEIGHT 3", "B SHARED", "C SHARED"] {
+        a.acquire(&format!("lock {request} PX 600000"));
+    }
+    drop(first.waiter("lock W BLOCK 0 HOLDS 1 KEEP 60000"));
+    a.see_places_kept(1);
+    let before = a.holders("lock");
+    assert_eq!(before.len(), 3);
+    migrate(&mut a, second);
+    let mut far = second.client();
+    assert_eq!(far.holders("lock"), before);
+    assert!(far.call("LOCK.ACQUIRE lock D").is_null());
+    assert_eq!(far.acquire("lock D SHARED").holds, 1);
+    a.see_places_kept(0);
+}
+
+#[test]
 fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
     let Some(cluster) = cluster() else { return };
     let (first, second) = cluster.owner_and_other("lock");

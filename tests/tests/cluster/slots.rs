@@ -188,6 +188,52 @@ fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
 }
 
 #[test]
+fn a_lock_with_several_holders_moves_with_its_slot() {
+    let cluster = three_primaries();
+    let (from, to) = cluster.owner_and_other("lock");
+    let (mut here, mut there) = (from.client(), to.client());
+    for request in ["A SLOTS 9 WEIGHT 3", "B SHARED", "C SHARED"] {
+        here.acquire(&format!("lock {request} PX 600000"));
+    }
+    here.call("LOCK.RENEW lock A SHARED PX 600000").int();
+    let (before, tokens) = (here.holders("lock"), here.info("lock").unwrap().holders);
+    assert_eq!(before[1..], ["B x1 SHARED", "C x1 SHARED"]);
+    let mut writer = from.waiter("lock W BLOCK 0");
+    cluster.move_slot(slot_of("lock"), to);
+    assert_eq!(writer.reply().error_word(), "TRYAGAIN");
+    assert_eq!(there.holders("lock"), before);
+    let after = there.info("lock").unwrap();
+    assert_eq!(after.weight, 5);
+    assert!(after.holders.iter().zip(&tokens).all(|(after, before)| after.token == before.token));
+    assert_eq!(there.acquire("lock D SHARED").holds, 1);
+    let mut writer = to.waiter("lock W BLOCK 0");
+    for owner in ["A", "B", "C", "D"] {
+        assert_eq!(there.call(format!("LOCK.RELEASE lock {owner}")), Reply::Int(0));
+    }
+    assert!(writer.reply().grant().token > tokens[2].token);
+}
+
+#[test]
+fn kept_places_end_when_their_slot_moves() {
+    let cluster = three_primaries();
+    let (from, to) = cluster.owner_and_other("lock");
+    let mut here = from.client();
+    here.acquire("lock A PX 600000");
+    drop(from.waiter("lock V BLOCK 0 HOLDS 1 KEEP 60000"));
+    here.see_places_kept(1);
+    let mut w = from.waiter("lock W BLOCK 0 HOLDS 1 KEEP 60000");
+    cluster.move_slot(slot_of("lock"), to);
+    assert_eq!(w.reply().error_word(), "TRYAGAIN");
+    here.see_places_kept(0);
+    // The same where nobody waits when the slot moves.
+    let mut there = to.client();
+    drop(to.waiter("lock V BLOCK 0 HOLDS 1 KEEP 60000"));
+    there.see_places_kept(1);
+    cluster.move_slot(slot_of("lock"), from);
+    there.see_places_kept(0);
+}
+
+#[test]
 fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");

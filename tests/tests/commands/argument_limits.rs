@@ -10,18 +10,22 @@ const SYNTAX: &str = "ERR syntax error";
 const OWNER: &str = "ERR owner must be 1 to 1024 bytes";
 const HOLDS: &str = "ERR HOLDS is out of range";
 const SLOTS: &str = "ERR SLOTS must be 1 to 1000000";
-const NOT_YET: &str = "ERR SHARED and SLOTS above 1 are not supported yet";
+const WEIGHT: &str = "ERR WEIGHT must be 1 to the number of slots";
+const KEEP: &str = "ERR KEEP must be 1 to 60000";
 const TOKEN: &str = "ERR TOKEN is out of range";
 const COUNT: &str = "ERR count is out of range";
 const TWO_HOLDS: &str = "HOLDS the owner has 2 holds";
+const OTHER_MODE: &str = "LIMIT the owner has SLOTS 1 WEIGHT 1: release first, or ask as another owner";
 const OTHER_TOKEN: &str = "NOTHELD the lock is held by this owner with token ";
 const NO_LIMIT: &str = "ERR timeout is not an integer or out of range";
 const NEGATIVE_LIMIT: &str = "ERR timeout is negative";
 const LIMIT: &str = "ERR timeout is out of range";
 const ACQUIRE_LEASE: &str = "ERR invalid expire time in 'lock.acquire' command";
-const ACQUIRE_MAX: &str = "ERR invalid expire time in 'lock.acquire' command, longer than lock.max-lease";
+const ACQUIRE_MAX: &str =
+    "ERR invalid expire time in 'lock.acquire' command: at most 315360000000 (lock.max-lease)";
 const RENEW_LEASE: &str = "ERR invalid expire time in 'lock.renew' command";
-const RENEW_MAX: &str = "ERR invalid expire time in 'lock.renew' command, longer than lock.max-lease";
+const RENEW_MAX: &str =
+    "ERR invalid expire time in 'lock.renew' command: at most 315360000000 (lock.max-lease)";
 /// No error.
 const DONE: &str = "";
 
@@ -33,12 +37,13 @@ const OVER_MAX_MS: i64 = 315_360_000_001;
 const OVER_MAX_S: i64 = 315_360_001;
 const OVER_ALL_S: i64 = 18_446_744_073_709_552;
 const OVER_LIMITS: i64 = 31_536_000_000_001;
+const OVER_KEEP: i64 = 60_001;
 
 /// A command up to the value of an option, the error for a value that is no number, and the reply from each number on.
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// Where A holds `lock` twice.
-const NUMBERS: [Row; 13] = [
+const NUMBERS: [Row; 18] = [
     (
         "LOCK.ACQUIRE lock A PX",
         NOT_AN_INTEGER,
@@ -55,10 +60,16 @@ const NUMBERS: [Row; 13] = [
         NOT_AN_INTEGER,
         &[(LEAST, HOLDS), (1, TWO_HOLDS), (2, DONE), (4, TWO_HOLDS), (OVER_U32, HOLDS)],
     ),
+    ("LOCK.ACQUIRE lock A SLOTS", NOT_AN_INTEGER, &[(LEAST, SLOTS), (1, DONE), (1_000_001, SLOTS)]),
     (
-        "LOCK.ACQUIRE lock A SLOTS",
+        "LOCK.ACQUIRE lock A SLOTS 4 WEIGHT",
         NOT_AN_INTEGER,
-        &[(LEAST, SLOTS), (1, DONE), (2, NOT_YET), (1_000_001, SLOTS)],
+        &[(LEAST, WEIGHT), (1, DONE), (2, OTHER_MODE), (5, WEIGHT)],
+    ),
+    (
+        "LOCK.ACQUIRE lock A BLOCK 1 HOLDS 2 KEEP",
+        NOT_AN_INTEGER,
+        &[(LEAST, KEEP), (1, DONE), (OVER_KEEP, KEEP)],
     ),
     (
         "LOCK.RELEASE lock A HOLDS",
@@ -74,6 +85,13 @@ const NUMBERS: [Row; 13] = [
     ),
     ("LOCK.RENEW lock A TOKEN", NOT_AN_INTEGER, &[(LEAST, TOKEN), (1, OTHER_TOKEN), (OVER_TOKENS, TOKEN)]),
     ("LOCK.RENEW lock A HOLDS", NOT_AN_INTEGER, &[(LEAST, HOLDS), (1, DONE), (OVER_U32, HOLDS)]),
+    ("LOCK.RENEW lock A SLOTS", NOT_AN_INTEGER, &[(LEAST, SLOTS), (1, DONE), (1_000_001, SLOTS)]),
+    (
+        "LOCK.RENEW lock A SLOTS 4 WEIGHT",
+        NOT_AN_INTEGER,
+        &[(LEAST, WEIGHT), (1, DONE), (2, OTHER_MODE), (5, WEIGHT)],
+    ),
+    ("LOCK.INFO lock HOLDERS", NOT_AN_INTEGER, &[(LEAST, COUNT), (0, DONE)]),
     ("LOCK.INFO lock WAITERS", NOT_AN_INTEGER, &[(LEAST, COUNT), (0, DONE)]),
     ("LOCK.TOP COUNT", NOT_AN_INTEGER, &[(LEAST, COUNT), (1, DONE)]),
 ];
@@ -90,8 +108,8 @@ const NO_NUMBERS: [&str; 66] = [
 
 /// Numbers around every limit there is.
 #[rustfmt::skip]
-const EDGES: [i64; 31] = [
-    i64::MIN, i64::MIN + 1, -OVER_TOKENS, -OVER_U32, -2, -1, 0, 1, 2, 3, 4, 5, 999_999, 1_000_000, 1_000_001, OVER_MAX_S - 1,
+const EDGES: [i64; 33] = [
+    i64::MIN, i64::MIN + 1, -OVER_TOKENS, -OVER_U32, -2, -1, 0, 1, 2, 3, 4, 5, OVER_KEEP - 1, OVER_KEEP, 999_999, 1_000_000, 1_000_001, OVER_MAX_S - 1,
     OVER_MAX_S, (1 << 31) - 1, 1 << 31, OVER_U32 - 1, OVER_U32, OVER_U32 + 1, OVER_MAX_MS - 1, OVER_MAX_MS, OVER_LIMITS - 1,
     OVER_LIMITS, OVER_TOKENS - 1, OVER_TOKENS, i64::MAX / 1_000 + 1, OVER_ALL_S, i64::MAX,
 ];
@@ -199,15 +217,18 @@ fn every_number_is_accepted_or_refused_as_the_table_says() {
 
 #[test]
 fn unknown_repeated_and_incomplete_options_are_refused() {
-    const OPTIONS: [&str; 13] = [
+    const OPTIONS: [&str; 16] = [
         "PX 1000",
         "EX 1",
         "BLOCK 1",
+        "KEEP 1",
         "HOLDS 3",
         "SLOTS 1",
         "SHARED",
+        "WEIGHT 1",
         "ALL",
         "TOKEN 1",
+        "HOLDERS 1",
         "WAITERS 1",
         "COUNT 1",
         "NX",
@@ -219,12 +240,16 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
     let commands: [Allowed; 5] = [
         (
             "LOCK.ACQUIRE lock A",
-            &["PX 1000", "EX 1", "BLOCK 1", "HOLDS 3", "SLOTS 1", "SHARED"],
-            &[&["PX 1000", "EX 1"], &["SLOTS 1", "SHARED"]],
+            &["PX 1000", "EX 1", "BLOCK 1", "KEEP 1", "HOLDS 3", "SLOTS 1", "SHARED", "WEIGHT 1"],
+            &[&["PX 1000", "EX 1"], &["SLOTS 1", "SHARED"], &["SHARED", "WEIGHT 1"]],
         ),
         ("LOCK.RELEASE lock A", &["HOLDS 3", "ALL", "TOKEN 1"], &[&["HOLDS 3", "ALL"]]),
-        ("LOCK.RENEW lock A", &["PX 1000", "EX 1", "TOKEN 1", "HOLDS 3"], &[&["PX 1000", "EX 1"]]),
-        ("LOCK.INFO lock", &["WAITERS 1"], &[]),
+        (
+            "LOCK.RENEW lock A",
+            &["PX 1000", "EX 1", "TOKEN 1", "HOLDS 3", "SLOTS 1", "SHARED", "WEIGHT 1"],
+            &[&["PX 1000", "EX 1"], &["SLOTS 1", "SHARED"], &["SHARED", "WEIGHT 1"]],
+        ),
+        ("LOCK.INFO lock", &["WAITERS 1", "HOLDERS 1"], &[]),
         ("LOCK.TOP", &["COUNT 1"], &[]),
     ];
     let mut stage = Stage::set();
@@ -268,7 +293,7 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
 #[test]
 fn keys_and_owners_are_any_bytes_within_their_length_limits() {
     let mut stage = Stage::set();
-    let options = ["PX", "EX", "BLOCK", "HOLDS", "SLOTS", "SHARED", "ALL", "TOKEN", "px"]
+    let options = ["PX", "EX", "BLOCK", "HOLDS", "SLOTS", "SHARED", "WEIGHT", "KEEP", "ALL", "TOKEN", "px"]
         .map(|name| name.as_bytes().to_vec());
     let names: Vec<Vec<u8>> = values().into_iter().map(|(value, _)| value).chain(options).collect();
     for owner in names.iter().chain(&[vec![b'A'; 1_024], vec![b'A'; 1_025]]) {

@@ -17,10 +17,11 @@ fn info_of_a_held_lock_shows_the_holder() {
     a.acquire("lock A");
     let grant = a.acquire("lock A");
     let info = a.info("lock").unwrap();
-    assert_eq!((info.slots, info.waiters, info.holders.len()), (1, 0, 1));
+    assert_eq!((info.slots, info.weight, info.holding, info.waiters), (1, 1, 1, 0));
+    assert_eq!(info.holders.len(), 1);
     assert_eq!(info.queue, None);
     let holder = &info.holders[0];
-    assert_eq!((holder.owner.as_str(), holder.holds, holder.slots), ("A", 2, 1));
+    assert_eq!((holder.owner.as_str(), holder.holds, holder.slots, holder.weight), ("A", 2, 1, 1));
     assert_eq!(holder.token, grant.token);
     assert!(holder.held_for >= 0);
 }
@@ -68,7 +69,7 @@ fn the_first_waiters_are_shown_on_request() {
     let queue = info.queue.unwrap();
     let owners: Vec<&str> = queue.iter().map(|waiter| waiter.owner.as_str()).collect();
     assert_eq!(owners, ["B", "C"]);
-    assert_eq!((queue[0].client_id, queue[0].slots), (id, 1));
+    assert_eq!((queue[0].client_id, queue[0].slots, queue[0].weight), (id, 1, 1));
     assert!(0 < queue[0].wait_left && queue[0].wait_left <= 500_000, "{queue:?}");
     assert_eq!(queue[1].wait_left, -1);
     assert!(queue[0].waited >= queue[1].waited && queue[1].waited >= 0, "{queue:?}");

@@ -75,7 +75,9 @@ fn page(name: &str) -> Page {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let text = fs::read_to_string(root.join(format!("docs/commands/{name}.md"))).unwrap();
     let begin = format!("{} ", name.to_uppercase());
-    let syntax = text.lines().find_map(|line| line.strip_prefix(&begin)).expect(name).to_owned();
+    let (_, syntax) = text.split_once(&format!("```text\n{begin}")).expect(name);
+    let syntax = syntax.split("```").next().unwrap_or_default();
+    let syntax = syntax.split_whitespace().collect::<Vec<_>>().join(" ");
     let row = |title: &str| {
         let begin = format!("| {title} | ");
         let row = text.lines().find_map(|line| line.strip_prefix(&begin)?.strip_suffix(" |"));
@@ -102,6 +104,7 @@ fn syntax_of(arguments: &[Reply]) -> String {
                     .collect::<Vec<_>>()
                     .join(" | ")
             }
+            "block" => syntax_of(argument.field("arguments").items()),
             "pure-token" => option.unwrap(),
             _ => option.into_iter().chain([argument.field("name").text()]).collect::<Vec<_>>().join(" "),
         };

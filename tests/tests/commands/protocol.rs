@@ -2,9 +2,9 @@
 
 use lockward_tests::{Reply, Server};
 
-const INFO: [&str; 3] = ["slots", "holders", "waiters"];
-const HOLDER: [&str; 6] = ["owner", "holds", "token", "slots", "lease-left", "held-for"];
-const WAITER: [&str; 5] = ["owner", "slots", "client-id", "waited", "wait-left"];
+const INFO: [&str; 5] = ["slots", "weight", "holding", "holders", "waiters"];
+const HOLDER: [&str; 7] = ["owner", "holds", "token", "slots", "weight", "lease-left", "held-for"];
+const WAITER: [&str; 6] = ["owner", "slots", "weight", "client-id", "waited", "wait-left"];
 const ROW: [&str; 5] = ["key", "waiters", "longest-wait", "holders", "holder"];
 
 #[test]
@@ -12,14 +12,16 @@ fn grants_and_releases_are_the_same_in_both_protocols() {
     let server = Server::start();
     for mut client in [server.client(), server.client3()] {
         let reply = client.call("LOCK.ACQUIRE lock A");
-        assert!(matches!(&reply, Reply::Array(items) if matches!(items[..], [Reply::Int(_), Reply::Int(1)])));
+        assert!(
+            matches!(&reply, Reply::Array(items) if matches!(items[..], [Reply::Int(_), Reply::Int(1), Reply::Int(_)]))
+        );
         let token = reply.items()[0].int();
         assert_eq!(client.call("LOCK.RENEW lock A"), Reply::Int(token));
         assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(0));
         let minted = client.call("LOCK.ACQUIRE other *");
         assert!(
             matches!(&minted, Reply::Array(items)
-                if matches!(items[..], [Reply::Int(_), Reply::Int(1), Reply::Bulk(_)])),
+                if matches!(items[..], [Reply::Int(_), Reply::Int(1), Reply::Int(_), Reply::Bulk(_)])),
             "{minted:?}"
         );
         assert_eq!(client.call("LOCK.RELEASE lock A").error_word(), "NOTHELD");
@@ -48,7 +50,7 @@ fn a_waiters_grant_is_the_same_in_both_protocols() {
         a.call("LOCK.RELEASE lock A");
         let reply = waiter.reply();
         assert!(
-            matches!(&reply, Reply::Array(items) if matches!(items[..], [Reply::Int(_), Reply::Int(1)])),
+            matches!(&reply, Reply::Array(items) if matches!(items[..], [Reply::Int(_), Reply::Int(1), Reply::Int(_)])),
             "{reply:?}"
         );
         a.call("LOCK.RELEASE lock B");

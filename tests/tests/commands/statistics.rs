@@ -87,7 +87,8 @@ fn a_new_server_reports_zeros() {
     let server = Server::start();
     let mut a = server.client();
     assert_counted(&mut a, []);
-    assert_eq!([read(&mut a, "held"), read(&mut a, "waiting"), read(&mut a, "tenures_kept")], [0; 3]);
+    let gauges = ["held", "waiting", "places_kept", "tenures_kept"].map(|field| read(&mut a, field));
+    assert_eq!(gauges, [0; 4]);
     assert_eq!([durations(&mut a, "wait_usec"), durations(&mut a, "hold_usec")], [[0; 4]; 2]);
 }
 

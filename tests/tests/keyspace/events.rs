@@ -103,6 +103,44 @@ fn a_lease_end_found_by_a_command_is_published_as_expired_once() {
 }
 
 #[test]
+fn a_downgrade_is_a_renewal_and_the_acquisitions_that_it_lets_in() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let mut readers = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} SHARED BLOCK 0")));
+    let mut listener = listener(&server);
+    a.call("LOCK.RENEW lock A SHARED").int();
+    readers.iter_mut().for_each(|reader| assert_eq!(reader.reply().grant().holds, 1));
+    assert_events(&mut listener, &mut a, &["lock.renewed lock", "lock.acquired lock", "lock.acquired lock"]);
+}
+
+#[test]
+fn the_end_of_one_of_several_leases_is_published_as_expired_once() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A SHARED PX 600000");
+    a.acquire("lock B SHARED PX 600000");
+    let mut c = server.waiter("lock C SLOTS 2 BLOCK 0");
+    let mut listener = listener(&server);
+    a.call("LOCK.RENEW lock B PX 50").int();
+    assert_eq!(c.reply().grant().holds, 1);
+    assert_events(&mut listener, &mut a, &["lock.renewed lock", "expired lock", "lock.acquired lock"]);
+    assert_eq!(a.call("EXISTS lock"), Reply::Int(1));
+}
+
+#[test]
+fn kept_places_publish_no_event() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A PX 600000");
+    let mut listener = listener(&server);
+    drop(server.waiter("lock W BLOCK 0 HOLDS 1 KEEP 60000"));
+    a.see_places_kept(1);
+    a.call("LOCK.RELEASE lock W HOLDS 0");
+    assert_events(&mut listener, &mut a, &[]);
+}
+
+#[test]
 fn events_are_published_on_the_channel_of_the_key_too() {
     let server = Server::start();
     let mut client = server.client();

@@ -113,6 +113,12 @@ fn held_twice(client: &mut Client) {
     held(client);
 }
 
+/// The lease of one reader is long enough for a client to subscribe; that of the other does not end.
+fn held_by_two(client: &mut Client) {
+    client.acquire("lock A SHARED PX 2000");
+    client.acquire("lock B SHARED PX 600000");
+}
+
 /// Waits until the server has expired the key by itself. Reading the key would make the server expire it.
 #[track_caller]
 fn see_dropped(client: &mut Client) {
@@ -167,6 +173,35 @@ const CASES: &[Case] = &[
         observed_on(&server, |_| {
             a.call("LOCK.RELEASE lock A").int();
             assert_eq!((b.reply().grant().holds, again.reply().grant().holds), (1, 2));
+        })
+    }),
+    ("Hand-off to two readers.", || {
+        let server = Server::start();
+        let mut a = server.client();
+        held(&mut a);
+        let mut readers = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} SHARED BLOCK 0")));
+        observed_on(&server, |_| {
+            a.call("LOCK.RELEASE lock A").int();
+            readers.iter_mut().for_each(|reader| assert_eq!(reader.reply().grant().holds, 1));
+        })
+    }),
+    ("A renewal with a larger limit lets a waiter in.", || {
+        let server = Server::start();
+        held(&mut server.client());
+        let mut reader = server.waiter("lock B SHARED BLOCK 0");
+        observed_on(&server, |client| {
+            client.call("LOCK.RENEW lock A SHARED").int();
+            assert_eq!(reader.reply().grant().holds, 1);
+        })
+    }),
+    ("One of several holders releases.", || {
+        observed(held_by_two, |client| assert_eq!(client.call("LOCK.RELEASE lock A"), Reply::Int(0)))
+    }),
+    ("The lease of one of several holders ends.", || {
+        observed(held_by_two, |client| {
+            eventually("the lease is over", || {
+                client.info("lock").is_some_and(|lock| lock.holders.len() == 1)
+            });
         })
     }),
     ("Hand-off to a client that has just left, and passes it on.", || {
@@ -298,20 +333,49 @@ const CASES: &[Case] = &[
     }),
 ];
 
+/// Rows of the same form for the cases that the page does not show.
+const NOT_ON_THE_PAGE: &str = "\
+| A free lock is acquired. | `lock.acquired` | yes |
+| Its owner acquires it again. | `lock.acquired` | yes |
+| A repeated LOCK.ACQUIRE does not extend the lease. | none | no |
+| LOCK.RENEW. | `lock.renewed` | yes |
+| One hold of several is released. | `lock.released` | yes |
+| The last hold is released. | `lock.released` | yes |
+| A client starts to wait, and stops. | none | no |
+| Hand-off to an owner that waits on two connections. | `lock.released`, `lock.acquired`, `lock.acquired` | yes |
+| One of several holders releases. | `lock.released` | yes |
+| The lease ends. | `expired` | yes |
+| The lease ends, and a command finds it first. | `expired`, `lock.acquired` | yes |
+| DEL, UNLINK. | `del` | yes |
+| SET over it. | `set` | yes |
+| RENAME to `other`. | `rename_from`, `rename_to` of `other` | yes |
+| RENAME to `other`, and somebody waits. | `rename_from`, `rename_to` of `other`, `lock.acquired` | yes |
+| RENAME of the lock `other` to this. | `rename_from` of `other`, `rename_to` | yes |
+| MOVE to another database. | `move_from`, `move_to` | yes |
+| FLUSHDB, FLUSHALL, and somebody waits. | `lock.acquired` | yes, of all keys |
+| SWAPDB with an empty database, and somebody waits. | `lock.acquired` | yes |
+| RESTORE. | `restore` | yes |
+| EXPIRE by hand, and somebody waits. | `expire`, `expired`, `lock.acquired` | yes |
+| Eviction: the lease ends before that. | `expired` | yes |
+| The quarantine ends, and somebody waits. | `lock.acquired` | yes |
+";
+
 #[test]
 fn events_and_invalidations_follow_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md");
     let page = fs::read_to_string(path).expect("docs/events.md");
-    let rows = page.lines().skip_while(|line| !line.starts_with("| what happens |")).skip(2);
-    let mut rows: BTreeMap<String, Observed> = rows
-        .map_while(|line| {
+    let shown = page.lines().skip_while(|line| !line.starts_with("| what happens |")).skip(2);
+    let shown = shown.take_while(|line| line.starts_with("| "));
+    let mut rows: BTreeMap<String, Observed> = shown
+        .chain(NOT_ON_THE_PAGE.lines())
+        .map(|line| {
             let [what, events, invalidated] =
-                line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect::<Vec<_>>()[..]
+                line.trim_start_matches("| ").trim_end_matches(" |").split(" | ").collect::<Vec<_>>()[..]
             else {
                 panic!("no row of three: {line}");
             };
             let observed = Observed { events: events.to_owned(), invalidated: invalidated.to_owned() };
-            Some((what.to_owned(), observed))
+            (what.to_owned(), observed)
         })
         .collect();
     let mut wrong = Vec::new();

@@ -9,6 +9,8 @@ use std::net::TcpListener;
 const VERSION: u8 = 1;
 /// The record of a holder.
 const PUT: u8 = 1;
+/// The record of a holder with another weight than 1.
+const WEIGHTED_PUT: u8 = 6;
 /// The longest span, in milliseconds: a thousand years.
 const LONGEST: u64 = 31_536_000_000_000;
 const LARGEST_TOKEN: u64 = (1 << 53) - 1;
@@ -31,6 +33,8 @@ struct Put {
     token: u64,
     holds: u64,
     slots: u64,
+    /// Written if it is not 1.
+    weight: u64,
     left: u64,
     wall_deadline: u64,
     held_for: u64,
@@ -43,14 +47,19 @@ impl Put {
     fn honest(owner: &[u8], token: u64, now: u64) -> Self {
         let (left, owner) = (HOUR_MS, owner.to_vec());
         let wall_deadline = now + left;
-        Self { token, holds: 1, slots: 1, left, wall_deadline, held_for: 5, owner_length: None, owner }
+        let (holds, slots, weight, held_for, owner_length) = (1, 1, 1, 5, None);
+        Self { token, holds, slots, weight, left, wall_deadline, held_for, owner_length, owner }
     }
 
     fn bytes(&self) -> Vec<u8> {
         let Self { token, holds, slots, left, wall_deadline, held_for, .. } = *self;
         let length = self.owner_length.unwrap_or(self.owner.len() as u64);
         let numbers = [token, holds, slots, left, wall_deadline, held_for, length];
-        [vec![PUT], numbers.into_iter().flat_map(varint).collect(), self.owner.clone()].concat()
+        let begin = match self.weight {
+            1 => vec![PUT],
+            weight => [vec![WEIGHTED_PUT], varint(weight)].concat(),
+        };
+        [begin, numbers.into_iter().flat_map(varint).collect(), self.owner.clone()].concat()
     }
 }
 
@@ -136,7 +145,14 @@ fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
     let honest = || Put::honest(b"A", now * 1_000, now);
     let long = |length: usize| Put { owner: vec![b'A'; length], ..honest() };
     let day_ahead = (now + 24 * HOUR_MS) * 1_000;
-    let cases: [(&str, Vec<Put>, bool); 26] = [
+    let with_mode = |owner: &[u8], token: u64, slots: u64, weight: u64| Put {
+        slots,
+        weight,
+        token,
+        owner: owner.to_vec(),
+        ..honest()
+    };
+    let cases: [(&str, Vec<Put>, bool); 34] = [
         ("an honest one", vec![honest()], true),
         ("nobody", vec![], false),
         ("an owner of 1,024 bytes", vec![long(1_024)], true),
@@ -156,6 +172,14 @@ fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
         ("holds too many", vec![Put { holds: 1 << 32, ..honest() }], false),
         ("the most slots", vec![Put { slots: 1_000_000, ..honest() }], true),
         ("slots too many", vec![Put { slots: 1_000_001, ..honest() }], false),
+        ("the largest weight", vec![with_mode(b"A", 8, 1_000_000, 1_000_000)], true),
+        ("a weight too large", vec![with_mode(b"A", 8, 1_000_000, 1_000_001)], false),
+        ("a weight of 0", vec![with_mode(b"A", 8, 5, 0)], false),
+        ("a weight above the limit", vec![with_mode(b"A", 8, 5, 6)], false),
+        ("a weight without a limit, by a downgrade", vec![with_mode(b"A", 8, 0, 2)], true),
+        ("weights that fit", vec![with_mode(b"A", 8, 5, 3), with_mode(b"B", 7, 6, 2)], true),
+        ("weights that do not fit", vec![with_mode(b"A", 8, 5, 3), with_mode(b"B", 7, 6, 3)], false),
+        ("a reader and a writer", vec![with_mode(b"A", 8, 0, 1), with_mode(b"B", 7, 1, 1)], false),
         ("the longest lease", vec![Put { left: LONGEST, wall_deadline: LONGEST, ..honest() }], true),
         ("a lease too long", vec![Put { left: LONGEST + 1, ..honest() }], false),
         ("an end beyond every clock", vec![Put { wall_deadline: i64::MAX as u64, ..honest() }], true),
@@ -186,10 +210,10 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
     let again = client.call(format!("DUMP {key}"));
     assert_eq!(restore(client, "again", again.bytes()), Reply::ok(), "{what}: what was dumped is restored");
     assert_eq!(client.call("DEBUG RELOAD"), Reply::ok(), "{what}: what was saved is loaded");
-    let holders = |info: Info| -> Vec<(String, i64, i64, i64)> {
+    let holders = |info: Info| -> Vec<(String, i64, i64, [i64; 2])> {
         info.holders
             .into_iter()
-            .map(|holder| (holder.owner, holder.holds, holder.token, holder.slots))
+            .map(|holder| (holder.owner, holder.holds, holder.token, [holder.slots, holder.weight]))
             .collect()
     };
     let before = holders(info);
@@ -253,6 +277,7 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
         vec![Put { holds: 70_000, ..put(2, b"A") }],
         vec![put(3, &[0xff; 1_024])],
         vec![Put { slots: 2, ..put(4, b"B") }, Put { slots: 3, ..put(5, b"C") }],
+        vec![Put { slots: 9, weight: 4, ..put(4, b"B") }, Put { slots: 8, weight: 3, ..put(5, b"C") }],
         crowd(3),
         crowd(300),
     ]
@@ -303,7 +328,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
                 let at = usize::try_from(random.number() % puts.len() as u64).unwrap();
                 let number = lie(random);
                 let put = &mut puts[at];
-                match random.within(0..9) {
+                match random.within(0..10) {
                     0 => put.token = number,
                     1 => put.holds = number,
                     2 => put.slots = number,
@@ -311,7 +336,8 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
                     4 => put.wall_deadline = number,
                     5 => put.held_for = number,
                     6 => put.owner_length = Some(number),
-                    7 => (put.left, put.wall_deadline) = (LONGEST, LONGEST),
+                    7 => put.weight = number,
+                    8 => (put.left, put.wall_deadline) = (LONGEST, LONGEST),
                     _ => put.owner = vec![b'x'; usize::try_from(random.within(0..2_000)).unwrap()],
                 }
             }
@@ -389,12 +415,17 @@ fn see_sound(client: &mut Client, keys: &[&str]) {
     let replies = client.call_all(again);
     assert!(replies.iter().all(|reply| *reply == Reply::ok()), "what is dumped can be restored: {replies:?}");
     assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
-    let infos = client.call_all(keys.iter().map(|key| ["LOCK.INFO", key]).collect::<Vec<_>>());
+    let all = |key: &&str| format!("LOCK.INFO {key} HOLDERS 1000");
+    let infos = client.call_all(keys.iter().map(all).collect::<Vec<_>>());
     let mut releases = Vec::new();
     for (key, info) in keys.iter().zip(&infos).filter(|(_, info)| !info.is_null()) {
-        let (smallest, holders) = (info.field("slots").int(), info.field("holders").items());
-        assert!(
-            !holders.is_empty() && (smallest == 0 || holders.len() as i64 <= smallest),
+        let [smallest, weight, holding] = ["slots", "weight", "holding"].map(|field| info.field(field).int());
+        let holders = info.field("holders").items();
+        assert!(!holders.is_empty() && (smallest == 0 || weight <= smallest), "{key}: {info:?}");
+        assert_eq!(holding, holders.len() as i64, "{key}: {info:?}");
+        assert_eq!(
+            weight,
+            holders.iter().map(|holder| holder.field("weight").int()).sum::<i64>(),
             "{key}: {info:?}"
         );
         let (mut owners, mut tokens) = (BTreeSet::new(), BTreeSet::new());
@@ -494,13 +525,17 @@ fn a_replica_refuses_a_full_resync_of_the_next_version() {
 
 /// So many owners of one shared lock that quadratic work would take the server minutes.
 fn crowd(now: u64, left: u64) -> Vec<u8> {
+    crowd_of(80_000, now, left)
+}
+
+fn crowd_of(count: u64, now: u64, left: u64) -> Vec<u8> {
     let holder = |number: u64| Put {
         slots: 0,
         left,
         wall_deadline: now + left,
         ..Put::honest(format!("{number:x}").as_bytes(), number + 1, now)
     };
-    payload(&(0..80_000).map(holder).collect::<Vec<_>>())
+    payload(&(0..count).map(holder).collect::<Vec<_>>())
 }
 
 #[test]
@@ -531,4 +566,33 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     });
     assert_eq!(client.call("DEBUG LOADAOF"), Reply::ok());
     assert_eq!(client.call("DEBUG DIGEST"), before);
+}
+
+/// A copy would take the server a second, in which it serves nobody.
+#[test]
+fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
+    let count = rounds(300_000, 1_000_000);
+    for how in ["UNLINK lock", "RENAME lock other"] {
+        let (_server, mut client, frame, now) = credulous();
+        assert_eq!(restore(&mut client, "lock", &frame.around(&crowd_of(count, now, HOUR_MS))), Reply::ok());
+        let used = |reply: &Reply| {
+            let text = reply.text();
+            let line = text.lines().find_map(|line| line.strip_prefix("used_memory:")).map(str::parse);
+            line.expect("used_memory").expect("a number")
+        };
+        assert_eq!(client.info("lock").unwrap().holding, i64::try_from(count).unwrap());
+        let freed = client.stat("memory", "lazyfreed_objects");
+        let [before, _, after] = client.transact(["INFO memory", how, "INFO memory"]);
+        let (before, after): (i64, i64) = (used(&before), used(&after));
+        assert!(after < before + 1_000_000, "{how}: {before} bytes grew to {after}");
+        if how == "UNLINK lock" {
+            eventually("it is freed in the background", || {
+                client.stat("memory", "lazyfreed_objects") == freed + 1
+                    && client.stat("lock", "lock_held") == 0
+            });
+            assert_eq!(client.acquire("lock A").holds, 1);
+        } else {
+            assert_eq!(client.info("other").unwrap().holding, i64::try_from(count).unwrap());
+        }
+    }
 }

@@ -260,7 +260,11 @@ fn a_lease_longer_than_the_quarantine_is_an_error() {
             ["LOCK.ACQUIRE lock A PX 301", "LOCK.ACQUIRE lock A EX 1", "LOCK.RENEW lock A PX 301 TOKEN 5"]
         {
             let reply = a.call(command);
-            assert!(reply.error().starts_with("ERR invalid expire time"), "{command}: {reply:?}");
+            assert!(reply.error().starts_with("ERR invalid expire time in 'lock."), "{command}: {reply:?}");
+            assert!(
+                reply.error().ends_with("' command: at most 300 (lock.quarantine)"),
+                "{command}: {reply:?}"
+            );
         }
         a.acquire("other A BLOCK 0 PX 300");
         a.call("LOCK.RELEASE other A");

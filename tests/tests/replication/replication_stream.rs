@@ -1,7 +1,7 @@
 //! The replication stream: what replicas and the AOF are sent.
 
-use lockward_tests::{Client, ReplicationStream, Reply, Sent, Server, Setup, appended_commands};
-use std::time::{SystemTime, UNIX_EPOCH};
+use lockward_tests::{Client, ReplicationStream, Reply, Sent, Server, Setup, appended_commands, eventually};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A server with a stream attached, and a client.
 #[track_caller]
@@ -102,7 +102,8 @@ fn commands_that_change_nothing_are_not_replicated() {
         "LOCK.ACQUIRE lock A PX 0",
         "LOCK.ACQUIRE lock A HOLDS 1 PX 1000",
         "LOCK.ACQUIRE string A",
-        "LOCK.ACQUIRE lock A SHARED",
+        "LOCK.ACQUIRE lock A SLOTS 4 WEIGHT 2",
+        "LOCK.ACQUIRE lock C BLOCK 20 HOLDS 1 KEEP 1",
         "LOCK.RELEASE lock C",
         "LOCK.RELEASE lock C HOLDS 0",
         "LOCK.RELEASE lock A HOLDS 1",
@@ -223,9 +224,14 @@ fn changes(command: &Sent) -> Vec<String> {
     let mut changes = Vec::new();
     while let Some((tag, after)) = rest.split_first() {
         rest = after;
+        if *tag == 7 {
+            changes.push("all leases are over".to_owned());
+            continue;
+        }
+        let weight = if *tag == 6 { number(&mut rest) } else { 1 };
         let token = number(&mut rest);
         changes.push(match tag {
-            1 => {
+            1 | 6 => {
                 let [holds, slots, lease, wall, held_for, length] = [(); 6].map(|()| number(&mut rest));
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
                 let begun = u128::from(wall - lease);
@@ -237,7 +243,8 @@ fn changes(command: &Sent) -> Vec<String> {
                 let (owner, after) = rest.split_at(usize::try_from(length).unwrap());
                 rest = after;
                 let owner = String::from_utf8_lossy(owner);
-                format!("{owner} has {token}, holds {holds}, slots {slots}, lease {lease}")
+                let weight = if *tag == 6 { format!(" weight {weight}") } else { String::new() };
+                format!("{owner} has {token}, holds {holds}, slots {slots}{weight}, lease {lease}")
             }
             2 => format!("{token} is given back"),
             3 => format!("the lease of {token} is over"),
@@ -313,4 +320,128 @@ fn a_restored_tenure_is_replicated_with_the_tenure_that_it_ends() {
     a.call("LOCK.RENEW lock B TOKEN 4712 HOLDS 2 PX 30000");
     let restored = ["4711 is given back", "B has 4712, holds 2, slots 1, lease 30000"];
     assert_eq!(changes(&stream.next_command()), restored);
+}
+
+// Several holders.
+
+#[test]
+fn a_limit_and_a_weight_are_replicated_with_the_tenure() {
+    let (_server, mut stream, mut client) = streamed();
+    let a = client.acquire("lock A SHARED PX 30000").token;
+    let b = client.acquire("lock B SLOTS 5 WEIGHT 2 PX 40000").token;
+    for (command, change) in [
+        ("", format!("A has {a}, holds 1, slots 0, lease 30000")),
+        ("", format!("B has {b}, holds 1, slots 5 weight 2, lease 40000")),
+        ("LOCK.ACQUIRE lock A SHARED PX 1", format!("{a} holds 2")),
+        ("LOCK.ACQUIRE lock B SHARED PX 50000", format!("B has {b}, holds 2, slots 5 weight 2, lease 50000")),
+        ("LOCK.RENEW lock B SLOTS 9 PX 60000", format!("B has {b}, holds 2, slots 9 weight 2, lease 60000")),
+        ("LOCK.RENEW lock B SHARED PX 70000", format!("B has {b}, holds 2, slots 0 weight 2, lease 70000")),
+    ] {
+        if !command.is_empty() {
+            client.call(command);
+        }
+        assert_eq!(changes(&stream.next_command()), [change], "{command}");
+    }
+    for command in ["LOCK.RELEASE lock A", "LOCK.RELEASE lock A HOLDS 0", "LOCK.RELEASE lock B ALL"] {
+        client.call(command);
+        let words: Vec<Vec<u8>> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        assert_eq!(stream.commands(&mut client), [words]);
+    }
+}
+
+#[test]
+fn a_downgrade_is_replicated_with_all_that_it_grants() {
+    let (server, mut a, b) = Server::start_contended();
+    drop(b);
+    a.see_waiters("lock", 0);
+    let mut c = server.waiter("lock C SHARED BLOCK 0 PX 50000");
+    let mut d = server.waiter("lock D SLOTS 4 WEIGHT 2 BLOCK 0 PX 60000");
+    let mut stream = ReplicationStream::attach(&server);
+    let token = a.call("LOCK.RENEW lock A SHARED PX 40000").int();
+    let tokens = [c.reply().grant().token, d.reply().grant().token];
+    let expected = [
+        format!("A has {token}, holds 1, slots 0, lease 40000"),
+        format!("C has {}, holds 1, slots 0, lease 50000", tokens[0]),
+        format!("D has {}, holds 1, slots 4 weight 2, lease 60000", tokens[1]),
+    ];
+    assert_eq!(changes(&stream.next_command()), expected);
+    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+}
+
+#[test]
+fn the_end_of_one_of_several_leases_is_replicated_with_the_grants() {
+    let (server, _, mut a) = streamed();
+    a.acquire("lock A SHARED PX 600000");
+    let token = a.acquire("lock B SHARED PX 600000").token;
+    let mut c = server.waiter("lock C SLOTS 2 BLOCK 0 PX 50000");
+    a.call("LOCK.RENEW lock B PX 300").int();
+    let mut stream = ReplicationStream::attach(&server);
+    let next = c.reply().grant().token;
+    let expected =
+        [format!("the lease of {token} is over"), format!("C has {next}, holds 1, slots 2, lease 50000")];
+    assert_eq!(changes(&stream.next_command()), expected);
+    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+}
+
+#[test]
+fn a_grant_after_a_waiter_has_left_is_replicated_alone() {
+    for how in ["LOCK.RELEASE lock W HOLDS 0", "leaves"] {
+        let (server, _, mut a) = streamed();
+        a.acquire("lock A SHARED PX 600000");
+        let w = server.waiter("lock W BLOCK 0 HOLDS 1");
+        let mut r = server.waiter("lock R SHARED BLOCK 0 PX 50000");
+        let mut stream = ReplicationStream::attach(&server);
+        if how == "leaves" {
+            drop(w);
+        } else {
+            assert_eq!(a.call(how), Reply::Int(0));
+        }
+        let token = r.reply().grant().token;
+        let granted = format!("R has {token}, holds 1, slots 0, lease 50000");
+        assert_eq!(changes(&stream.next_command()), [granted], "{how}");
+        assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+    }
+}
+
+#[test]
+fn very_many_leases_that_are_over_are_replicated_as_one_change() {
+    const HOLDERS: usize = 5_000;
+    const LEASE: Duration = Duration::from_secs(8);
+    let server = Server::start();
+    let replica = Server::start_replica_of(&server);
+    let mut stream = ReplicationStream::attach(&server);
+    let mut a = server.client();
+    let (begun, lease) = (Instant::now(), LEASE.as_millis());
+    a.call_all((0..HOLDERS).map(|number| format!("LOCK.ACQUIRE lock owner-{number} SHARED PX {lease}")));
+    let granted = Instant::now();
+    // So that the module ends the leases.
+    assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
+    let mut w = server.waiter("lock W BLOCK 0 PX 50000");
+    stream.commands(&mut a);
+    server.freeze();
+    if begun.elapsed() >= LEASE {
+        return println!("the machine is too slow: the first leases are over");
+    }
+    // All of them end before the server looks.
+    eventually("all leases are over", || granted.elapsed() > LEASE);
+    server.thaw();
+    let token = w.reply().grant().token;
+    let expected =
+        ["all leases are over".to_owned(), format!("W has {token}, holds 1, slots 1, lease 50000")];
+    assert_eq!(changes(&stream.next_command()), expected);
+    replica.see_in_sync_with(&server);
+    assert_eq!(replica.client().holders("lock"), ["W x1 SLOTS 1 WEIGHT 1"]);
+    assert_eq!(replica.client().call("DEBUG DIGEST"), a.call("DEBUG DIGEST"));
+}
+
+#[test]
+fn kept_places_are_not_replicated() {
+    let (server, mut stream, mut a) = streamed();
+    a.acquire("lock A PX 600000");
+    stream.commands(&mut a);
+    drop(server.waiter("lock W BLOCK 0 HOLDS 1 KEEP 60000"));
+    a.see_places_kept(1);
+    assert!(a.call("LOCK.ACQUIRE lock W BLOCK 1 HOLDS 1 KEEP 60000").is_null());
+    a.call("LOCK.RELEASE lock W HOLDS 0");
+    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0]);
 }

@@ -78,6 +78,16 @@ fn acquiring_hundreds_and_releasing_or_flushing_uses_no_more_memory() {
 }
 
 #[test]
+fn readers_that_come_and_go_use_no_more_memory() {
+    let server = Server::start();
+    stays_flat("read locks acquired and released", &mut server.client(), |a, from| {
+        let owners = from..from + BATCH;
+        a.call_all(owners.clone().map(|number| format!("LOCK.ACQUIRE lock reader-{number} SHARED")));
+        a.call_all(owners.map(|number| format!("LOCK.RELEASE lock reader-{number}")));
+    });
+}
+
+#[test]
 fn hand_offs_use_no_more_memory() {
     let server = Server::start();
     let mut b = server.client();

@@ -10,7 +10,7 @@ from typing import Any, Callable, ClassVar, Generic, Protocol, TypeVar, Union
 
 from . import _connections as connections
 from . import _protocol as protocol
-from ._plan import Plan
+from ._plan import Command, Plan
 from ._protocol import AcquireRequest
 from ._tenure import Event, Handle, Tenure, owners, pack
 from ._timing import lease_end, millis
@@ -58,6 +58,9 @@ class LockBase(Generic[E]):
         thread_local: bool = True,
         raise_on_release_error: bool = True,
         *,
+        shared: bool = False,
+        slots: int | None = None,
+        weight: int | None = None,
         reentrant: bool = False,
         auto_renewal: bool | None = None,
         lease: Number | None = None,
@@ -77,6 +80,11 @@ class LockBase(Generic[E]):
         ``thread_local``: whether only the thread that acquired the lock may release it through this object.
 
         ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
+
+        ``shared``: whether the lock is held together with all others who ask for it as shared: a read lock.
+
+        ``slots``, ``weight``: acquire one of so many slots, or ``weight`` of them: a semaphore. The number of slots should be the
+        same for all.
 
         ``reentrant``: whether a thread that holds the lock may acquire it again (with ``thread_local=False``: any thread; in
         asyncio: a task). If not, it waits for itself, as with redis-py and threading.Lock.
@@ -108,6 +116,11 @@ class LockBase(Generic[E]):
         self.on_lost = on_lost
         self.replicas = replicas
         self.patience = patience
+        self._mode: Command = (
+            *(("SHARED",) if shared else ()),
+            *(("SLOTS", slots) if slots is not None else ()),
+            *(("WEIGHT", weight) if weight is not None else ()),
+        )
         self.local = Local(self)
         self._prepare()
 
@@ -194,6 +207,8 @@ class LockBase(Generic[E]):
         again = own if self.reentrant else None
         if again is not None and not again.held:
             raise lock_error(LockLost, "Cannot acquire once more a lock that's no longer owned", self.name)
+        if again is None and own is not None and own.held and self._mode:
+            raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
         if again is None and own is not None and own.held and own.is_renewed and limit is None and self.thread_local:
             message = "The caller holds the lock, and would wait for itself forever (reentrant=True?)"
             raise lock_error(LockError, message, self.name)
@@ -207,16 +222,16 @@ class LockBase(Generic[E]):
             owner = local_token + b":" + owner
         seconds = self.timeout or self.lease
         lease = None if seconds is None else millis(seconds)
-        request = AcquireRequest(self.name, owner, lease, 1, self.replicas)
+        request = AcquireRequest(self.name, owner, lease, 1, self.replicas, self._mode)
         grant = yield from protocol.acquire(request, limit, self.patience)
         if grant is None:
             return False
-        handle = Handle(self.name, owner, local_token, grant.token, grant.holds, grant.lease, self.auto_renewal, None)
-        self._add(self._tenure(handle, grant.deadline))
+        tenure = (self.name, owner, local_token, grant.token, grant.holds, grant.lease, self.auto_renewal)
+        self._add(self._tenure(Handle(*tenure, None, self._mode), grant.deadline))
         return True
 
     def _reenter(self, tenure: Tenure, limit: Number | None) -> Plan[bool]:
-        request = AcquireRequest(self.name, tenure.owner, tenure.lease, tenure.holds + 1, self.replicas)
+        request = AcquireRequest(self.name, tenure.owner, tenure.lease, tenure.holds + 1, self.replicas, tenure.mode)
         grant = yield from protocol.acquire(request, limit, self.patience)
         if grant is None:
             return False
@@ -236,6 +251,7 @@ class LockBase(Generic[E]):
             lost=self._event(),
             lock=weakref.ref(self),
             local_token=handle.local_token,
+            mode=handle.mode,
         )
 
     def _add(self, tenure: Tenure) -> None:
@@ -308,6 +324,7 @@ class LockBase(Generic[E]):
 
     def _resume(self, handle: Handle) -> Plan[None]:
         """Continue a tenure. LockLost if it is over."""
+        self._mode = tuple(handle.mode)
         if handle.is_renewed:
             tenure = self._tenure(handle, 0.0)
             yield from protocol.resume(tenure, self.patience)

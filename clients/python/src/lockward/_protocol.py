@@ -19,8 +19,8 @@ from ._replies import (
     error_code,
     error_text,
     holders,
-    is_lease_too_long,
     is_transient,
+    longest_lease,
     redirect,
 )
 from ._tenure import Schedule, Tenure
@@ -83,13 +83,14 @@ class AcquireRequest:
     lease: int | None  # milliseconds; None: the server's default
     holds: int  # after the acquisition
     replicas: tuple[int, float] | None  # count, seconds
+    mode: Command = ()  # the arguments that say with whom the lock is shared
 
     def commands(self, block: int | None) -> tuple[Command, ...]:
         lease = () if self.lease is None else ("PX", self.lease)
         wait = () if block is None else ("BLOCK", block)
-        acquire = ("LOCK.ACQUIRE", self.key, self.owner, *lease, *wait, "HOLDS", self.holds)
+        acquire = ("LOCK.ACQUIRE", self.key, self.owner, *lease, *wait, "HOLDS", self.holds, *self.mode)
         replicas = () if self.replicas is None else (("WAIT", self.replicas[0], millis(self.replicas[1])),)
-        return (acquire, ("LOCK.INFO", self.key), *replicas) if self.lease is None else (acquire, *replicas)
+        return (acquire, *replicas)
 
     def withdraw_command(self) -> Command:
         return ("LOCK.RELEASE", self.key, self.owner, "HOLDS", self.holds - 1)
@@ -108,9 +109,10 @@ def acquire(request: AcquireRequest, limit: float | None, patience: float) -> Pl
         return (yield from _PendingAcquire(request, limit, patience).run())
     except LockRefused as error:
         # The tenure's lease may have become too long. A re-entry with a shorter lease does not shorten the tenure's.
-        if request.holds == 1 or request.lease in (None, 1) or not is_lease_too_long(error):
+        longest = longest_lease(error)
+        if request.holds == 1 or longest is None or request.lease is None or request.lease <= longest:
             raise
-        return (yield from acquire(replace(request, lease=request.lease // 2), limit, patience))
+        return (yield from acquire(replace(request, lease=longest), limit, patience))
     except (LockLost, GeneratorExit):
         raise
     except BaseException:
@@ -163,18 +165,9 @@ class _PendingAcquire:
             raise lock_error(LockRefused, error_text(refused), request.key)
         if first is None:
             return None
-        token, holds = int(first[0]), int(first[1])
-        lease = self._lease(answer, token)
+        token, holds, lease = map(int, first)
         sent = yield from self._confirm(answer.sent, token, holds, lease)
         return None if sent is None else Grant(token, holds, lease, lease_end(sent, lease))
-
-    def _lease(self, answer: Answer, token: int) -> int:
-        """In milliseconds; 0 if it is over."""
-        request = self._request
-        if request.lease is not None:
-            return request.lease
-        found = holders(request.key, answer.replies[1])
-        return next((h.lease_left for h in found if (h.owner, h.token) == (request.owner, token)), 0)
 
     def _confirm(self, sent: float, token: int, holds: int, lease: int) -> Plan[float | None]:
         """When the request for the lease was sent. None if the lock was lost before.
@@ -182,20 +175,18 @@ class _PendingAcquire:
         The lease counts from before the request was sent, so after a long wait it may be over by this clock. Then it is
         renewed first.
         """
-        request, loss = self._request, "its lease is over"
-        if lease > 0:
-            if monotonic() - sent <= lease / 3000:
-                return sent
-            renew = ("LOCK.RENEW", request.key, request.owner, "PX", lease, "TOKEN", token, "HOLDS", holds)
-            sent, [reply, *_], _ = yield from ask(request.key, (renew,), self._patience)
-            if not isinstance(reply, ResponseError):
-                return sent
-            if not denies_tenure(reply):
-                yield from _withdraw(request)
-                raise lock_error(LockRefused, error_text(reply), request.key)
-            loss = error_text(reply)
+        request = self._request
+        if monotonic() - sent <= lease / 3000:
+            return sent
+        renew = ("LOCK.RENEW", request.key, request.owner, "PX", lease, "TOKEN", token, "HOLDS", holds, *request.mode)
+        sent, [reply, *_], _ = yield from ask(request.key, (renew,), self._patience)
+        if not isinstance(reply, ResponseError):
+            return sent
+        if not denies_tenure(reply):
+            yield from _withdraw(request)
+            raise lock_error(LockRefused, error_text(reply), request.key)
         if request.holds > 1:
-            raise lock_error(LockLost, f"The lock was lost: {loss}", request.key)
+            raise lock_error(LockLost, f"The lock was lost: {error_text(reply)}", request.key)
         return None
 
     def _check_replicas(self, answer: Answer) -> None:
@@ -246,12 +237,12 @@ def renew(tenure: Tenure, lease: int, patience: float, what: str) -> Plan[None]:
 
 
 def resume(tenure: Tenure, patience: float) -> Plan[None]:
-    """Continue with the tenure's lease, or with half of it while the server refuses it as too long."""
+    """Continue with the tenure's lease, or with the longest that the server accepts."""
     while True:
         try:
             return (yield from renew(tenure, tenure.lease, patience, "resume"))
         except LockRefused as error:
-            if not tenure.halve_lease(error):
+            if not tenure.shorten_lease(error):
                 raise
 
 

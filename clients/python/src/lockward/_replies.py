@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -23,6 +24,7 @@ _CODES = {
 _TRANSIENT = {"UNBLOCKED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
 #: The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.)
 _DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}
+_LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
 
 def error_text(error: Exception) -> str:
@@ -45,9 +47,11 @@ def denies_tenure(reply: Any) -> bool:
     return isinstance(reply, ResponseError) and error_code(reply) in _DENIALS
 
 
-def is_lease_too_long(reply: Any) -> bool:
-    """Whether the server refuses a lease because of its length. Its limit may have changed meanwhile."""
-    return isinstance(reply, ResponseError) and error_text(reply).startswith("invalid expire time")
+def longest_lease(reply: Any) -> int | None:
+    """The longest lease in milliseconds that the server accepts, if it refuses a longer one. Its limit may have changed
+    meanwhile."""
+    found = _LONGEST_LEASE.search(error_text(reply)) if isinstance(reply, ResponseError) else None
+    return int(found[1]) if found else None
 
 
 def redirect(reply: Any) -> Redirect | None:

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Callable, NamedTuple, Protocol
 
 from ._plan import Command
-from ._replies import denies_tenure, is_lease_too_long
+from ._replies import denies_tenure, longest_lease
 from ._timing import back_off, lease_end, millis
 
 
@@ -59,6 +59,7 @@ class Tenure:
     lost: Event
     lock: Callable[[], Any]  # a weak reference
     local_token: bytes  # redis-py's `lock.local.token`
+    mode: Command = ()
     pid: int = field(default_factory=os.getpid)
     is_over: bool = False
     renewals_count_from: float = 0.0  # the reply to a renewal that was sent earlier is ignored
@@ -82,7 +83,7 @@ class Tenure:
     def renew_command(self, lease: int | None = None) -> Command:
         if lease is None:  # a tenure that is not renewed gets no more than what is left
             lease = self.lease if self.is_renewed else millis(self.deadline - monotonic())
-        return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", self.holds)
+        return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", self.holds, *self.mode)
 
     def release_command(self) -> Command:
         """The reply to `HOLDS 0` does not tell whether the lock was lost. The reply to `ALL` with the token does."""
@@ -106,11 +107,13 @@ class Tenure:
     def note_success(self) -> None:
         self.failures, self.retry_at, self.is_urgent = 0, 0.0, False
 
-    def halve_lease(self, reply: Exception) -> bool:
-        """Halve the lease if the server refuses it as too long. Return whether to renew the tenure again at once."""
-        if not self.is_renewed or self.lease == 1 or not is_lease_too_long(reply):
+    def shorten_lease(self, reply: Exception) -> bool:
+        """Take the longest lease that the server accepts, if it refuses this one. Return whether to renew the tenure again at
+        once."""
+        longest = longest_lease(reply)
+        if not self.is_renewed or longest is None or self.lease <= longest:
             return False
-        self.lease //= 2
+        self.lease = longest
         self.deadline = min(self.deadline, lease_end(monotonic(), self.lease))
         self.note_success()
         self.is_urgent = True
@@ -166,7 +169,7 @@ class Schedule:
         if denies_tenure(reply):
             return True
         if isinstance(reply, Exception):
-            if not tenure.halve_lease(reply):
+            if not tenure.shorten_lease(reply):
                 tenure.postpone_renewal(monotonic())
         elif tenure.is_renewed and sent >= tenure.renewals_count_from:
             tenure.note_lease(sent, tenure.lease)
@@ -186,12 +189,13 @@ class Handle(NamedTuple):
     lease: int
     is_renewed: bool
     timeout: float | None
+    mode: Command
 
 
 def pack(tenure: Tenure, timeout: float | None) -> str:
     key = tenure.key if isinstance(tenure.key, str) else {"bytes": base64.b64encode(bytes(tenure.key)).decode()}
     owner, local_token = (base64.b64encode(b).decode() for b in (tenure.owner, tenure.local_token))
-    rest = [tenure.token, tenure.holds, tenure.lease, tenure.is_renewed, timeout]
+    rest = [tenure.token, tenure.holds, tenure.lease, tenure.is_renewed, timeout, tenure.mode]
     return base64.urlsafe_b64encode(json.dumps([1, key, owner, local_token, *rest]).encode()).decode()
 
 

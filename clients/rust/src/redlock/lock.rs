@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use crate::guard::Guard as ServerGuard;
-use crate::lease::FALLBACK_LEASE;
 use crate::redlock::guard::Guard;
 use crate::redlock::majority::Majority;
 use crate::redlock::voters::Voters;
@@ -12,6 +11,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout, timeout_at};
+
+/// The lease if the caller names none: the servers may have different defaults.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// How long a round waits at least for servers that did not answer the last request.
 const MIN_GRACE: Duration = Duration::from_millis(10);
@@ -30,7 +32,7 @@ pub struct Lock {
 
 impl Lock {
     pub(super) const fn new(voters: Voters, key: Vec<u8>) -> Self {
-        Self { voters, key, lease: FALLBACK_LEASE, is_renewed: true, hold_limit: None, wait: None }
+        Self { voters, key, lease: DEFAULT_LEASE, is_renewed: true, hold_limit: None, wait: None }
     }
 
     /// How long the lock stays held after this process has died or lost its connections: at least 1 millisecond. The

@@ -170,7 +170,7 @@ async fn server_errors_and_invalid_options_are_reported() {
     assert!(matches!(result, Error::Invalid(_)), "{result}");
     let result = client.lock("k").owner("").acquire().await.expect_err("an error");
     assert!(matches!(result, Error::Invalid(_)), "{result}");
-    let result = client.lock("k").replicas(1, Duration::from_secs(30)).acquire().await.expect_err("an error");
+    let result = client.lock("l").replicas(1, Duration::from_secs(30)).acquire().await.expect_err("an error");
     assert!(matches!(result, Error::Invalid(_)), "{result}");
     let far = client.lock("far").lease(Duration::MAX).acquire().await.expect_err("an error");
     assert_eq!(far.code(), Some("ERR"), "{far}");

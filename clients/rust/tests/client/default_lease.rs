@@ -1,32 +1,17 @@
 //! The lease of acquisitions that give none: the default of the server.
 
-use crate::{LONG, calls, client, client_at, command_stat, granted, hasty, soon};
-use lockward_client::{Client, Error, Guard, Loss};
+use crate::{LONG, client, client_at, command_stat, granted, hasty, soon};
+use lockward_client::{Client, Error, Guard, Lock, Loss};
 use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The leases that clients request, in milliseconds; `None` for a request without a lease.
-type Asked = Arc<Mutex<Vec<Option<u64>>>>;
-
-/// A proxy that notes the lease of each acquisition, and calls `at_first` at the first LOCK.INFO.
-fn watch(server: &Server, at_first: impl FnOnce() -> Fate + Send + 'static) -> (Proxy, Asked) {
-    let asked = Asked::default();
-    let noted = Arc::clone(&asked);
+/// A proxy that calls `at_first` at the first request with this command.
+fn watch(server: &Server, command: &'static str, at_first: impl FnOnce() -> Fate + Send + 'static) -> Proxy {
     let mut at_first = Some(at_first);
-    let proxy = Proxy::start(server.port(), move |request: &[Reply]| {
-        let words: Vec<_> = request.iter().map(Reply::text).collect();
-        match words.first().map(|word| &**word) {
-            Some("LOCK.ACQUIRE") => {
-                let named = words.iter().position(|word| &**word == "PX").map(|at| words[at + 1].parse());
-                noted.lock().unwrap().push(named.transpose().expect("a lease"));
-                Fate::Carried
-            }
-            Some("LOCK.INFO") => at_first.take().map_or(Fate::Carried, |at_first| at_first()),
-            _ => Fate::Carried,
-        }
-    });
-    (proxy, asked)
+    Proxy::start(server.port(), move |request: &[Reply]| match request.first() {
+        Some(word) if word.text() == command => at_first.take().map_or(Fate::Carried, |at_first| at_first()),
+        _ => Fate::Carried,
+    })
 }
 
 fn see_lease(guard: &Guard, millis: u64) {
@@ -62,41 +47,24 @@ async fn the_default_is_limited_by_the_quarantine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_default_is_looked_up_once() {
-    let server = Server::start_with("default-lease 20000");
-    let client = client(&server).await;
-    for _ in 0..5 {
-        let guard = client.lock("k").acquire().await.expect("a guard");
-        see_lease(&guard, 20_000);
-        guard.release().await.expect("a release");
-    }
-    assert_eq!(calls(&mut server.client(), "lock.info"), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_default_is_looked_up_again_after_max_lease_is_lowered() {
+async fn the_default_is_shorter_after_max_lease_is_lowered() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();
-    for (longest, lookups) in [(30_000, 1), (10_000, 2), (5_000, 3)] {
+    for longest in [30_000, 10_000, 5_000] {
         observer.call(format!("CONFIG SET lock.max-lease {longest}"));
-        for _ in 0..2 {
-            let guard = client.lock("k").acquire().await.expect("a guard");
-            see_lease(&guard, longest);
-            guard.release().await.expect("a release");
-        }
-        assert_eq!(calls(&mut observer, "lock.info"), lookups);
+        let guard = client.lock("k").acquire().await.expect("a guard");
+        see_lease(&guard, longest);
+        guard.release().await.expect("a release");
     }
     let refused = client.lock("k").lease(Duration::from_secs(10)).acquire().await;
     assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_default_is_looked_up_again_if_max_lease_is_lowered_during_a_wait() {
+async fn the_default_is_shorter_if_max_lease_is_lowered_during_a_wait() {
     let server = Server::start();
     let client = client(&server).await;
-    // The client knows the default.
-    client.lock("k").acquire().await.expect("a guard").release().await.expect("a release");
     let holder = client.lock("k").lease(LONG).acquire().await.expect("a guard");
     // With `replicas` the client renews the lease before it returns the guard.
     let waiter = tokio::spawn(client.lock("k").replicas(0, Duration::from_secs(1)).acquire());
@@ -111,7 +79,7 @@ async fn the_default_is_looked_up_again_if_max_lease_is_lowered_during_a_wait() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_lock_is_renewed_with_a_shorter_lease_after_the_limit_is_lowered() {
+async fn a_held_lock_is_renewed_with_the_longest_lease_after_the_limit_is_lowered() {
     for setting in ["max-lease", "quarantine"] {
         let server = Server::start_with("default-lease 9000");
         let client = client(&server).await;
@@ -129,7 +97,9 @@ async fn a_held_lock_is_renewed_with_a_shorter_lease_after_the_limit_is_lowered(
         for lock in ["k", "l"] {
             assert!(observer.holder(lock).lease_left <= 5_000);
         }
+        let renewed = Instant::now();
         named.renew().await.expect("a renewal");
+        assert!(renewed.elapsed() + named.lease_left() >= Duration::from_millis(4_994));
         named.release().await.expect("a release");
         again.release().await.expect("a release");
         guard.release().await.expect("a release");
@@ -160,15 +130,14 @@ async fn a_shorter_lease_counts_even_if_its_reply_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_given_by_another_process_is_not_taken_for_the_default() {
+async fn a_lease_given_by_another_process_is_kept() {
     let server = Server::start();
     let mut observer = server.client();
     observer.acquire("k job PX 600000");
-    eventually("it is older than a request", || observer.holder("k").held_for > 1_000);
     let client = client(&server).await;
     let guard = client.lock("k").owner("job").acquire().await.expect("a guard");
     let other = client.lock("l").acquire().await.expect("a guard");
-    see_lease(&guard, 30_000);
+    see_lease(&guard, 600_000);
     see_lease(&other, 30_000);
     for guard in [guard, other] {
         guard.release().await.expect("a release");
@@ -189,34 +158,14 @@ fn delayed(server: &Server, command: &'static str) -> Proxy {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_ends_when_replies_take_longer_than_the_lease() {
     let server = Server::start_with("default-lease 40");
-    let proxies = ["LOCK.INFO", "LOCK.RENEW"].map(|command| delayed(&server, command));
-    let [unnamed, named] = [&proxies[0], &proxies[1]].map(|proxy| hasty(proxy.port()).lock("k"));
+    let proxy = delayed(&server, "LOCK.RENEW");
     let lease = Duration::from_millis(40);
-    let named = named.lease(lease).replicas(0, lease / 2);
+    let unnamed = hasty(proxy.port()).lock("k").replicas(0, lease / 2);
+    let named = unnamed.clone().lease(lease);
     for lock in [unnamed, named] {
         let result = soon(lock.try_acquire()).await;
         assert!(matches!(result, Err(Error::Lost(Loss::LeaseOver))), "{result:?}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_rest_of_a_lease_after_two_pauses_is_not_taken_for_the_default() {
-    let server = Server::start_with("default-lease 3000");
-    let mut observer = server.client();
-    let mut infos = 0;
-    let proxy = Proxy::start(server.port(), move |request: &[Reply]| {
-        if request.first().is_some_and(|word| word.text() == "LOCK.INFO") {
-            infos += 1;
-            let left = [2_500, 1_000].get(infos - 1).copied().unwrap_or(3_000);
-            eventually("so much is left", || observer.holder("k").lease_left <= left);
-        }
-        Fate::Carried
-    });
-    let guard = soon(client_at(proxy.port()).await.lock("k").acquire()).await.expect("a guard");
-    guard.renew().await.expect("a renewal");
-    see_lease(&guard, 3_000);
-    assert!(server.client().holder("k").lease_left > 1_500);
-    guard.release().await.expect("a release");
 }
 
 async fn without_info(server: &Server) -> Client {
@@ -227,75 +176,41 @@ async fn without_info(server: &Server) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_permission_for_info_the_lease_is_thirty_seconds() {
+async fn the_default_is_known_without_permission_for_info() {
     let server = Server::start_with("default-lease 5000");
-    let client = without_info(&server).await;
-    let mut observer = server.client();
-    for _ in 0..3 {
-        let guard = client.lock("k").acquire().await.expect("a guard");
-        see_lease(&guard, 30_000);
-        assert!(observer.holder("k").lease_left > 5_000);
-        assert_eq!(observer.holder("k").holds, 1);
-        guard.release().await.expect("a release");
-    }
-    assert_eq!(command_stat(&mut observer, "lock.info", "rejected_calls"), 1);
+    let guard = without_info(&server).await.lock("k").acquire().await.expect("a guard");
+    see_lease(&guard, 5_000);
+    guard.release().await.expect("a release");
+}
+
+/// A lock whose grants are confirmed by LOCK.RENEW.
+fn confirmed(client: &Client) -> Lock {
+    client.lock("k").replicas(0, Duration::from_secs(1))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_fallback_lease_leaves_nothing_held() {
-    let server = Server::start_with("max-lease 600000 default-lease 600000");
-    let client = without_info(&server).await;
-    let mut observer = server.client();
-    observer.call("CONFIG SET lock.max-lease 20000");
-    for _ in 0..2 {
-        let refused = client.lock("k").acquire().await.expect_err("an error");
-        assert!(refused.to_string().starts_with("ERR invalid expire time"), "{refused}");
-        soon(client.settled()).await;
-        assert_eq!(observer.info("k"), None);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_rest_of_a_lease_after_a_pause_is_not_taken_for_the_default() {
-    let server = Server::start_with("default-lease 20000");
-    let mut observer = server.client();
-    let (proxy, asked) = watch(&server, move || {
-        eventually("a fifth of it is over", || observer.holder("k").held_for > 4_000);
-        Fate::Carried
-    });
-    let client = client_at(proxy.port()).await;
-    for _ in 0..2 {
-        let guard = soon(client.lock("k").acquire()).await.expect("a guard");
-        assert!(guard.lease_left() > Duration::from_secs(16), "{:?}", guard.lease_left());
-        guard.release().await.expect("a release");
-    }
-    let asked = asked.lock().unwrap();
-    assert!(asked.iter().flatten().all(|lease| (18_000..=20_000).contains(lease)), "{asked:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lock_deleted_before_its_lease_is_known_is_acquired_again() {
+async fn a_lock_deleted_before_it_is_confirmed_is_acquired_again() {
     let server = Server::start();
     let mut observer = server.client();
-    let (proxy, _) = watch(&server, move || {
+    let proxy = watch(&server, "LOCK.RENEW", move || {
         observer.call("DEL k");
         Fate::Carried
     });
-    let guard = soon(client_at(proxy.port()).await.lock("k").acquire()).await.expect("a guard");
+    let guard = soon(confirmed(&client_at(proxy.port()).await).acquire()).await.expect("a guard");
     assert_eq!(server.client().holder("k").token, guard.token() as i64);
     guard.release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_taken_by_another_before_its_lease_is_known_is_busy() {
+async fn a_lock_taken_by_another_before_it_is_confirmed_is_busy() {
     let server = Server::start();
     let mut observer = server.client();
-    let (proxy, _) = watch(&server, move || {
+    let proxy = watch(&server, "LOCK.RENEW", move || {
         observer.call("DEL k");
         observer.acquire("k other");
         Fate::Carried
     });
-    let result = client_at(proxy.port()).await.lock("k").try_acquire().await;
+    let result = confirmed(&client_at(proxy.port()).await).try_acquire().await;
     assert!(matches!(result, Err(Error::Busy)), "{result:?}");
     assert_eq!(server.client().holder("k").owner, "other");
 }
@@ -304,7 +219,7 @@ async fn a_lock_taken_by_another_before_its_lease_is_known_is_busy() {
 async fn the_default_is_known_although_a_reply_is_lost() {
     for fate in [Fate::RequestLost, Fate::ReplyLost, Fate::ReplyTorn] {
         let server = Server::start();
-        let (proxy, _) = watch(&server, move || fate);
+        let proxy = watch(&server, "LOCK.ACQUIRE", move || fate);
         let guard = soon(client_at(proxy.port()).await.lock("k").acquire()).await.expect("a guard");
         see_lease(&guard, 30_000);
         assert_eq!(server.client().holder("k").holds, 1);
@@ -313,17 +228,17 @@ async fn the_default_is_known_although_a_reply_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquisition_dropped_during_the_lookup_is_released() {
+async fn an_acquisition_dropped_before_it_is_confirmed_is_released() {
     let server = Server::start();
     let (asks, asking) = tokio::sync::oneshot::channel();
-    let (proxy, _) = watch(&server, || {
+    let proxy = watch(&server, "LOCK.RENEW", || {
         asks.send(()).expect("a test");
         Fate::Silence(LONG)
     });
     let client = client_at(proxy.port()).await;
     let mut observer = server.client();
     tokio::select! {
-        _ = client.lock("k").acquire() => panic!("nothing is known"),
+        _ = confirmed(&client).acquire() => panic!("nothing is known"),
         asked = soon(asking) => asked.expect("a request"),
     }
     assert_eq!(observer.holder("k").holds, 1);

@@ -13,6 +13,7 @@ mod dropped_at_each_poll;
 mod dropped_futures;
 mod extreme_durations;
 mod lost_replies;
+mod modes;
 mod redlock;
 mod replicas;
 mod requests_during_outages;

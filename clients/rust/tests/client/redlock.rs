@@ -448,6 +448,7 @@ impl Observations {
             operation,
             start,
             enqueued: None,
+            still_waiting: None,
             end: Some(start),
             outcome,
         };
@@ -468,7 +469,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
         // The client claims to hold the lock from now on for this long.
-        let operation = Operation::Acquire { lease: nanos(guard.lease_left()), wait: Wait::No, holds: None };
+        let operation = Operation::exclusive(nanos(guard.lease_left()), Wait::No);
         observed.note(&owner, operation, Outcome::Granted { token, holds: 1 });
         let count = observed.counter.load(Ordering::Relaxed);
         for _ in 0..token % 50 {
@@ -477,8 +478,8 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         observed.counter.store(count + 1, Ordering::Relaxed);
         // The client claims that it still holds the lock.
         if guard.is_held() {
-            let operation =
-                Operation::Renew { lease: nanos(guard.lease_left()), token: Some(token), holds: None };
+            let lease = nanos(guard.lease_left());
+            let operation = Operation::Renew { lease, token: Some(token), holds: None, mode: None };
             observed.note(&owner, operation, Outcome::Renewed { token });
         }
         observed.note(

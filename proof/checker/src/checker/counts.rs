@@ -139,6 +139,8 @@ fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Optio
         (Operation::Release { released, .. }, Outcome::Left { holds: left }) => {
             let follows = match released {
                 HoldsReleased::One => can_be(left.saturating_add(1)),
+                // The lease may have ended before.
+                HoldsReleased::Leaving(0) => *left == 0,
                 HoldsReleased::Leaving(named) => {
                     named == left && (can_be(*left) || can_be(left.saturating_add(1)))
                 }

@@ -1,7 +1,7 @@
 //! Calls by key or owner, and faults by client.
 
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Nanos};
+use crate::history::{Call, Fault, History, NOBODY, Nanos};
 use crate::spans::Spans;
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,8 +20,13 @@ pub(super) fn group_calls<'h, K: Ord>(
     groups
 }
 
-/// The spans in which a fault may delay replies.
-pub(super) struct FaultSpans(HashMap<Option<u32>, Spans>);
+/// The spans of the faults.
+pub(super) struct FaultSpans {
+    /// By client, the spans in which a fault may delay replies.
+    delays: HashMap<Option<u32>, Spans>,
+    /// The spans of the faults and operations on the servers themselves.
+    servers: Spans,
+}
 
 impl FaultSpans {
     pub(super) fn of(history: &History, bounds: &Bounds) -> Self {
@@ -30,12 +35,22 @@ impl FaultSpans {
             let over = fault.end.saturating_add(bounds.settle);
             spans.entry(fault.client).or_default().push((fault.start, over));
         }
-        Self(spans.into_iter().map(|(client, spans)| (client, spans.into_iter().collect())).collect())
+        let is_of_servers = |fault: &&Fault| fault.client.is_none() || fault.client == Some(NOBODY);
+        let servers = history.faults().filter(is_of_servers).map(|fault| (fault.start, fault.end));
+        Self {
+            delays: spans.into_iter().map(|(client, spans)| (client, spans.into_iter().collect())).collect(),
+            servers: servers.collect(),
+        }
+    }
+
+    /// Whether a fault or an operation on the servers overlaps this span.
+    pub(super) fn of_servers(&self, from: Nanos, to: Nanos) -> bool {
+        self.servers.overlap(from, to)
     }
 
     /// Whether a fault to the servers or to this client may delay replies in this span.
     pub(super) fn overlap(&self, client: u32, from: Nanos, to: Nanos) -> bool {
-        let spans = [None, Some(client)].into_iter().filter_map(|whose| self.0.get(&whose));
+        let spans = [None, Some(client)].into_iter().filter_map(|whose| self.delays.get(&whose));
         spans.into_iter().any(|spans| spans.overlap(from, to))
     }
 }

@@ -1,51 +1,169 @@
 //! A freed lock reaches a waiter in time.
 
 use super::index::{FaultSpans, group_calls};
+use super::queue::HOLDS_BACK;
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Nanos, Operation};
+use crate::history::{Call, History, Nanos, Operation, Outcome, Wait};
 use crate::report::ms;
 use crate::spans::Spans;
-use crate::tenure::tenures;
+use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-/// Claim: a wait that begins a tenure has its reply within the bound after the earlier tenure was over, or after the wait was sent, if that
-/// was later.
+/// Claim: a wait that begins a tenure has its reply within the bound after it fitted beside the earlier tenures, or after the wait was sent,
+/// if that was later.
 ///
-/// The earlier tenure is the one with the next smaller token. It was over at the reply of a release that left no holds, or at the end of
-/// the last lease that a call may have set. Then the lock was free, or another owner held it whose grant is not in the history.
-/// This needs an acquisition without a reply. If such an acquisition may have held the lock, or a fault came in between, nothing is
-/// claimed. Both depend on [`Bounds::settle`].
+/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or at the end of the last
+/// lease that a call may have set. The wait fitted when so many of them were over that the largest weights of the others, beside
+/// their smallest limits, leave room for it. Then it was granted, unless
+///
+/// - another owner held the lock whose grant is not in the history, which needs an acquisition without a reply;
+/// - a kept place held it back;
+/// - it waited behind another request that did not fit, while others still held the lock;
+/// - a fault came in between.
+///
+/// Then nothing is claimed. The first and the last of these depend on [`Bounds::settle`].
 #[must_use]
 pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     let unseen = unseen_tenures(history, bounds);
+    let held_back = HeldBack::of(history, bounds);
 
     let tenures = tenures(history, bounds);
     let mut violations = Vec::new();
-    for pair in tenures.windows(2) {
-        let [before, tenure] = pair else { continue };
-        let wait = tenure.first;
-        if before.key != tenure.key || !wait.waits() {
-            continue;
-        }
-        let free = before.freed.max(wait.start);
-        let late = wait.answered() > free.saturating_add(bounds.handoff);
-        let excused = faults.overlap(wait.client, free, wait.answered())
-            || unseen.get(tenure.key).is_some_and(|spans| spans.overlap(free, wait.answered()));
-        if late && !excused {
-            let what = format!(
-                "{} was free while {} waited, and its reply came {} later",
-                tenure.key,
-                tenure.owner,
-                ms(wait.answered() - free)
-            );
-            let freed_by = before.released.filter(|released| released.end == before.freed);
-            let lines = [before.line, tenure.line].into_iter().chain(freed_by.map(|released| released.line));
-            violations.push(Violation::new(Check::Promptness, history, lines, what));
+    for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
+        let mut earlier = Earlier::default();
+        for (at, tenure) in of_key.iter().enumerate() {
+            let wait = tenure.first;
+            let in_its_way = earlier.in_the_way_of(of_key, tenure);
+            let fitted = earlier.fitted(of_key, tenure, &in_its_way);
+            let is_free = earlier.all_over(fitted);
+            let latest = earlier.latest;
+            earlier.add(at, tenure);
+            let Some(latest) = latest.filter(|_| wait.waits()) else { continue };
+            let late = wait.answered() > fitted.saturating_add(bounds.handoff);
+            let excused = || {
+                let overlaps = |spans: &HashMap<&str, Spans>| {
+                    spans.get(tenure.key).is_some_and(|spans| spans.overlap(fitted, wait.answered()))
+                };
+                faults.overlap(wait.client, fitted, wait.answered())
+                    || overlaps(&unseen)
+                    || overlaps(if is_free { &held_back.by_places } else { &held_back.by_waits })
+            };
+            if late && !excused() {
+                let before = if in_its_way.is_empty() { vec![latest.1] } else { in_its_way };
+                let before: Vec<_> = before.into_iter().map(|at| &of_key[at]).collect();
+                violations.push(violation(history, &before, tenure, fitted));
+            }
         }
     }
     violations
+}
+
+fn violation(history: &History, before: &[&Tenure<'_>], tenure: &Tenure<'_>, fitted: Nanos) -> Violation {
+    let what = format!(
+        "{} was free for {}, who waited, and its reply came {} later",
+        tenure.key,
+        tenure.owner,
+        ms(tenure.first.answered() - fitted)
+    );
+    let lines = before.iter().flat_map(|before| {
+        let freed_by = before.released.filter(|released| released.end == before.freed);
+        [Some(before.line), freed_by.map(|released| released.line)].into_iter().flatten()
+    });
+    let lines = lines.chain([tenure.line]);
+    Violation::new(Check::Promptness, history, lines, what)
+}
+
+/// The tenures of a key with smaller tokens.
+#[derive(Debug, Default)]
+struct Earlier {
+    /// By the time from which each was certainly over. Those that were over when an exclusive one began are left out.
+    freed: BTreeSet<(Nanos, usize)>,
+    /// When the last of them had certainly begun, and which one it is.
+    latest: Option<(Nanos, usize)>,
+}
+
+impl Earlier {
+    fn add(&mut self, at: usize, tenure: &Tenure<'_>) {
+        let begun = tenure.first.answered();
+        self.latest = self.latest.max(Some((begun, at)));
+        if tenure.weight >= tenure.limit_at(begun) {
+            self.freed.clear();
+        }
+        self.freed.insert((tenure.freed, at));
+    }
+
+    /// The tenures for whose end this one had to wait, the last one first: it fitted when the last one of this list was over.
+    fn in_the_way_of(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>) -> Vec<usize> {
+        let (mut weight, mut limit) = (tenure.most_weight, tenure.least_limit);
+        let mut those = Vec::new();
+        for &(_, at) in self.freed.iter().rev() {
+            those.push(at);
+            weight = weight.saturating_add(of_key[at].most_weight);
+            limit = limit.min(of_key[at].least_limit);
+            if weight > limit {
+                return those;
+            }
+        }
+        Vec::new()
+    }
+
+    /// From which time on this tenure fitted and was the next in the queue.
+    fn fitted(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>, in_its_way: &[usize]) -> Nanos {
+        let ended = in_its_way.last().map_or(0, |&at| of_key[at].freed);
+        let begun = self.latest.map_or(0, |(begun, _)| begun);
+        ended.max(begun).max(tenure.first.start)
+    }
+
+    /// Whether all of them were over at a time.
+    fn all_over(&self, time: Nanos) -> bool {
+        self.freed.last().is_none_or(|(freed, _)| *freed <= time)
+    }
+}
+
+/// By key, the spans in which waits that were not granted may have held back those behind them.
+struct HeldBack<'h> {
+    /// On a lock that others hold: while they were in the queue, and their places after that.
+    by_waits: HashMap<&'h str, Spans>,
+    /// On a free lock: only their places.
+    by_places: HashMap<&'h str, Spans>,
+}
+
+impl<'h> HeldBack<'h> {
+    fn of(history: &'h History, bounds: &Bounds) -> Self {
+        let mut waits = HashMap::<_, Vec<_>>::new();
+        let mut places = HashMap::<_, Vec<_>>::new();
+        for ((key, _), mut calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
+            calls.sort_by_key(|(_, call)| call.start);
+            for (at, (_, call)) in calls.iter().enumerate() {
+                if !call.waits() || call.granted().is_some() {
+                    continue;
+                }
+                let end = call.end.unwrap_or(Nanos::MAX);
+                let kept = if call.kept().is_some() { HOLDS_BACK + bounds.tolerance } else { 0 };
+                // The next wait of the owner takes the place, if it names its holds and reached the server.
+                let takes_it = |next: &Call| {
+                    let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
+                    named && next.waits() && !next.is_open()
+                };
+                let back = calls[at + 1..].iter().find(|(_, next)| takes_it(next));
+                let back = back.map_or(Nanos::MAX, |(_, next)| next.start.saturating_add(bounds.handoff));
+                let over = end.saturating_add(kept).min(back.max(end));
+                waits.entry(key).or_default().push((call.start, over));
+                if let (Some((_, Wait::Limit(limit))), true) =
+                    (call.kept(), call.outcome == Outcome::NotAcquired)
+                {
+                    let left = (call.start + limit).saturating_sub(bounds.tolerance);
+                    places.entry(key).or_default().push((left, over));
+                }
+            }
+        }
+        let spans = |all: HashMap<_, Vec<_>>| {
+            all.into_iter().map(|(key, spans)| (key, spans.into_iter().collect())).collect()
+        };
+        Self { by_waits: spans(waits), by_places: spans(places) }
+    }
 }
 
 /// By key, the spans in which there may have been a tenure without a grant in the history.

@@ -1,64 +1,219 @@
-//! The order of the queue is the order of grants.
+//! The order of the queue is the order of grants, and nobody starves.
 
+use super::index::{FaultSpans, IndexedCall, group_calls};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Nanos, Operation, Outcome};
+use crate::history::{Call, History, Nanos, Operation, Outcome, Token, Wait};
 use crate::report::ms;
+use crate::spans::MinFrom;
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Claim: an acquisition that started after a wait was seen in the queue is granted its tenure after that wait.
+/// For how long a kept place holds back those behind it after its wait reached its limit.
+pub(super) const HOLDS_BACK: Nanos = 100_000_000;
+
+/// How many tenures before a grant are compared with a place that was passed over for a time.
+const COMPARED: usize = 64;
+
+/// Claim: no tenure of an owner that arrived after a wait was seen in the queue begins before that wait is granted, or has reached its limit.
+/// This holds for all kinds of lock: a reader does not pass a writer, and a light request does not pass a heavy one. So nobody starves.
 ///
-/// [`Call::enqueued`] says when a wait was seen, so a call that started later is behind it. Tokens give the order of grants. Two calls may
-/// legally pass a waiter. One is a re-entry, so only calls that began a tenure count, and all its grants must have started
-/// later. The other is a repeated wait, which takes the position of the earlier one, so owners with an open or superseded
-/// call are left out. Waits without a grant, or that were not seen in the queue, claim nothing. A run that tests the order gives each
-/// wait its own owner.
+/// [`Call::enqueued`] says when a wait was seen, so an owner whose first call started later is behind it. Tokens give the order of
+/// grants. A wait without a grant was in the queue up to its limit, so a grant that was read before passed it.
+///
+/// With KEEP the next wait of the owner continues the place. If it was back within the time for which a place holds others back, the
+/// claim goes on as if there was one wait. If it came later, or its connection was closed, but the place was still kept, then it may have
+/// been passed meanwhile; but the owners behind it that were seen in the queue afterwards do not begin their tenures before it. Places are
+/// kept in the memory of one server, so nothing is claimed of a place that a fault or an operation on the servers may have ended.
+///
+/// Two calls may legally pass a waiter. One is a re-entry, so only calls that began a tenure count. The other continues the place of an
+/// earlier wait, so its owner arrived with that wait. A run that tests the order gives each waiter its own owner.
 #[must_use]
 pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Violation> {
-    let mut earlier_wait = HashMap::<(&str, &str), Nanos>::new();
-    let mut waited = HashMap::<_, Vec<_>>::new();
-    for (line, call) in history.calls() {
-        if may_have_a_position(call) {
-            let since = earlier_wait.entry((&call.key, &call.owner)).or_insert(call.start);
-            *since = call.start.min(*since);
-        }
-        if let (Some(enqueued), Some((token, _))) = (call.enqueued, call.granted()) {
-            waited.entry((call.key.as_str(), token)).or_default().push((enqueued, line, call));
-        }
+    let faults = FaultSpans::of(history, bounds);
+    let mut arrivals = HashMap::<_, Nanos>::new();
+    let mut places = HashMap::<_, Vec<_>>::new();
+    for ((key, _), mut calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
+        calls.sort_by_key(|(line, call)| (call.start, *line));
+        first_arrivals(&calls, key, bounds, &mut arrivals);
+        places.entry(key).or_default().extend(places_of(&calls, &faults, bounds));
     }
-    let came_late = |tenure: &Tenure<'_>| {
-        let wait = earlier_wait.get(&(tenure.key, tenure.owner));
-        wait.is_none_or(|&since| since > tenure.first.answered())
-    };
 
     let tenures = tenures(history, bounds);
     let mut violations = Vec::new();
     for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
-        let mut latest: Option<&Tenure<'_>> = None;
-        for tenure in of_key {
-            for &(enqueued, line, call) in waited.get(&(tenure.key, tenure.token)).into_iter().flatten() {
-                if let Some(passed) = latest.filter(|passed| enqueued < passed.earliest) {
-                    let what = format!(
-                        "{} was in the queue of {}; {} came {} later and was granted it first",
-                        call.owner,
-                        tenure.key,
-                        passed.owner,
-                        ms(passed.earliest - enqueued)
-                    );
-                    violations.push(Violation::new(Check::Queue, history, [line, passed.line], what));
-                }
-            }
-            if came_late(tenure) && latest.is_none_or(|latest| latest.earliest < tenure.earliest) {
-                latest = Some(tenure);
+        let key = of_key[0].key;
+        let arrived = |tenure: &Tenure<'_>| {
+            arrivals.get(&(key, tenure.token)).map_or(0, |arrival| tenure.began_after.min(*arrival))
+        };
+        let all = Arrivals::of(of_key, arrived);
+        for place in places.get(key).into_iter().flatten() {
+            if let Some(passed) = all.that_passed(place, bounds) {
+                let (owner, came) = (&place.call.owner, arrived(passed).saturating_sub(place.first));
+                let what = format!(
+                    "{owner} was in the queue of {key}; {} came {} later and was granted it first",
+                    passed.owner,
+                    ms(came)
+                );
+                let lines = place.lines.iter().copied().chain([passed.line]);
+                violations.push(Violation::new(Check::Queue, history, lines, what));
             }
         }
     }
     violations
 }
 
-/// Whether a wait may have a position that a later call of its owner takes over.
-fn may_have_a_position(call: &Call) -> bool {
-    let superseded = matches!(&call.outcome, Outcome::Error(word) if word == "SUPERSEDED");
-    matches!(call.operation, Operation::Acquire { .. }) && (call.is_open() || superseded)
+/// A wait, and what is certain of its place in the queue.
+#[derive(Clone, Debug)]
+struct Place<'h> {
+    call: &'h Call,
+    /// The waits from the first one on that had this place.
+    lines: Vec<usize>,
+    /// When the first wait was seen in the queue.
+    first: Nanos,
+    /// From this time on, nobody may have passed over the place.
+    since: Nanos,
+}
+
+/// The places of the waits of an owner.
+fn places_of<'h>(calls: &[IndexedCall<'h>], faults: &FaultSpans, bounds: &Bounds) -> Vec<Place<'h>> {
+    let mut places = Vec::new();
+    let mut earlier: Option<Place<'_>> = None;
+    for &(line, call) in calls {
+        let continued =
+            earlier.take().and_then(|earlier| continue_place(&earlier, line, call, faults, bounds));
+        let new = || {
+            let seen = call.enqueued?;
+            Some(Place { call, lines: vec![line], first: seen, since: seen })
+        };
+        if let Some(place) = continued.or_else(new) {
+            earlier = Some(place.clone());
+            places.push(place);
+        }
+    }
+    places
+}
+
+/// The place of a call that has taken over an earlier one for certain.
+fn continue_place<'h>(
+    earlier: &Place<'h>,
+    line: usize,
+    call: &'h Call,
+    faults: &FaultSpans,
+    bounds: &Bounds,
+) -> Option<Place<'h>> {
+    let before = earlier.call;
+    let (keep, wait) = before.kept()?;
+    let (Operation::Acquire { lease, .. }, Operation::Acquire { holds: Some(_), .. }, true) =
+        (&before.operation, &call.operation, call.waits())
+    else {
+        return None;
+    };
+    let came = call.enqueued.into_iter().chain(call.granted().map(|_| call.answered())).min()?;
+    let reached = before.outcome == Outcome::NotAcquired;
+    let left = match wait {
+        Wait::Limit(limit) if reached => before.start + limit,
+        Wait::Limit(_) | Wait::Unlimited => before.still_waiting.or(before.enqueued)?,
+        Wait::No => return None,
+    };
+    let absent = came.saturating_sub(left) + bounds.tolerance;
+    let in_order = before.end.is_some_and(|end| end.max(left) <= call.start);
+    // An owner whose connection was closed may have held the lock meanwhile, for as long as its lease. Then it has no place.
+    let may_have_held = !reached && (before.outcome != Outcome::Unknown || absent >= *lease);
+    if !in_order || may_have_held || absent >= keep || faults.of_servers(earlier.first, came) {
+        return None;
+    }
+    let since = if reached && absent < HOLDS_BACK { earlier.since } else { came };
+    let lines = earlier.lines.iter().copied().chain([line]).collect();
+    Some(Place { call, lines, first: earlier.first, since })
+}
+
+/// For each tenure of an owner, the earliest time at which its owner may have come into the queue for it. An earlier wait may have left
+/// its place to it: one without a reply, a superseded one, or one with KEEP.
+fn first_arrivals<'h>(
+    calls: &[IndexedCall<'h>],
+    key: &'h str,
+    bounds: &Bounds,
+    arrivals: &mut HashMap<(&'h str, Token), Nanos>,
+) {
+    let mut place: Option<(Nanos, Nanos)> = None;
+    for (_, call) in calls {
+        if !matches!(call.operation, Operation::Acquire { .. }) {
+            continue;
+        }
+        let kept = place.filter(|(_, until)| *until >= call.start);
+        let arrived = kept.map_or(call.start, |(since, _)| since.min(call.start));
+        let superseded = matches!(&call.outcome, Outcome::Error(word) if word == "SUPERSEDED");
+        if let Some((token, _)) = call.granted() {
+            let first = arrivals.entry((key, token)).or_insert(arrived);
+            *first = arrived.min(*first);
+            place = kept.filter(|(_, until)| *until == Nanos::MAX);
+        } else if call.is_open() || superseded {
+            place = Some((arrived, Nanos::MAX));
+        } else if let Some((keep, _)) = call.kept() {
+            let until = call.answered().saturating_add(keep).saturating_add(bounds.tolerance);
+            place = Some((arrived, until.max(kept.map_or(0, |(_, until)| until))));
+        }
+    }
+}
+
+/// The tenures of a key, indexed by the arrival of their owners.
+struct Arrivals<'t, 'h> {
+    /// In order of their tokens, each with its arrival.
+    tenures: Vec<(&'t Tenure<'h>, Nanos)>,
+    smallest_token: MinFrom<(Token, usize)>,
+    first_reply: MinFrom<(Nanos, usize)>,
+}
+
+impl<'t, 'h> Arrivals<'t, 'h> {
+    fn of(of_key: &'t [Tenure<'h>], arrived: impl Fn(&Tenure<'h>) -> Nanos) -> Self {
+        let tenures: Vec<_> = of_key.iter().map(|tenure| (tenure, arrived(tenure))).collect();
+        let each = || tenures.iter().enumerate();
+        Self {
+            smallest_token: each().map(|(at, (tenure, arrived))| (*arrived, (tenure.token, at))).collect(),
+            first_reply: each()
+                .map(|(at, (tenure, arrived))| (*arrived, (tenure.first.answered(), at)))
+                .collect(),
+            tenures,
+        }
+    }
+
+    /// A tenure that has passed a place.
+    fn that_passed(&self, place: &Place<'_>, bounds: &Bounds) -> Option<&'t Tenure<'h>> {
+        let call = place.call;
+        let after = place.since.saturating_add(1);
+        let (token, left) = match (call.granted(), &call.operation) {
+            (Some((token, _)), _) => (token, 0),
+            (None, Operation::Acquire { wait: Wait::Limit(limit), .. })
+                if call.outcome == Outcome::NotAcquired =>
+            {
+                (0, (call.start + limit).saturating_sub(bounds.tolerance))
+            }
+            _ => return None,
+        };
+        let earlier = self.smallest_token.get(after).filter(|(other, _)| *other < token);
+        let passed = match earlier {
+            Some((_, at)) => Some(at),
+            None => self.first_reply.get(after).filter(|(answered, _)| *answered < left).map(|(_, at)| at),
+        };
+        let passed = passed.map(|at| self.tenures[at].0).filter(|passed| passed.owner != call.owner);
+        passed.or_else(|| self.that_passed_later(place, token))
+    }
+
+    /// A tenure that arrived behind the first wait of a place, and was granted before it although it was seen in the queue after the owner
+    /// was back.
+    fn that_passed_later(&self, place: &Place<'_>, token: Token) -> Option<&'t Tenure<'h>> {
+        let end = self.tenures.partition_point(|(tenure, _)| tenure.token < token);
+        let earlier = self.tenures.get(end.saturating_sub(COMPARED)..end)?;
+        let mut earlier: Vec<_> = earlier
+            .iter()
+            .filter(|(tenure, arrived)| {
+                let waited = tenure.first.still_waiting.filter(|_| tenure.began_after == tenure.first.start);
+                *arrived > place.first && waited > Some(place.since) && tenure.owner != place.call.owner
+            })
+            .collect();
+        earlier.sort_by_key(|(_, arrived)| Reverse(*arrived));
+        Some(earlier.first()?.0)
+    }
 }

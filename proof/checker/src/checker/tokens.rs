@@ -4,30 +4,36 @@ use super::index::{IndexedCall, group_calls};
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
 use crate::spans::MinFrom;
-use crate::tenure::tenures;
+use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
 
-/// Claim, for each key: (1) a token has one owner; (2) if a call started after the reply of another, its token is not smaller; (3) after a
-/// tenure was released, its token is not granted again; (4) a re-entry has the token of its tenure.
+/// Claim, for each key: (1) a token has one owner; (2) a tenure that began after the reply of a call has a larger token than that call; (3)
+/// after a tenure was released, its token is not granted again; (4) a re-entry has the token of its tenure.
 ///
-/// All four depend only on calls with a reply. (2): the reply of the later call names a tenure that existed while the call ran. The
-/// other tenure existed earlier. (3): between two grants of one token the owner held that tenure, so a release in between that left no
-/// holds ended it. (4): the whole call lies in a definite-hold interval of its owner, so it was a re-entry.
+/// All four depend only on calls with a reply. (2): a tenure began after the first call that may have begun it. The tenure of the
+/// other call existed earlier. Of tenures that are held together, the older one may have the later replies. (3): between two
+/// grants of one token the owner held that tenure, so a release in between that left no holds ended it. (4): the whole call lies in
+/// a definite-hold interval of its owner, so it was a re-entry.
 ///
 /// (3) does not hold where a failover may lose a release.
 #[must_use]
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
+    let all = tenures(history, bounds);
+    let mut tenures = HashMap::<_, Vec<_>>::new();
+    for tenure in &all {
+        tenures.entry(tenure.key).or_default().push(tenure);
+    }
     for (key, calls) in group_calls(history, |call| call.key.as_str()) {
         let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
         one_owner(history, key, &with_token, &mut violations);
-        growing(history, key, &with_token, &mut violations);
+        growing(history, &with_token, tenures.get(key).map_or(&[], Vec::as_slice), &mut violations);
     }
     for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).values() {
         never_granted_again(history, calls, &mut violations);
     }
-    equal_on_re_entry(history, bounds, &mut violations);
+    equal_on_re_entry(history, &all, &mut violations);
     violations
 }
 
@@ -68,23 +74,25 @@ fn one_owner(
 
 fn growing(
     history: &History,
-    key: &str,
     calls: &[(IndexedCall<'_>, Token)],
+    tenures: &[&Tenure<'_>],
     violations: &mut Vec<Violation>,
 ) {
     let mut answered = calls.to_vec();
     answered.sort_by_key(|((_, call), _)| call.answered());
-    let mut started = calls.to_vec();
-    started.sort_by_key(|((_, call), _)| call.start);
+    let mut begun = tenures.to_vec();
+    begun.sort_by_key(|tenure| tenure.began_after);
     let mut answered = answered.into_iter().peekable();
     let mut largest: Option<(Token, usize)> = None;
-    for ((line, call), token) in started {
-        while let Some(((at, _), known)) = answered.next_if(|((_, other), _)| other.answered() < call.start) {
+    for tenure in begun {
+        while let Some(((at, _), known)) =
+            answered.next_if(|((_, other), _)| other.answered() < tenure.began_after)
+        {
             largest = largest.max(Some((known, at)));
         }
-        if let Some((known, at)) = largest.filter(|&(known, _)| known > token) {
-            let what = format!("token {token} of {key} was given after the larger {known}");
-            violations.push(Violation::new(Check::Tokens, history, [at, line], what));
+        if let Some((known, at)) = largest.filter(|&(known, _)| known > tenure.token) {
+            let what = format!("token {} of {} was given after the larger {known}", tenure.token, tenure.key);
+            violations.push(Violation::new(Check::Tokens, history, [at, tenure.line], what));
         }
     }
 }
@@ -116,10 +124,9 @@ fn never_granted_again(history: &History, calls: &[IndexedCall<'_>], violations:
     }
 }
 
-fn equal_on_re_entry(history: &History, bounds: &Bounds, violations: &mut Vec<Violation>) {
-    let tenures = tenures(history, bounds);
+fn equal_on_re_entry(history: &History, tenures: &[Tenure<'_>], violations: &mut Vec<Violation>) {
     let mut by_owner = BTreeMap::<_, Vec<_>>::new();
-    for tenure in &tenures {
+    for tenure in tenures {
         by_owner.entry((tenure.key, tenure.owner)).or_default().push(tenure);
     }
     for of_owner in by_owner.values() {

@@ -1,11 +1,13 @@
 //! The run had enough activity to prove something.
 
+use super::index::{IndexedCall, group_calls};
 use crate::bounds::{Activity, Bounds};
-use crate::history::{History, WriteOutcome};
-use crate::tenure::tenures;
+use crate::history::{History, Outcome, WriteOutcome};
+use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 
-/// Claim: there were at least as many grants, hand-offs, lease ends, faults and refused writes as the bounds require.
+/// Claim: there were at least as many grants, hand-offs, lease ends, faults, refused writes, shared tenures and kept places as the bounds
+/// require.
 ///
 /// A run without activity breaks no promise, but proves nothing. Only certain events are counted.
 #[must_use]
@@ -17,6 +19,8 @@ pub fn enough_happened(history: &History, bounds: &Bounds) -> Vec<Violation> {
         ("lease ends", activity.lease_ends, least.lease_ends),
         ("faults", activity.faults, least.faults),
         ("refused writes", activity.refused_writes, least.refused_writes),
+        ("tenures beside another one", activity.shared, least.shared),
+        ("grants from a kept place", activity.kept, least.kept),
     ]
     .into_iter()
     .filter(|(_, activity, least)| activity < least)
@@ -35,20 +39,58 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
         refused_writes: history.writes().filter(|(_, write)| write.outcome == WriteOutcome::Refused).count(),
         ..Activity::default()
     };
-    for pair in tenures(history, bounds).windows(2) {
-        let [before, next] = pair else { continue };
-        if before.key != next.key {
-            continue;
-        }
-        let granted = next.first.answered();
-        // A release that was sent before the next grant was read ended this tenure. A later one ended another.
-        let release = before.released.filter(|release| release.start < granted);
-        if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
-            activity.handoffs += 1;
-        }
-        if release.is_none() && before.maybe_released > granted {
-            activity.lease_ends += 1;
+    let tenures = tenures(history, bounds);
+    activity.kept = grants_after_a_slice(history);
+    for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
+        activity.shared += held_beside_another(of_key);
+        for pair in of_key.windows(2) {
+            let [before, next] = pair else { continue };
+            let granted = next.first.answered();
+            if !before.excludes(next, granted) {
+                continue;
+            }
+            // A release that was sent before the next grant was read ended this tenure. A later one ended another.
+            let release = before.released.filter(|release| release.start < granted);
+            if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
+                activity.handoffs += 1;
+            }
+            if release.is_none() && before.maybe_released > granted {
+                activity.lease_ends += 1;
+            }
         }
     }
     activity
+}
+
+/// How many tenures of a key were held while another one was.
+fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
+    let mut held: Vec<_> = of_key.iter().filter_map(|tenure| tenure.held).collect();
+    held.sort_unstable_by_key(|held| held.from);
+    let mut until = 0;
+    let beside = held.iter().filter(|held| {
+        let beside = held.from < until;
+        until = until.max(held.to);
+        beside
+    });
+    beside.count()
+}
+
+/// How many waits were granted whose owner's wait before reached its limit, and left a place that was still kept.
+fn grants_after_a_slice(history: &History) -> usize {
+    let by_owner = group_calls(history, |call| (call.key.as_str(), call.owner.as_str()));
+    let pairs = by_owner.into_values().map(|mut calls| {
+        calls.sort_by_key(|(_, call)| call.start);
+        let comes_back = |pair: &&[IndexedCall<'_>]| match pair {
+            [(_, before), (_, next)] => {
+                let kept =
+                    before.kept().filter(|_| before.outcome == Outcome::NotAcquired || before.is_open());
+                next.waits()
+                    && next.granted().is_some()
+                    && kept.is_some_and(|(keep, _)| next.answered() < before.start + keep)
+            }
+            _ => false,
+        };
+        calls.windows(2).filter(comes_back).count()
+    });
+    pairs.sum()
 }

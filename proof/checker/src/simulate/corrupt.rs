@@ -2,7 +2,7 @@
 
 use super::{MS, bounds};
 use crate::history::{
-    Call, History, HoldsReleased, Line, Nanos, Operation, Outcome, Token, Wait, Write, WriteOutcome,
+    Call, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write, WriteOutcome,
 };
 use crate::random::Random;
 use crate::tenure::{Tenure, tenures};
@@ -13,6 +13,8 @@ use crate::violation::Check;
 pub enum Corruption {
     /// An owner is granted a lock that another holds.
     Overlap,
+    /// An owner is granted more slots than are left.
+    TooHeavy,
     /// A tenure has the token of an earlier one of the same owner.
     TokenRepeated,
     /// A tenure has a token smaller than an earlier one's.
@@ -23,6 +25,10 @@ pub enum Corruption {
     CountSlip,
     /// Two waiters are granted in the wrong order.
     QueueSwap,
+    /// A reader is granted the lock while an earlier waiter goes on to wait.
+    WriterPassed,
+    /// A waiter comes back after its limit and finds that its place is gone.
+    PlaceForgotten,
     /// A waiter gets its grant too late.
     LateGrant,
     /// A call has no reply.
@@ -33,13 +39,16 @@ pub enum Corruption {
 
 impl Corruption {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Overlap,
+        Self::TooHeavy,
         Self::TokenRepeated,
         Self::TokenDroppedBack,
         Self::TokenOfTwoOwners,
         Self::CountSlip,
         Self::QueueSwap,
+        Self::WriterPassed,
+        Self::PlaceForgotten,
         Self::LateGrant,
         Self::Unanswered,
         Self::StaleWrite,
@@ -49,10 +58,10 @@ impl Corruption {
     #[must_use]
     pub fn found_by(self) -> Check {
         match self {
-            Self::Overlap => Check::Overlap,
+            Self::Overlap | Self::TooHeavy => Check::Overlap,
             Self::TokenRepeated | Self::TokenDroppedBack | Self::TokenOfTwoOwners => Check::Tokens,
             Self::CountSlip => Check::Counts,
-            Self::QueueSwap => Check::Queue,
+            Self::QueueSwap | Self::WriterPassed | Self::PlaceForgotten => Check::Queue,
             Self::LateGrant => Check::Promptness,
             Self::Unanswered => Check::Answers,
             Self::StaleWrite => Check::Store,
@@ -72,17 +81,20 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
             let places: Vec<_> = held.collect();
             let tenure = random.one_of(&places)?;
             let from = tenure.held?.from;
-            broken.lines.push(Line::Call(Call {
-                client: 99,
-                node: 0,
-                key: tenure.key.to_owned(),
-                owner: "intruder".to_owned(),
-                operation: Operation::Acquire { lease: 100 * MS, wait: Wait::No, holds: None },
-                start: from + MS / 4,
-                enqueued: None,
-                end: Some(from + MS / 2),
-                outcome: Outcome::Granted { token: tenure.token + 1, holds: 1 },
-            }));
+            let intruder =
+                intruder(tenure.first, Mode::EXCLUSIVE, tenure.token + 1, from + MS / 4, from + MS / 2);
+            broken.lines.push(intruder);
+        }
+        Corruption::TooHeavy => {
+            let held = tenures.iter().filter(|tenure| {
+                let limit = tenure.limit_at(Nanos::MAX);
+                1 < limit && limit < u64::MAX && tenure.held.is_some_and(|held| held.to - held.from > MS)
+            });
+            let places: Vec<_> = held.collect();
+            let tenure = random.one_of(&places)?;
+            let (from, limit) = (tenure.held?.from, u32::try_from(tenure.limit_at(Nanos::MAX)).ok()?);
+            let mode = Mode::of_slots(limit, limit);
+            broken.lines.push(intruder(tenure.first, mode, tenure.token + 1, from + MS / 4, from + MS / 2));
         }
         Corruption::TokenRepeated => {
             let places = pairs(&tenures, |one, other| {
@@ -92,7 +104,7 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
             replace_token(&mut broken, other, one.token);
         }
         Corruption::TokenDroppedBack => {
-            let places = pairs(&tenures, |one, other| one.first.answered() < other.earliest);
+            let places = pairs(&tenures, |one, other| one.first.answered() < other.began_after);
             let (one, other) = random.one_of(&places)?;
             replace_token(&mut broken, other, one.token - 1);
         }
@@ -137,10 +149,48 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
             let moved = call_at(&mut broken, other)?;
             (moved.start, moved.enqueued) = first;
         }
+        Corruption::WriterPassed => {
+            let waits: Vec<_> = history
+                .calls()
+                .filter_map(|(_, call)| {
+                    let (seen, end) = (call.enqueued?, call.start + limit_of(call)?);
+                    let long = call.outcome == Outcome::NotAcquired && seen + 5 * MS < end;
+                    long.then_some((call, seen))
+                })
+                .collect();
+            let &(call, seen) = random.one_of(&waits)?;
+            let token = free_token(&tenures, call, seen)?;
+            broken.lines.push(intruder(call, Mode::SHARED, token, seen + 1, seen + MS));
+        }
+        Corruption::PlaceForgotten => {
+            let calm = |from, to| {
+                history.faults().all(|fault| fault.end + bounds().settle < from || to < fault.start)
+            };
+            let places: Vec<_> = pairs_of_slices(history)
+                .filter_map(|(before, next)| {
+                    let (seen, end) = (before.enqueued?, before.start + limit_of(before)?);
+                    let back = next.enqueued?;
+                    let (token, _) = next.granted()?;
+                    let is_new =
+                        tenures.iter().any(|tenure| tenure.token == token && tenure.earliest == next.start);
+                    let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
+                    let absent = back.saturating_sub(end) + 3 * MS;
+                    let kept = named && absent < before.kept()?.0.min(100 * MS) && next.start > before.end?;
+                    let fits = before.outcome == Outcome::NotAcquired
+                        && is_new
+                        && kept
+                        && calm(seen, next.answered());
+                    fits.then_some((before, seen, next, token))
+                })
+                .collect();
+            let &(before, seen, next, token) = random.one_of(&places)?;
+            broken.lines.push(intruder(before, Mode::SHARED, token - 1, seen + 1, next.answered()));
+        }
         Corruption::LateGrant => {
-            let places: Vec<_> =
-                tenures.windows(2).filter(|pair| can_be_late(history, &pair[0], &pair[1])).collect();
-            let tenure = &random.one_of(&places)?[1];
+            let pairs = tenures.iter().enumerate().skip(1);
+            let pairs = pairs.filter(|(at, tenure)| can_be_late(history, &tenures[..*at], tenure));
+            let places: Vec<_> = pairs.map(|(_, tenure)| tenure).collect();
+            let tenure = random.one_of(&places)?;
             call_at(&mut broken, tenure.line)?.end = Some(tenure.first.answered() + LATE);
         }
         Corruption::Unanswered => {
@@ -167,6 +217,47 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
 }
 
 const LATE: Nanos = 20 * MS;
+
+/// A grant to an owner that is not in the history, of the lock of another call.
+fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Line {
+    Line::Call(Call {
+        client: 99,
+        node: 0,
+        key: of.key.clone(),
+        owner: "intruder".to_owned(),
+        operation: Operation::Acquire { lease: 100 * MS, wait: Wait::No, keep: None, holds: None, mode },
+        start,
+        enqueued: None,
+        still_waiting: None,
+        end: Some(end),
+        outcome: Outcome::Granted { token, holds: 1 },
+    })
+}
+
+/// A token that no tenure has, larger than those of a lock whose grants were read by then.
+fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token> {
+    let of_key = tenures.iter().filter(|tenure| tenure.key == call.key && tenure.first.answered() < time);
+    Some(of_key.map(|tenure| tenure.token).max()? + 1)
+}
+
+fn limit_of(call: &Call) -> Option<Nanos> {
+    match call.operation {
+        Operation::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
+        Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. } => None,
+    }
+}
+
+/// Waits of one owner with KEEP, each with the owner's next call on the lock.
+fn pairs_of_slices(history: &History) -> impl Iterator<Item = (&Call, &Call)> {
+    let waits = history.calls().filter(|(_, call)| call.kept().is_some());
+    waits.filter_map(|(_, call)| {
+        let later = history
+            .calls()
+            .map(|(_, other)| other)
+            .filter(|other| other.key == call.key && other.owner == call.owner && other.start > call.start);
+        Some((call, later.min_by_key(|other| other.start)?))
+    })
+}
 
 fn call_at(history: &mut History, line: usize) -> Option<&mut Call> {
     match history.lines.get_mut(line)? {
@@ -213,12 +304,12 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     }
 }
 
-/// Whether every call of the owner has a reply, and none was superseded.
+/// Whether every call of the owner has a reply, none was superseded, and none has left a place behind.
 fn all_answered(history: &History, of: &Call) -> bool {
-    history
-        .calls()
-        .filter(|(_, call)| call.key == of.key && call.owner == of.owner)
-        .all(|(_, call)| !call.is_open() && call.outcome != Outcome::Error("SUPERSEDED".to_owned()))
+    history.calls().filter(|(_, call)| call.key == of.key && call.owner == of.owner).all(|(_, call)| {
+        let superseded = call.outcome == Outcome::Error("SUPERSEDED".to_owned());
+        !call.is_open() && !superseded && (call.granted().is_some() || call.kept().is_none())
+    })
 }
 
 /// Whether only one count is possible in the reply of this call.
@@ -231,9 +322,11 @@ fn counts_for_certain(history: &History, call: &Call) -> bool {
     plain && all_answered(history, call)
 }
 
-/// Whether nothing excuses a late reply to the wait that began the tenure.
-fn can_be_late(history: &History, before: &Tenure<'_>, tenure: &Tenure<'_>) -> bool {
+/// Whether nothing excuses a late reply to the wait that began the tenure. The earlier tenures are in the order of their tokens.
+fn can_be_late(history: &History, earlier: &[Tenure<'_>], tenure: &Tenure<'_>) -> bool {
     let wait = tenure.first;
+    let mut earlier = earlier.iter().filter(|before| before.key == tenure.key).rev();
+    let Some(before) = earlier.next() else { return false };
     let Some(free) = before.released.map(|released| released.end) else { return false };
     let (from, to) = (free.max(wait.start), wait.answered() + LATE);
     let settle = bounds().settle;
@@ -242,11 +335,24 @@ fn can_be_late(history: &History, before: &Tenure<'_>, tenure: &Tenure<'_>) -> b
         line == tenure.line || call.key != tenure.key || !granted
     });
     let calm = history.faults().all(|fault| fault.end + settle < from || to < fault.start);
-    // No lease of the simulation is longer. A renewal may have set another one.
-    let longest = 120 * MS;
-    let shown = history.calls().filter(|(_, call)| call.key == tenure.key).all(|(_, call)| {
-        let open = matches!(call.operation, Operation::Acquire { .. }) && call.is_open();
-        !open || to < call.start || call.end.is_some_and(|end| end + settle + 2 * longest < from)
+    // No lease of the simulation is longer.
+    let longest = 200 * MS;
+    let of_key = || history.calls().map(|(_, call)| call).filter(|call| call.key == tenure.key);
+    let open = of_key().filter(|call| matches!(call.operation, Operation::Acquire { .. }) && call.is_open());
+    let shown = open.filter(|open| open.start <= to).all(|open| {
+        let of_owner = of_key().filter(|call| call.owner == open.owner);
+        of_owner.map(|call| call.end).all(|end| end.is_some_and(|end| end + settle + longest < from))
     });
-    before.key == tenure.key && wait.waits() && free <= wait.answered() && alone && calm && shown
+    let no_place = of_key().filter(|call| call.kept().is_some()).all(|call| {
+        let end = call.answered().saturating_add(105 * MS);
+        call.granted().is_some() || end < from || to + 3 * MS < call.start + limit_of(call).unwrap_or(0)
+    });
+    let one_after_another = before.excludes(tenure, to)
+        && before.first.answered() <= from
+        && earlier.all(|other| {
+            let is_over = other.freed <= from || before.weight >= before.limit_at(Nanos::MAX);
+            is_over && other.first.answered() <= from
+        });
+    let waited = wait.waits() && free <= wait.answered();
+    waited && alone && calm && shown && no_place && one_after_another
 }

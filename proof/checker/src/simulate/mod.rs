@@ -25,6 +25,14 @@ pub fn bounds() -> Bounds {
         handoff: 5 * MS,
         answer: 5 * MS,
         settle: 300 * MS,
-        minimum: Activity { grants: 20, handoffs: 1, lease_ends: 1, faults: 1, refused_writes: 0 },
+        minimum: Activity {
+            grants: 20,
+            handoffs: 1,
+            lease_ends: 0,
+            faults: 1,
+            refused_writes: 0,
+            shared: 1,
+            kept: 0,
+        },
     }
 }

@@ -2,17 +2,21 @@
 //!
 //! It does not use the module's core, so that it does not share its errors.
 
-use crate::history::{Call, HoldsReleased, Nanos, Operation, Outcome, Token, WriteOutcome};
+use super::MS;
+use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
 use crate::random::Random;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 /// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
 
+/// How long a place holds back those behind it after its wait reached its limit.
+const HOLDS_BACK: Nanos = 100 * MS;
+
 #[derive(Debug, Default)]
 struct Lock {
-    holder: Option<Holder>,
-    queue: VecDeque<Waiter>,
+    holders: Vec<Holder>,
+    queue: Vec<Place>,
 }
 
 #[derive(Debug)]
@@ -21,14 +25,28 @@ struct Holder {
     token: Token,
     holds: u32,
     deadline: Nanos,
+    mode: Mode,
 }
 
+/// A place in the queue.
 #[derive(Debug)]
-struct Waiter {
+struct Place {
     call: usize,
     owner: String,
     lease: Nanos,
     holds: Option<u32>,
+    mode: Mode,
+    keep: Option<Nanos>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waits,
+    /// It is kept, and holds back those behind it up to the first time. It is gone at the second one.
+    HoldsBack(Nanos, Nanos),
+    /// It is kept up to this time.
+    PassedOver(Nanos),
 }
 
 #[derive(Debug)]
@@ -40,6 +58,53 @@ pub(super) struct Server {
     store: HashMap<String, Token>,
 }
 
+impl Lock {
+    fn admits(&self, mode: Mode) -> bool {
+        let modes = || self.holders.iter().map(|holder| holder.mode).chain([mode]);
+        let weight: u64 = modes().map(|mode| u64::from(mode.weight)).sum();
+        modes().all(|mode| weight <= mode.limit())
+    }
+
+    /// Ends what is over: leases, and kept places.
+    fn expire(&mut self, now: Nanos) {
+        self.holders.retain(|holder| holder.deadline > now);
+        for place in &mut self.queue {
+            if let State::HoldsBack(until, end) = place.state
+                && until <= now
+            {
+                place.state = State::PassedOver(end);
+            }
+        }
+        self.queue.retain(|place| !matches!(place.state, State::PassedOver(end) if end <= now));
+    }
+
+    /// Grants one more hold, or repeats the request. `Err`: the error.
+    fn re_enter(&mut self, now: Nanos, request: &Place) -> Option<Outcome> {
+        let holder = self.holders.iter_mut().find(|holder| holder.owner == request.owner)?;
+        if !request.mode.re_enters(holder.mode) {
+            return Some(Outcome::Error("LIMIT".to_owned()));
+        }
+        let leads_to = request.holds.unwrap_or(holder.holds + 1);
+        if leads_to != holder.holds && leads_to != holder.holds + 1 {
+            return Some(Outcome::Error("HOLDS".to_owned()));
+        }
+        holder.holds = leads_to;
+        holder.deadline = holder.deadline.max(now + request.lease);
+        Some(Outcome::Granted { token: holder.token, holds: leads_to })
+    }
+
+    /// Removes the places of an owner that name more holds. Those that wait are told.
+    fn remove_places(&mut self, owner: &str, more_than: u32, replies: &mut Vec<Reply>) {
+        self.queue.retain(|place| {
+            let is_meant = place.owner == owner && place.holds.is_some_and(|named| named > more_than);
+            if is_meant && place.state == State::Waits {
+                replies.push((place.call, Outcome::Error("SUPERSEDED".to_owned())));
+            }
+            !is_meant
+        });
+    }
+}
+
 impl Server {
     pub(super) fn new(random: Random) -> Self {
         Self { locks: HashMap::new(), token: 1_000, random, store: HashMap::new() }
@@ -47,118 +112,124 @@ impl Server {
 
     /// Handles a call. Returns its reply, and those of waiters that it ends.
     pub(super) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
-        let mut replies = self.end_lease(now, &call.key);
+        let mut replies = self.expire_and_serve(now, &call.key);
         let lock = self.locks.entry(call.key.clone()).or_default();
-        let holder = lock.holder.as_mut().filter(|holder| holder.owner == call.owner);
-        match (&call.operation, holder) {
-            (&Operation::Acquire { lease, holds, .. }, Some(holder)) => {
-                let leads_to = holds.unwrap_or(holder.holds + 1);
-                let outcome = if leads_to == holder.holds || leads_to == holder.holds + 1 {
-                    holder.holds = leads_to;
-                    holder.deadline = holder.deadline.max(now + lease);
-                    Outcome::Granted { token: holder.token, holds: leads_to }
+        match call.operation {
+            Operation::Acquire { lease, holds, keep, mode, .. } => {
+                let (owner, state) = (call.owner.clone(), State::Waits);
+                let request = Place { call: number, owner, lease, holds, mode, keep, state };
+                if let Some(outcome) = lock.re_enter(now, &request) {
+                    replies.push((number, outcome));
+                } else if holds.is_some_and(|named| named != 1) {
+                    replies.push((number, Outcome::Error("HOLDS".to_owned())));
                 } else {
-                    Outcome::Error("HOLDS".to_owned())
-                };
-                replies.push((number, outcome));
-            }
-            (Operation::Acquire { holds: Some(2..), .. }, None) => {
-                replies.push((number, Outcome::Error("HOLDS".to_owned())));
-            }
-            (&Operation::Acquire { lease, holds, .. }, None) => {
-                let waiter = Waiter { call: number, owner: call.owner.clone(), lease, holds };
-                let position =
-                    lock.queue.iter().position(|other| holds.is_some() && other.owner == call.owner);
-                if let Some(position) = position {
-                    replies.push((lock.queue[position].call, Outcome::Error("SUPERSEDED".to_owned())));
-                    lock.queue[position] = waiter;
-                } else if call.waits() || lock.holder.is_none() {
-                    lock.queue.push_back(waiter);
-                } else {
-                    replies.push((number, Outcome::NotAcquired));
+                    self.enqueue(call, request, &mut replies);
                 }
             }
-            (Operation::Release { token, .. } | Operation::Renew { token, .. }, holder)
-                if holder.as_ref().is_none_or(|holder| token.is_some_and(|token| token != holder.token)) =>
-            {
-                replies.push((number, Outcome::Error("NOTHELD".to_owned())));
-            }
-            (Operation::Release { released, .. }, Some(holder)) => {
-                let left = match *released {
-                    HoldsReleased::One => Some(holder.holds - 1),
-                    HoldsReleased::All => Some(0),
-                    HoldsReleased::Leaving(left) => {
-                        (left == holder.holds || left + 1 == holder.holds).then_some(left)
-                    }
-                };
-                let outcome =
-                    left.map_or(Outcome::Error("HOLDS".to_owned()), |holds| Outcome::Left { holds });
-                holder.holds = left.unwrap_or(holder.holds);
-                if holder.holds == 0 {
-                    lock.holder = None;
+            Operation::Release { released, token } => {
+                replies.push((number, release(lock, call, released, token)));
+                if let (HoldsReleased::Leaving(left), None, Some((_, Outcome::Left { .. }))) =
+                    (released, token, replies.last())
+                {
+                    lock.remove_places(&call.owner, left, &mut replies);
                 }
-                replies.push((number, outcome));
             }
-            (Operation::Renew { lease, .. }, Some(holder)) => {
-                holder.deadline = now + lease;
-                replies.push((number, Outcome::Renewed { token: holder.token }));
+            Operation::Renew { lease, token, mode, .. } => {
+                replies.push((number, renew(lock, call, now + lease, token, mode)));
             }
-            (Operation::Release { .. } | Operation::Renew { .. }, None) => {}
         }
-        replies.extend(self.hand_off(now, &call.key));
+        replies.extend(self.expire_and_serve(now, &call.key));
+        if self.is_waiting(&call.key, number) && !call.waits() {
+            self.remove(&call.key, number);
+            replies.push((number, Outcome::NotAcquired));
+        }
         replies
     }
 
-    /// Ends the lease if it is over.
-    pub(super) fn end_lease(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
-        if let Some(lock) = self.locks.get_mut(key) {
-            lock.holder.take_if(|holder| holder.deadline <= now);
+    /// Puts a request into the queue: at the place of its owner, or at the end. One that does not wait leaves the queue again if it is not
+    /// served at once.
+    fn enqueue(&mut self, call: &Call, request: Place, replies: &mut Vec<Reply>) {
+        let Some(lock) = self.locks.get_mut(&call.key) else { return };
+        let own = lock
+            .queue
+            .iter()
+            .position(|other| request.holds.is_some() && other.owner == call.owner && other.holds.is_some());
+        match own {
+            Some(own) if call.waits() => {
+                if lock.queue[own].state == State::Waits {
+                    replies.push((lock.queue[own].call, Outcome::Error("SUPERSEDED".to_owned())));
+                }
+                lock.queue[own] = request;
+            }
+            Some(_) | None => lock.queue.push(request),
         }
-        self.hand_off(now, key)
     }
 
-    /// The end of the present lease.
-    pub(super) fn deadline(&self, key: &str) -> Option<Nanos> {
-        Some(self.locks.get(key)?.holder.as_ref()?.deadline)
+    /// Ends the leases and kept places that are over, and serves the queue.
+    pub(super) fn expire_and_serve(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        let Some(lock) = self.locks.get_mut(key) else { return replies };
+        lock.expire(now);
+        while let Some(at) = lock.queue.iter().position(|place| !matches!(place.state, State::PassedOver(_)))
+        {
+            let first = &lock.queue[at];
+            if first.state != State::Waits || !lock.admits(first.mode) {
+                break;
+            }
+            let first = lock.queue.remove(at);
+            // At least two apart, so that some numbers are no token.
+            self.token += self.random.between(2, 1_000);
+            let (token, deadline) = (self.token, now + first.lease);
+            replies.push((first.call, Outcome::Granted { token, holds: 1 }));
+            let (owner, mode) = (first.owner, first.mode);
+            lock.holders.push(Holder { owner: owner.clone(), token, holds: 1, deadline, mode });
+            let (own, others) =
+                std::mem::take(&mut lock.queue).into_iter().partition(|place| place.owner == owner);
+            lock.queue = others;
+            let own: Vec<Place> = own;
+            for place in own.into_iter().filter(|place| place.state == State::Waits) {
+                let outcome = lock.re_enter(now, &place);
+                replies.extend(outcome.map(|outcome| (place.call, outcome)));
+            }
+        }
+        replies
     }
 
-    /// Removes a waiter from the queue. `false`: it was not there.
-    pub(super) fn remove_waiter(&mut self, key: &str, call: usize) -> bool {
+    /// The next time at which a lease or a kept place changes.
+    pub(super) fn due(&self, key: &str) -> Option<Nanos> {
+        let lock = self.locks.get(key)?;
+        let places = lock.queue.iter().filter_map(|place| match place.state {
+            State::Waits => None,
+            State::HoldsBack(until, _) | State::PassedOver(until) => Some(until),
+        });
+        lock.holders.iter().map(|holder| holder.deadline).chain(places).min()
+    }
+
+    /// Ends a wait, because it reached its limit or its connection was closed. Its place may be kept. `false`: it was not in the queue.
+    pub(super) fn end_wait(&mut self, now: Nanos, key: &str, call: usize, reached: bool) -> bool {
         let Some(lock) = self.locks.get_mut(key) else { return false };
-        let before = lock.queue.len();
-        lock.queue.retain(|waiter| waiter.call != call);
-        lock.queue.len() < before
+        let is_meant = |place: &Place| place.call == call && place.state == State::Waits;
+        let Some(at) = lock.queue.iter().position(is_meant) else { return false };
+        match lock.queue[at].keep {
+            None => drop(lock.queue.remove(at)),
+            Some(keep) if reached => {
+                lock.queue[at].state = State::HoldsBack(now + keep.min(HOLDS_BACK), now + keep);
+            }
+            Some(keep) => lock.queue[at].state = State::PassedOver(now + keep),
+        }
+        true
+    }
+
+    fn remove(&mut self, key: &str, call: usize) {
+        if let Some(lock) = self.locks.get_mut(key) {
+            lock.queue.retain(|place| place.call != call);
+        }
     }
 
     /// Whether a call is in the queue.
     pub(super) fn is_waiting(&self, key: &str, call: usize) -> bool {
-        self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(|waiter| waiter.call == call))
-    }
-
-    /// Grants a free lock to the first waiter, and to other waits of its owner.
-    fn hand_off(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
-        let mut replies = Vec::new();
-        let Some(lock) = self.locks.get_mut(key) else { return replies };
-        if lock.holder.is_some() {
-            return replies;
-        }
-        let Some(first) = lock.queue.pop_front() else { return replies };
-        // At least two apart, so that some numbers are no token.
-        self.token += self.random.between(2, 1_000);
-        let mut holder =
-            Holder { owner: first.owner, token: self.token, holds: 1, deadline: now + first.lease };
-        replies.push((first.call, Outcome::Granted { token: holder.token, holds: 1 }));
-        lock.queue.retain(|waiter| {
-            if waiter.owner != holder.owner {
-                return true;
-            }
-            holder.holds = waiter.holds.unwrap_or(holder.holds + 1);
-            holder.deadline = holder.deadline.max(now + waiter.lease);
-            replies.push((waiter.call, Outcome::Granted { token: holder.token, holds: holder.holds }));
-            false
-        });
-        lock.holder = Some(holder);
-        replies
+        let waits = |place: &Place| place.call == call && place.state == State::Waits;
+        self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(waits))
     }
 
     /// A write to the fenced store.
@@ -170,4 +241,40 @@ impl Server {
         *seen = token;
         WriteOutcome::Accepted
     }
+}
+
+fn release(lock: &mut Lock, call: &Call, released: HoldsReleased, token: Option<Token>) -> Outcome {
+    let holder = lock.holders.iter_mut().find(|holder| holder.owner == call.owner);
+    let Some(holder) = holder.filter(|holder| token.is_none_or(|token| token == holder.token)) else {
+        return match released {
+            HoldsReleased::Leaving(0) => Outcome::Left { holds: 0 },
+            HoldsReleased::Leaving(_) | HoldsReleased::One | HoldsReleased::All => {
+                Outcome::Error("NOTHELD".to_owned())
+            }
+        };
+    };
+    let left = match released {
+        HoldsReleased::One => Some(holder.holds - 1),
+        HoldsReleased::All => Some(0),
+        HoldsReleased::Leaving(left) => (left == holder.holds || left + 1 == holder.holds).then_some(left),
+    };
+    let Some(left) = left else { return Outcome::Error("HOLDS".to_owned()) };
+    holder.holds = left;
+    lock.holders.retain(|holder| holder.holds > 0);
+    Outcome::Left { holds: left }
+}
+
+fn renew(lock: &mut Lock, call: &Call, deadline: Nanos, token: Option<Token>, mode: Option<Mode>) -> Outcome {
+    let holder = lock.holders.iter_mut().find(|holder| holder.owner == call.owner);
+    let Some(holder) = holder.filter(|holder| token.is_none_or(|token| token == holder.token)) else {
+        return Outcome::Error("NOTHELD".to_owned());
+    };
+    if let Some(mode) = mode {
+        if !mode.re_enters(holder.mode) {
+            return Outcome::Error("LIMIT".to_owned());
+        }
+        holder.mode.slots = mode.slots;
+    }
+    holder.deadline = deadline;
+    Outcome::Renewed { token: holder.token }
 }

@@ -3,11 +3,13 @@
 use super::MS;
 use super::server::{Reply, Server};
 use crate::client::{Action, Client, Workload};
-use crate::history::{Call, Fault, History, Line, Nanos, Operation, Outcome, Token, Wait, Write};
+use crate::history::{Call, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write};
 use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// The modes of tenures.
+const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(4, 2)];
 const CLIENTS: u32 = 6;
 /// After so many calls, clients start nothing new.
 const CALLS: usize = 250;
@@ -21,8 +23,8 @@ enum Event {
     Write(usize, Token),
     /// A call reaches the server.
     Arrive(usize),
-    /// A lease may end.
-    LeaseEnd(String),
+    /// A lease may end, or a kept place.
+    Due(String),
     /// A waiter reaches its wait limit, or the server notices that it has disconnected.
     WaitEnd(usize),
     /// A client reads a reply, or gives up.
@@ -71,6 +73,9 @@ impl World {
                 long_lease: 120 * MS..200 * MS,
                 rest: 10 * MS..60 * MS,
                 wait: 5 * MS..400 * MS,
+                slice: 10 * MS..60 * MS,
+                keep: 50 * MS..300 * MS,
+                modes: MODES.to_vec(),
                 careful: false,
                 new_owner_each_tenure: false,
             },
@@ -90,7 +95,7 @@ impl World {
 
     pub(super) fn run(mut self) -> History {
         while let Some(Reverse((now, _, event))) = self.events.pop() {
-            let of_server = matches!(event, Event::Arrive(_) | Event::LeaseEnd(_) | Event::WaitEnd(_));
+            let of_server = matches!(event, Event::Arrive(_) | Event::Due(_) | Event::WaitEnd(_));
             if of_server && self.pause.0 <= now && now < self.pause.1 {
                 self.at(self.pause.1, event);
             } else {
@@ -117,14 +122,17 @@ impl World {
             Event::Act(_) => {}
             Event::Write(client, token) => self.write(now, client, token),
             Event::Arrive(number) => self.arrive(now, number),
-            Event::LeaseEnd(key) => {
-                let replies = self.server.end_lease(now, &key);
+            Event::Due(key) => {
+                let replies = self.server.expire_and_serve(now, &key);
                 self.answer(now, &key, replies);
             }
             Event::WaitEnd(number) => {
-                let key = self.calls[number].0.key.clone();
-                if self.server.remove_waiter(&key, number) {
-                    self.answer(now, &key, vec![(number, Outcome::NotAcquired)]);
+                let (call, fate) = &self.calls[number];
+                let (key, reached) = (call.key.clone(), *fate != Fate::Late);
+                if self.server.end_wait(now, &key, number, reached) {
+                    let mut replies = vec![(number, Outcome::NotAcquired)];
+                    replies.extend(self.server.expire_and_serve(now, &key));
+                    self.answer(now, &key, replies);
                 }
             }
             Event::Answer(number) => {
@@ -177,6 +185,7 @@ impl World {
             operation,
             start: now,
             enqueued: None,
+            still_waiting: None,
             end,
             outcome: Outcome::Unknown,
         };
@@ -208,7 +217,7 @@ impl World {
         self.answer(now, &key, replies);
     }
 
-    /// Sends the replies, and schedules the end of the lease.
+    /// Sends the replies, and schedules the next end of a lease or a place.
     fn answer(&mut self, now: Nanos, key: &str, replies: Vec<Reply>) {
         for (number, outcome) in replies {
             let end = now + self.latency();
@@ -220,8 +229,8 @@ impl World {
             }
             self.at(end, Event::Answer(number));
         }
-        if let Some(deadline) = self.server.deadline(key) {
-            self.at(deadline.max(now), Event::LeaseEnd(key.to_owned()));
+        if let Some(deadline) = self.server.due(key) {
+            self.at(deadline.max(now), Event::Due(key.to_owned()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Worlds with one server that forgets nothing.
 
-use super::{Nemesis, World};
+use super::nemesis::{Nemesis, World};
 use lockward_tests::{Server, Setup, WallClock};
 use std::time::Duration;
 

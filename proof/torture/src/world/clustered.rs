@@ -1,6 +1,6 @@
 //! A cluster with slots that move.
 
-use super::{Nemesis, World};
+use super::nemesis::{Nemesis, World};
 use crate::queue_order;
 use lockward_tests::{Cluster, Server, Setup, slot_of};
 

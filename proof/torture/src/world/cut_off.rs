@@ -1,8 +1,9 @@
 //! A replica that loses the link to its primary, misses grants, and is promoted.
 
-use super::{MS, Nemesis, QUARANTINE, World};
+use super::name::{MODES, MS, QUARANTINE};
+use super::nemesis::{Nemesis, World};
 use crate::recording_client::RecordingClient;
-use lockward_checker::history::{Call, Nanos, Operation, Outcome, Token, Wait};
+use lockward_checker::history::{Call, Mode, Nanos, Operation, Outcome, Token, Wait};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Link, Reply, Server, Setup, eventually};
 use std::time::Duration;
@@ -54,7 +55,8 @@ impl CutOff {
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
         self.link.swallow();
         nemesis.sleep(50..300);
-        let missed = Missed::grant(nemesis.recorder(), self.port());
+        let mode = nemesis.random.one_of(&MODES).copied().unwrap_or_default();
+        let missed = Missed::grant(nemesis.recorder(), self.port(), mode);
         self.primary.kill();
         self.promote(nemesis);
         let outcome = missed.and_then(|missed| missed.come_back(self.port()));
@@ -126,6 +128,7 @@ impl World for CutOff {
 struct Missed<'r> {
     recorder: &'r Recorder,
     key: String,
+    mode: Mode,
     token: Token,
     /// The end of the lease on the holder's clock.
     until: Nanos,
@@ -137,22 +140,23 @@ impl<'r> Missed<'r> {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// Acquires a lock of its own at the primary on `port`. `None`: the primary refuses writes.
-    fn grant(recorder: &'r Recorder, port: u16) -> Option<Self> {
+    fn grant(recorder: &'r Recorder, port: u16, mode: Mode) -> Option<Self> {
         let key = format!("missed-{}", now());
-        let call = Self::call(recorder, port, &key, "holder", Self::acquire());
+        let call = Self::call(recorder, port, &key, "holder", Self::acquire(mode));
         let (token, _) = call.granted()?;
-        Some(Self { recorder, key, token, until: call.start + Self::LEASE })
+        Some(Self { recorder, key, mode, token, until: call.start + Self::LEASE })
     }
 
     /// Another owner tries to acquire the lock at the new primary. Then its holder restores the tenure before its lease is over. Returns
     /// the name of the outcome, or `None` if the primary refuses writes for too long.
     fn come_back(self, port: u16) -> Option<&'static str> {
-        let Self { recorder, key, token, until } = self;
-        if Self::call(recorder, port, &key, "another", Self::acquire()).granted().is_some() {
+        let Self { recorder, key, mode, token, until } = self;
+        if Self::call(recorder, port, &key, "another", Self::acquire(Mode::EXCLUSIVE)).granted().is_some() {
             return Some("loss of a grant");
         }
         while now() < until {
-            let renewal = Operation::Renew { lease: Self::LEASE, token: Some(token), holds: Some(1) };
+            let (token, holds, mode) = (Some(token), Some(1), Some(mode));
+            let renewal = Operation::Renew { lease: Self::LEASE, token, holds, mode };
             match Self::call(recorder, port, &key, "holder", renewal).outcome {
                 Outcome::Renewed { .. } => return Some("missed tenure restored"),
                 Outcome::Error(word) if word == "NOREPLICAS" => {
@@ -164,8 +168,8 @@ impl<'r> Missed<'r> {
         None
     }
 
-    const fn acquire() -> Operation {
-        Operation::Acquire { lease: Self::LEASE, wait: Wait::No, holds: None }
+    const fn acquire(mode: Mode) -> Operation {
+        Operation::Acquire { lease: Self::LEASE, wait: Wait::No, keep: None, holds: None, mode }
     }
 
     fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, operation: Operation) -> Call {

@@ -1,7 +1,8 @@
 //! A primary and its replica, with failovers.
 
 use super::alone::freeze;
-use super::{MS, Nemesis, QUARANTINE, World};
+use super::name::{MS, QUARANTINE};
+use super::nemesis::{Nemesis, World};
 use lockward_tests::{Reply, Server, Setup, eventually};
 use std::mem;
 

@@ -1,6 +1,6 @@
 //! A primary, two replicas and three Sentinels.
 
-use super::{Nemesis, World};
+use super::nemesis::{Nemesis, World};
 use lockward_tests::{Sentinels, Server, Setup};
 
 /// The servers and the Sentinels. Clients use the primary that the Sentinels name.

@@ -1,7 +1,8 @@
 //! One server without persistence.
 
 use super::alone::freeze;
-use super::{MS, Nemesis, QUARANTINE, World};
+use super::name::{MS, QUARANTINE};
+use super::nemesis::{Nemesis, World};
 use lockward_tests::{Server, Setup};
 
 /// A server that has forgotten everything after a restart. Its quarantine is as long as the longest lease.

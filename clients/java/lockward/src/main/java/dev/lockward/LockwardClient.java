@@ -8,6 +8,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -48,7 +49,7 @@ public final class LockwardClient implements AutoCloseable {
     private final String id = UUID.randomUUID().toString();
     private final AtomicLong owners = new AtomicLong();
     private final ThreadLocal<ThreadLocks> threadLocks =
-            ThreadLocal.withInitial(() -> new ThreadLocks(newOwner(), new HashMap<>()));
+            ThreadLocal.withInitial(() -> new ThreadLocks(newOwner(), new HashMap<>(), new HashSet<>()));
     private final Set<Tenure> tenures = Collections.newSetFromMap(new WeakHashMap<>());
     private final ScheduledThreadPoolExecutor watchdog;
     private final ThreadPoolExecutor listenerThreads;
@@ -60,8 +61,8 @@ public final class LockwardClient implements AutoCloseable {
 
     private record AbandonedAcquire(OwnedKey ownedKey, long leaseEnd) {}
 
-    /** The locks of a thread, by key. */
-    private record ThreadLocks(String owner, Map<String, Tenure> tenures) {
+    /** The locks of a thread, by key; and the keys of those that the owner may still hold, because no server has released them. */
+    private record ThreadLocks(String owner, Map<String, Tenure> tenures, Set<String> leftovers) {
         private static final int MANY = 100;
 
         /** Removes locks that were left to their leases, if there are many. To unlock them then says that they are not held. */
@@ -216,7 +217,17 @@ public final class LockwardClient implements AutoCloseable {
      * @param name the key on the server
      */
     public LockwardLock getLock(String name) {
-        return new LockwardLock(this, Objects.requireNonNull(name));
+        return getLock(name, Mode.EXCLUSIVE);
+    }
+
+    /**
+     * As {@link #getLock(String)}, but not exclusive. A thread that holds the lock may acquire it again in a mode with the same or
+     * a larger limit, and keeps the mode that it has. Any other mode is refused until it has released the lock.
+     *
+     * @param name the key on the server
+     */
+    public LockwardLock getLock(String name, Mode mode) {
+        return new LockwardLock(this, Objects.requireNonNull(name), Objects.requireNonNull(mode));
     }
 
     /**
@@ -233,9 +244,15 @@ public final class LockwardClient implements AutoCloseable {
      */
     public Optional<Tenure> tryAcquire(String name, Duration wait, @Nullable Duration lease)
             throws InterruptedException {
-        OwnedKey ownedKey = new OwnedKey(Objects.requireNonNull(name), newOwner());
+        return tryAcquire(name, Mode.EXCLUSIVE, wait, lease);
+    }
+
+    /** As {@link #tryAcquire(String, Duration, Duration)}, but not exclusive. */
+    public Optional<Tenure> tryAcquire(String name, Mode mode, Duration wait, @Nullable Duration lease)
+            throws InterruptedException {
+        OwnedKey ownedKey = new OwnedKey(Objects.requireNonNull(name), newOwner(), Objects.requireNonNull(mode));
         return Optional.ofNullable(
-                acquire(ownedKey, Clock.span(wait), lease == null ? null : Clock.lease(lease), true, null));
+                acquire(ownedKey, Clock.span(wait), lease == null ? null : Clock.lease(lease), true, null, false));
     }
 
     /**
@@ -261,7 +278,8 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /** Acquires or re-enters a lock for the current thread. */
-    boolean lock(String name, long wait, @Nullable Long lease, boolean interruptible) throws InterruptedException {
+    boolean lock(String name, Mode mode, long wait, @Nullable Long lease, boolean interruptible)
+            throws InterruptedException {
         if (interruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
@@ -269,7 +287,7 @@ public final class LockwardClient implements AutoCloseable {
         Tenure present = locks.tenures().get(name);
         if (present != null) {
             try {
-                present.reenter(lease, interruptible);
+                present.reenter(mode, lease, interruptible);
                 return true;
             } catch (LockLostException loss) {
                 // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
@@ -278,7 +296,10 @@ public final class LockwardClient implements AutoCloseable {
                 }
             }
         }
-        Tenure tenure = acquire(new OwnedKey(name, locks.owner()), wait, lease, interruptible, Thread.currentThread());
+        OwnedKey ownedKey = new OwnedKey(name, locks.owner(), mode);
+        boolean isLeftover = present != null || locks.leftovers().contains(name);
+        Tenure tenure = acquire(ownedKey, wait, lease, interruptible, Thread.currentThread(), isLeftover);
+        locks.leftovers().remove(name);
         if (tenure == null) {
             return false;
         }
@@ -292,15 +313,18 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     void unlock(String name) {
-        Tenure tenure = threadTenure(name);
+        ThreadLocks locks = threadLocks.get();
+        Tenure tenure = locks.tenures().get(name);
         if (tenure == null) {
             throw notHeld(name);
         }
+        locks.leftovers().add(name);
         try {
             tenure.releaseHold();
+            locks.leftovers().remove(name);
         } finally {
             if (tenure.holds() == 0) {
-                threadLocks.get().tenures().compute(name, (key, ended) -> tenure.previous);
+                locks.tenures().compute(name, (key, ended) -> tenure.previous);
             }
         }
     }
@@ -311,7 +335,12 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     private @Nullable Tenure acquire(
-            OwnedKey ownedKey, long wait, @Nullable Long named, boolean interruptible, @Nullable Thread thread)
+            OwnedKey ownedKey,
+            long wait,
+            @Nullable Long named,
+            boolean interruptible,
+            @Nullable Thread thread,
+            boolean isLeftover)
             throws InterruptedException {
         servers.checkOpen();
         Long lease = named == null ? settings.lease() : named;
@@ -320,7 +349,7 @@ public final class LockwardClient implements AutoCloseable {
         try {
             grant = new PendingAcquire(
                             ownedKey, lease, settings.replicas(), attempts, waitPermits, wait, settings.patience())
-                    .run();
+                    .run(isLeftover);
         } catch (InterruptedException | RuntimeException failure) {
             if (!attempts.withdraw(ownedKey.withdraw(0))) {
                 withdrawLater(ownedKey, lease);
@@ -346,7 +375,7 @@ public final class LockwardClient implements AutoCloseable {
         // From now on this thread uses another owner, so that its later acquisitions are not withdrawn.
         ThreadLocks locks = threadLocks.get();
         if (ownedKey.owner().equals(locks.owner())) {
-            threadLocks.set(new ThreadLocks(newOwner(), locks.tenures()));
+            threadLocks.set(new ThreadLocks(newOwner(), locks.tenures(), new HashSet<>()));
         }
         long maxLease = lease == null ? TimeUnit.HOURS.toMillis(1) : lease; // the server's default is unknown
         if (abandoned.offer(new AbandonedAcquire(ownedKey, Clock.leaseEnd(Clock.now(), maxLease)))) {

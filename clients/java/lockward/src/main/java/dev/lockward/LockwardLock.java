@@ -28,10 +28,12 @@ import org.jspecify.annotations.Nullable;
 public final class LockwardLock implements Lock {
     private final LockwardClient client;
     private final String name;
+    private final Mode mode;
 
-    LockwardLock(LockwardClient client, String name) {
+    LockwardLock(LockwardClient client, String name, Mode mode) {
         this.client = client;
         this.name = name;
+        this.mode = mode;
     }
 
     /** The key of the lock on the server. */
@@ -68,12 +70,12 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        client.lock(name, Clock.FOREVER, null, true);
+        client.lock(name, mode, Clock.FOREVER, null, true);
     }
 
     /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
-        client.lock(name, Clock.FOREVER, millis(lease, unit), true);
+        client.lock(name, mode, Clock.FOREVER, millis(lease, unit), true);
     }
 
     /** Acquires the lock if it is free. It is never free while others wait for it. */
@@ -85,12 +87,12 @@ public final class LockwardLock implements Lock {
     /** Acquires the lock, and waits for it for at most {@code wait}. It does not wait if that is 0 or less. */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return client.lock(name, Clock.span(wait, unit), null, true);
+        return client.lock(name, mode, Clock.span(wait, unit), null, true);
     }
 
     /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return client.lock(name, Clock.span(wait, unit), millis(lease, unit), true);
+        return client.lock(name, mode, Clock.span(wait, unit), millis(lease, unit), true);
     }
 
     /**
@@ -181,7 +183,7 @@ public final class LockwardLock implements Lock {
 
     private boolean uninterruptibly(long wait, @Nullable Long lease) {
         try {
-            return client.lock(name, wait, lease, false);
+            return client.lock(name, mode, wait, lease, false);
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }

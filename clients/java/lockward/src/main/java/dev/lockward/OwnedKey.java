@@ -5,8 +5,8 @@ import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
-/** A lock's key and the owner that requests are sent for. Leases are in milliseconds. */
-record OwnedKey(String name, String owner) {
+/** A lock's key, the owner that requests are sent for, and with whom it shares the lock. Leases are in milliseconds. */
+record OwnedKey(String name, String owner, Mode mode) {
     /** The value of {@code block} that does not wait. */
     static final long NO_WAIT = -1;
 
@@ -14,9 +14,9 @@ record OwnedKey(String name, String owner) {
     static final long NO_LIMIT = 0;
 
     /**
-     * Acquires the lock so that the owner has {@code holds} holds, and asks for what the client has to know of the grant.
+     * Acquires the lock so that the owner has {@code holds} holds, and waits for replicas.
      *
-     * @param lease null: the server's default, and LOCK.INFO to know it
+     * @param lease null: the server's default
      * @param block how many milliseconds to wait
      */
     List<Request> acquire(int holds, @Nullable Long lease, long block, @Nullable Replicas replicas) {
@@ -27,18 +27,18 @@ record OwnedKey(String name, String owner) {
         if (block != NO_WAIT) {
             arguments.addAll(List.of("BLOCK", block));
         }
-        List<Request> requests = new ArrayList<>(List.of(new Request("LOCK.ACQUIRE", arguments)));
-        if (lease == null) {
-            requests.add(Request.of("LOCK.INFO", name));
-        }
-        if (replicas != null) {
-            requests.add(Request.of("WAIT", replicas.count(), replicas.within()));
-        }
-        return requests;
+        arguments.addAll(mode.arguments());
+        Request acquire = new Request("LOCK.ACQUIRE", arguments);
+        return replicas == null
+                ? List.of(acquire)
+                : List.of(acquire, Request.of("WAIT", replicas.count(), replicas.within()));
     }
 
+    /** Sets a lease. In quarantine this restores a tenure that the server has forgotten. */
     Request renew(long lease, long token, int holds) {
-        return Request.of("LOCK.RENEW", name, owner, "PX", lease, "TOKEN", token, "HOLDS", holds);
+        List<Object> arguments = new ArrayList<>(List.of(name, owner, "PX", lease, "TOKEN", token, "HOLDS", holds));
+        arguments.addAll(mode.arguments());
+        return new Request("LOCK.RENEW", arguments);
     }
 
     /** Gives holds back, so that {@code left} holds are left, at least 1. */

@@ -1,7 +1,6 @@
 package dev.lockward;
 
 import dev.lockward.LockwardClient.Replicas;
-import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
@@ -42,10 +41,17 @@ final class PendingAcquire {
         }
     }
 
-    /** Acquires the lock; null when it is busy for longer than the wait limit. */
+    /**
+     * Acquires the lock; null when it is busy for longer than the wait limit.
+     *
+     * @param isLeftover whether the owner may hold the lock, from an earlier tenure that this thread has lost or could not release
+     */
     @Nullable
-    Grant run() throws InterruptedException {
+    Grant run(boolean isLeftover) throws InterruptedException {
         try {
+            if (isLeftover) {
+                attempts.ask(ownedKey.releaseAll());
+            }
             List<Object> replies = tryOnce();
             for (int tries = 1; ; tries++) {
                 Grant grant = confirm(replies);
@@ -86,33 +92,9 @@ final class PendingAcquire {
 
     /** Acquires the lock if it is free. */
     private List<Object> tryOnce() throws InterruptedException {
-        List<Object> replies = ask();
-        if (isLeftover(replies)) {
-            attempts.ask(ownedKey.releaseAll());
-            return ask();
-        }
-        return replies;
-    }
-
-    private List<Object> ask() throws InterruptedException {
         List<Request> requests = ownedKey.acquire(1, lease, OwnedKey.NO_WAIT, replicas);
         // WAIT would hold up other requests on the shared connection.
         return replicas == null ? attempts.ask(requests) : attempts.askDedicated(() -> requests, this::confirmation);
-    }
-
-    /**
-     * Whether the owner held the lock before: from a tenure that this thread has lost, as no other thread uses this owner. The
-     * lease of that tenure is unknown.
-     */
-    private boolean isLeftover(List<Object> replies) {
-        if (replies.get(0) instanceof ServerError refusal) {
-            return refusal.code().equals("HOLDS");
-        }
-        if (lease != null || !isGrant(replies)) {
-            return false;
-        }
-        Long heldFor = holderField(replies.get(1), "held-for", token(replies));
-        return heldFor != null && Clock.now() - began < TimeUnit.MILLISECONDS.toNanos(heldFor - heldFor / 1000 - 1);
     }
 
     /** The grant that the client can rely on. Null when the lock is busy, or the grant's lease is over. */
@@ -121,15 +103,12 @@ final class PendingAcquire {
         if (!isGrant(replies)) {
             return null;
         }
-        Long token = token(replies);
-        Long granted = grantedLease(replies);
-        if (granted == null) {
-            return null;
-        }
-        int asked = ownedKey.acquire(1, lease, OwnedKey.NO_WAIT, replicas).size();
+        long token = token(replies);
+        long granted = grantedLease(replies);
         if (replicas != null) {
-            checkReplicas(replies.get(asked - 1), replicas);
+            checkReplicas(replies.get(1), replicas);
         }
+        int asked = replicas == null ? 1 : 2;
         Object renewed = replies.size() > asked ? replies.get(asked) : null;
         boolean needsRenewal = renewed == null
                 ? confirmation(replies) != null
@@ -153,8 +132,8 @@ final class PendingAcquire {
         if (!isGrant(replies)) {
             return null;
         }
-        Long granted = grantedLease(replies);
-        return granted == null || Clock.now() - attempts.sent <= TimeUnit.MILLISECONDS.toNanos(granted) / 3
+        long granted = grantedLease(replies);
+        return Clock.now() - attempts.sent <= TimeUnit.MILLISECONDS.toNanos(granted) / 3
                 ? null
                 : ownedKey.renew(granted, token(replies), 1);
     }
@@ -163,13 +142,13 @@ final class PendingAcquire {
         return replies.get(0) instanceof List<?> reply && !reply.isEmpty() && reply.get(0) instanceof Long;
     }
 
-    private static Long token(List<Object> grant) {
+    private static long token(List<Object> grant) {
         return (Long) ((List<?>) grant.get(0)).get(0);
     }
 
-    /** In milliseconds; null if the tenure is over. */
-    private @Nullable Long grantedLease(List<Object> grant) {
-        return lease == null ? holderField(grant.get(1), "lease-left", token(grant)) : lease;
+    /** In milliseconds. */
+    private long grantedLease(List<Object> grant) {
+        return lease == null ? (Long) ((List<?>) grant.get(0)).get(2) : lease;
     }
 
     private static void checkReplicas(Object reply, Replicas wanted) {
@@ -179,31 +158,5 @@ final class PendingAcquire {
             throw new LockUnreplicatedException(
                     reached + " of " + wanted.count() + " replicas have confirmed the grant in time");
         }
-    }
-
-    /** A field of this owner's tenure, from a reply to LOCK.INFO. */
-    private @Nullable Long holderField(Object info, String field, Long token) {
-        ServerError.throwIfError(info);
-        if (value((List<?>) info, "holders") instanceof List<?> holders) {
-            for (Object holder : holders) {
-                List<?> fields = (List<?>) holder;
-                if (ownedKey.owner().equals(value(fields, "owner")) && token.equals(value(fields, "token"))) {
-                    return (Long) value(fields, field);
-                }
-            }
-        }
-        return null;
-    }
-
-    /** A value of a map, which RESP2 represents as a list of names and values. */
-    private static @Nullable Object value(List<?> map, String name) {
-        for (Iterator<?> each = map.iterator(); each.hasNext(); ) {
-            Object key = each.next();
-            Object value = each.hasNext() ? each.next() : null;
-            if (name.equals(key)) {
-                return value;
-            }
-        }
-        return null;
     }
 }

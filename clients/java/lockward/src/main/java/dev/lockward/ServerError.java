@@ -1,12 +1,16 @@
 package dev.lockward;
 
 import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /** An error that a server has replied. */
 record ServerError(String message) {
     /** The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.) */
     private static final Set<String> DENIALS = Set.of("HOLDS", "NOTHELD", "WRONGTYPE");
+
+    private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+) ");
 
     private static final Set<String> TRANSIENT =
             Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN", "UNBLOCKED");
@@ -27,9 +31,13 @@ record ServerError(String message) {
         return TRANSIENT.contains(code());
     }
 
-    /** Whether the server refuses a lease because of its length. Its limit may have changed meanwhile. */
-    boolean isLeaseTooLong() {
-        return message.contains("invalid expire time");
+    /**
+     * The longest lease in milliseconds that the server accepts, if the reply refuses a longer one. Its limit may have changed
+     * meanwhile.
+     */
+    static long longestLease(@Nullable Object reply) {
+        Matcher named = LONGEST_LEASE.matcher(reply instanceof ServerError error ? error.message : "");
+        return named.find() ? Long.parseLong(named.group(1)) : Long.MAX_VALUE;
     }
 
     /** The first word. */

@@ -195,11 +195,11 @@ public final class Tenure implements AutoCloseable {
     }
 
     /**
-     * Adds a hold.
+     * Adds a hold. The server refuses a mode with a smaller limit than the tenure has.
      *
      * @param named the lease in milliseconds that the caller has chosen, or null
      */
-    void reenter(@Nullable Long named, boolean interruptible) throws InterruptedException {
+    void reenter(Mode mode, @Nullable Long named, boolean interruptible) throws InterruptedException {
         checkHeld();
         int before;
         int leaseRequest;
@@ -211,7 +211,7 @@ public final class Tenure implements AutoCloseable {
         }
         Attempts attempts = client.attempts(name(), interruptible);
         try {
-            millis = acquire(attempts, before + 1, millis, named == null || isRenewed());
+            millis = acquire(attempts, mode, before + 1, millis, named == null || isRenewed());
         } catch (InterruptedException | LockUnreachableException | IllegalStateException failure) {
             attempts.withdraw(ownedKey.withdraw(before));
             throw failure;
@@ -228,16 +228,18 @@ public final class Tenure implements AutoCloseable {
         schedule();
     }
 
-    /** Returns the lease: shorter than asked, if the server refuses that as too long and {@code mayHalve}. */
-    private long acquire(Attempts attempts, int wanted, long asked, boolean mayHalve) throws InterruptedException {
+    /** Returns the lease: shorter than asked, if the server refuses that as too long and {@code mayShorten}. */
+    private long acquire(Attempts attempts, Mode mode, int wanted, long asked, boolean mayShorten)
+            throws InterruptedException {
+        OwnedKey requested = new OwnedKey(name(), owner(), mode);
         long millis = asked;
         for (boolean isRestored = false; ; isRestored = true) {
-            Object reply = sendAcquire(attempts, wanted, millis);
-            while (mayHalve && isLeaseTooLong(reply, millis)) {
-                millis = halveLease(millis);
-                reply = sendAcquire(attempts, wanted, millis);
+            Object reply = sendAcquire(attempts, requested, wanted, millis);
+            while (mayShorten && isLeaseTooLong(reply, millis)) {
+                millis = shortenLease(reply, millis);
+                reply = sendAcquire(attempts, requested, wanted, millis);
             }
-            if (reply instanceof List<?> grant && grant.contains(token)) {
+            if (reply instanceof List<?> grant && grant.get(0).equals(token)) {
                 return millis;
             }
             if (reply instanceof ServerError error && (isRestored || !error.deniesTenure())) {
@@ -250,8 +252,9 @@ public final class Tenure implements AutoCloseable {
         }
     }
 
-    private Object sendAcquire(Attempts attempts, int holds, long millis) throws InterruptedException {
-        return attempts.ask(ownedKey.acquire(holds, millis, OwnedKey.NO_WAIT, null))
+    private static Object sendAcquire(Attempts attempts, OwnedKey requested, int holds, long millis)
+            throws InterruptedException {
+        return attempts.ask(requested.acquire(holds, millis, OwnedKey.NO_WAIT, null))
                 .get(0);
     }
 
@@ -337,7 +340,7 @@ public final class Tenure implements AutoCloseable {
                 noteLease(leaseRequest, attempts.sent, millis);
                 return;
             }
-            millis = halveLease(millis);
+            millis = shortenLease(reply, millis);
         }
     }
 
@@ -354,15 +357,16 @@ public final class Tenure implements AutoCloseable {
     }
 
     private static boolean isLeaseTooLong(@Nullable Object reply, long millis) {
-        return millis > 1 && reply instanceof ServerError error && error.isLeaseTooLong();
+        return ServerError.longestLease(reply) < millis;
     }
 
-    /** Returns half of a lease that was refused. It is the lease of later renewals, too. */
-    private synchronized long halveLease(long refused) {
+    /** Returns the longest lease that the server accepts. It is the lease of later renewals, too. */
+    private synchronized long shortenLease(@Nullable Object reply, long refused) {
+        long longest = ServerError.longestLease(reply);
         if (lease == refused) {
-            lease = refused / 2;
+            lease = longest;
         }
-        return refused / 2;
+        return longest;
     }
 
     private LockLostException lostException(String reason) {
@@ -479,7 +483,7 @@ public final class Tenure implements AutoCloseable {
                 retryAt = Clock.now();
                 noteLease(leaseRequest, sent, millis);
             } else if (isLatest && isRenewed && isLeaseTooLong(reply, millis)) {
-                halveLease(millis);
+                shortenLease(reply, millis);
                 isUrgent = true;
             } else if (isLatest && denial == null) {
                 retryAt = Clock.now() + Clock.backOff(failures++);

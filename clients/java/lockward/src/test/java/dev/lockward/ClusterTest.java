@@ -8,35 +8,16 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.lockward.Threads.Running;
 import io.lettuce.core.cluster.SlotHash;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
 /** A cluster of three nodes. */
 class ClusterTest {
     private static final int SLOTS = SlotHash.SLOT_COUNT;
-    private static final List<Server> NODES = new ArrayList<>();
-
-    @BeforeAll
-    static void start() {
-        for (int i = 0; i < 3; i++) {
-            Server node = new Server("--cluster-enabled", "yes", "--save", "", "--cluster-node-timeout", "5000");
-            NODES.add(node);
-            node.call("CLUSTER", "ADDSLOTSRANGE", i * SLOTS / 3, (i + 1) * SLOTS / 3 - 1);
-            node.call("CLUSTER", "SET-CONFIG-EPOCH", i + 1);
-        }
-        for (Server node : NODES.subList(1, 3)) {
-            NODES.get(0).call("CLUSTER", "MEET", "127.0.0.1", node.port);
-        }
-        for (Server node : NODES) {
-            eventually(() -> node.call("CLUSTER", "INFO").toString().contains("cluster_state:ok")
-                    && node.call("CLUSTER", "SLOTS").size() == 3);
-        }
-    }
+    private static final List<Server> NODES = Server.cluster();
 
     @AfterAll
     static void end() {

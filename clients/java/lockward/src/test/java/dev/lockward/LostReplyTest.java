@@ -10,12 +10,9 @@ import dev.lockward.Threads.Running;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Random;
 import java.util.UUID;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.Predicate;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -27,11 +24,9 @@ class LostReplyTest {
 
     @Test
     void holdsAreRightAfterLostRequestsAndReplies() throws Exception {
-        Random random = new Random(7);
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
-            proxy.losesRequest = request -> request.contains("LOCK.") && random.nextInt(30) == 0;
-            proxy.losesReply = request -> request.contains("LOCK.") && random.nextInt(15) == 0;
+            proxy.tell("random 7 33 67 LOCK.*");
             LockwardLock lock = client.getLock(name);
             for (int round = 0; round < 250; round++) {
                 for (int holds = 1; holds <= 2; holds++) {
@@ -45,19 +40,17 @@ class LostReplyTest {
                     assertEquals(holds, server.holds(name));
                 }
             }
-            assertTrue(proxy.lost.get() > 50, "" + proxy.lost);
+            assertTrue(proxy.lost() > 50);
         }
     }
 
     @Test
     void lostRepliesKeepMutualExclusion() throws Exception {
-        Random random = new Random(11);
         AtomicInteger inside = new AtomicInteger();
         AtomicInteger rounds = new AtomicInteger();
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
-            proxy.losesRequest = request -> request.contains("LOCK.") && random.nextInt(40) == 0;
-            proxy.losesReply = request -> request.contains("LOCK.") && random.nextInt(20) == 0;
+            proxy.tell("random 11 25 50 LOCK.*");
             LockwardLock lock = client.getLock(name);
             List<Running<Boolean>> threads = new ArrayList<>();
             for (int i = 0; i < 4; i++) {
@@ -77,15 +70,9 @@ class LostReplyTest {
                 thread.join();
             }
             assertEquals(200, rounds.get());
-            assertTrue(proxy.lost.get() > 20, "" + proxy.lost);
+            assertTrue(proxy.lost() > 20);
         }
         assertEquals(0, server.holds(name));
-    }
-
-    /** True once, for a request with this text. */
-    private static Predicate<String> once(String part) {
-        AtomicBoolean done = new AtomicBoolean();
-        return request -> request.contains(part) && !done.getAndSet(true);
     }
 
     @ParameterizedTest
@@ -96,13 +83,13 @@ class LostReplyTest {
                         .lease(Duration.ofSeconds(3))
                         .build()) {
             AtomicInteger losses = new AtomicInteger();
-            proxy.losesReply = once(command);
+            proxy.tell("plan reply " + command + " 1");
             LockwardLock lock = client.getLock(name);
             lock.lock();
             lock.onLost(loss -> losses.incrementAndGet());
             lock.lock();
             if (command.equals("LOCK.RENEW")) {
-                eventually(() -> proxy.lost.get() == 1);
+                eventually(() -> proxy.lost() == 1);
                 eventually(() -> server.info(name).orElseThrow().leaseLeft() > 2_500);
             }
             assertEquals(2, server.holds(name));
@@ -110,7 +97,7 @@ class LostReplyTest {
             assertEquals(1, server.holds(name));
             lock.unlock();
             assertEquals(0, server.holds(name));
-            assertEquals(1, proxy.lost.get());
+            assertEquals(1, proxy.lost());
             assertEquals(0, losses.get());
         }
     }
@@ -121,9 +108,9 @@ class LostReplyTest {
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build()) {
             LockwardLock lock = client.getLock(name);
             lock.lock();
-            proxy.losesReply = once("ALL");
+            proxy.tell("plan reply ALL 1");
             lock.unlock();
-            assertEquals(1, proxy.lost.get());
+            assertEquals(1, proxy.lost());
             assertFalse(lock.isLocked());
         }
     }
@@ -137,11 +124,11 @@ class LostReplyTest {
             LockwardLock lock = client.getLock(name);
             lock.lock();
             lock.lock();
-            proxy.losesRequest = request -> request.contains("LOCK.RELEASE");
+            proxy.tell("plan request LOCK.RELEASE");
             assertThrows(LockUnreachableException.class, lock::unlock);
             assertThrows(LockUnreachableException.class, lock::unlock);
             assertEquals(2, server.holds(name));
-            proxy.losesRequest = request -> false;
+            proxy.tell("plan");
             assertTrue(lock.tryLock());
             assertEquals(1, server.holds(name));
             lock.unlock();
@@ -151,18 +138,16 @@ class LostReplyTest {
 
     @Test
     void aGrantWhoseReplyIsLostIsGivenBackLater() throws Exception {
-        try (Server server = new Server("--lock.default-lease", "600000");
+        try (Server server = new Server("lock.default-lease 600000");
                 Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .patience(Duration.ofMillis(500))
                         .build()) {
-            proxy.losesReply = request -> request.contains("LOCK.ACQUIRE");
-            proxy.losesRequest = request -> proxy.lost.get() > 0;
+            proxy.tell("plan reply LOCK.ACQUIRE 1, request *");
             LockwardLock lock = client.getLock(name);
             assertThrows(LockUnreachableException.class, lock::tryLock);
             assertEquals(1, server.holds(name));
-            proxy.losesReply = request -> false;
-            proxy.losesRequest = request -> false;
+            proxy.tell("plan");
             eventually(() -> server.holds(name) == 0);
             assertTrue(lock.tryLock());
             lock.unlock();
@@ -170,16 +155,16 @@ class LostReplyTest {
     }
 
     @Test
-    void theLeaseOfAnUnreleasedLockIsNotTakenAsTheDefault() throws Exception {
+    void theLeaseOfALockThatCouldNotBeReleasedDoesNotGoOn() throws Exception {
         try (Proxy proxy = new Proxy(server.port);
                 LockwardClient client = Server.builder(Server.uri(proxy.port()))
                         .patience(Duration.ofMillis(500))
                         .build()) {
             LockwardLock lock = client.getLock(name);
             lock.lock(1, TimeUnit.HOURS);
-            proxy.losesRequest = request -> request.contains("LOCK.RELEASE");
+            proxy.tell("plan request LOCK.RELEASE");
             assertThrows(LockUnreachableException.class, lock::unlock);
-            proxy.losesRequest = request -> false;
+            proxy.tell("plan");
             lock.lock();
             assertTrue(server.info(name).orElseThrow().leaseLeft() <= 30_000);
             lock.unlock();
@@ -193,7 +178,7 @@ class LostReplyTest {
                 LockwardClient client = Server.builder(Server.uri(proxy.port())).build();
                 LockwardClient holder = server.client()) {
             holder.getLock(name).lock();
-            proxy.losesReply = once("BLOCK");
+            proxy.tell("plan reply BLOCK 1");
             Running<Long> waiter = Threads.start(() -> {
                 LockwardLock lock = client.getLock(name);
                 lock.lock();
@@ -206,7 +191,7 @@ class LostReplyTest {
             eventually(() -> server.waiters(name) == 1);
             holder.getLock(name).unlock();
             assertTrue(waiter.join() > 0);
-            assertEquals(1, proxy.lost.get());
+            assertEquals(1, proxy.lost());
             assertFalse(holder.getLock(name).isLocked());
         }
     }

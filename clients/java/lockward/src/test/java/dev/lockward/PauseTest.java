@@ -57,7 +57,6 @@ class PauseTest {
         Child(String name) throws IOException {
             process = new ProcessBuilder(
                             Path.of(System.getProperty("java.home"), "bin/java").toString(),
-                            "-Drepository=" + System.getProperty("repository"),
                             "-cp",
                             System.getProperty("java.class.path"),
                             Program.class.getName(),
@@ -74,7 +73,7 @@ class PauseTest {
 
         /** Waits until all threads are stopped. On a busy machine that takes a while after the signal. */
         void stop() throws Exception {
-            assertEquals(0, Server.signal(process, "STOP"));
+            signal("STOP");
             eventually(() -> {
                 try (Stream<Path> threads = Files.list(Path.of("/proc", String.valueOf(process.pid()), "task"))) {
                     return threads.allMatch(PauseTest::isStopped);
@@ -83,9 +82,14 @@ class PauseTest {
         }
 
         void resume() throws Exception {
-            assertEquals(0, Server.signal(process, "CONT"));
+            signal("CONT");
             process.getOutputStream().write('\n');
             process.getOutputStream().flush();
+        }
+
+        private void signal(String name) throws Exception {
+            Process kill = new ProcessBuilder("kill", "-" + name, String.valueOf(process.pid())).start();
+            assertEquals(0, kill.waitFor());
         }
 
         @Override

@@ -22,10 +22,9 @@ class SentinelTest {
     @ValueSource(booleans = {false, true})
     @Timeout(150)
     void holdersAndWaitersSurviveAFailover(boolean isStopped) throws Exception {
-        String[] plain = {"--save", "", "--repl-diskless-sync-delay", "0"};
-        try (Server primary = new Server(plain);
-                Server replica = new Server(plain);
-                Server sentinel = new Server("--sentinel")) {
+        try (Server primary = new Server();
+                Server replica = new Server();
+                Server sentinel = Server.sentinel()) {
             replica.call("REPLICAOF", "127.0.0.1", primary.port);
             eventually(() -> replica.call("INFO", "replication").toString().contains("master_link_status:up"));
             sentinel.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 1);
@@ -80,8 +79,8 @@ class SentinelTest {
     @Timeout(150)
     void aWaiterKeepsItsPositionWhileASentinelIsStopped(boolean losesOther) throws Exception {
         try (Server primary = new Server();
-                Server stopped = new Server("--sentinel");
-                Server sentinel = new Server("--sentinel");
+                Server stopped = Server.sentinel();
+                Server sentinel = Server.sentinel();
                 Proxy proxy = new Proxy(sentinel.port)) {
             for (Server each : List.of(stopped, sentinel)) {
                 each.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 2);
@@ -97,13 +96,13 @@ class SentinelTest {
                 eventually(() -> primary.waiters("a") == 1);
                 List<Long> queue = primary.queue("a");
                 stopped.stop();
-                proxy.losesRequest = request -> losesOther;
+                proxy.tell(losesOther ? "plan request *" : "plan");
                 primary.killIdle();
-                eventually(() -> losesOther ? proxy.lost.get() > 2 : shared(primary) == 1);
+                eventually(() -> losesOther ? proxy.lost() > 2 : shared(primary) == 1);
                 assertEquals(queue, primary.queue("a"));
                 primary.call("LOCK.RELEASE", "a", "other");
                 Tenure tenure = waiter.join();
-                proxy.losesRequest = request -> false;
+                proxy.tell("plan");
                 tenure.release();
             }
         }
@@ -121,7 +120,7 @@ class SentinelTest {
     @Test
     void sentinelsNameThePrimary() throws Exception {
         try (Server primary = new Server();
-                Server sentinel = new Server("--sentinel")) {
+                Server sentinel = Server.sentinel()) {
             sentinel.call("SENTINEL", "MONITOR", "it", "127.0.0.1", primary.port, 1);
             try (LockwardClient client =
                     LockwardClient.create("redis-sentinel://127.0.0.1:" + sentinel.port + "/0#it")) {

@@ -12,42 +12,26 @@ import io.lettuce.core.output.ArrayOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolVersion;
 import io.lettuce.core.resource.ClientResources;
-import java.io.IOException;
-import java.io.UncheckedIOException;
-import java.net.InetAddress;
-import java.net.Socket;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.Callable;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
-import java.util.stream.Stream;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
-/** A server for tests, with a folder and a port of its own. It ends with the tests at the latest. */
+/** A server for tests. It ends with the tests at the latest. */
 public final class Server implements AutoCloseable {
-    static final String PROGRAM = Objects.requireNonNullElse(System.getenv("LOCKWARD_SERVER"), "redis-server");
-    private static final String MODULE = Objects.requireNonNullElseGet(System.getenv("LOCKWARD_MODULE"), () -> Path.of(
-                    System.getProperty("repository"), "target/release/liblockward.so")
-            .toString());
     private static final ClientResources RESOURCES = ClientResources.create();
 
-    public final int port = freePort();
-    final List<String> arguments;
-    private final Path folder;
+    public final int port;
+    private final TestProcess process;
+    private final String node;
     private final RedisClient redis = RedisClient.create(RESOURCES);
-    private final Thread atExit = new Thread(this::end);
-    private Process process;
     private @Nullable StatefulRedisConnection<String, String> connection;
 
     /** LOCK.INFO of a lock with one holder. */
@@ -62,15 +46,15 @@ public final class Server implements AutoCloseable {
         return Shared.SERVER;
     }
 
-    /** Starts a server with the module and these arguments; without arguments, without persistence. */
-    public Server(String... arguments) {
-        this.arguments = new ArrayList<>(
-                arguments.length == 0 ? List.of("--save", "", "--appendonly", "no") : List.of(arguments));
-        try {
-            folder = Files.createTempDirectory("lockward");
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
+    /** Starts a server with the module and these lines of redis.conf. */
+    public Server(String... config) {
+        this(new TestProcess("server", config), 0, "");
+    }
+
+    private Server(TestProcess process, int number, String node) {
+        this.process = process;
+        this.node = node;
+        port = process.ports.get(number);
         redis.setOptions(ClientOptions.builder()
                 .protocolVersion(ProtocolVersion.RESP2)
                 .autoReconnect(false)
@@ -78,46 +62,18 @@ public final class Server implements AutoCloseable {
                         .connectTimeout(Duration.ofSeconds(5))
                         .build())
                 .build());
-        process = launch();
-        Runtime.getRuntime().addShutdownHook(atExit);
-        eventually(this::answers);
     }
 
-    private Process launch() {
-        List<String> command = new ArrayList<>(List.of(PROGRAM));
-        if (arguments.contains("--sentinel")) {
-            Path file = folder.resolve("sentinel.conf");
-            try {
-                if (!Files.exists(file)) {
-                    Files.createFile(file);
-                }
-            } catch (IOException error) {
-                throw new UncheckedIOException(error);
-            }
-            command.add(file.toString());
-        } else {
-            command.addAll(List.of("--dir", folder.toString(), "--loadmodule", MODULE));
-        }
-        command.addAll(List.of("--port", String.valueOf(port), "--bind", "127.0.0.1"));
-        command.addAll(arguments);
-        try {
-            return new ProcessBuilder(command)
-                    .redirectErrorStream(true)
-                    .redirectOutput(ProcessBuilder.Redirect.appendTo(
-                            folder.resolve("log").toFile()))
-                    .start();
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
+    static Server sentinel() {
+        return new Server(new TestProcess("sentinel"), 0, "");
     }
 
-    private boolean answers() throws IOException {
-        assertTrue(process.isAlive(), Files.readString(folder.resolve("log")));
-        try {
-            return call("PING").equals(List.of("PONG"));
-        } catch (RuntimeException notYet) {
-            return false;
-        }
+    /** Three nodes, each with a third of the slots. */
+    static List<Server> cluster() {
+        TestProcess process = new TestProcess("cluster");
+        return IntStream.range(0, 3)
+                .mapToObj(number -> new Server(process, number, number + " "))
+                .toList();
     }
 
     RedisURI uri() {
@@ -220,69 +176,39 @@ public final class Server implements AutoCloseable {
     }
 
     void stop() {
-        signal("STOP");
+        process.ask(node + "pause");
     }
 
     void resume() {
-        signal("CONT");
-    }
-
-    private void signal(String name) {
-        try {
-            assertTrue(signal(process, name) == 0);
-        } catch (IOException | InterruptedException error) {
-            throw new IllegalStateException(error);
-        }
-    }
-
-    static int signal(Process process, String name) throws IOException, InterruptedException {
-        return new ProcessBuilder("kill", "-" + name, String.valueOf(process.pid()))
-                .start()
-                .waitFor();
+        process.ask(node + "resume");
     }
 
     public void kill() {
-        process.destroyForcibly();
-        try {
-            process.waitFor();
-        } catch (InterruptedException error) {
-            throw new IllegalStateException(error);
-        }
+        process.ask(node + "kill");
     }
 
-    void restart() {
-        kill();
-        process = launch();
-        eventually(this::answers);
+    public void restart() {
+        process.ask(node + "restart");
+        disconnect();
+    }
+
+    /** Restarts the server with more arguments for the module. */
+    void restart(String settings) {
+        process.ask(node + "module " + settings);
+        restart();
+    }
+
+    private synchronized void disconnect() {
+        if (connection != null) {
+            connection.close();
+            connection = null;
+        }
     }
 
     @Override
     public void close() {
-        Runtime.getRuntime().removeShutdownHook(atExit);
-        end();
+        process.close();
         redis.shutdown(Duration.ZERO, Duration.ofSeconds(2));
-    }
-
-    private void end() {
-        kill();
-        try (Stream<Path> files = Files.walk(folder)) {
-            files.sorted(Comparator.reverseOrder())
-                    .forEach(file -> file.toFile().delete());
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
-    }
-
-    /** A port below the system's ephemeral ports. A cluster node also uses the port 10,000 above it. */
-    static int freePort() {
-        for (; ; ) {
-            int port = ThreadLocalRandom.current().nextInt(10_000, 22_000);
-            try (Socket probe = new Socket(InetAddress.getLoopbackAddress(), port)) {
-                assertTrue(probe.isConnected());
-            } catch (IOException free) {
-                return port;
-            }
-        }
     }
 
     /** Waits until each of these locks was renewed so many times. */

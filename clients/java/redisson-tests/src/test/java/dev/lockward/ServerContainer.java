@@ -6,16 +6,17 @@ import org.testcontainers.containers.GenericContainer;
 
 /** A server with the module instead of a container. */
 public final class ServerContainer extends GenericContainer<ServerContainer> {
-    private final String[] arguments;
+    private final String[] config;
     private @Nullable Server server;
 
-    public ServerContainer(String... arguments) {
-        this.arguments = arguments;
+    /** A server with these lines of redis.conf. */
+    public ServerContainer(String... config) {
+        this.config = config;
     }
 
     @Override
     public void start() {
-        server = new Server(arguments);
+        server = new Server(config);
     }
 
     @Override

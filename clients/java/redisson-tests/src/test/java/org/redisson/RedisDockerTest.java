@@ -10,7 +10,7 @@ import org.testcontainers.containers.GenericContainer;
 
 /** The base class of Redisson's tests, with servers instead of containers. */
 public class RedisDockerTest {
-    protected static final String NOTIFY_KEYSPACE_EVENTS = "--notify-keyspace-events";
+    protected static final String NOTIFY_KEYSPACE_EVENTS = "notify-keyspace-events";
 
     private static final ServerContainer CONTAINER = new ServerContainer();
 
@@ -22,7 +22,7 @@ public class RedisDockerTest {
     }
 
     protected static GenericContainer<?> createContainer(String... parameters) {
-        return new ServerContainer(parameters);
+        return new ServerContainer(String.join(" ", parameters));
     }
 
     protected static Config createConfig() {

@@ -1,0 +1,54 @@
+//! The promises as properties of a state, and the events that a check must have seen.
+
+use crate::state::{Happened, State};
+use crate::world::World;
+use stateright::Property;
+
+/// The owners that rely on the lock at one instant fit beside each other.
+pub const EXCLUSION: &str = "those who rely on the lock at once fit its limits";
+/// No owner is granted the lock that does not fit beside those who rely on it.
+pub const NOBODY_ELSE: &str = "nobody is granted what others rely on";
+/// A live holder that renews with its token gets its tenure back.
+pub const TENURE_BACK: &str = "a live holder that renews with its token is not refused";
+/// After such a renewal, the server has the count of holds and the mode that the owner named.
+pub const HOLDS_BACK: &str = "a live holder that renews with its holds and mode has them at the server";
+/// The token of a new tenure is larger than every earlier one.
+pub const TOKENS: &str = "a new tenure's token is larger than every earlier one";
+/// The holders that a server knows fit beside each other, those included that do not rely on the lock any more.
+pub const LIMITS: &str = "the holders that a server knows fit their limits";
+
+/// All of them.
+pub const PROMISES: [&str; 6] = [EXCLUSION, NOBODY_ELSE, TENURE_BACK, HOLDS_BACK, TOKENS, LIMITS];
+
+pub(crate) fn properties() -> Vec<Property<World>> {
+    macro_rules! never {
+        ($name:expr, $happened:ident) => {
+            Property::always($name, |_, state: &State| state.happened != Some(Happened::$happened))
+        };
+    }
+    macro_rules! sometimes {
+        ($happened:ident) => {
+            Property::sometimes(stringify!($happened), |_, state: &State| {
+                state.happened == Some(Happened::$happened)
+            })
+        };
+    }
+    vec![
+        Property::always(EXCLUSION, |_, state: &State| state.relying_fit()),
+        never!(NOBODY_ELSE, GrantedOverAnother),
+        never!(TENURE_BACK, LiveHolderRefused),
+        never!(HOLDS_BACK, TenureDiffers),
+        never!(TOKENS, TokensFell),
+        Property::always(LIMITS, |_, state: &State| state.known_fit()),
+        sometimes!(HandOff),
+        sometimes!(GrantedBeside),
+        sometimes!(Restored),
+        sometimes!(RestoredOverAnother),
+        sometimes!(RestoredBeside),
+        sometimes!(ModeCorrected),
+        sometimes!(CrashedHeld),
+        sometimes!(ReloadedStale),
+        sometimes!(PromotedStale),
+        sometimes!(GrantedElsewhere),
+    ]
+}

@@ -1,0 +1,162 @@
+//! The state of the world: what every server and every owner knows, and what is under way between them.
+
+use crate::actions::Budget;
+use crate::node::{Node, Replicated, fit};
+use lockward_core::{FencingToken, Mode};
+
+/// What an owner knows of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// It has not made a call yet.
+    Unknown,
+    /// It knows of no tenure.
+    Idle,
+    /// It waits at this server.
+    Waits(usize),
+    /// It got a reply with a tenure.
+    Holds {
+        /// The token of the tenure.
+        token: FencingToken,
+        /// Its count of holds.
+        holds: u32,
+        /// Its limit and its weight.
+        mode: Mode,
+        /// It relies on the lock before this tick: one lease after the start of its last answered call.
+        until: u64,
+    },
+}
+
+/// What has just happened, for the properties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Happened {
+    /// A waiter was granted a lock that another owner had held.
+    HandOff,
+    /// An owner was granted the lock beside another that relies on it.
+    GrantedBeside,
+    /// A live holder restored a tenure that the server had lost.
+    Restored,
+    /// A live holder restored its tenure, and an older one ended that it does not fit beside.
+    RestoredOverAnother,
+    /// A live holder restored its tenure beside others.
+    RestoredBeside,
+    /// A live holder renewed a tenure that the server knew with another limit.
+    ModeCorrected,
+    /// The primary has lost a tenure that an owner relies on.
+    CrashedHeld,
+    /// The primary has loaded a file without a tenure that an owner relies on.
+    ReloadedStale,
+    /// A replica was promoted that does not know a tenure that an owner relies on.
+    PromotedStale,
+    /// A tenure was granted by another server than the one before, or after a restart.
+    GrantedElsewhere,
+    /// An owner was granted the lock, and does not fit beside the others that rely on it.
+    GrantedOverAnother,
+    /// A live holder that renewed with its token was refused.
+    LiveHolderRefused,
+    /// A live holder that renewed with its token, holds and mode has another count of holds or another mode at the server.
+    TenureDiffers,
+    /// A new tenure was given a token that is not larger than all before.
+    TokensFell,
+}
+
+/// The state of the world.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The right time. All monotonic clocks tick with it.
+    pub tick: u64,
+    /// The servers: the first primary, and its replica.
+    pub nodes: Vec<Node>,
+    /// Which is the primary.
+    pub primary: usize,
+    /// Since when the first primary has been cut off.
+    pub cut: Option<u64>,
+    /// What the primary has sent and the replica has not received.
+    pub link: Vec<Replicated>,
+    /// The primary's file.
+    pub file: Option<Vec<u8>>,
+    /// The owners.
+    pub owners: Vec<Owner>,
+    /// What may still happen.
+    pub budget: Budget,
+    /// The grants so far.
+    pub grants: Grants,
+    /// What has just happened.
+    pub happened: Option<Happened>,
+}
+
+/// The grants of new tenures so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Grants {
+    /// How many there were.
+    pub count: u32,
+    /// The largest token.
+    pub largest: Option<FencingToken>,
+    /// The granting server's wall clock at the last grant.
+    pub last_wall: i64,
+    /// The latest wall clock of a granting server at any grant.
+    pub latest_wall: i64,
+}
+
+impl State {
+    /// The token and the mode of the tenure that an owner relies on now.
+    fn relied_on(&self, owner: Owner) -> Option<(FencingToken, Mode)> {
+        match owner {
+            Owner::Holds { token, mode, until, .. } if self.tick < until => Some((token, mode)),
+            Owner::Unknown | Owner::Idle | Owner::Waits(_) | Owner::Holds { .. } => None,
+        }
+    }
+
+    /// Whether an owner relies on the lock now.
+    #[must_use]
+    pub fn relies(&self, owner: usize) -> bool {
+        self.relied_on(self.owners[owner]).is_some()
+    }
+
+    /// Whether those who rely on the lock fit beside each other.
+    pub(crate) fn relying_fit(&self) -> bool {
+        fit(self.owners.iter().filter_map(|owner| Some(self.relied_on(*owner)?.1)))
+    }
+
+    /// Whether the holders that a server knows fit beside each other, on each server.
+    pub(crate) fn known_fit(&self) -> bool {
+        self.nodes.iter().all(|node| fit(node.lock.holders().map(|holder| holder.mode)))
+    }
+
+    /// Whether another owner relies on the lock.
+    pub(crate) fn another_relies(&self, owner: usize) -> bool {
+        (0..self.owners.len()).any(|other| other != owner && self.relies(other))
+    }
+
+    /// Whether the primary lacks a tenure that an owner relies on.
+    pub(crate) fn primary_has_lost_tenure(&self) -> bool {
+        let primary = &self.nodes[self.primary];
+        let relied_on = |owner: &Owner| self.relied_on(*owner);
+        self.owners.iter().filter_map(relied_on).any(|(token, _)| primary.mode_of(token).is_none())
+    }
+
+    /// The waiters of a server lose their connection.
+    pub(crate) fn disconnect(&mut self, node: usize) {
+        self.nodes[node].queue.clear();
+        for owner in &mut self.owners {
+            if *owner == Owner::Waits(node) {
+                *owner = Owner::Idle;
+            }
+        }
+    }
+
+    pub(crate) fn note(&mut self, happened: Happened) {
+        // A broken promise is not overwritten by another event of the same action.
+        let broken = |happened| {
+            matches!(
+                happened,
+                Happened::GrantedOverAnother
+                    | Happened::LiveHolderRefused
+                    | Happened::TenureDiffers
+                    | Happened::TokensFell
+            )
+        };
+        if !self.happened.is_some_and(broken) {
+            self.happened = Some(happened);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The names of the worlds, their workloads, and the promises that hold in them.
+
+use lockward_checker::bounds::{Activity, Bounds};
+use lockward_checker::checker;
+use lockward_checker::client::Workload;
+use lockward_checker::history::{History, Mode, Nanos};
+use lockward_checker::violation::Violation;
+use std::time::Duration;
+
+pub(super) const MS: Nanos = 1_000_000;
+
+/// The modes of tenures. All of them meet on each lock.
+pub(super) const MODES: [Mode; 6] = [
+    Mode::EXCLUSIVE,
+    Mode::EXCLUSIVE,
+    Mode::SHARED,
+    Mode::of_slots(3, 1),
+    Mode::of_slots(4, 2),
+    Mode::of_slots(5, 3),
+];
+
+/// The quarantine of the worlds that have one. No lease is longer.
+pub(super) const QUARANTINE: Nanos = 900 * MS;
+
+/// A world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum WorldName {
+    /// One server with an AOF. It is killed and restarted, and stopped past leases.
+    Alone,
+    /// One server whose wall clock is stepped.
+    Clocks,
+    /// One server without persistence, with a quarantine. It is killed and restarted.
+    Wiped,
+    /// A primary and its replica, with a quarantine. There are planned failovers, and failovers after the primary's death.
+    Failover,
+    /// A primary and two replicas, with a quarantine. One replica misses grants and is promoted.
+    CutOff,
+    /// The same without a quarantine. Grants are lost.
+    Lossy,
+    /// As `CutOff`, but the replica is stopped, so changes wait in its socket as far as they fit.
+    Frozen,
+    /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
+    Sentinels,
+    /// The same, but the primary is stopped, and continues after another was promoted.
+    Sleeping,
+    /// A cluster of three primaries with a replica each. Slots move, and primaries fail over as planned.
+    Cluster,
+}
+
+impl WorldName {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Alone,
+        Self::Clocks,
+        Self::Wiped,
+        Self::Failover,
+        Self::CutOff,
+        Self::Lossy,
+        Self::Frozen,
+        Self::Sentinels,
+        Self::Sleeping,
+        Self::Cluster,
+    ];
+
+    /// The worlds for clients that use `lockward-client`.
+    pub const THROUGH_CLIENT: [Self; 4] = [Self::Alone, Self::Wiped, Self::Sentinels, Self::Cluster];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Clocks => "clocks",
+            Self::Wiped => "wiped",
+            Self::Failover => "failover",
+            Self::CutOff => "cut-off",
+            Self::Lossy => "lossy",
+            Self::Frozen => "frozen",
+            Self::Sentinels => "sentinels",
+            Self::Sleeping => "sleeping",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// The workload of its clients.
+    #[must_use]
+    pub fn workload(self) -> Workload {
+        let forgets = self.forgets();
+        Workload {
+            keys: ["orders", "stock", "mail", "index"].map(str::to_owned).into(),
+            lease: 20 * MS..120 * MS,
+            long_lease: if forgets { 300 * MS..QUARANTINE } else { 1_500 * MS..3_000 * MS },
+            rest: 100 * MS..400 * MS,
+            wait: 5 * MS..400 * MS,
+            slice: 10 * MS..80 * MS,
+            keep: 100 * MS..2_000 * MS,
+            modes: MODES.to_vec(),
+            careful: forgets,
+            // A failover may lose a release. Without a quarantine the owner would get the old tenure again.
+            new_owner_each_tenure: matches!(self, Self::Lossy | Self::Sleeping),
+        }
+    }
+
+    /// The bounds of its promises. The required activity grows with the length of the run.
+    #[must_use]
+    pub fn bounds(self, length: Duration) -> Bounds {
+        let seconds = usize::try_from(length.as_secs()).unwrap_or(usize::MAX);
+        // Failovers by Sentinels take most of the time.
+        let seconds = if matches!(self, Self::Sentinels | Self::Sleeping) { seconds / 10 } else { seconds };
+        // In a cluster a call may take three requests, and two servers block while a key moves between them.
+        let slowdown = if matches!(self, Self::Cluster) { 2 } else { 1 };
+        Bounds {
+            handoff: slowdown * 500 * MS,
+            answer: slowdown * 1_000 * MS,
+            settle: if self.forgets() { QUARANTINE + 1_000 * MS } else { 1_000 * MS },
+            minimum: Activity {
+                grants: 40 * seconds,
+                handoffs: 5 * seconds,
+                lease_ends: seconds,
+                faults: seconds / 4,
+                // A careful client writes with a stale token only after a sleep.
+                refused_writes: seconds / if self.forgets() { 60 } else { 8 },
+                shared: 2 * seconds,
+                kept: 2 * seconds,
+            },
+            ..Bounds::default()
+        }
+    }
+
+    /// Checks a history for the promises of this world.
+    #[must_use]
+    pub fn check(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
+        let checks: &[fn(&History, &Bounds) -> Vec<Violation>] = match self {
+            Self::Alone | Self::Clocks | Self::Wiped | Self::Cluster => &[checker::check],
+            // A replica that missed a re-entry or a release has another count than its primary.
+            Self::Failover | Self::CutOff | Self::Frozen => &[
+                checker::tenures_never_overlap,
+                checker::tokens_grow_and_have_one_owner,
+                checker::queue_order_is_grant_order,
+                checker::a_freed_lock_reaches_a_waiter,
+                checker::every_call_is_answered,
+                checker::the_store_accepted_no_stale_write,
+                checker::enough_happened,
+            ],
+            // The Sentinels may promote a replica without a recorded fault.
+            Self::Sentinels => &[
+                checker::tenures_never_overlap,
+                checker::tokens_grow_and_have_one_owner,
+                checker::the_store_accepted_no_stale_write,
+                checker::enough_happened,
+            ],
+            Self::Lossy => &[
+                checker::tokens_grow_and_have_one_owner,
+                checker::the_store_accepted_no_stale_write,
+                checker::every_call_is_answered,
+                checker::enough_happened,
+            ],
+            // A primary that continues grants locks until it learns of the failover.
+            Self::Sleeping => &[
+                checker::each_token_has_one_owner,
+                checker::the_store_accepted_no_stale_write,
+                checker::every_call_is_answered,
+                checker::enough_happened,
+            ],
+        };
+        checks.iter().flat_map(|check| check(history, bounds)).collect()
+    }
+
+    /// Whether two owners may hold a lock at once here. A run without such an overlap proves nothing.
+    #[must_use]
+    pub const fn loses_grants(self) -> bool {
+        matches!(self, Self::Lossy)
+    }
+
+    /// Whether a replaced primary continues here, and grants locks until it learns of the failover.
+    #[must_use]
+    pub const fn wakes_primaries(self) -> bool {
+        matches!(self, Self::Sleeping)
+    }
+
+    /// Whether a server can forget a grant here. Then there is a quarantine, and clients are careful.
+    const fn forgets(self) -> bool {
+        match self {
+            Self::Alone | Self::Clocks | Self::Cluster => false,
+            Self::Wiped
+            | Self::Failover
+            | Self::CutOff
+            | Self::Lossy
+            | Self::Frozen
+            | Self::Sentinels
+            | Self::Sleeping => true,
+        }
+    }
+}
