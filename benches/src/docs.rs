@@ -1,14 +1,15 @@
 //! Writes results into docs/performance.md.
 
 use crate::results::{Results, Row, Unit, Verdict};
-use crate::stalls::STAGE;
+use crate::{modes, stalls};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Where the results of a run go, except those of the stage `stalls`, and where these go.
-const MARKS: [[&str; 2]; 2] = [
+/// Where the results of a run go: of most stages together, of `modes`, and of `stalls`.
+const MARKS: [[&str; 2]; 3] = [
     ["<!-- results: written by `make bench-docs` -->", "<!-- end of results -->"],
+    ["<!-- modes: written by `make bench-docs` -->", "<!-- end of modes -->"],
     ["<!-- stalls: written by `make bench-docs` -->", "<!-- end of stalls -->"],
 ];
 
@@ -20,10 +21,13 @@ type Column<'a> = (&'a str, &'a dyn Fn(&Row) -> String);
 pub fn write(docs: &Path, first: &Results, others: &[Results]) {
     let page = docs.join("performance.md");
     let mut text = fs::read_to_string(&page).expect("docs/performance.md");
-    let (stalls, rows): (Vec<&Row>, Vec<&Row>) = first.rows.iter().partition(|row| stage(row) == STAGE);
+    let (stalls, rows): (Vec<&Row>, Vec<&Row>) =
+        first.rows.iter().partition(|row| stage(row) == stalls::STAGE);
+    let (modes, rows): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| stage(row) == modes::STAGE);
     for ([begin, end], rows, tables) in [
         (MARKS[0], &rows, tables as fn(&[&Row], &Results, &[Results]) -> String),
-        (MARKS[1], &stalls, stalls_table),
+        (MARKS[1], &modes, modes_tables),
+        (MARKS[2], &stalls, stalls_table),
     ] {
         if rows.is_empty() {
             continue;
@@ -66,21 +70,12 @@ fn is_small(row: &Row) -> bool {
 
 /// The figures with targets, the others, the series of the first results, and the plots.
 fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
-    let (target, met) = (Row::target_shown, |row: &Row| row.verdict_shown().to_owned());
-    let columns: [Column<'_>; 5] = [
-        ("figure", &Row::title),
-        ("target", &target),
-        (&first.server, &Row::shown),
-        ("± noise", &Row::noise_shown),
-        ("met?", &met),
-    ];
-    let judged: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).copied().collect();
     let shown = rows.iter().filter(|row| !is_omitted(row)).copied();
     let rest: Vec<&Row> = shown.clone().filter(|row| row.target.is_none() && row.at.is_none()).collect();
-    let mut text = String::from("### Targets\n\n");
-    table(&mut text, &judged, &columns, others);
-    text += "\n### Other figures\n\n";
-    table(&mut text, &rest, &[columns[0], columns[2], columns[3]], others);
+    let mut text = format!("### Targets\n\n{}\n### Other figures\n\n", targets_table(rows, first, others));
+    let columns: [Column<'_>; 3] =
+        [("figure", &Row::title), (&first.server, &Row::shown), ("± noise", &Row::noise_shown)];
+    table(&mut text, &rest, &columns, others);
     let mut series: Vec<&Row> = shown.filter(|row| row.at.is_some()).collect();
     while let Some(row) = series.first() {
         let name = stage(row);
@@ -91,6 +86,33 @@ fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
     }
     for plot in &first.plots {
         let _ = write!(text, "\n![{}](performance/{}.svg)\n", plot.title, plot.name);
+    }
+    text
+}
+
+/// The figures with targets.
+fn targets_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
+    let judged: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).copied().collect();
+    let columns: [Column<'_>; 5] = [
+        ("figure", &Row::title),
+        ("target", &Row::target_shown),
+        (&first.server, &Row::shown),
+        ("± noise", &Row::noise_shown),
+        ("met?", &|row| row.verdict_shown().to_owned()),
+    ];
+    let mut text = String::new();
+    table(&mut text, &judged, &columns, others);
+    text
+}
+
+/// The figures with targets, the others side by side, and bytes.
+fn modes_tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
+    let mut text = targets_table(rows, first, others);
+    let (bytes, ratios): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().filter(|row| row.target.is_none()).partition(|row| row.unit == Unit::Bytes);
+    for series in [ratios, bytes] {
+        text.push('\n');
+        series_table(&mut text, &series, &first.server);
     }
     text
 }

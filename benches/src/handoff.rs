@@ -203,6 +203,39 @@ impl Queues {
         from
     }
 
+    /// A writer releases the lock, and all others, which wait as readers, are granted it together. Returns the server's CPU for each
+    /// reader, in nanoseconds. There must be one queue.
+    pub fn admit_readers(&mut self) -> f64 {
+        assert_eq!(self.count, 1, "one queue");
+        let key = "hand:readers";
+        let ask = |members: &mut Clients, who: usize, mode: &[&str]| {
+            let acquire = ["LOCK.ACQUIRE", key, &owner(who), "PX", LEASE, "BLOCK", "0"];
+            members.send(who, &request(&[&acquire, mode].concat()));
+        };
+        let release = |who: usize| request(&["LOCK.RELEASE", key, &owner(who)]);
+        let readers = 1..=self.waiters;
+        ask(&mut self.members, 0, &[]);
+        Expected::Grant.check(&self.members.reply_to(0));
+        for reader in readers.clone() {
+            ask(&mut self.members, reader, &["SHARED"]);
+            self.settle_queue();
+        }
+        let cpu = self.server.cpu();
+        let begin = cpu.settled();
+        self.members.send(0, &release(0));
+        for _ in 0..=self.waiters {
+            let arrival = self.members.arrival();
+            let expected = if arrival.who == 0 { Expected::Number(0) } else { Expected::Grant };
+            expected.check(&arrival.reply);
+        }
+        let spent = cpu.settled() - begin;
+        for reader in readers {
+            self.members.send(reader, &release(reader));
+            Expected::Number(0).check(&self.members.reply_to(reader));
+        }
+        spent.as_nanos() as f64 / self.waiters as f64
+    }
+
     fn dismiss(&mut self, kind: Kind, mut queues: Vec<VecDeque<usize>>) {
         for (queue, members) in queues.iter_mut().enumerate() {
             while members.len() > 1 {

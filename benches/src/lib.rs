@@ -24,6 +24,7 @@ pub mod latency;
 pub mod load;
 pub mod machine;
 pub mod memory;
+pub mod modes;
 pub mod others;
 pub mod pairs;
 pub mod peers;

@@ -10,6 +10,12 @@ use std::collections::VecDeque;
 pub enum Expected {
     /// A grant: `[token, holds, lease]`.
     Grant,
+    /// The grant of a second hold.
+    ReEntry,
+    /// A fencing token.
+    Token,
+    /// What LOCK.INFO replies on a held lock.
+    Info,
     /// The reply of BLPOP: key and element.
     Element,
     /// A status.
@@ -22,9 +28,12 @@ impl Expected {
     /// Panics if the reply is another one.
     pub fn check(self, reply: &Reply) {
         let as_expected = match (self, reply) {
-            (Self::Grant, Reply::Array(items)) => {
-                matches!(items[..], [Reply::Int(1..), Reply::Int(1), Reply::Int(1..)])
+            (Self::Grant | Self::ReEntry, Reply::Array(items)) => {
+                let holds = if self == Self::Grant { 1 } else { 2 };
+                matches!(items[..], [Reply::Int(1..), Reply::Int(held), Reply::Int(1..)] if held == holds)
             }
+            (Self::Token, Reply::Int(1..)) => true,
+            (Self::Info, Reply::Array(items)) => items.len() == 10,
             (Self::Element, Reply::Array(items)) => matches!(items[..], [Reply::Bulk(_), Reply::Bulk(_)]),
             (Self::Status, Reply::Simple(_)) => true,
             (Self::Number(wanted), Reply::Int(number)) => wanted == *number,

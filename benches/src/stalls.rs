@@ -11,6 +11,7 @@ use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
+use cases::Beside;
 use lockward_tests::raise_open_files;
 use scene::{MANY, Side};
 
@@ -27,6 +28,9 @@ const IDLE: f64 = 5.0;
 const IDLE_CROWD: f64 = 10.0;
 /// With `maxmemory`, a deletion may take so many times the CPU time that it takes without.
 const WITH_LIMIT: f64 = 1.5;
+
+/// A stall of so many milliseconds is allowed when the leases of many holders of one lock end.
+const LEASES_OF_ONE: f64 = 20.0;
 
 /// Memory that may be left, in bytes.
 const LEFT: f64 = 2e6;
@@ -47,6 +51,8 @@ enum Kind {
     Stall,
     /// The same, of one of several things on the same server.
     StallOf(&'static str),
+    /// The same, with a limit of its own, whatever a plain server takes.
+    StallUpTo(f64),
     /// The server's CPU in percent, and its limit.
     Cpu(f64),
     /// The server's CPU for one operation, in nanoseconds.
@@ -55,7 +61,7 @@ enum Kind {
     Memory,
 }
 
-use Kind::{Cost, Cpu, Memory, Stall, StallOf};
+use Kind::{Cost, Cpu, Memory, Stall, StallOf, StallUpTo};
 
 #[rustfmt::skip] // a figure in a line
 const CASES: &[Case] = &[
@@ -106,6 +112,30 @@ const CASES: &[Case] = &[
     ]),
     Case("script-renewals", 3, cases::script_of_renewals, &[
         Figure(Stall, "a script releases 9,000 locks to a waiter each, and renews the new leases", "9,000 LPUSH that serve BLPOPs, and 9,000 PEXPIRE"),
+    ]),
+    Case("holders-second-waiter", 2, |side| cases::leases_of_one(side, true, Beside::Waiter), &[
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second: a client that waits is granted it", "the TTLs of 100,000 strings"),
+    ]),
+    Case("holders-second-client", 2, |side| cases::leases_of_one(side, true, Beside::Client), &[
+        Figure(StallUpTo(LEASES_OF_ONE), "the same, and a client acquires and releases a slot over and over", "the TTLs of 100,000 strings"),
+    ]),
+    Case("holders-at-once-waiter", 2, |side| cases::leases_of_one(side, false, Beside::Waiter), &[
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together: a client that waits is granted it", "the TTLs of 100,000 strings"),
+    ]),
+    Case("holders-at-once", 2, |side| cases::leases_of_one(side, false, Beside::Nobody), &[
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together, and nobody waits", "the TTLs of 100,000 strings"),
+    ]),
+    Case("million-holders", 2, cases::million_holders, &[
+        Figure(StallOf("save"), "BGSAVE of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("dump"), "DUMP of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("restore"), "RESTORE of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("unlink"), "UNLINK of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("del"), "DEL of it, with `lazyfree-lazy-user-del`", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("flush"), "FLUSHALL ASYNC of it", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("unlink-maxmemory"), "UNLINK of it, with `maxmemory`", "a sorted set of 1,000,000 members"),
+    ]),
+    Case("million-holders-expire", 2, cases::million_holders_expire, &[
+        Figure(Stall, "1,000,000 leases of one lock end together, and nobody waits", "the TTL of a sorted set of 1,000,000 members"),
     ]),
     Case("million", 2, cases::million, &[
         Figure(StallOf("save"), "BGSAVE of 1,000,000 locks", "1,000,000 strings with a TTL"),
@@ -166,6 +196,7 @@ impl Figure {
         let stall = ALWAYS_ALLOWED.max(ALLOWED * theirs.least());
         let (row, limit) = match kind {
             Stall => (least("", Unit::Milliseconds), stall),
+            StallUpTo(limit) => (least("", Unit::Milliseconds), limit),
             StallOf(part) => (least(&format!("-{part}"), Unit::Milliseconds), stall),
             Cpu(limit) => (least("-cpu", Unit::Percent), limit),
             Memory => (least("-memory", Unit::Bytes), LEFT),

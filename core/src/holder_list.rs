@@ -38,18 +38,12 @@ pub enum HolderList {
 
 #[derive(Clone, Debug, Default)]
 pub struct Indexed {
-    by_token: BTreeMap<FencingToken, Entry>,
+    /// In boxes, so that the nodes are small: they are half empty, and a search reads several, which are seldom in a cache.
+    by_token: BTreeMap<FencingToken, Box<Holder>>,
     by_owner: ByOwner,
     by_deadline: BTreeSet<(Instant, FencingToken)>,
     limits: BTreeMap<Slots, usize>,
     weight: u64,
-}
-
-#[derive(Clone, Debug)]
-pub struct Entry {
-    holder: Holder,
-    /// The hash of the owner in [`ByOwner`].
-    hash: u64,
 }
 
 /// The tokens of tenures by the keyed hash of their owners.
@@ -69,7 +63,7 @@ const TABLES: usize = 16;
 #[derive(Clone, Debug)]
 pub enum Iter<'a> {
     Few(slice::Iter<'a, Holder>),
-    Many(btree_map::Values<'a, FencingToken, Entry>),
+    Many(btree_map::Values<'a, FencingToken, Box<Holder>>),
 }
 
 impl<'a> Iterator for Iter<'a> {
@@ -78,7 +72,7 @@ impl<'a> Iterator for Iter<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         match self {
             Self::Few(holders) => holders.next(),
-            Self::Many(entries) => entries.next().map(|entry| &entry.holder),
+            Self::Many(holders) => holders.next().map(Box::as_ref),
         }
     }
 
@@ -94,7 +88,7 @@ impl DoubleEndedIterator for Iter<'_> {
     fn next_back(&mut self) -> Option<Self::Item> {
         match self {
             Self::Few(holders) => holders.next_back(),
-            Self::Many(entries) => entries.next_back().map(|entry| &entry.holder),
+            Self::Many(holders) => holders.next_back().map(Box::as_ref),
         }
     }
 }
@@ -137,8 +131,8 @@ impl HolderList {
             ),
             Self::Many(indexed) => {
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-                let entries = indexed.by_token.range_mut((from, Bound::Unbounded));
-                Box::new(entries.map(|(token, entry)| (*token, &mut entry.holder.owner)))
+                let holders = indexed.by_token.range_mut((from, Bound::Unbounded));
+                Box::new(holders.map(|(token, holder)| (*token, &mut holder.owner)))
             }
         }
     }
@@ -159,7 +153,7 @@ impl HolderList {
     pub fn of_token(&self, token: FencingToken) -> Option<&Holder> {
         match self {
             Self::Few(holders) => holders.iter().find(|holder| holder.token == token),
-            Self::Many(indexed) => indexed.by_token.get(&token).map(|entry| &entry.holder),
+            Self::Many(indexed) => indexed.by_token.get(&token).map(Box::as_ref),
         }
     }
 
@@ -247,7 +241,7 @@ impl HolderList {
     pub fn count(&mut self, token: FencingToken, holds: u32) {
         let known = match self {
             Self::Few(holders) => holders.iter_mut().find(|holder| holder.token == token),
-            Self::Many(indexed) => indexed.by_token.get_mut(&token).map(|entry| &mut entry.holder),
+            Self::Many(indexed) => indexed.by_token.get_mut(&token).map(Box::as_mut),
         };
         if let Some(known) = known {
             known.holds = holds;
@@ -263,8 +257,8 @@ impl HolderList {
             Self::Many(indexed) => {
                 let ended = indexed.remove(token);
                 if indexed.by_token.len() <= FEW_AGAIN {
-                    let entries = mem::take(&mut indexed.by_token).into_values();
-                    *self = Self::Few(entries.map(|entry| entry.holder).collect());
+                    let holders = mem::take(&mut indexed.by_token).into_values();
+                    *self = Self::Few(holders.map(|holder| *holder).collect());
                 }
                 ended
             }
@@ -279,38 +273,34 @@ impl HolderList {
         }
     }
 
-    /// The bytes on the heap, the owners' own memory apart. Trees and tables are reckoned by their entries and a half, as they are not
-    /// full.
+    /// The bytes on the heap, the owners' own memory apart. The entries of trees and tables count twice, as they are half empty.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
             Self::Many(indexed) => {
-                let entry = size_of::<(FencingToken, Entry)>()
+                let entries = size_of::<(FencingToken, Box<Holder>)>()
                     .saturating_add(size_of::<(u64, FencingToken)>())
                     .saturating_add(size_of::<(Instant, FencingToken)>());
-                let entries = indexed.by_token.len().saturating_mul(entry);
-                size_of::<Indexed>().saturating_add(entries).saturating_add(entries / 2)
+                let each = size_of::<Holder>().saturating_add(entries.saturating_mul(2));
+                size_of::<Indexed>().saturating_add(indexed.by_token.len().saturating_mul(each))
             }
         }
     }
 }
 
 impl Indexed {
-    /// All at once: a tree that is built from sorted entries costs O(n). The largest tree first, beside which the list is still there.
+    /// All at once: a tree that is built from sorted entries costs O(n). The largest first: the list is gone when the others are built.
     fn of(holders: Vec<Holder>) -> Self {
-        let mut indexed = Self::default();
-        let by_owner = &indexed.by_owner;
-        let entry = |holder: Holder| (holder.token, Entry { hash: by_owner.hash(&holder.owner), holder });
-        indexed.by_token = holders.into_iter().map(entry).collect();
-        let holders = || indexed.by_token.values().map(|entry| &entry.holder);
-        indexed.by_deadline = holders().map(|holder| (holder.deadline, holder.token)).collect();
-        indexed.weight = holders().map(|holder| holder.mode).collect::<Load>().weight;
-        indexed.by_owner.reserve(indexed.by_token.len());
-        for (token, Entry { hash, holder }) in &indexed.by_token {
-            indexed.by_owner.insert(*hash, *token);
-            let count = indexed.limits.entry(holder.mode.slots).or_default();
-            *count = count.saturating_add(1);
+        let by_token: BTreeMap<FencingToken, Box<Holder>> =
+            holders.into_iter().map(|holder| (holder.token, Box::new(holder))).collect();
+        let by_deadline = by_token.values().map(|holder| (holder.deadline, holder.token)).collect();
+        let mut indexed = Self { by_deadline, ..Self::default() };
+        indexed.by_owner.reserve(by_token.len());
+        for holder in by_token.values() {
+            indexed.add_mode(holder.mode);
+            indexed.by_owner.insert(indexed.by_owner.hash(&holder.owner), holder.token);
         }
+        indexed.by_token = by_token;
         indexed
     }
 
@@ -342,35 +332,31 @@ impl Indexed {
     }
 
     fn of_owner(&self, owner: &Owner) -> Option<&Holder> {
-        let token = self.by_owner.find(self.by_owner.hash(owner), owner, &self.by_token)?;
-        self.by_token.get(&token).map(|entry| &entry.holder)
+        self.by_owner.find(self.by_owner.hash(owner), owner, &self.by_token)
     }
 
     fn put(&mut self, holder: Holder) {
         let token = holder.token;
-        let hash = self.by_owner.hash(&holder.owner);
-        match self.by_owner.find(hash, &holder.owner, &self.by_token) {
-            // A renewal: only the values change.
-            Some(known) if known == token => {
-                if let Some(entry) = self.by_token.get_mut(&token) {
-                    let before = mem::replace(&mut entry.holder, holder);
-                    let (mode, deadline) = (entry.holder.mode, entry.holder.deadline);
-                    if before.deadline != deadline {
-                        self.by_deadline.remove(&(before.deadline, token));
-                        self.by_deadline.insert((deadline, token));
-                    }
-                    if before.mode != mode {
-                        self.remove_mode(before.mode);
-                        self.add_mode(mode);
-                    }
-                }
+        // A renewal: only the values change.
+        if let Some(known) = self.by_token.get_mut(&token).filter(|known| known.owner == holder.owner) {
+            let (mode, deadline) = (holder.mode, holder.deadline);
+            let before = mem::replace(&mut **known, holder);
+            if before.deadline != deadline {
+                self.by_deadline.remove(&(before.deadline, token));
+                self.by_deadline.insert((deadline, token));
             }
-            Some(known) => {
-                self.remove(known);
-                self.insert(hash, holder);
+            if before.mode != mode {
+                self.remove_mode(before.mode);
+                self.add_mode(mode);
             }
-            None => self.insert(hash, holder),
+            return;
         }
+        let hash = self.by_owner.hash(&holder.owner);
+        if let Some(known) = self.by_owner.find(hash, &holder.owner, &self.by_token).map(|known| known.token)
+        {
+            self.remove(known);
+        }
+        self.insert(hash, holder);
     }
 
     fn insert(&mut self, hash: u64, holder: Holder) {
@@ -378,12 +364,12 @@ impl Indexed {
         self.by_owner.insert(hash, token);
         self.by_deadline.insert((holder.deadline, token));
         self.add_mode(holder.mode);
-        self.by_token.insert(token, Entry { hash, holder });
+        self.by_token.insert(token, Box::new(holder));
     }
 
     fn remove(&mut self, token: FencingToken) -> Option<Holder> {
-        let Entry { holder, hash } = self.by_token.remove(&token)?;
-        self.by_owner.remove(hash, token);
+        let holder = *self.by_token.remove(&token)?;
+        self.by_owner.remove(self.by_owner.hash(&holder.owner), token);
         self.by_deadline.remove(&(holder.deadline, token));
         self.remove_mode(holder.mode);
         Some(holder)
@@ -407,16 +393,15 @@ impl ByOwner {
         self.hasher.hash_one(owner)
     }
 
-    fn find(
+    fn find<'a>(
         &self,
         hash: u64,
         owner: &Owner,
-        holders: &BTreeMap<FencingToken, Entry>,
-    ) -> Option<FencingToken> {
+        holders: &'a BTreeMap<FencingToken, Box<Holder>>,
+    ) -> Option<&'a Holder> {
         let first = self.table(hash)?.get(&hash);
-        let is_of_owner =
-            |token: &&FencingToken| holders.get(token).is_some_and(|entry| entry.holder.owner == *owner);
-        first.into_iter().chain(&self.collisions).find(is_of_owner).copied()
+        let known = first.into_iter().chain(&self.collisions).filter_map(|token| holders.get(token));
+        known.map(Box::as_ref).find(|holder| holder.owner == *owner)
     }
 
     /// Inserts the tenure of an owner that has none.
@@ -555,25 +540,21 @@ mod tests {
     #[test]
     fn owners_with_the_same_hash_are_told_apart() {
         let (one, other) = (holder(1, 1, (0, 1), 5), holder(2, 2, (0, 1), 5));
-        let mut indexed = Indexed::of(vec![one.clone(), other.clone()]);
-        let hash = indexed.by_owner.hash(&other.owner);
-        // As if the first owner had the hash of the second.
-        indexed.remove(one.token);
-        indexed.remove(other.token);
-        indexed.insert(1, one.clone());
-        indexed.by_owner = ByOwner { hasher: indexed.by_owner.hasher.clone(), ..ByOwner::default() };
-        if let Some(table) = indexed.by_owner.table_mut(hash) {
-            table.insert(hash, one.token);
-        }
-        if let Some(entry) = indexed.by_token.get_mut(&one.token) {
-            entry.hash = hash;
-        }
-        indexed.insert(hash, other.clone());
-        assert_eq!(indexed.by_owner.collisions, [other.token]);
-        assert_eq!(indexed.of_owner(&other.owner), Some(&other));
-        assert_eq!(indexed.remove(one.token), Some(one));
-        assert_eq!(indexed.of_owner(&other.owner), Some(&other), "the first has left");
-        assert_eq!(indexed.remove(other.token), Some(other.clone()));
-        assert!(indexed.of_owner(&other.owner).is_none() && indexed.by_owner.collisions.is_empty());
+        let by_token: BTreeMap<_, _> =
+            [&one, &other].map(|holder| (holder.token, Box::new(holder.clone()))).into();
+        let mut by_owner = ByOwner::default();
+        let hash = by_owner.hash(&one.owner);
+        let found = |by_owner: &ByOwner| {
+            let token = |holder: &Holder| Some(by_owner.find(hash, &holder.owner, &by_token)?.token);
+            [&one, &other].map(token)
+        };
+        by_owner.insert(hash, one.token);
+        by_owner.insert(hash, other.token);
+        assert_eq!(by_owner.collisions, [other.token]);
+        assert_eq!(found(&by_owner), [Some(one.token), Some(other.token)]);
+        by_owner.remove(hash, one.token);
+        assert_eq!(found(&by_owner), [None, Some(other.token)], "the first has left");
+        by_owner.remove(hash, other.token);
+        assert_eq!((found(&by_owner), by_owner.collisions.len()), ([None, None], 0));
     }
 }

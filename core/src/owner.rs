@@ -12,6 +12,7 @@
 use crate::decimal;
 use std::borrow::Cow;
 use std::fmt::{self, Write};
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 
 /// The bytes of a UUID, and of the suffix behind it.
@@ -27,11 +28,11 @@ const UUID_TEXT: usize = DIGITS + 4;
 const THREAD_DIGITS: usize = 17;
 
 /// An owner: any binary string of 1 to 1,024 bytes, by convention `UUID:thread`.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Owner(Name);
 
 /// An owner is always stored in the same form, so that equal owners compare as equal.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 enum Name {
     Short(Short),
     Heap(Box<[u8]>),
@@ -41,7 +42,7 @@ enum Name {
 ///
 /// Its fields are whole words: an owner is copied more often than compared, and a processor waits if it reads memory in other
 /// pieces than it wrote.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
@@ -53,6 +54,20 @@ struct Short {
 /// These are no lengths of a short name.
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
+
+/// In one piece: for a keyed hash, each piece costs as much as many bytes.
+impl Hash for Owner {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.0 {
+            Name::Short(Short { first, kind_and_suffix }) => {
+                let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *first;
+                let last = kind_and_suffix.get().to_le_bytes();
+                state.write([[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p], last].as_flattened());
+            }
+            Name::Heap(name) => state.write(name),
+        }
+    }
+}
 
 impl Short {
     fn new(first: [u8; UUID], suffix: [u8; SUFFIX], kind: u8) -> Option<Self> {

@@ -7,7 +7,7 @@ use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::report::Report;
 use lockward_bench::results::Results;
 use lockward_bench::server::{Loaded, Server};
-use lockward_bench::{docs, expiry, handoff, latency, load, memory, others, pairs, pubsub, stalls};
+use lockward_bench::{docs, expiry, handoff, latency, load, memory, modes, others, pairs, pubsub, stalls};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 type Stage = (&'static str, &'static str, fn(&mut Report));
 
-const STAGES: [Stage; 12] = [
+const STAGES: [Stage; 13] = [
     ("pairs", "acquire + release without AOF or replica", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
@@ -25,6 +25,7 @@ const STAGES: [Stage; 12] = [
     ("others", "plain keys beside locks with waiters", others::measure),
     ("memory", "memory of locks and of waiting clients", memory::measure),
     ("load", "loading a million locks", load::measure),
+    (modes::STAGE, "readers and slots: many holders compared with few", modes::measure),
     ("throughput", "pairs a second by pipeline depth", latency::throughput),
     ("latency", "how long clients wait for a reply", latency::distribution),
     (stalls::STAGE, "how long other clients wait at worst", stalls::measure),

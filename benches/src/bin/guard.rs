@@ -19,12 +19,17 @@ use std::process::ExitCode;
 /// The most that each may cost, as a multiple of the command that it is compared with. `make guard GUARD=--record` prints this
 /// table again, with the tolerance of each kind above the current counts.
 const LIMITS: &[(&str, f64)] = &[
-    ("acquire + release", 1.209),
-    ("renew", 1.321),
-    ("acquire, refused", 1.096),
-    ("info", 3.028),
-    ("hand-off, wait again", 1.223),
-    ("acquire + release, AOF on", 1.297),
+    ("acquire + release", 1.259),
+    ("renew", 1.296),
+    ("acquire, refused", 1.128),
+    ("info", 3.509),
+    ("hand-off, wait again", 1.274),
+    ("acquire + release, AOF on", 1.327),
+    ("acquire + release, 10,000 holders", 1.188),
+    ("re-entry + release, 10,000 holders", 1.120),
+    ("renew + renew, 10,000 holders", 1.199),
+    ("info, 10,000 holders", 1.025),
+    ("wait to read, release", 1.134),
     ("top, twice as many waited for", 1.250),
     ("top, 1,000 more locks held", 1.005),
     ("SET + DEL", 1.01),
@@ -55,6 +60,12 @@ const DEPTH: usize = 16;
 const BATCHES: usize = 4;
 /// Clients that pass a lock or an element round among them.
 const RING: usize = 4;
+/// Holders of one lock, few and many, and the limit that they name.
+const FEW: usize = 10;
+const MANY: usize = 10_000;
+const SLOTS: &str = "1000000";
+/// Readers that wait for one writer.
+const READERS: usize = 50;
 /// Locks that are waited for, and locks that the server has dropped early.
 const LOCKS: usize = 100;
 
@@ -99,6 +110,7 @@ fn main() -> ExitCode {
 fn count() -> Vec<Row> {
     let mut rows = Vec::new();
     count_locks(&mut rows);
+    count_modes(&mut rows);
     count_top(&mut rows);
     count_others(&mut rows);
     rows
@@ -150,6 +162,82 @@ fn count_locks(rows: &mut Vec<Row>) {
     let mut server = CountedServer::start(Loaded::Lockward, &["appendonly yes", "appendfsync no"]);
     let (ours, theirs) = (lock_pair.count(&mut server), set_pair.count(&mut server));
     add("acquire + release, AOF on", "SET NX PX + DEL, AOF on", ours, theirs);
+}
+
+/// The cost of lock commands beside many holders, compared with few, and of a grant to a reader, compared with a hand-off.
+fn count_modes(rows: &mut Vec<Row>) {
+    let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
+    let mut server = CountedServer::start(Loaded::Lockward, &[]);
+    let mut holder = server.server().connect();
+    for (key, holders) in [("few", FEW), ("many", MANY)] {
+        for who in 0..holders {
+            holder.call(&["LOCK.ACQUIRE", key, &owner(who), "PX", LEASE, "SLOTS", SLOTS], 4);
+        }
+    }
+    let mut beside = |key: &str, load: fn(&str) -> Load| load(key).count(&mut server);
+    for (name, load) in [
+        ("acquire + release, 10,000 holders", acquire_and_release as fn(&str) -> Load),
+        ("re-entry + release, 10,000 holders", re_enter_and_release),
+        ("renew + renew, 10,000 holders", renew_twice),
+        ("info, 10,000 holders", first_holder),
+    ] {
+        let ours = beside("many", load);
+        add(name, "the same, 10 holders", ours, beside("few", load));
+    }
+    add("wait to read, release", "hand-off, wait again", readers(), {
+        let mut server = CountedServer::start(Loaded::Lockward, &[]);
+        let ask =
+            |member: usize| request(&["LOCK.ACQUIRE", "ring", &owner(member), "PX", LEASE, "BLOCK", "0"]);
+        let mut holder = server.server().connect();
+        holder.send(&ask(0));
+        holder.expect(4);
+        passed_round(&mut server, 4, ask, |member| request(&["LOCK.RELEASE", "ring", &owner(member)]))
+    });
+}
+
+/// A new owner acquires and releases a slot.
+fn acquire_and_release(key: &str) -> Load {
+    let new = owner(MANY);
+    let acquire = ["LOCK.ACQUIRE", key, &new, "PX", LEASE, "SLOTS", SLOTS];
+    Load::pair(&acquire, 4, &["LOCK.RELEASE", key, &new])
+}
+
+/// A holder acquires its slot again, and releases that hold.
+fn re_enter_and_release(key: &str) -> Load {
+    let holder = owner(FEW / 2);
+    let acquire = ["LOCK.ACQUIRE", key, &holder, "PX", LEASE, "SLOTS", SLOTS];
+    Load::pair(&acquire, 4, &["LOCK.RELEASE", key, &holder])
+}
+
+/// A holder renews its lease twice. As the clock stands still, the leases have different lengths.
+fn renew_twice(key: &str) -> Load {
+    let holder = owner(FEW / 2);
+    let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];
+    Load::pair(&renew(LEASE), 1, &renew("50000"))
+}
+
+fn first_holder(key: &str) -> Load {
+    Load::single(&["LOCK.INFO", key, "HOLDERS", "1"], 39)
+}
+
+/// Readers wait for a writer, are granted the lock together, and release it.
+fn readers() -> Count {
+    let mut server = CountedServer::start(Loaded::Lockward, &[]);
+    let mut writer = server.server().connect();
+    let mut readers: Vec<Connection> = (0..READERS).map(|_| server.server().connect()).collect();
+    let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
+    server.count(READERS, |server| {
+        server.exchange(&mut writer, &request(&["LOCK.ACQUIRE", "readers", &owner(READERS), "PX", LEASE]), 4);
+        for (who, reader) in readers.iter_mut().enumerate() {
+            let ask = ["LOCK.ACQUIRE", "readers", &owner(who), "PX", LEASE, "BLOCK", "0", "SHARED"];
+            server.exchange(reader, &request(&ask), 0);
+        }
+        server.exchange(&mut writer, &release(READERS), 1);
+        for (who, reader) in readers.iter_mut().enumerate() {
+            reader.expect(4);
+            server.exchange(reader, &release(who), 1);
+        }
+    })
 }
 
 /// The cost of LOCK.TOP: it grows with the number of contended locks, and not with the number of other locks.

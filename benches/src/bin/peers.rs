@@ -21,15 +21,18 @@ use std::time::Instant;
 
 const RESULTS: &str = "peers.json";
 
-const JOBS: [(Job, usize); 5] = [
+const JOBS: [(Job, usize); 8] = [
     (Job::Uncontended, 1),
     (Job::Uncontended, 50),
     (Job::Contended, 2),
     (Job::Contended, 50),
     (Job::Contended, 500),
+    (Job::Readers, 50),
+    (Job::Permits, 50),
+    (Job::Weights, 50),
 ];
 
-/// Does the same two jobs with Lockward and with other locks, each on its own server, and measures them.
+/// Does the same jobs with Lockward and with other locks, each on its own server, and measures them.
 ///
 /// LOCKWARD_SERVER names the server for Lockward and those that use Redis (redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
@@ -40,6 +43,9 @@ struct Arguments {
     /// How long each job is measured, in seconds.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
+    /// Only these jobs.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    jobs: Vec<Job>,
     /// Only jobs with so many clients.
     #[arg(long, value_delimiter = ',')]
     clients: Vec<usize>,
@@ -59,12 +65,18 @@ fn main() -> ExitCode {
     let jobs: Vec<(Job, usize)> = JOBS
         .into_iter()
         .filter(|(_, clients)| arguments.clients.is_empty() || arguments.clients.contains(clients))
+        .filter(|(job, _)| arguments.jobs.is_empty() || arguments.jobs.contains(job))
         .collect();
     let mut report = Report::new(arguments.seconds, go_first());
     let mut programs = BTreeMap::new();
     let peers: Vec<&Peer> = PEERS.iter().filter(named).collect();
     for (number, peer) in peers.iter().enumerate() {
         eprintln!("{} ({} of {})", peer.title, number + 1, peers.len());
+        let jobs: Vec<(Job, usize)> =
+            jobs.iter().filter(|(job, _)| peer.jobs.contains(job)).copied().collect();
+        if jobs.is_empty() {
+            continue;
+        }
         if compete(peer, &jobs, &mut programs, &mut report).is_err() {
             eprintln!("Interrupted.");
             return ExitCode::FAILURE;

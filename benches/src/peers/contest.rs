@@ -21,13 +21,27 @@ pub enum Job {
     Uncontended,
     /// All count with one number, under one lock.
     Contended,
+    /// All share a lock: one client in ten writes, the others read.
+    Readers,
+    /// All share a semaphore of [`PERMITS`].
+    Permits,
+    /// As [`Job::Permits`], and each acquisition takes 1, 2 or 3 permits, by client.
+    Weights,
 }
+
+/// The permits of a semaphore.
+pub const PERMITS: u64 = 10;
+/// In [`Job::Readers`], every client whose number is a multiple of this writes.
+pub const WRITERS: usize = 10;
 
 impl fmt::Display for Job {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(match self {
             Self::Uncontended => "uncontended",
             Self::Contended => "contended",
+            Self::Readers => "readers",
+            Self::Permits => "permits",
+            Self::Weights => "weights",
         })
     }
 }
@@ -47,12 +61,16 @@ pub struct Outcome {
     pub elapsed_ms: f64,
     /// How often the lock was acquired and released in that time.
     pub operations: u64,
-    /// The number that was counted with under the lock in that time: each acquisition has added 1.
+    /// The number that was counted with under the lock in that time: each acquisition has added 1. Where several clients may hold the
+    /// lock, the acquisitions after which no more was held than allowed.
     pub counter: u64,
     /// How often each client has acquired the lock in that time.
     pub grants: Vec<u64>,
-    /// How long acquiring took.
+    /// How long acquiring took; in [`Job::Readers`], for readers.
     pub acquire_us: Quantiles,
+    /// In [`Job::Readers`], how long it took for writers.
+    #[serde(default)]
+    pub writers_us: Option<Quantiles>,
     /// What was left at its default, and what is peculiar.
     pub notes: String,
     /// When the counting began, in milliseconds since 1970.
@@ -66,7 +84,7 @@ pub struct Outcome {
 }
 
 /// Some of the times that something took, in microseconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Quantiles {
     /// The median.
     pub p50: f64,

@@ -1,7 +1,7 @@
 //! What was measured, as JSON and as tables.
 
 use crate::machine::{machine, today};
-use crate::peers::contest::{Job, Outcome, Quantiles};
+use crate::peers::contest::{Job, Outcome, PERMITS, Quantiles, WRITERS};
 use crate::peers::meter::Spent;
 use crate::peers::monitor::Parts;
 use crate::peers::roster::Peer;
@@ -77,6 +77,12 @@ pub struct Measured {
     pub most: u64,
     /// How long acquiring took.
     pub acquire_us: Quantiles,
+    /// How long it took for writers, where others read.
+    #[serde(default)]
+    pub writers_us: Option<Quantiles>,
+    /// How often they have acquired the lock, a second.
+    #[serde(default)]
+    pub writes_a_second: f64,
     /// The server's CPU time an acquisition with its release, in microseconds.
     pub server_cpu_us: f64,
     /// Commands that clients sent, an acquisition with its release; where the server counts them.
@@ -112,6 +118,8 @@ impl Measured {
             fewest: outcome.grants.iter().copied().min().unwrap_or(0),
             most: outcome.grants.iter().copied().max().unwrap_or(0),
             acquire_us: outcome.acquire_us,
+            writers_us: outcome.writers_us,
+            writes_a_second: outcome.grants.iter().step_by(WRITERS).sum::<u64>() as f64 * a_second,
             server_cpu_us: spent.cpu.as_secs_f64() * 1e6 * an_operation,
             commands: counted.then(|| (all - scripted.unwrap_or(0.0)) * an_operation),
             commands_in_scripts: scripted.filter(|_| counted).map(|scripted| scripted * an_operation),
@@ -128,6 +136,11 @@ impl Measured {
         } else {
             format!("{:.1}", self.most as f64 / self.fewest as f64)
         }
+    }
+
+    /// How long writers waited, if any has acquired the lock.
+    fn writers_wait(&self, part: fn(Quantiles) -> f64) -> Option<f64> {
+        self.writers_us.map(part).filter(|us| *us > 0.0)
     }
 
     fn counted_right(&self) -> String {
@@ -170,7 +183,11 @@ impl Display for Entry {
             Ok(measured) => {
                 write!(to, "{} a second, ", whole(measured.a_second))?;
                 write!(to, "server CPU {:.1} µs, commands {}", measured.server_cpu_us, measured.sent())?;
-                if self.job == Job::Contended {
+                if let Some(writers) = measured.writers_us {
+                    write!(to, ", {} writes a second", whole(measured.writes_a_second))?;
+                    write!(to, ", writers wait {} to {}", time(writers.p50), time(writers.max))?;
+                }
+                if self.job != Job::Uncontended {
                     write!(to, ", grants {} to {}", measured.fewest, measured.most)?;
                     write!(to, ", counted {}", measured.counted_right())?;
                 }
@@ -217,6 +234,8 @@ impl Report {
             match job {
                 Job::Uncontended => self.uncontended(&mut text, clients),
                 Job::Contended => self.contended(&mut text, clients),
+                Job::Readers => self.readers(&mut text, clients),
+                Job::Permits | Job::Weights => self.permits(&mut text, job, clients),
             }
         }
         self.ahead(&mut text);
@@ -225,13 +244,15 @@ impl Report {
 
     /// Names who is ahead of Lockward, and in what.
     fn ahead(&self, text: &mut String) {
-        type Value = fn(&Measured) -> f64;
+        type Value = fn(&Measured) -> Option<f64>;
         type Show = fn(f64) -> String;
-        let less: [(&str, Value, Show); 4] = [
-            ("median wait", |measured| measured.acquire_us.p50, time),
-            ("99th percentile of waits", |measured| measured.acquire_us.p99, time),
-            ("server CPU", |measured| measured.server_cpu_us, time),
-            ("acquisitions a second", |measured| -measured.a_second, |number| whole(-number)),
+        let less: [(&str, Value, Show); 6] = [
+            ("median wait", |measured| Some(measured.acquire_us.p50), time),
+            ("99th percentile of waits", |measured| Some(measured.acquire_us.p99), time),
+            ("writers' median wait", |measured| measured.writers_wait(|us| us.p50), time),
+            ("writers' 99th percentile", |measured| measured.writers_wait(|us| us.p99), time),
+            ("server CPU", |measured| Some(measured.server_cpu_us), time),
+            ("acquisitions a second", |measured| Some(-measured.a_second), |number| whole(-number)),
         ];
         let mut lines = String::new();
         for (job, clients) in self.kinds() {
@@ -242,14 +263,15 @@ impl Report {
                 continue;
             };
             for (name, value, show) in less {
+                let Some(ours) = value(&ours) else { continue };
                 let theirs =
-                    self.of(job, clients).filter_map(|entry| Some((&entry.title, value(&measured(entry)?))));
+                    self.of(job, clients).filter_map(|entry| Some((&entry.title, value(&measured(entry)?)?)));
                 let better: Vec<String> = theirs
-                    .filter(|(_, theirs)| *theirs < value(&ours))
+                    .filter(|(_, theirs)| *theirs < ours)
                     .map(|(title, theirs)| format!("{title} ({})", show(theirs)))
                     .collect();
                 if !better.is_empty() {
-                    let (better, ours) = (better.join(", "), show(value(&ours)));
+                    let (better, ours) = (better.join(", "), show(ours));
                     let _ = writeln!(lines, "- {job}, {clients}, {name}: {better}; Lockward {ours}.");
                 }
             }
@@ -400,11 +422,120 @@ impl Report {
             }
         }
     }
+
+    fn readers(&self, text: &mut String, clients: usize) {
+        let writers = clients.div_ceil(WRITERS);
+        let _ = writeln!(
+            text,
+            "Readers: {} clients read and {writers} write, each for 1 ms:\n",
+            clients - writers
+        );
+        line(
+            text,
+            [
+                "lock",
+                "reads a second",
+                "writes a second",
+                "readers wait p50",
+                "p99",
+                "longest",
+                "writers wait p50",
+                "p99",
+                "longest",
+                "most / fewest grants",
+                "server CPU a grant",
+                "commands a grant",
+            ],
+        );
+        line(
+            text,
+            ["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:"],
+        );
+        for entry in self.of(Job::Readers, clients) {
+            match &entry.result {
+                Err(reason) => {
+                    let reason = format!("did not run: {reason}");
+                    line(text, [&entry.title, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", &reason]);
+                }
+                Ok(measured) => {
+                    let readers = measured.acquire_us.shown();
+                    let writers = measured.writers_us.unwrap_or_default().shown();
+                    line(
+                        text,
+                        [
+                            &format!("{}{}", entry.title, measured.miscount()),
+                            &whole(measured.a_second - measured.writes_a_second),
+                            &whole(measured.writes_a_second),
+                            &readers[0],
+                            &readers[1],
+                            &readers[2],
+                            &writers[0],
+                            &writers[1],
+                            &writers[2],
+                            &measured.unfairness(),
+                            &time(measured.server_cpu_us),
+                            &measured.sent(),
+                        ],
+                    );
+                }
+            }
+        }
+    }
+
+    fn permits(&self, text: &mut String, job: Job, clients: usize) {
+        let each = if job == Job::Weights { "1, 2 or 3" } else { "1" };
+        let _ = writeln!(text, "{PERMITS} permits, {clients} clients that take {each} for 1 ms:\n");
+        line(
+            text,
+            [
+                "lock",
+                "grants a second",
+                "wait p50",
+                "p99",
+                "longest",
+                "most / fewest grants",
+                "server CPU a grant",
+                "commands a grant",
+            ],
+        );
+        line(text, ["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:"]);
+        for entry in self.of(job, clients) {
+            match &entry.result {
+                Err(reason) => {
+                    let reason = format!("did not run: {reason}");
+                    line(text, [&entry.title, "-", "-", "-", "-", "-", "-", &reason]);
+                }
+                Ok(measured) => {
+                    let [median, late, longest] = measured.acquire_us.shown();
+                    line(
+                        text,
+                        [
+                            &format!("{}{}", entry.title, measured.miscount()),
+                            &whole(measured.a_second),
+                            &median,
+                            &late,
+                            &longest,
+                            &measured.unfairness(),
+                            &time(measured.server_cpu_us),
+                            &measured.sent(),
+                        ],
+                    );
+                }
+            }
+        }
+    }
 }
 
 fn line<const N: usize>(text: &mut String, cells: [&str; N]) {
     let cells = cells.map(|cell| cell.replace('|', "\\|"));
     let _ = writeln!(text, "| {} |", cells.join(" | "));
+}
+
+impl Quantiles {
+    /// The three in words; a dash if nobody has acquired the lock.
+    fn shown(&self) -> [String; 3] {
+        [self.p50, self.p99, self.max].map(|us| if us > 0.0 { time(us) } else { "-".to_owned() })
+    }
 }
 
 /// Microseconds in the unit that suits them, with two or three digits that say something.

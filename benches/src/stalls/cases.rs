@@ -1,11 +1,13 @@
 //! What each case does, on either side. Each starts a server, and returns its figures in the order of the table.
 
-use super::scene::{HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner};
+use super::scene::{
+    HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner, release_slot, take_slot,
+};
 use crate::request::{LEASE, request};
 use crate::server::wait_for;
-use lockward_tests::{Reply, free_port};
-use std::thread;
+use lockward_tests::{Reply, encode, free_port};
 use std::time::{Duration, Instant};
+use std::{slice, thread};
 
 /// For so long PING is timed where nothing is done but waiting.
 const STANDING: Duration = Duration::from_secs(2);
@@ -13,10 +15,14 @@ const STANDING: Duration = Duration::from_secs(2);
 const COUNTED: Duration = Duration::from_millis(500);
 /// From the beginning of a setup until what it prepares ends all at once.
 const LEAD: Duration = Duration::from_millis(1_500);
+/// The same where the setup takes long: a million holders.
+const LONG_LEAD: Duration = Duration::from_secs(15);
 /// Locks that are deleted.
 const DELETED: usize = 20_000;
 /// Leases that end together.
 const LEASES: usize = 100_000;
+/// How long it takes until all leases of one lock have ended, where they end one after the other.
+const SECOND: Duration = Duration::from_secs(1);
 /// Locks that are renewed in a script.
 const RENEWED: usize = 9_000;
 /// Locks or strings of a large server.
@@ -206,6 +212,114 @@ pub fn leases_waited_for(side: Side) -> Vec<f64> {
     vec![longest]
 }
 
+/// Saves a snapshot in a child process.
+fn save(scene: &mut Scene) {
+    let begin = Instant::now();
+    scene.call(&["BGSAVE"]);
+    // On a busy machine it may take far longer than is worth waiting for.
+    while begin.elapsed() < SAVED && scene.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0
+    {
+        thread::sleep(POLLED);
+    }
+}
+
+/// Who is there when the leases of the many holders of one lock end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Nobody. The server drops the key.
+    Nobody,
+    /// A client that waits until it holds the lock alone.
+    Waiter,
+    /// A client that acquires the lock beside the others, and releases it, over and over.
+    Client,
+}
+
+/// Many leases of one lock end, within a second or all at once. A plain server has as many strings with a TTL.
+pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let first = Instant::now() + LEAD;
+    let spread = if within_a_second { SECOND } else { Duration::ZERO };
+    let until = |who: usize| first + spread.mul_f64(who as f64 / LEASES as f64);
+    let last = until(LEASES);
+    match side {
+        Side::Lockward => scene.hold_together(LEASES, Some(&until)),
+        Side::Plain => scene.take_until(LEASES, &until),
+    }
+    let mut waiter = scene.connect(usize::from(side == Side::Lockward && beside == Beside::Waiter));
+    scene.wait(&mut waiter, |_| side.wait(&key(0), HOLDER, None));
+    let longest = scene.longest_ping(|scene| {
+        if beside == Beside::Client && side == Side::Lockward {
+            while Instant::now() < last {
+                scene.control.pipeline(&[take_slot(HOLDER, "1"), release_slot(HOLDER)]);
+            }
+        }
+        thread::sleep(last.saturating_duration_since(Instant::now()));
+        if beside == Beside::Waiter {
+            scene.until_blocked(0);
+        } else {
+            wait_for("no key that has expired is left", || {
+                thread::sleep(POLLED);
+                scene.control.call(&["DBSIZE"]) == Reply::Int(0)
+            });
+        }
+    });
+    expect(&mut waiter, is_granted);
+    vec![longest]
+}
+
+/// One lock with many holders is saved, dumped, restored, deleted and flushed. On a plain server it is a sorted set with as many
+/// members.
+pub fn million_holders(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let key = key(0);
+    let freed_by = |scene: &mut Scene, words: &[&str]| {
+        scene.longest_ping(|scene| {
+            scene.call(words);
+            thread::sleep(FREED);
+        })
+    };
+    scene.hold_together(MILLION, None);
+    let save = scene.longest_ping(save);
+    let mut payload = Vec::new();
+    let dump = scene.longest_ping(|scene| {
+        let Reply::Bulk(dumped) = scene.control.call(&["DUMP", &key]) else { panic!("no payload") };
+        payload = dumped;
+    });
+    let payload = encode(&[b"RESTORE", key.as_bytes(), b"0", &payload]);
+    let restore = |scene: &mut Scene| scene.control.pipeline(slice::from_ref(&payload));
+    let unlink = freed_by(&mut scene, &["UNLINK", &key]);
+    let restored = scene.longest_ping(restore);
+    scene.call(&["CONFIG", "SET", "lazyfree-lazy-user-del", "yes"]);
+    let delete = freed_by(&mut scene, &["DEL", &key]);
+    restore(&mut scene);
+    let flush = freed_by(&mut scene, &["FLUSHALL", "ASYNC"]);
+    restore(&mut scene);
+    limit_memory(&mut scene, FAR_AWAY);
+    let unlink_with_limit = freed_by(&mut scene, &["UNLINK", &key]);
+    vec![save, dump, restored, unlink, delete, flush, unlink_with_limit]
+}
+
+/// All leases of one lock with many holders end, and the server drops the key. On a plain server a sorted set expires.
+pub fn million_holders_expire(side: Side) -> Vec<f64> {
+    let mut scene = Scene::start(side, &[]);
+    let end = Instant::now() + LONG_LEAD;
+    match side {
+        Side::Lockward => scene.hold_together(MILLION, Some(&|_| end)),
+        Side::Plain => {
+            scene.hold_together(MILLION, None);
+            scene.call(&["PEXPIRE", &key(0), &left_until(end).as_millis().to_string()]);
+        }
+    }
+    vec![scene.longest_ping(|scene| {
+        thread::sleep(left_until(end));
+        wait_for("the key has expired", || {
+            thread::sleep(POLLED);
+            scene.control.call(&["DBSIZE"]) == Reply::Int(0)
+        });
+        thread::sleep(FREED);
+    })]
+}
+
 pub fn million(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     scene.take(MILLION, None);
@@ -214,16 +328,7 @@ pub fn million(side: Side) -> Vec<f64> {
         Side::Lockward => scene.call(&["LOCK.TOP"]),
         Side::Plain => scene.call(&["DBSIZE"]),
     });
-    let save = scene.longest_ping(|scene| {
-        let begin = Instant::now();
-        scene.call(&["BGSAVE"]);
-        // On a busy machine it may take far longer than is worth waiting for.
-        while begin.elapsed() < SAVED
-            && scene.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0
-        {
-            thread::sleep(POLLED);
-        }
-    });
+    let save = scene.longest_ping(save);
     let flush = scene.longest_ping(|scene| {
         scene.call(&["FLUSHALL", "ASYNC"]);
         thread::sleep(FREED);

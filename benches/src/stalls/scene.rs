@@ -17,6 +17,9 @@ pub const MANY: usize = 10_000;
 /// For so long PING is timed before and after: what the server puts off counts too.
 const MARGIN: Duration = Duration::from_millis(50);
 
+/// A lease that outlives a case with many holders, in milliseconds.
+const LONG_LEASE: &str = "3600000";
+
 /// The pause between two looks at whether something has happened.
 pub const POLLED: Duration = Duration::from_millis(2);
 
@@ -25,6 +28,9 @@ const UNREAD: usize = 100;
 
 /// Who holds what others wait for.
 pub const HOLDER: &str = "holder";
+
+/// When the lease of each number ends.
+pub type Until<'a> = &'a dyn Fn(usize) -> Instant;
 
 /// Which server a case runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +61,16 @@ impl Side {
             Self::Plain => request(&["BLPOP", key, &format!("{:.3}", limit.as_secs_f64())]),
         }
     }
+}
+
+/// The request of an owner that holds the first lock beside others, for so long, in milliseconds.
+pub fn take_slot(owner: &str, lease: &str) -> Vec<u8> {
+    request(&["LOCK.ACQUIRE", &key(0), owner, "PX", lease, "SLOTS", "1000000"])
+}
+
+/// The request of an owner that gives its slot back.
+pub fn release_slot(owner: &str) -> Vec<u8> {
+    request(&["LOCK.RELEASE", &key(0), owner])
 }
 
 /// The key of this number.
@@ -123,14 +139,47 @@ impl Scene {
 
     /// Takes so many keys, for so long or until then.
     pub fn take(&mut self, keys: usize, until: Option<Instant>) {
-        let keys: Vec<String> = (0..keys).map(key).collect();
-        // Those that end together are sent a few at a time, as all of a chunk have the same lease.
-        for keys in keys.chunks(if until.is_some() { UNREAD } else { 10 * UNREAD }) {
-            let lease =
-                until.map_or_else(|| LEASE.to_owned(), |then| left_until(then).as_millis().to_string());
-            let take = |key: &String| self.side.take(key, &lease);
-            let requests: Vec<_> = keys.iter().map(take).collect();
-            self.control.pipeline(&requests);
+        let then = until.unwrap_or_else(Instant::now);
+        self.take_in_chunks(keys, until.is_some().then_some(&|_| then));
+    }
+
+    /// Takes so many keys, each until an instant of its own.
+    pub fn take_until(&mut self, keys: usize, until: Until<'_>) {
+        self.take_in_chunks(keys, Some(until));
+    }
+
+    fn take_in_chunks(&mut self, keys: usize, until: Option<Until<'_>>) {
+        self.in_chunks(keys, until, |side, numbers, lease| {
+            numbers.iter().map(|number| side.take(&key(*number), lease)).collect()
+        });
+    }
+
+    /// Lets so many owners hold one lock together, for long or each until an instant of its own. On a plain server they are the members of a
+    /// sorted set.
+    pub fn hold_together(&mut self, holders: usize, until: Option<Until<'_>>) {
+        self.in_chunks(holders, until, |side, numbers, lease| match side {
+            Side::Lockward => numbers.iter().map(|number| take_slot(&owner(*number), lease)).collect(),
+            Side::Plain => {
+                let members = numbers.iter().flat_map(|number| [number.to_string(), owner(*number)]);
+                let words: Vec<String> = ["ZADD".to_owned(), key(0)].into_iter().chain(members).collect();
+                vec![request(&words.iter().map(String::as_str).collect::<Vec<_>>())]
+            }
+        });
+    }
+
+    /// Sends requests for numbers from 0, with a lease.
+    fn in_chunks(
+        &mut self,
+        count: usize,
+        until: Option<Until<'_>>,
+        requests: impl Fn(Side, &[usize], &str) -> Vec<Vec<u8>>,
+    ) {
+        let numbers: Vec<usize> = (0..count).collect();
+        // What ends at some instant is sent a few at a time, as all of a chunk have the same lease.
+        for some in numbers.chunks(if until.is_some() { UNREAD } else { 10 * UNREAD }) {
+            let until = until.map(|until| left_until(until(some[0])).as_millis().to_string());
+            let lease = until.as_deref().unwrap_or(LONG_LEASE);
+            self.control.pipeline(&requests(self.side, some, lease));
         }
     }
 

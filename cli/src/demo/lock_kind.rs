@@ -178,7 +178,7 @@ impl LockKind for LockCommands {
 
     fn acquire(&self, client: &mut Client, lock: &str) -> RedisResult<bool> {
         // With HOLDS a repeated call does not count twice.
-        let granted: Option<(u64, u64)> = lock_command("LOCK.ACQUIRE", client, lock)
+        let granted: Option<(u64, u64, u64)> = lock_command("LOCK.ACQUIRE", client, lock)
             .arg("PX")
             .arg(LEASE_MS)
             .arg("BLOCK")

@@ -301,7 +301,7 @@ fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     // It takes over its first place.
     assert_eq!(held.a.acquire("lock W SHARED HOLDS 1").holds, 1);
     let reply = held.writer.reply();
-    assert_eq!(reply.error_word(), "LIMIT", "{reply:?}");
+    assert_eq!(reply.error_word(), "SUPERSEDED", "{reply:?}");
     assert_eq!(again.reply().grant().holds, 2);
     assert_eq!(held.reader.reply().grant().holds, 1);
     assert!(other.has_no_reply());

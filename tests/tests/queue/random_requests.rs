@@ -137,8 +137,8 @@ impl Model {
         let told = if must_wait { None } else { self.admit(request) };
         if let Some(told) = told {
             if matches!(told, Told::Holds(_)) && !holds_it {
-                if request.holds.is_some() {
-                    self.supersede(request.owner, 0);
+                if let Some((before, _)) = own.and_then(|at| self.queue.remove(at)) {
+                    self.told.push((before, Told::Error("SUPERSEDED")));
                 }
                 self.serve_waits_of(request.owner);
                 self.serve();

@@ -3,6 +3,7 @@ package lockward.peers;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -16,7 +17,7 @@ final class Contest {
     private static final long LAST_WORDS = 5_000_000_000L;
 
     private final Peer peer;
-    private final boolean contended;
+    private final Job job;
     private final long seconds;
     private final List<Client> clients = new ArrayList<>();
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
@@ -29,10 +30,13 @@ final class Contest {
     private volatile long warmUp;
     private volatile int last = -1;
     private volatile long handOffs;
+    /** How much is held now, of a lock that several may hold, and the grants after which it was no more than allowed. */
+    private final AtomicLong held = new AtomicLong();
+    private final AtomicLong allowed = new AtomicLong();
 
-    Contest(Peer peer, boolean contended, long seconds) {
+    Contest(Peer peer, Job job, long seconds) {
         this.peer = peer;
-        this.contended = contended;
+        this.job = job;
         this.seconds = seconds;
     }
 
@@ -41,7 +45,7 @@ final class Contest {
         // A name that no earlier run has left behind in the server.
         String name = "lock-" + ProcessHandle.current().pid();
         for (int index = 0; index < count; index++) {
-            clients.add(new Client(index, peer.lock(contended ? name : name + "-" + index, index)));
+            clients.add(new Client(index, peer.lock(job == Job.UNCONTENDED ? name + "-" + index : name, job, index)));
         }
         from = System.nanoTime() + WARM_UP;
         began = System.currentTimeMillis() + WARM_UP / 1_000_000;
@@ -71,21 +75,40 @@ final class Contest {
 
     private String outcome() {
         long operations = clients.stream().mapToLong(client -> client.grants).sum();
-        int[] times = clients.stream().flatMapToInt(Client::times).sorted().toArray();
         String grants = clients.stream().map(client -> Long.toString(client.grants)).collect(Collectors.joining(",", "[", "]"));
         return "\"clients\":" + clients.size()
                 + ",\"began_unix_ms\":" + began
                 + ",\"elapsed_ms\":" + seconds * 1_000
                 + ",\"operations\":" + operations
-                + ",\"counter\":" + (contended ? counter : operations)
-                + (contended ? ",\"handoffs\":" + handOffs : "")
+                + ",\"counter\":" + (job.isShared() ? allowed.get() : job == Job.CONTENDED ? counter : operations)
+                + (job == Job.CONTENDED ? ",\"handoffs\":" + handOffs : "")
                 + ",\"grants\":" + grants
-                + ",\"acquire_us\":{\"p50\":" + part(times, 50) + ",\"p99\":" + part(times, 99)
-                + ",\"max\":" + part(times, 100) + "}";
+                + ",\"acquire_us\":" + times(false)
+                + (job == Job.READERS ? ",\"writers_us\":" + times(true) : "");
+    }
+
+    /** How long acquiring took, as a JSON object. */
+    private String times(boolean writers) {
+        int[] times = clients.stream()
+                .filter(client -> job.isWriter(client.index) == writers)
+                .flatMapToInt(Client::times)
+                .sorted()
+                .toArray();
+        return "{\"p50\":" + part(times, 50) + ",\"p99\":" + part(times, 99) + ",\"max\":" + part(times, 100) + "}";
     }
 
     private static int part(int[] sorted, int hundredths) {
         return sorted.length == 0 ? 0 : sorted[(int) ((sorted.length - 1L) * hundredths / 100)];
+    }
+
+    /** What a client does while it holds what others may hold too. */
+    private void hold(int client, boolean counted) throws InterruptedException {
+        long weight = job.weight(client);
+        if (held.addAndGet(weight) <= job.limit() && counted) {
+            allowed.incrementAndGet();
+        }
+        Thread.sleep(1);
+        held.addAndGet(-weight);
     }
 
     /** What a client does while it holds the lock that all want. */
@@ -138,8 +161,12 @@ final class Contest {
                 long granted = System.nanoTime();
                 boolean counted = granted - from >= 0 && granted - to < 0;
                 // Whoever still waits at the end gets the lock after it, and does nothing with it.
-                if (contended && granted - to < 0) {
-                    count(index, counted);
+                if (granted - to < 0) {
+                    if (job.isShared()) {
+                        hold(index, counted);
+                    } else if (job == Job.CONTENDED) {
+                        count(index, counted);
+                    }
                 }
                 if (counted) {
                     note((int) Math.min((granted - asked) / 1_000, Integer.MAX_VALUE));

@@ -1,19 +1,28 @@
 package lockward.peers;
 
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
-/** Curator's lock on ZooKeeper. A CuratorFramework, which is one session, serves many threads, as it is meant to. */
+/** Curator's locks on ZooKeeper. A CuratorFramework, which is one session, serves many threads, as it is meant to. */
 final class Curator implements Peer {
     private static final int CLIENTS_A_SESSION = 50;
 
-    private final List<CuratorFramework> sessions = new ArrayList<>();
+    /** Which of its locks. */
+    enum Kind { MUTEX, READ_WRITE, SEMAPHORE }
 
-    Curator(String address, int clients) throws InterruptedException {
+    private final List<CuratorFramework> sessions = new ArrayList<>();
+    private final Kind kind;
+
+    Curator(String address, int clients, Kind kind) throws InterruptedException {
+        this.kind = kind;
         for (int first = 0; first < clients; first += CLIENTS_A_SESSION) {
             CuratorFramework session = CuratorFrameworkFactory.newClient(address, new ExponentialBackoffRetry(1_000, 3));
             session.start();
@@ -25,8 +34,20 @@ final class Curator implements Peer {
     }
 
     @Override
-    public Lock lock(String name, int client) {
-        InterProcessMutex mutex = new InterProcessMutex(sessions.get(client / CLIENTS_A_SESSION), "/" + name);
+    public Lock lock(String name, Job job, int client) {
+        CuratorFramework session = sessions.get(client / CLIENTS_A_SESSION);
+        String path = "/" + name;
+        if (kind == Kind.SEMAPHORE) {
+            return permits(new InterProcessSemaphoreV2(session, path, Job.SEMAPHORE), job.permits(client));
+        }
+        if (kind == Kind.READ_WRITE) {
+            InterProcessReadWriteLock lock = new InterProcessReadWriteLock(session, path);
+            return mutex(job.isWriter(client) ? lock.writeLock() : lock.readLock());
+        }
+        return mutex(new InterProcessMutex(session, path));
+    }
+
+    private static Lock mutex(InterProcessMutex mutex) {
         return new Lock() {
             @Override
             public void acquire() throws Exception {
@@ -40,6 +61,22 @@ final class Curator implements Peer {
         };
     }
 
+    private static Lock permits(InterProcessSemaphoreV2 semaphore, int permits) {
+        return new Lock() {
+            private Collection<Lease> leases;
+
+            @Override
+            public void acquire() throws Exception {
+                leases = semaphore.acquire(permits);
+            }
+
+            @Override
+            public void release() {
+                semaphore.returnAll(leases);
+            }
+        };
+    }
+
     @Override
     public String version() {
         return Main.version("curator");
@@ -48,6 +85,7 @@ final class Curator implements Peer {
     @Override
     public String notes() {
         return "a CuratorFramework (one session of 60 s) for " + CLIENTS_A_SESSION + " clients, a thread for each client; one"
-                + " ZooKeeper server, which writes each change to disk before it answers";
+                + " ZooKeeper server, which writes each change to disk before it answers"
+                + (kind == Kind.SEMAPHORE ? "; several permits are acquired one after the other" : "");
     }
 }

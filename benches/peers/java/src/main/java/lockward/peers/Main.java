@@ -26,13 +26,10 @@ public final class Main {
             throw new IllegalArgumentException("usage: PEER JOB ADDRESS --clients N --seconds S");
         }
         String name = arguments[0];
-        String job = arguments[1];
-        if (!job.equals("contended") && !job.equals("uncontended")) {
-            throw new IllegalArgumentException("there is no job " + job);
-        }
+        Job job = Job.of(arguments[1]);
         int clients = Integer.parseInt(arguments[4]);
         Peer peer = connect(name, arguments[2], clients);
-        Contest contest = new Contest(peer, job.equals("contended"), Long.parseLong(arguments[6]));
+        Contest contest = new Contest(peer, job, Long.parseLong(arguments[6]));
         String outcome = contest.run(clients);
         System.out.println("{\"peer\":\"" + name + "\",\"version\":\"" + peer.version() + "\",\"job\":\"" + job + "\","
                 + outcome + ",\"notes\":\"" + peer.notes() + "\"}");
@@ -40,9 +37,14 @@ public final class Main {
 
     private static Peer connect(String name, String address, int clients) throws Exception {
         return switch (name) {
-            case "redisson-rlock" -> new Redisson(address, false);
-            case "redisson-fair" -> new Redisson(address, true);
-            case "curator" -> new Curator(address, clients);
+            case "redisson-rlock" -> new Redisson(address, Redisson.Kind.LOCK);
+            case "redisson-fair" -> new Redisson(address, Redisson.Kind.FAIR);
+            case "redisson-rw" -> new Redisson(address, Redisson.Kind.READ_WRITE);
+            case "redisson-semaphore" -> new Redisson(address, Redisson.Kind.SEMAPHORE);
+            case "redisson-permits" -> new Redisson(address, Redisson.Kind.EXPIRABLE_SEMAPHORE);
+            case "curator" -> new Curator(address, clients, Curator.Kind.MUTEX);
+            case "curator-rw" -> new Curator(address, clients, Curator.Kind.READ_WRITE);
+            case "curator-semaphore" -> new Curator(address, clients, Curator.Kind.SEMAPHORE);
             default -> throw new IllegalArgumentException("there is no peer " + name);
         };
     }

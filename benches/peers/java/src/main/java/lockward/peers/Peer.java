@@ -2,8 +2,8 @@ package lockward.peers;
 
 /** A lock library, connected to its server. */
 interface Peer {
-    /** A lock by its name, as a client uses it: all calls come from the client's own thread. */
-    Lock lock(String name, int client);
+    /** A lock by its name, as a client uses it in a job: all calls come from the client's own thread. */
+    Lock lock(String name, Job job, int client) throws Exception;
 
     /** The version of the library. */
     String version();

@@ -1,31 +1,66 @@
 package lockward.peers;
 
+import java.util.List;
+import java.util.concurrent.TimeUnit;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /** Redisson's locks: one RedissonClient and a thread for each client, since a thread is who owns a lock there. */
 final class Redisson implements Peer {
+    private static final long LEASE_S = 30;
+
+    /** Which of its locks. */
+    enum Kind { LOCK, FAIR, READ_WRITE, SEMAPHORE, EXPIRABLE_SEMAPHORE }
+
     private final RedissonClient redisson;
-    private final boolean fair;
+    private final Kind kind;
     private final String notes;
 
-    Redisson(String address, boolean fair) {
+    Redisson(String address, Kind kind) {
         Config config = new Config();
         config.useSingleServer().setAddress("redis://" + address);
         redisson = org.redisson.Redisson.create(config);
-        this.fair = fair;
-        notes = "one RedissonClient, a thread for each client; lease "
-                + config.getLockWatchdogTimeout() / 1_000 + " s, renewed by the watchdog; pools of "
+        this.kind = kind;
+        notes = "one RedissonClient, a thread for each client; "
+                + switch (kind) {
+                    case LOCK, FAIR, READ_WRITE -> "lease " + config.getLockWatchdogTimeout() / 1_000 + " s, renewed by the watchdog; ";
+                    case SEMAPHORE -> "no lease; ";
+                    case EXPIRABLE_SEMAPHORE -> "lease " + LEASE_S + " s, not renewed; ";
+                }
+                + "pools of "
                 + config.useSingleServer().getConnectionPoolSize() + " connections and "
                 + config.useSingleServer().getSubscriptionConnectionPoolSize() + " for "
                 + config.useSingleServer().getSubscriptionsPerConnection() + " subscriptions each"
-                + (fair ? ", too few for 500 waiters with a channel each" : "");
+                + (kind == Kind.FAIR ? ", too few for 500 waiters with a channel each" : "");
     }
 
     @Override
-    public Lock lock(String name, int client) {
-        RLock lock = fair ? redisson.getFairLock(name) : redisson.getLock(name);
+    public Lock lock(String name, Job job, int client) {
+        return switch (kind) {
+            case LOCK -> lock(redisson.getLock(name));
+            case FAIR -> lock(redisson.getFairLock(name));
+            case READ_WRITE -> {
+                RReadWriteLock lock = redisson.getReadWriteLock(name);
+                yield lock(job.isWriter(client) ? lock.writeLock() : lock.readLock());
+            }
+            case SEMAPHORE -> {
+                RSemaphore semaphore = redisson.getSemaphore(name);
+                semaphore.trySetPermits(Job.SEMAPHORE);
+                yield permits(semaphore, job.permits(client));
+            }
+            case EXPIRABLE_SEMAPHORE -> {
+                RPermitExpirableSemaphore semaphore = redisson.getPermitExpirableSemaphore(name);
+                semaphore.trySetPermits(Job.SEMAPHORE);
+                yield permits(semaphore, job.permits(client));
+            }
+        };
+    }
+
+    private static Lock lock(RLock lock) {
         return new Lock() {
             @Override
             public void acquire() throws InterruptedException {
@@ -35,6 +70,36 @@ final class Redisson implements Peer {
             @Override
             public void release() {
                 lock.unlock();
+            }
+        };
+    }
+
+    private static Lock permits(RSemaphore semaphore, int permits) {
+        return new Lock() {
+            @Override
+            public void acquire() throws InterruptedException {
+                semaphore.acquire(permits);
+            }
+
+            @Override
+            public void release() {
+                semaphore.release(permits);
+            }
+        };
+    }
+
+    private static Lock permits(RPermitExpirableSemaphore semaphore, int permits) {
+        return new Lock() {
+            private List<String> ids;
+
+            @Override
+            public void acquire() throws InterruptedException {
+                ids = semaphore.acquire(permits, LEASE_S, TimeUnit.SECONDS);
+            }
+
+            @Override
+            public void release() {
+                semaphore.release(ids);
             }
         };
     }

@@ -1,0 +1,289 @@
+//! What readers, slots and weights cost: a command beside many other holders compared with few, a release that admits many readers, and the
+//! memory of a holder.
+
+use crate::clients::Client;
+use crate::handoff::{Costs, Kind, Queues};
+use crate::pipeline::{Batch, Expected, Part, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::{Numbers, owner, request};
+use crate::results::{Row, Target, Unit, whole};
+use crate::rounds::Series;
+use crate::server::Server;
+
+/// The name of the stage. The names of its rows begin with it.
+pub const STAGE: &str = "modes";
+
+/// How many owners hold the lock beside which a command is measured. The others are compared with the first.
+const HOLDERS: [usize; 3] = [10, 1_000, 100_000];
+/// The number of holders for which there is a target, one by one: that is what a client does.
+const JUDGED: usize = 100_000;
+/// A command may cost so many times as much beside them as beside the fewest.
+const ALLOWED: f64 = 1.2;
+
+/// The limit that every holder names.
+const SLOTS: &str = "1000000";
+/// A lease that outlives every measurement, in milliseconds. All holders have it, so the one that asked last ends last.
+const LONG_LEASE: &str = "3600000";
+
+/// Connections that send at the same time. No holder is used by two of them.
+const CONNECTIONS: usize = 10;
+/// Commands in flight on each connection.
+const DEPTH: usize = 16;
+/// Parts of a connection in a round: 8,000 commands of all connections.
+const PARTS: usize = 50;
+/// Commands or pairs in a round, where the only connection sends one command after the other.
+const ALONE: usize = 500;
+const ROUNDS: usize = 15;
+
+/// Readers that one release admits, and rounds.
+const READERS: [(usize, usize); 2] = [(1_000, 12), (10_000, 6)];
+/// A reader may cost so many times as much as a hand-off.
+const ALLOWED_FOR_READER: f64 = 1.3;
+
+/// Holders of a lock whose memory is measured, and holders of all these locks together.
+const SIZES: [usize; 7] = [1, 2, 10, 32, 33, 1_000, 100_000];
+const MEASURED: usize = 100_000;
+
+/// What is done beside other holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// An owner that does not hold the lock acquires and releases it.
+    Pair,
+    /// A holder releases the lock, and acquires it again.
+    Again,
+    /// A holder renews its lease.
+    Renew,
+    /// A holder acquires the lock once more, and releases that hold.
+    ReEntry,
+    /// Anybody asks who holds the lock.
+    Info,
+}
+
+impl Work {
+    const ALL: [Self; 5] = [Self::Pair, Self::Again, Self::Renew, Self::ReEntry, Self::Info];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pair => "pair",
+            Self::Again => "again",
+            Self::Renew => "renew",
+            Self::ReEntry => "re-entry",
+            Self::Info => "info",
+        }
+    }
+
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Pair => "acquire + release by a new owner",
+            Self::Again => "release + acquire by a random holder",
+            Self::Renew => "renew by a random holder",
+            Self::ReEntry => "re-entry + release by a random holder",
+            Self::Info => "LOCK.INFO HOLDERS 1",
+        }
+    }
+
+    /// The commands, each with its reply. `holder` is the number of a holder, `other` that of an owner that is none.
+    fn commands(self, key: &str, holder: usize, other: usize) -> Vec<(Vec<u8>, Expected)> {
+        let acquire = |who| request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]);
+        let release = |who| request(&["LOCK.RELEASE", key, &owner(who)]);
+        match self {
+            Self::Pair => vec![(acquire(other), Expected::Grant), (release(other), Expected::Number(0))],
+            Self::Again => vec![(release(holder), Expected::Number(0)), (acquire(holder), Expected::Grant)],
+            Self::Renew => {
+                vec![(request(&["LOCK.RENEW", key, &owner(holder), "PX", LONG_LEASE]), Expected::Token)]
+            }
+            Self::ReEntry => {
+                vec![(acquire(holder), Expected::ReEntry), (release(holder), Expected::Number(1))]
+            }
+            Self::Info => vec![(request(&["LOCK.INFO", key, "HOLDERS", "1"]), Expected::Info)],
+        }
+    }
+}
+
+/// How requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// [`DEPTH`] commands at once on each of [`CONNECTIONS`].
+    Pipelined,
+    /// A command after the reply to the one before, on one connection: what a client usually does.
+    OneByOne,
+}
+
+impl Sending {
+    const ALL: [Self; 2] = [Self::Pipelined, Self::OneByOne];
+
+    const fn connections(self) -> usize {
+        match self {
+            Self::Pipelined => CONNECTIONS,
+            Self::OneByOne => 1,
+        }
+    }
+
+    const fn mark(self) -> &'static str {
+        match self {
+            Self::Pipelined => "",
+            Self::OneByOne => "-single",
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Pipelined => "pipelined",
+            Self::OneByOne => "one by one",
+        }
+    }
+
+    /// What each connection sends, and the number of commands or pairs in it.
+    fn batches(self, work: Work, holders: usize, numbers: &mut Numbers) -> (Vec<Batch>, usize) {
+        let connections = self.connections();
+        let key = key(holders);
+        let mut units = 0;
+        let batches = (0..connections).map(|connection| {
+            let mut commands = || {
+                units += 1;
+                // A holder of this connection's own.
+                let drawn = numbers.draw() as usize % (holders / connections);
+                work.commands(&key, drawn * connections + connection, holders + connection)
+            };
+            Batch(match self {
+                Self::Pipelined => (0..PARTS).map(|_| part_of(&mut commands)).collect(),
+                Self::OneByOne => (0..ALONE)
+                    .flat_map(|_| commands())
+                    .map(|(requests, expected)| Part { requests, expected: vec![expected] })
+                    .collect(),
+            })
+        });
+        let batches = batches.collect();
+        (batches, units)
+    }
+}
+
+fn part_of(commands: &mut impl FnMut() -> Vec<(Vec<u8>, Expected)>) -> Part {
+    let mut part = Part { requests: Vec::new(), expected: Vec::new() };
+    while part.expected.len() < DEPTH {
+        for (request, expected) in commands() {
+            part.requests.extend(request);
+            part.expected.push(expected);
+        }
+    }
+    part
+}
+
+/// The lock that so many owners hold.
+fn key(holders: usize) -> String {
+    format!("modes:{holders:07}")
+}
+
+/// All of the stage.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    beside_holders(report);
+    admit_readers(report);
+    memory(report);
+}
+
+/// The cost of each work beside each number of holders: on one server, in turn.
+fn beside_holders(report: &mut Report) {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    for holders in HOLDERS {
+        hold(&mut client, &key(holders), holders);
+    }
+    let mut numbers = Numbers::default();
+    for sending in Sending::ALL {
+        let mut pipeline = Pipeline::open(&server, sending.connections());
+        let mut costs = Work::ALL.map(|_| HOLDERS.map(|_| Series::default()));
+        for round in 0..=ROUNDS {
+            report.progress(round, ROUNDS);
+            for (work, costs) in Work::ALL.into_iter().zip(&mut costs) {
+                for turn in 0..HOLDERS.len() {
+                    let which = (round + turn) % HOLDERS.len();
+                    let (batches, units) = sending.batches(work, HOLDERS[which], &mut numbers);
+                    let cpu = server.cpu();
+                    let begin = cpu.settled();
+                    pipeline.run(&batches, 1);
+                    let cost = (cpu.settled() - begin).as_nanos() as f64 / units as f64;
+                    // The first round is for warming up.
+                    if round > 0 {
+                        costs[which].push(cost);
+                    }
+                }
+            }
+        }
+        for (work, [few, more @ ..]) in Work::ALL.into_iter().zip(&costs) {
+            for (holders, cost) in HOLDERS.into_iter().skip(1).zip(more) {
+                let name = format!("{STAGE}/{}-{holders}{}", work.name(), sending.mark());
+                let what = format!("{}, {}", work.what(), sending.words());
+                let row = Row::ratio(&name, &what, cost, &format!("beside {}", HOLDERS[0]), few);
+                let row = row.at(&format!("beside {} holders", whole(holders as f64)));
+                let judged = holders == JUDGED && sending == Sending::OneByOne;
+                report.row(if judged { row.target(Target::AtMost(ALLOWED)) } else { row });
+            }
+        }
+    }
+}
+
+/// Lets so many owners hold a lock.
+fn hold(client: &mut Client, key: &str, holders: usize) {
+    let all: Vec<usize> = (0..holders).collect();
+    for some in all.chunks(1_000) {
+        let acquire =
+            |who: &usize| request(&["LOCK.ACQUIRE", key, &owner(*who), "PX", LONG_LEASE, "SLOTS", SLOTS]);
+        client.pipeline(&some.iter().map(acquire).collect::<Vec<_>>());
+    }
+}
+
+/// A release that admits many readers, beside hand-offs in a queue of the same length.
+fn admit_readers(report: &mut Report) {
+    for (waiters, rounds) in READERS {
+        let mut queues = Queues::start(waiters, Place::Together);
+        let (mut admitted, mut handed) = (Series::default(), Costs::default());
+        for round in 0..rounds {
+            report.progress(round, rounds);
+            admitted.push(queues.admit_readers());
+            queues.round(Kind::Lock, &mut handed);
+        }
+        let row = Row::ratio(
+            &format!("{STAGE}/readers-{waiters}"),
+            "a reader that waits, when a release admits all readers",
+            &admitted,
+            "a hand-off",
+            &handed.cpu,
+        );
+        let row = row.at(&format!("{} waiters", whole(waiters as f64)));
+        report.row(row.target(Target::AtMost(ALLOWED_FOR_READER)));
+    }
+}
+
+/// Bytes a holder, by the number of holders of a lock.
+fn memory(report: &mut Report) {
+    for (done, holders) in SIZES.into_iter().enumerate() {
+        report.progress(done, SIZES.len());
+        let (used, usage) = memory_of_holder(holders);
+        let at =
+            if holders == 1 { "1 holder".to_owned() } else { format!("{} holders", whole(holders as f64)) };
+        let what = "memory of a lock, for each holder";
+        let row = Row::figure(&format!("{STAGE}/memory-{holders}"), what, Unit::Bytes, &used);
+        report.row(row.at(&at));
+        let what = "MEMORY USAGE of a lock, for each holder";
+        let row = Row::figure(&format!("{STAGE}/usage-{holders}"), what, Unit::Bytes, &usage);
+        report.row(row.at(&at));
+    }
+}
+
+/// Bytes a holder: by the difference in used memory, and by MEMORY USAGE.
+fn memory_of_holder(holders: usize) -> (Series, Series) {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let before = client.info_number("memory", "used_memory");
+    let locks = MEASURED / holders;
+    for lock in 0..locks {
+        hold(&mut client, &key(lock), holders);
+    }
+    drop(client);
+    let mut client = server.client();
+    let used = client.info_number("memory", "used_memory") - before;
+    let usage = client.call(&["MEMORY", "USAGE", &key(0)]).int() as f64;
+    (Series::once(used / (locks * holders) as f64), Series::once(usage / holders as f64))
+}
