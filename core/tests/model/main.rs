@@ -34,7 +34,7 @@ const OPERATIONS: usize = 200;
 /// How many limits there are to choose from.
 const LIMITS: usize = 8;
 const USUAL_LIMITS: [u32; LIMITS] = [1, 0, 2, 3, 5, 8, 0, 1];
-const LARGE_LIMITS: [u32; LIMITS] = [0, 40, 60, 100, 0, 200, 0, 1];
+const LARGE_LIMITS: [u32; LIMITS] = [0, 0, 100, 150, 0, 200, 0, 500];
 
 /// 2,000 runs, or as many as PROPTEST_CASES says.
 fn runs() -> u32 {
