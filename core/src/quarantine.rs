@@ -260,4 +260,14 @@ mod tests {
         assert!(!may_restore(8, EXCLUSIVE));
         assert_eq!(memory.ended_entries(), 1, "leases that end take one entry for each mode");
     }
+
+    #[test]
+    fn nothing_is_left_when_all_that_was_observed_is_forgotten() {
+        let mut memory = QuarantineMemory::default();
+        memory.see_renewed(token(5));
+        memory.see_holds_named(token(6));
+        assert!(!memory.is_empty());
+        memory.forget_up_to(FencingToken::new(7));
+        assert!(memory.is_empty());
+    }
 }

@@ -714,7 +714,7 @@ mod tests {
     use crate::holder::{Holder, Mode, Slots, Weight};
     use crate::owner::Owner;
     use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest};
-    use crate::wait_queues::Limits;
+    use crate::wait_queues::{Absence, Limits};
     use crate::waiter::WaitRequest;
 
     const FREED: u64 = 5;
@@ -1152,7 +1152,14 @@ mod tests {
         store.dropped_locks.put(Db(0), b"replicated", lock(8, 200));
         store.put_back_later(name("new"));
         unlink(&mut store, "unlinked", &lock(9, 200), 100, true);
+        for (key, handle) in [("k", 1), ("l", 2)] {
+            join(&mut store, key, handle, Some(1));
+            store.queues.leave(handle, Absence::Disconnected, at(100));
+        }
+        join(&mut store, "l", 3, Some(1));
+        assert_eq!((store.queues.kept_places(), store.queues.waiters()), (1, 1));
         store.become_replica();
+        assert_eq!((store.queues.kept_places(), store.queues.waiters()), (0, 1));
         assert!(store.is_replica() && store.follows() && !store.has_unlinked());
         assert_eq!((ended(&store, "k"), store.dropped_locks.len()), (None, 1));
         assert_eq!((store.pop_to_put_back(), store.next_work(at(100))), (None, None));
@@ -1226,17 +1233,18 @@ mod tests {
         }
     }
 
-    /// B waits for a lock.
-    fn join(store: &mut Store<u32>, key: &str, handle: u32) {
+    /// B waits for a lock. If it names its count of holds, its place is kept.
+    fn join(store: &mut Store<u32>, key: &str, handle: u32, holds: Option<u32>) {
         let request = AcquireRequest {
             owner: Owner::new(b"B").unwrap(),
             lease: Span::from_millis(100).unwrap(),
-            holds: None,
+            holds,
             slots: Slots::EXCLUSIVE,
             weight: None,
         };
         let limits = Limits { per_lock: 9, total: 9 };
-        let wait_request = WaitRequest { request, limit: None, keep: None, handle };
+        let keep = Span::from_millis(5_000);
+        let wait_request = WaitRequest { request, limit: None, keep, handle };
         store.queues.join(Db(0), key.as_bytes(), wait_request, limits, at(100));
     }
 
@@ -1245,8 +1253,8 @@ mod tests {
         let mut store = store();
         let (short, long) = ("k".repeat(LONGEST_SWEPT_KEY), "k".repeat(LONGEST_SWEPT_KEY + 1));
         assert!(!store.concerns_new_key(&name(&short)) && !store.concerns_new_key(&name(&long)));
-        join(&mut store, &short, 1);
-        join(&mut store, &long, 2);
+        join(&mut store, &short, 1, None);
+        join(&mut store, &long, 2, None);
         assert!(!store.concerns_new_key(&name(&short)) && store.concerns_new_key(&name(&long)));
         assert!(!store.new_key(&name(&short), at(100), FREED) && store.new_key(&name(&long), at(100), FREED));
     }
@@ -1255,7 +1263,7 @@ mod tests {
     fn a_decision_names_the_wait_queue_and_settles_the_unlinked_lock_of_its_name() {
         let mut store = in_quarantine();
         unlink(&mut store, "k", &lock(7, 200), 100, true);
-        join(&mut store, "k", 1);
+        join(&mut store, "k", 1, None);
         let mut in_key = lock(8, 200);
         let mut decided = Decided::default();
         let release =

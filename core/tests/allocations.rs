@@ -79,7 +79,7 @@ fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
 
 const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micros(0) };
 
-/// And 5 KB, for trees whose nodes are not full.
+/// And 6 KB, for trees and tables that are not full.
 #[test]
 fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     let counts = (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]);
@@ -89,13 +89,13 @@ fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
         let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Origin::Loaded, NOW));
         let (lock, live) = (lock.unwrap(), LIVE.get() - before);
         assert_eq!(lock.holders().len(), holders);
-        // MEMORY USAGE: exact for a list. Of trees the nodes are not known.
-        let (size, near) = (lock.heap_size(), if holders > 16 { live * 3 / 10 + 2_048 } else { 0 });
+        // MEMORY USAGE: exact for a list. Of trees and tables it is not known how full they are.
+        let (size, near) = (lock.heap_size(), if holders > 32 { live * 2 / 5 + 4_096 } else { 0 });
         assert!(size.abs_diff(live) <= near, "{holders} holders: {live} bytes, and not {size}");
         let times = peak as f64 / payload.len() as f64;
         println!("{holders} holders: {} bytes, {peak} allocated, {times:.1}", payload.len());
         assert!(
-            peak <= 16 * payload.len() + 5_120,
+            peak <= 16 * payload.len() + 6_144,
             "{holders} holders: {} bytes, {peak} allocated",
             payload.len()
         );

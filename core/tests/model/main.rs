@@ -27,14 +27,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use world::{World, as_holder, instant, owner, span};
 
 const KEYS: usize = 3;
-/// A lock with so many holders keeps them in trees.
-const OWNERS: usize = 40;
+/// More than a lock keeps in a list.
+const OWNERS: usize = 72;
 const OPERATIONS: usize = 200;
 
 /// How many limits there are to choose from.
 const LIMITS: usize = 8;
 const USUAL_LIMITS: [u32; LIMITS] = [1, 0, 2, 3, 5, 8, 0, 1];
-const LARGE_LIMITS: [u32; LIMITS] = [0, 20, 40, 60, 0, 100, 0, 1];
+const LARGE_LIMITS: [u32; LIMITS] = [0, 0, 100, 150, 0, 200, 0, 500];
 
 /// 2,000 runs, or as many as PROPTEST_CASES says.
 fn runs() -> u32 {

@@ -130,7 +130,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(at, mode, lease, holds, wait, keep)| Op::Acquire { at, mode, lease, holds, wait, keep }),
         4 => (any::<Index>(), asked(), lease(), limit(), keep())
             .prop_map(|(which, mode, lease, limit, keep)| Op::ComeBack { which, mode, lease, limit, keep }),
-        1 => (at(), 1..OWNERS, asked(), lease())
+        2 => (at(), 1..OWNERS, asked(), lease())
             .prop_map(|(at, count, mode, lease)| Op::Crowd { at, count, mode, lease }),
         10 => (at(), left, named()).prop_map(|(at, left, token)| Op::Release { at, left, token }),
         8 => (at(), lease(), named(), restored_holds, prop::option::of(asked()))
