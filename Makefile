@@ -6,6 +6,7 @@ SECONDS ?= 60
 ROUNDS ?= 24
 SERVERS ?=
 STAGES ?=
+JOBS ?=
 GUARD ?=
 RETRIES ?=
 MODULE := target/release/liblockward.so

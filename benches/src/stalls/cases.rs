@@ -286,9 +286,9 @@ pub fn million_holders(side: Side) -> Vec<f64> {
         payload = dumped;
     });
     let payload = encode(&[b"RESTORE", key.as_bytes(), b"0", &payload]);
-    let mut restore = |scene: &mut Scene| scene.control.pipeline(slice::from_ref(&payload));
+    let restore = |scene: &mut Scene| scene.control.pipeline(slice::from_ref(&payload));
     let unlink = freed_by(&mut scene, &["UNLINK", &key]);
-    let restored = scene.longest_ping(&mut restore);
+    let restored = scene.longest_ping(restore);
     scene.call(&["CONFIG", "SET", "lazyfree-lazy-user-del", "yes"]);
     let delete = freed_by(&mut scene, &["DEL", &key]);
     restore(&mut scene);
