@@ -6,6 +6,7 @@ SECONDS ?= 60
 ROUNDS ?= 24
 SERVERS ?=
 STAGES ?=
+JOBS ?=
 GUARD ?=
 RETRIES ?=
 MODULE := target/release/liblockward.so
@@ -112,9 +113,9 @@ bench-docs: ## Write the results of the last make bench, with the same SERVERS, 
 	@cargo build --quiet --release -p lockward-bench --bin bench
 	@target/release/bench --docs docs $(if $(SERVERS),$(SERVERS:%=target/bench/%/results.json),target/bench/results.json)
 
-bench-peers: build ## Measure Lockward and other locks, or only PEERS, each job for SECONDS (8).
+bench-peers: build ## Measure Lockward and other locks, or only PEERS and JOBS, each for SECONDS (8).
 	@cargo build --quiet --release -p lockward-bench --bin peers --bin peer-lockward
-	@target/release/peers $(PEERS) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
+	@target/release/peers $(PEERS) $(JOBS:%=--jobs %) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
 
 bench-peers-docs: ## Write the results of the last make bench-peers into docs/peers.md.
 	@cargo build --quiet --release -p lockward-bench --bin peers

@@ -105,12 +105,12 @@ fn targets_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
     text
 }
 
-/// The figures with targets, the others side by side, and bytes.
+/// The figures with targets, and the series of all that are compared with few holders, and of bytes.
 fn modes_tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
     let mut text = targets_table(rows, first, others);
-    let (bytes, ratios): (Vec<&Row>, Vec<&Row>) =
-        rows.iter().filter(|row| row.target.is_none()).partition(|row| row.unit == Unit::Bytes);
-    for series in [ratios, bytes] {
+    let (bytes, ratios): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.unit == Unit::Bytes);
+    let beside = ratios.into_iter().filter(|row| row.at.as_ref().is_some_and(|at| at.starts_with("beside")));
+    for series in [beside.collect(), bytes] {
         text.push('\n');
         series_table(&mut text, &series, &first.server);
     }

@@ -117,7 +117,7 @@ const CASES: &[Case] = &[
         Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second: a client that waits is granted it", "the TTLs of 100,000 strings"),
     ]),
     Case("holders-second-client", 2, |side| cases::leases_of_one(side, true, Beside::Client), &[
-        Figure(StallUpTo(LEASES_OF_ONE), "the same, and a client acquires and releases a slot over and over", "the TTLs of 100,000 strings"),
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second, while a client acquires and releases a slot over and over", "the TTLs of 100,000 strings"),
     ]),
     Case("holders-at-once-waiter", 2, |side| cases::leases_of_one(side, false, Beside::Waiter), &[
         Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together: a client that waits is granted it", "the TTLs of 100,000 strings"),
@@ -130,9 +130,9 @@ const CASES: &[Case] = &[
         Figure(StallOf("dump"), "DUMP of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
         Figure(StallOf("restore"), "RESTORE of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
         Figure(StallOf("unlink"), "UNLINK of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("del"), "DEL of it, with `lazyfree-lazy-user-del`", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("flush"), "FLUSHALL ASYNC of it", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("unlink-maxmemory"), "UNLINK of it, with `maxmemory`", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("del"), "DEL of a lock with 1,000,000 holders, with `lazyfree-lazy-user-del`", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("flush"), "FLUSHALL ASYNC of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("unlink-maxmemory"), "UNLINK of a lock with 1,000,000 holders, with `maxmemory`", "a sorted set of 1,000,000 members"),
     ]),
     Case("million-holders-expire", 2, cases::million_holders_expire, &[
         Figure(Stall, "1,000,000 leases of one lock end together, and nobody waits", "the TTL of a sorted set of 1,000,000 members"),

@@ -34,6 +34,16 @@ pub const PERMITS: u64 = 10;
 /// In [`Job::Readers`], every client whose number is a multiple of this writes.
 pub const WRITERS: usize = 10;
 
+impl Job {
+    /// Whether several clients may hold the lock at once.
+    pub const fn is_shared(self) -> bool {
+        match self {
+            Self::Uncontended | Self::Contended => false,
+            Self::Readers | Self::Permits | Self::Weights => true,
+        }
+    }
+}
+
 impl fmt::Display for Job {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(match self {

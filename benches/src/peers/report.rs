@@ -13,8 +13,11 @@ use std::fmt::{self, Display, Write};
 use std::path::Path;
 use std::{fs, io};
 
-const BEGIN: &str = "<!-- measured: written by `make bench-peers-docs` -->";
-const END: &str = "<!-- end of what was measured -->";
+/// Where the results of exclusive locks go, and those of read-write locks and semaphores.
+const MARKS: [[&str; 2]; 2] = [
+    ["<!-- measured: written by `make bench-peers-docs` -->", "<!-- end of what was measured -->"],
+    ["<!-- shared: written by `make bench-peers-docs` -->", "<!-- end of shared -->"],
+];
 
 /// Above this share of the CPUs, in per cent, other processes disturb the measurement.
 const BUSY: f64 = 20.0;
@@ -295,20 +298,30 @@ impl Report {
         begins_with_ours.then(|| Bars { title, hint, bars }.draw(&self.circumstances))
     }
 
-    /// Writes the tables between the two marks of `peers.md` in a directory, and the plot into `peers/`.
+    /// Writes the tables between their marks of `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it is.
     pub fn write_docs(&self, docs: &Path) -> io::Result<()> {
         let page = docs.join("peers.md");
-        let text = fs::read_to_string(&page)?;
-        let marks = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-        let (before, after) = marks.ok_or_else(|| io::Error::other("no marks where the tables go"))?;
-        let folder = docs.join("peers");
-        fs::create_dir_all(&folder)?;
-        let mut tables = self.tables(NOT_ON_THE_PAGE);
-        if let Some(plot) = self.plot() {
-            fs::write(folder.join("handoffs.svg"), plot)?;
-            tables = format!("![Grants to another client a second, by lock](peers/handoffs.svg)\n\n{tables}");
+        let mut text = fs::read_to_string(&page)?;
+        for ([begin, end], shared) in MARKS.into_iter().zip([false, true]) {
+            let results = self.results.iter().filter(|entry| entry.job.is_shared() == shared).cloned();
+            let part = Self { results: results.collect(), ..self.clone() };
+            if part.results.is_empty() {
+                continue;
+            }
+            let mut tables = part.tables(NOT_ON_THE_PAGE);
+            if let Some(plot) = part.plot() {
+                let folder = docs.join("peers");
+                fs::create_dir_all(&folder)?;
+                fs::write(folder.join("handoffs.svg"), plot)?;
+                tables =
+                    format!("![Grants to another client a second, by lock](peers/handoffs.svg)\n\n{tables}");
+            }
+            let marks =
+                text.split_once(begin).and_then(|(before, rest)| Some((before, rest.split_once(end)?.1)));
+            let (before, after) = marks.ok_or_else(|| io::Error::other("no marks where the tables go"))?;
+            text = format!("{before}{begin}\n{tables}{end}{after}");
         }
-        fs::write(page, format!("{before}{BEGIN}\n{tables}{END}{after}"))
+        fs::write(page, text)
     }
 
     fn measured(&self) -> impl Iterator<Item = (&Entry, &Measured)> {
