@@ -273,7 +273,7 @@ impl HolderList {
         }
     }
 
-    /// The bytes on the heap, the owners' own memory apart. The entries of trees and tables count twice, as they are half empty.
+    /// The bytes on the heap, the owners' own memory apart. Trees and tables are about half empty, so their entries count twice.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),

@@ -911,16 +911,20 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_lock_with_many_holders_is_copied_only_if_it_may_be_dropped() {
-        let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
+    /// Held by 5,000 readers until 200.
+    fn held_by_many() -> Lock {
         let holders = (1..=5_000).map(|number: u64| Holder {
             owner: Owner::new(&number.to_be_bytes()).unwrap(),
-            mode,
+            mode: Mode { slots: Slots::SHARED, weight: Weight::ONE },
             token: token(number),
             ..lock(1, 200).holders().next().unwrap().cloned()
         });
-        let many = Lock::held_by(holders.collect(), WallTime::from_millis(200)).unwrap();
+        Lock::held_by(holders.collect(), WallTime::from_millis(200)).unwrap()
+    }
+
+    #[test]
+    fn a_lock_with_many_holders_is_copied_only_if_it_may_be_dropped() {
+        let many = held_by_many();
         for (evicts, wall, copied) in [(false, 199, false), (true, 199, true), (false, 200, true)] {
             let mut store = in_quarantine();
             let now = Now { wall: WallTime::from_millis(wall), ..now(100) };
@@ -934,14 +938,7 @@ mod tests {
     #[test]
     fn a_large_lock_whose_leases_are_over_is_dropped_in_parts() {
         let mut store = store();
-        let mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
-        let holders = (1..=5_000).map(|number: u64| Holder {
-            owner: Owner::new(&number.to_be_bytes()).unwrap(),
-            mode,
-            token: token(number),
-            ..lock(1, 200).holders().next().unwrap().cloned()
-        });
-        let mut in_key = Lock::held_by(holders.collect(), WallTime::from_millis(200)).unwrap();
+        let mut in_key = held_by_many();
         let mut decided = Decided::default();
         store.decide(&name("k"), &mut in_key, &mut decided, now(200), FREED, |decision| {
             decision.expire_and_serve();

@@ -51,7 +51,7 @@ use std::rc::Rc;
 /// longer key a sweep asks only whether this node still serves its cluster slot.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
-/// For how long a kept place holds back those behind it after its wait limit was reached.
+/// How long a kept place holds back those behind it after its wait limit was reached.
 const HOLDS_BACK: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,

@@ -6,7 +6,7 @@ use crate::KEYS;
 
 const DAY: i64 = 24 * 3_600 * 1_000_000;
 
-/// For how long a kept place holds back those behind it after its wait limit was reached.
+/// How long a kept place holds back those behind it after its wait limit was reached.
 const HOLDS_BACK: i64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

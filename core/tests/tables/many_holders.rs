@@ -1,4 +1,4 @@
-//! Locks with so many holders that one decision does not end them one by one.
+//! Locks with thousands of holders whose leases end together.
 
 use crate::notation::{World, table};
 use lockward_core::{Event, Instant};

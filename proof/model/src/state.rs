@@ -70,7 +70,7 @@ pub struct State {
     pub primary: usize,
     /// Since when the first primary has been cut off.
     pub cut: Option<u64>,
-    /// What the primary has sent and the replica has not received.
+    /// The messages that are on their way from the primary to the replica.
     pub link: Vec<Replicated>,
     /// The primary's file.
     pub file: Option<Vec<u8>>,

@@ -333,7 +333,7 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Rows of the same form for the cases that the page does not show.
+/// Cases that docs/events.md leaves out, in the form of its table.
 const NOT_ON_THE_PAGE: &str = "\
 | A free lock is acquired. | `lock.acquired` | yes |
 | Its owner acquires it again. | `lock.acquired` | yes |

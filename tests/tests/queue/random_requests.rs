@@ -107,7 +107,7 @@ impl Model {
         }
     }
 
-    /// The waits of an owner that holds the lock now.
+    /// Answers the waits of an owner that has just been granted the lock.
     fn serve_waits_of(&mut self, owner: &'static str) {
         while let Some(at) = self.queue.iter().position(|(_, request)| request.owner == owner) {
             let (client, request) = self.queue.remove(at).expect("a wait");

@@ -43,7 +43,7 @@ impl FaultSpans {
         }
     }
 
-    /// Whether a fault or an operation on the servers overlaps this span.
+    /// Whether a fault happened, or the servers were changed, during this span.
     pub(super) fn of_servers(&self, from: Nanos, to: Nanos) -> bool {
         self.servers.overlap(from, to)
     }

@@ -10,7 +10,7 @@ use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// For how long a kept place holds back those behind it after its wait reached its limit.
+/// How long a kept place holds back those behind it after its wait limit was reached.
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
 /// How many tenures before a grant are compared with a place that was passed over for a time.

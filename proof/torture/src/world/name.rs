@@ -142,7 +142,7 @@ impl WorldName {
                 checker::the_store_accepted_no_stale_write,
                 checker::enough_happened,
             ],
-            // The Sentinels may promote a replica without a recorded fault.
+            // The Sentinels may promote a replica although torture has caused no fault.
             Self::Sentinels => &[
                 checker::tenures_never_overlap,
                 checker::tokens_grow_and_have_one_owner,
