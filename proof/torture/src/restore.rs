@@ -201,7 +201,7 @@ impl<'r> Round<'r> {
         let waiters: Vec<PendingCall<'r>> = keys.iter().map(|key| self.wait(server.port(), key)).collect();
         let mut restored = Vec::new();
         let mut held = std::mem::take(&mut self.held);
-        held.sort_by_key(|_| self.random.number());
+        held.sort_by_cached_key(|_| self.random.number());
         for held in held {
             let known = observer.info(&held.key).map(|info| info.holders).unwrap_or_default();
             let known = known.into_iter().find(|known| known.owner == held.owner);
