@@ -95,8 +95,12 @@ impl Majority {
     /// Resolves when a vote has been added or lost, or the majority has ended, since this was called.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
-        let held = self.votes().into_iter().filter(|guard| guard.is_held());
-        let mut losses: FuturesUnordered<_> = held.map(|guard| guard.lost()).collect();
+        // Under the mutex: `end` hands out the votes, and nobody else may have a reference to one then.
+        let mut losses: FuturesUnordered<_> = {
+            let state = locked(&self.state);
+            let held = state.votes.iter().flatten().filter(|guard| guard.is_held());
+            held.map(|guard| guard.lost()).collect()
+        };
         async move {
             tokio::select! {
                 _ = changes.changed() => {}
@@ -154,6 +158,8 @@ mod tests {
     use super::*;
     use crate::client::Client;
     use lockward_tests::{Server, eventually};
+    use std::sync::Barrier;
+    use std::thread;
 
     #[tokio::test]
     async fn a_late_vote_does_not_bridge_a_gap() {
@@ -172,5 +178,30 @@ mod tests {
         // Two votes are valid again, but another owner may have had a majority meanwhile.
         majority.add_vote(2, vote("c", 600_000).await);
         assert!(matches!(majority.status(), Err(Loss::LeaseOver)));
+    }
+
+    #[tokio::test]
+    async fn the_last_guard_gets_all_votes_while_another_task_watches_them() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let client = Client::connect(&url).await.expect("a client");
+        let runtime = tokio::runtime::Handle::current();
+        let mut vote = client.lock("a").acquire().await.expect("a guard");
+        for _ in 0..2_000 {
+            let majority = Majority::new(1, vec![Some(Arc::new(vote))]);
+            let started = Barrier::new(2);
+            vote = thread::scope(|scope| {
+                let watching = scope.spawn(|| {
+                    let _entered = runtime.enter();
+                    started.wait();
+                    while majority.next_change().now_or_never().is_none() {}
+                });
+                started.wait();
+                let votes = majority.end(Loss::Released);
+                let vote = votes.into_iter().find_map(Arc::into_inner).expect("the only reference");
+                watching.join().expect("no panic");
+                vote
+            });
+        }
     }
 }
