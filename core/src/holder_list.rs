@@ -20,6 +20,7 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map, hash_map};
 use std::hash::BuildHasher;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::{mem, slice};
 
 /// The most holders in a sorted list.
@@ -33,7 +34,8 @@ const FEW_AGAIN: usize = FEW / 2;
 pub enum HolderList {
     /// Sorted by token.
     Few(Vec<Holder>),
-    Many(Box<Indexed>),
+    /// Shared with a copy of the lock, until one of them changes. So a copy costs as little as that of a few holders.
+    Many(Arc<Indexed>),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -99,7 +101,7 @@ impl ExactSizeIterator for Iter<'_> {}
 impl From<Vec<Holder>> for HolderList {
     fn from(mut holders: Vec<Holder>) -> Self {
         holders.sort_unstable_by_key(|holder| holder.token);
-        if holders.len() <= FEW { Self::Few(holders) } else { Self::Many(Box::new(Indexed::of(holders))) }
+        if holders.len() <= FEW { Self::Few(holders) } else { Self::Many(Arc::new(Indexed::of(holders))) }
     }
 }
 
@@ -131,7 +133,7 @@ impl HolderList {
             ),
             Self::Many(indexed) => {
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-                let holders = indexed.by_token.range_mut((from, Bound::Unbounded));
+                let holders = Arc::make_mut(indexed).by_token.range_mut((from, Bound::Unbounded));
                 Box::new(holders.map(|(token, holder)| (*token, &mut holder.owner)))
             }
         }
@@ -231,17 +233,17 @@ impl HolderList {
                 let at = holders.partition_point(|other| other.token < holder.token);
                 holders.insert(at, holder);
                 if holders.len() > FEW {
-                    *self = Self::Many(Box::new(Indexed::of(mem::take(holders))));
+                    *self = Self::Many(Arc::new(Indexed::of(mem::take(holders))));
                 }
             }
-            Self::Many(indexed) => indexed.put(holder),
+            Self::Many(indexed) => Arc::make_mut(indexed).put(holder),
         }
     }
 
     pub fn count(&mut self, token: FencingToken, holds: u32) {
         let known = match self {
             Self::Few(holders) => holders.iter_mut().find(|holder| holder.token == token),
-            Self::Many(indexed) => indexed.by_token.get_mut(&token).map(Box::as_mut),
+            Self::Many(indexed) => Arc::make_mut(indexed).by_token.get_mut(&token).map(Box::as_mut),
         };
         if let Some(known) = known {
             known.holds = holds;
@@ -255,6 +257,7 @@ impl HolderList {
                 Some(holders.remove(at))
             }
             Self::Many(indexed) => {
+                let indexed = Arc::make_mut(indexed);
                 let ended = indexed.remove(token);
                 if indexed.by_token.len() <= FEW_AGAIN {
                     let holders = mem::take(&mut indexed.by_token).into_values();
@@ -262,6 +265,14 @@ impl HolderList {
                 }
                 ended
             }
+        }
+    }
+
+    /// This list, if no copy shares its memory. Otherwise the memory is left to the copy.
+    pub fn unshared(self) -> Option<Self> {
+        match self {
+            Self::Few(_) => Some(self),
+            Self::Many(shared) => Arc::into_inner(shared).map(|indexed| Self::Many(Arc::new(indexed))),
         }
     }
 
@@ -451,7 +462,7 @@ mod tests {
 
     /// The same holders as trees, however few.
     fn as_trees(list: &HolderList) -> HolderList {
-        HolderList::Many(Box::new(Indexed::of(list.iter().cloned().collect())))
+        HolderList::Many(Arc::new(Indexed::of(list.iter().cloned().collect())))
     }
 
     /// Both answer every question alike.

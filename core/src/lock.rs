@@ -307,7 +307,26 @@ impl Lock {
         }
     }
 
-    /// Removes the first holders of a lock that nobody holds any more. Returns when each tenure began and when its lease ended.
+    /// Whether there are so many holders that to visit them all, or to free their memory, takes long.
+    #[must_use]
+    pub fn has_many_holders(&self) -> bool {
+        const MANY: usize = 4_096;
+        self.holders().len() > MANY
+    }
+
+    /// This lock, if no copy shares its memory. Otherwise the memory is left to the copy.
+    pub(crate) fn unshared(self) -> Option<Self> {
+        match self.0 {
+            Repr::List(Some(list)) => {
+                let List { holders, expires_at } = *list;
+                holders.unshared().map(|holders| Self(Repr::list(holders, expires_at)))
+            }
+            Repr::One(_) | Repr::List(None) => Some(self),
+        }
+    }
+
+    /// Removes the first holders of a lock that is of no use any more, so that their memory is freed in parts. Returns when each tenure
+    /// began and when its lease ended.
     pub(crate) fn discard(&mut self, most: usize) -> Vec<(Instant, Instant)> {
         let tokens: Vec<FencingToken> = self.holders().take(most).map(|holder| holder.token).collect();
         let mut ended = Vec::with_capacity(tokens.len());

@@ -202,6 +202,14 @@ impl Memories {
     }
 }
 
+/// A lock whose tenures have all ended.
+#[derive(Debug)]
+struct Discarded {
+    lock: Lock,
+    /// When a command or event ended them; `None`: their leases were over.
+    ended: Option<Instant>,
+}
+
 /// All that a server remembers of locks beside the keyspace. `W` is how the caller finds a blocked client.
 #[derive(Debug)]
 pub struct Store<W> {
@@ -219,8 +227,8 @@ pub struct Store<W> {
     /// Whether a decision was made in a quarantine whose end was not noticed yet.
     decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
-    /// Large locks whose leases are all over. They are dropped in parts.
-    discarded: VecDeque<Lock>,
+    /// Locks with many holders that have ended. They are dropped in parts.
+    discarded: VecDeque<Discarded>,
     /// Dropped locks that go back into the keyspace at once: their memory was not needed.
     to_put_back: VecDeque<LockName>,
     /// The dropped locks of a data set that is loaded beside the old one.
@@ -300,7 +308,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
     ) -> R {
-        if self.unlinked_is(name) {
+        // A lock that was renamed shares its memory with the unlinked one, and a change would copy it.
+        if self.unlinked.is_some() && (self.unlinked_is(name) || lock.has_many_holders()) {
             self.settle_unlinked(now.mono, freed);
         }
         let queue = self.queue(name);
@@ -329,7 +338,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
             self.memories.put(name.db(), name.key(), memory);
             self.decided_in_quarantine = true;
         }
-        self.discarded.extend(effects.discarded.take());
+        let discarded = effects.discarded.take();
+        self.discarded.extend(discarded.map(|lock| Discarded { lock, ended: None }));
         answer
     }
 
@@ -402,17 +412,22 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.remember(name, now, |memory| memory.end_up_to(lock.last_token()));
     }
 
-    /// Another command or event has ended the tenures of a lock.
-    fn end_tenures(&mut self, name: &impl NameRef, lock: &Lock, now: Instant) {
-        lock.holders().for_each(|holder| self.counters.end(holder.since, now));
-        self.remember_ended(name, lock, now);
+    /// Another command or event has ended the tenures of a lock. Many tenures are counted, and their memory is freed, in parts; or by
+    /// the server, which has the same memory until then, and not counted.
+    fn end_tenures(&mut self, name: &impl NameRef, lock: Lock, now: Instant) {
+        self.remember_ended(name, &lock, now);
+        if lock.has_many_holders() {
+            self.discarded.extend(lock.unshared().map(|lock| Discarded { lock, ended: Some(now) }));
+        } else {
+            lock.holders().for_each(|holder| self.counters.end(holder.since, now));
+        }
     }
 
     /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted.
     /// `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys; it is asked only when that is not known.
     ///
-    /// To copy a lock with many holders takes time, so it is copied only if it may be dropped. If not, its tenures are not counted:
-    /// they may go on under another name.
+    /// A lock with many holders is remembered only if it may be dropped, as its memory must be freed then. If not, its tenures are not
+    /// counted: they may go on under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
@@ -421,14 +436,13 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
-        const MANY: usize = 4_096;
         // One DEL may unlink many locks. No command has begun since the lock before this one.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
         let may_be_evicted = held && (known_to_evict || evicts());
         let may_be_expired = latest_wall >= lock.expires_at();
-        if held && lock.holders().len() > MANY && !may_be_evicted && !may_be_expired {
+        if held && lock.has_many_holders() && !may_be_evicted && !may_be_expired {
             self.remember_ended(name, lock, now);
         } else if held {
             let name = (name.db(), name.key().into());
@@ -460,12 +474,13 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     /// The last unlinked lock was not evicted or expired: the server would have sent the event by now.
     pub fn settle_unlinked(&mut self, now: Instant, freed: u64) {
-        if let Some(unlinked) = self.unlinked.take() {
-            // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another.
-            if freed == unlinked.freed {
-                self.remember_ended(&unlinked.name, &unlinked.lock, now);
+        if let Some(UnlinkedLock { name, lock, freed: before, .. }) = self.unlinked.take() {
+            // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another. A thread of the server frees
+            // a lock with many holders, perhaps later.
+            if freed == before && !lock.has_many_holders() {
+                self.remember_ended(&name, &lock, now);
             } else {
-                self.end_tenures(&unlinked.name, &unlinked.lock, now);
+                self.end_tenures(&name, lock, now);
             }
         }
     }
@@ -541,7 +556,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     fn break_one_dropped(&mut self, name: &impl NameRef, now: Instant) -> bool {
         let Some(lock) = self.dropped_locks.forget(name.db(), name.key()) else { return false };
-        self.end_tenures(name, &lock, now);
+        self.end_tenures(name, lock, now);
         true
     }
 
@@ -572,12 +587,15 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Some(lock)
     }
 
-    /// Drops a part of the large locks whose leases are all over. Whether some are left.
+    /// Drops a part of the locks with many holders that have ended. Whether some are left.
     pub fn drop_discarded(&mut self) -> bool {
         const PART: usize = 256;
-        if let Some(lock) = self.discarded.front_mut() {
+        if let Some(Discarded { lock, ended }) = self.discarded.front_mut() {
             for (since, deadline) in lock.discard(PART) {
-                self.counters.lease_ended(since, deadline);
+                match ended {
+                    Some(ended) => self.counters.end(since, *ended),
+                    None => self.counters.lease_ended(since, deadline),
+                }
             }
             if lock.is_free() {
                 self.discarded.pop_front();
@@ -936,19 +954,31 @@ mod tests {
     }
 
     #[test]
-    fn a_large_lock_whose_leases_are_over_is_dropped_in_parts() {
-        let mut store = store();
-        let mut in_key = held_by_many();
+    fn a_deleted_lock_with_many_holders_is_counted_and_dropped_in_parts() {
+        for (rest, counted) in [("none", 5_000), ("in the keyspace", 0)] {
+            let (mut store, in_key) = (store(), held_by_many());
+            unlink(&mut store, "k", &in_key, 100, true);
+            let renamed = (rest != "none").then_some(in_key);
+            store.settle_unlinked(at(100), FREED + u64::from(renamed.is_none()));
+            assert_eq!(store.next_work(at(100)), (counted > 0).then_some(at(100)), "{rest}");
+            store.drop_discarded();
+            assert!(store.counters.tenure_durations.len() < 5_000, "{rest}");
+            while store.drop_discarded() {}
+            assert_eq!(
+                (store.counters.tenure_durations.len(), store.next_work(at(100))),
+                (counted, None),
+                "{rest}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_renamed_lock_with_many_holders_copies_nothing() {
+        let (mut store, mut in_key) = (store(), held_by_many());
+        unlink(&mut store, "k", &in_key, 100, true);
         let mut decided = Decided::default();
-        store.decide(&name("k"), &mut in_key, &mut decided, now(200), FREED, |decision| {
-            decision.expire_and_serve();
-        });
-        assert!(in_key.is_free() && decided.effects.events == [crate::effects::Event::LeaseOver]);
-        assert_eq!(store.next_work(at(200)), Some(at(200)));
-        assert!(store.drop_discarded());
-        assert!((1..5_000).contains(&store.counters.leases_ended));
-        while store.drop_discarded() {}
-        assert_eq!((store.counters.leases_ended, store.next_work(at(200))), (5_000, None));
+        store.decide(&name("renamed"), &mut in_key, &mut decided, now(100), FREED, |_| ());
+        assert!(!store.has_unlinked() && in_key.unshared().is_some());
     }
 
     #[test]

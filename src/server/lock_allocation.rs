@@ -76,13 +76,15 @@ pub unsafe fn free(value: *mut Lock) {
         GIVEN.store(GIVEN.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         keep(lock);
     } else {
-        FREED.fetch_add(1, Ordering::Relaxed);
+        // The store may share memory with this lock. When it reads the count it is the only owner of it.
+        drop(lock);
+        FREED.fetch_add(1, Ordering::Release);
     }
 }
 
 /// How many values the server has freed since the module was loaded, without those that the module has deleted.
 pub fn freed() -> u64 {
-    FREED.load(Ordering::Relaxed)
+    FREED.load(Ordering::Acquire)
 }
 
 /// How many locks are in the keyspace. After FLUSHALL ASYNC it takes the server a while to free them.
