@@ -27,6 +27,11 @@ impl<'a> Arguments<'a> {
         Ok(string.key_name(self.db))
     }
 
+    /// The arguments that are left.
+    pub fn rest(self) -> ArgumentStrings<'a> {
+        self.rest.rest()
+    }
+
     /// A lease for `command`, in units of `unit` milliseconds.
     pub fn lease(&mut self, unit: u64, command: &'static str) -> Result<Span, Error> {
         let lease = match self.rest.lease(unit) {

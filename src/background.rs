@@ -4,10 +4,9 @@
 //! Done when the timer fires. A grant to a waiter is a write here, and is refused when a client's write would be. It is then
 //! tried again. The end of a wait is not a write, and is never refused.
 
+use crate::command_time;
 use crate::info_section;
-use crate::server::{
-    Context, KeyName, WriteGate, WrongType, clock, info, lock_allocation, mono, stop_watching_commands,
-};
+use crate::server::{Context, KeyName, WriteGate, WrongType, clock, info, lock_allocation, mono};
 use crate::settings;
 use crate::slice::Slice;
 use crate::state::{self, State};
@@ -44,7 +43,7 @@ pub fn timer_fired() {
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {
-        stop_watching_commands();
+        command_time::stop_watching();
     }
     info_section::notice_reset_now_and_then();
     state::with(State::forget_sockets);
@@ -67,7 +66,7 @@ pub fn work(context: Context) {
     let slice = Slice::of_micros(WORK_SLICE);
     end_waits(now, slice);
     // The server has sent the events of an earlier pass of the event loop by now.
-    stop_watching_commands();
+    command_time::stop_watching();
     let (follows, queues_are_due, dropped_locks_are_due) = state::with(|state| {
         state.store.settle_unlinked(now, lock_allocation::freed());
         state.store.notice_end_of_quarantine(now);

@@ -1,10 +1,10 @@
 //! Every error reply, each with its text in one place. Programs look at the first word. No text contains anything that a
 //! client sent.
 
-use crate::server::{Context, WrongType};
+use crate::server::{Context, InnerRefused, WrongType};
 use crate::statistics;
 use lockward_core::arguments::ParseError;
-use lockward_core::{Full, NotHeld, Refusal, Slots, Span};
+use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots, Span};
 use std::fmt;
 
 /// An error reply. Nothing has changed.
@@ -28,6 +28,10 @@ pub enum Error {
     ReadOnly,
     /// Writes are paused.
     Paused,
+    /// The token of LOCK.GUARD is not that of a present holder. The largest token of those, if the lock is held.
+    Fenced(Option<FencingToken>),
+    /// The inner command of LOCK.GUARD.
+    Inner(InnerRefused),
     /// Refused by the decision on the lock.
     Refused(Refusal),
     /// No more clients may wait.
@@ -51,6 +55,12 @@ pub enum Error {
 impl From<WrongType> for Error {
     fn from(_: WrongType) -> Self {
         Self::WrongType
+    }
+}
+
+impl From<InnerRefused> for Error {
+    fn from(refused: InnerRefused) -> Self {
+        Self::Inner(refused)
     }
 }
 
@@ -94,6 +104,9 @@ impl fmt::Display for Error {
             }
             Self::ReadOnly => f.write_str("READONLY You can't write against a read only replica."),
             Self::Paused => f.write_str("TRYAGAIN writes are paused"),
+            Self::Fenced(None) => f.write_str("FENCED the lock is free"),
+            Self::Fenced(Some(latest)) => write!(f, "FENCED the lock is held with token {}", latest.get()),
+            Self::Inner(refused) => f.write_str(inner_refused(*refused)),
             Self::Refused(refusal) => refused(*refusal, f),
             Self::Full(Full::Lock) => {
                 f.write_str("MAXWAITERS too many clients wait for this lock (lock.max-waiters)")
@@ -134,6 +147,16 @@ const fn parse_error(error: ParseError) -> &'static str {
         // `Arguments::lease` replaces these by errors that name the command.
         ParseError::Lease => "ERR invalid expire time",
         ParseError::LeaseTooLong => "ERR invalid expire time, too long",
+    }
+}
+
+/// The text of an inner command that is refused.
+const fn inner_refused(refused: InnerRefused) -> &'static str {
+    match refused {
+        InnerRefused::OwnCommand => "ERR LOCK.GUARD cannot run LOCK commands",
+        InnerRefused::NoSuchCommand => "ERR unknown command",
+        InnerRefused::Blocks => "ERR LOCK.GUARD cannot run a command of a module that blocks",
+        InnerRefused::Failed => "ERR the server did not run the command",
     }
 }
 

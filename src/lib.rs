@@ -6,6 +6,7 @@
 mod arguments;
 mod background;
 mod callbacks;
+mod command_time;
 mod commands;
 mod effects_buffer;
 mod errors;

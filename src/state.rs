@@ -13,7 +13,7 @@ use crate::server::{BlockedClient, KeyName, Shared, Socket};
 use crate::statistics::Statistics;
 use crate::wakeup_timer::WakeupTimer;
 use lazy_static::lazy_static;
-use lockward_core::{Instant, LockName, QueueId, Store, SweepPosition};
+use lockward_core::{Instant, LockName, Now, QueueId, Store, SweepPosition};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,6 +36,8 @@ pub struct State {
     pub snapshot_keys: Vec<LockName>,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
+    /// The time by which the commands of the running transaction or script judge leases.
+    pub transaction_time: Option<Now>,
     /// The buffer of one decision, to be used again.
     pub effects_buffer: Option<Box<EffectsBuffer>>,
 }

@@ -5,6 +5,7 @@
 //! effects are then carried out in one order: store, replicate, set the timer for those who still wait, notify, and unblock.
 //! Other modules may do anything when they are notified: that comes back to the module as an event.
 
+use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
 use crate::server::internal_commands::APPLY;
 use crate::server::{
@@ -26,7 +27,7 @@ pub fn run<R>(
     decide: impl FnOnce(&mut Decision<'_, BlockedClient>) -> R,
 ) -> Result<R, WrongType> {
     let mut key = OpenKey::for_write(context, name);
-    let now = now();
+    let now = command_time::of(context);
     let (answer, mut buffer) = match key.content() {
         Content::WrongType => {
             break_dropped(name, now.mono);

@@ -58,6 +58,11 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         self.rest.next()
     }
 
+    /// The arguments that are left.
+    pub fn rest(self) -> I {
+        self.rest
+    }
+
     /// The next argument, which is required.
     ///
     /// # Errors

@@ -201,6 +201,16 @@ impl HolderList {
         }
     }
 
+    /// The token of the tenure whose lease ends last.
+    pub fn last_to_end(&self) -> Option<FencingToken> {
+        match self {
+            Self::Few(holders) => {
+                holders.iter().max_by_key(|holder| holder.deadline).map(|holder| holder.token)
+            }
+            Self::Many(indexed) => indexed.by_deadline.last().map(|(_, token)| *token),
+        }
+    }
+
     /// The tokens of at most `most` tenures whose leases are over.
     pub fn expired(&self, now: Instant, most: usize) -> Vec<FencingToken> {
         match self {

@@ -54,7 +54,7 @@ pub use effects::{Effects, Event, Propagation, event_of};
 pub use histogram::Histogram;
 pub use holder::{Holder, Load, Mode, Slots, Weight};
 pub use id_hash::ById;
-pub use lock::{Holders, Lock};
+pub use lock::{Fencing, Holders, Lock};
 pub use name::{Db, LockName};
 pub use outcome::{Grant, NotHeld, Outcome, Refusal};
 pub use owner::Owner;

@@ -35,6 +35,18 @@ struct List {
     expires_at: WallTime,
 }
 
+/// Whether a fencing token is good: [`Lock::fencing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fencing {
+    /// It is that of a present holder.
+    Held,
+    /// It is not, and nobody holds the lock.
+    Free,
+    /// It is not. Others hold the lock, and this is the largest of their tokens. If the leases of 4,096 later tenures are over but not
+    /// cleared away, it is the token of the holder whose lease ends last.
+    HeldWith(FencingToken),
+}
+
 /// The holders of a lock in the order of their tokens: [`Lock::holders`].
 #[derive(Clone, Debug)]
 pub struct Holders<'a> {
@@ -248,6 +260,30 @@ impl Lock {
         match &self.0 {
             Repr::One(_) | Repr::List(None) => Load::NONE,
             Repr::List(Some(list)) => list.holders.load_without(holder.mode),
+        }
+    }
+
+    /// What the holder of `token` is to be told at `now`.
+    #[must_use]
+    pub fn fencing(&self, token: FencingToken, now: Instant) -> Fencing {
+        /// So many holders are looked at for the largest token of a present one.
+        const MOST: usize = 4_096;
+        let is_present = |holder: &Holder<&Owner>| !holder.is_over(now);
+        if self.of_token(token).filter(is_present).is_some() {
+            return Fencing::Held;
+        }
+        if self.last_deadline() <= Some(now) {
+            return Fencing::Free;
+        }
+        let latest = self.holders().rev().take(MOST).find(is_present).map(|holder| holder.token);
+        latest.or_else(|| self.last_to_end()).map_or(Fencing::Free, Fencing::HeldWith)
+    }
+
+    /// The token of the tenure whose lease ends last.
+    fn last_to_end(&self) -> Option<FencingToken> {
+        match &self.0 {
+            Repr::One(compact) => compact.token(),
+            Repr::List(list) => list.as_ref()?.holders.last_to_end(),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::arguments::Arguments;
 use crate::commands::{self, Command};
 use crate::errors::Error;
 use crate::panics::{Callback, catch_panic};
-use crate::server::{ArgumentStrings, Context, add_category, register_command};
+use crate::server::{ArgumentStrings, Context, KeyUse, add_category, register_command, report_keys};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::slice;
@@ -15,6 +15,7 @@ pub fn register_all(context: Context) -> bool {
     let registered = register::<commands::Acquire>(context, own_category)
         && register::<commands::Release>(context, own_category)
         && register::<commands::Renew>(context, own_category)
+        && register::<commands::Guard>(context, own_category)
         && register::<commands::Info>(context, own_category)
         && register::<commands::Top>(context, own_category)
         && register::<commands::Apply>(context, own_category)
@@ -33,6 +34,16 @@ unsafe extern "C" fn on_command<C: Command>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
+    if let Some(at) = C::INFO.key.and_then(KeyUse::inner_command) {
+        let reported = catch_panic(Callback::Command, true, || {
+            let count = usize::try_from(argc).unwrap_or_default();
+            // SAFETY: the server's context and strings of this very call.
+            unsafe { report_keys(context, slice::from_raw_parts(argv, count), at) }
+        });
+        if reported {
+            return raw::REDISMODULE_OK as c_int;
+        }
+    }
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::of_command(context) };
     let done = catch_panic(Callback::Command, Err(Error::Internal), || {

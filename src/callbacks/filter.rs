@@ -1,5 +1,6 @@
 //! The command filter: called at the beginning of each command while the module watches them.
 
+use crate::command_time;
 use crate::panics::{Callback, catch_panic};
 use crate::server;
 use crate::server_events;
@@ -8,6 +9,7 @@ use redis_module::raw;
 pub unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     catch_panic(Callback::NextCommand, (), || {
         // SAFETY: the server's filter context of this very call.
+        command_time::command_begins();
         server_events::command_begins(unsafe { server::caller(command) });
     });
 }

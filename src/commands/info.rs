@@ -4,9 +4,9 @@ use super::command::Command;
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{
-    Argument, BlockedClient, CommandInfo, Content, Context, KeyName, KeyUse, OWN_CATEGORY, OpenKey, mono,
+    Argument, BlockedClient, CommandInfo, Content, Context, KeyName, KeyUse, OWN_CATEGORY, OpenKey,
 };
-use crate::{state, transaction};
+use crate::{command_time, state, transaction};
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Holder, Instant, Load, Lock, Mode, Waiter};
 
@@ -27,7 +27,7 @@ impl Command for Info {
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, shown) = parse(arguments)?;
-        let now = mono();
+        let now = command_time::of(context).mono;
         let Some(holding) = holding(context, &key, shown.holders, now)? else {
             context.reply_null_array();
             return Ok(());

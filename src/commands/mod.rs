@@ -4,6 +4,7 @@ mod acquire;
 mod apply;
 mod command;
 mod gate;
+mod guard;
 mod info;
 #[cfg(feature = "panic-probe")]
 mod panic;
@@ -15,6 +16,7 @@ pub use acquire::Acquire;
 pub use apply::Apply;
 pub use command::Command;
 pub use gate::Gate;
+pub use guard::Guard;
 pub use info::Info;
 #[cfg(feature = "panic-probe")]
 pub use panic::Panic;

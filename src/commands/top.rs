@@ -4,8 +4,8 @@ use super::command::Command;
 use super::info::holding;
 use crate::arguments::Arguments;
 use crate::errors::Error;
-use crate::server::{Argument, CommandInfo, Context, KeyName, OWN_CATEGORY, mono};
-use crate::state;
+use crate::server::{Argument, CommandInfo, Context, KeyName, OWN_CATEGORY};
+use crate::{command_time, state};
 use lockward_core::arguments::{ParseError, option, set_once};
 use lockward_core::{Db, Instant};
 use std::cmp::Reverse;
@@ -42,7 +42,7 @@ impl Command for Top {
         if flags.cluster() && flags.must_not_block() {
             return Err(Error::TopInTransaction);
         }
-        let now = mono();
+        let now = command_time::of(context).mono;
         let top = most_contended(context.db(), count.unwrap_or(DEFAULT_COUNT));
         context.reply_array(top.len());
         for contended in top {

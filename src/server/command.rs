@@ -38,6 +38,7 @@ pub struct Argument {
     kind: Kind,
     option: Option<&'static CStr>,
     optional: bool,
+    multiple: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,31 +53,42 @@ enum Kind {
 
 impl Argument {
     /// The key, which comes first.
-    pub const KEY: Self = Self { name: c"key", kind: Kind::Key, option: None, optional: false };
+    pub const KEY: Self =
+        Self { name: c"key", kind: Kind::Key, option: None, optional: false, multiple: false };
 
     /// A string that must be given.
     pub const fn text(name: &'static CStr) -> Self {
-        Self { name, kind: Kind::Text, option: None, optional: false }
+        Self { name, kind: Kind::Text, option: None, optional: false, multiple: false }
+    }
+
+    /// A number that must be given.
+    pub const fn required_number(name: &'static CStr) -> Self {
+        Self { kind: Kind::Number, ..Self::text(name) }
+    }
+
+    /// Any number of strings.
+    pub const fn more(name: &'static CStr) -> Self {
+        Self { optional: true, multiple: true, ..Self::text(name) }
     }
 
     /// A number that may be given behind the option's name.
     pub const fn number(name: &'static CStr, option: &'static CStr) -> Self {
-        Self { name, kind: Kind::Number, option: Some(option), optional: true }
+        Self { name, kind: Kind::Number, option: Some(option), optional: true, multiple: false }
     }
 
     /// An option without a value.
     pub const fn flag(name: &'static CStr, option: &'static CStr) -> Self {
-        Self { name, kind: Kind::Flag, option: Some(option), optional: true }
+        Self { name, kind: Kind::Flag, option: Some(option), optional: true, multiple: false }
     }
 
     /// One of several that may be given.
     pub const fn one_of(name: &'static CStr, choices: &'static [Self]) -> Self {
-        Self { name, kind: Kind::OneOf(choices), option: None, optional: true }
+        Self { name, kind: Kind::OneOf(choices), option: None, optional: true, multiple: false }
     }
 
     /// An option that may be given, and what may follow it.
     pub const fn together(name: &'static CStr, arguments: &'static [Self]) -> Self {
-        Self { name, kind: Kind::Together(arguments), option: None, optional: true }
+        Self { name, kind: Kind::Together(arguments), option: None, optional: true, multiple: false }
     }
 
     /// As the server wants it. Keeps what it points to in `held`.
@@ -86,6 +98,7 @@ impl Argument {
         held: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
     ) -> raw::RedisModuleCommandArg {
         let optional = if self.optional && !chosen { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
+        let multiple = if self.multiple { raw::REDISMODULE_CMD_ARG_MULTIPLE } else { 0 };
         let mut subargs = ptr::null_mut();
         let parts = match self.kind {
             Kind::OneOf(choices) => Some(raw_list(choices, choices.len(), held)),
@@ -110,7 +123,7 @@ impl Argument {
             token: self.option.map_or(ptr::null(), CStr::as_ptr),
             summary: ptr::null(),
             since: ptr::null(),
-            flags: c_int::try_from(optional).unwrap_or_default(),
+            flags: c_int::try_from(optional | multiple).unwrap_or_default(),
             deprecated_since: ptr::null(),
             subargs,
             display_text: ptr::null(),
@@ -140,18 +153,31 @@ pub enum KeyUse {
     Write,
     /// May create, change or delete it, and replies with nothing of it.
     WriteUnseen,
+    /// Reads it. The command in the third argument, and its arguments, name more keys.
+    ReadBeforeCommand,
 }
 
 impl KeyUse {
-    const fn flags(self) -> u32 {
+    /// The flags of the server for the key.
+    pub(super) const fn flags(self) -> u32 {
         match self {
-            Self::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+            Self::Read | Self::ReadBeforeCommand => {
+                raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS
+            }
             Self::Write => {
                 raw::REDISMODULE_CMD_KEY_RW
                     | raw::REDISMODULE_CMD_KEY_ACCESS
                     | raw::REDISMODULE_CMD_KEY_UPDATE
             }
             Self::WriteUnseen => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
+        }
+    }
+
+    /// The position of the inner command, for a command that has one.
+    pub const fn inner_command(self) -> Option<usize> {
+        match self {
+            Self::ReadBeforeCommand => Some(3),
+            Self::Read | Self::Write | Self::WriteUnseen => None,
         }
     }
 }
@@ -199,8 +225,8 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
     // SAFETY: these C structs are valid when zeroed: null pointers, zero numbers, "unknown" and "omitted" kinds.
-    let mut specs: [raw::RedisModuleCommandKeySpec; 2] = unsafe { mem::zeroed() };
-    if let (Some(key), [first, _end]) = (info.key, &mut specs) {
+    let mut specs: [raw::RedisModuleCommandKeySpec; 3] = unsafe { mem::zeroed() };
+    if let (Some(key), [first, inner, _end]) = (info.key, &mut specs) {
         first.flags = key.flags().into();
         first.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         first.bs.index.pos = 1;
@@ -208,6 +234,13 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         first.fk.range.lastkey = 0;
         first.fk.range.keystep = 1;
         first.fk.range.limit = 0;
+        if key.inner_command().is_some() {
+            // The server asks the module for these keys, and for their true flags.
+            let any_use = KeyUse::Write.flags() | raw::REDISMODULE_CMD_KEY_INCOMPLETE;
+            inner.flags = any_use.into();
+            inner.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_UNKNOWN;
+            inner.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_UNKNOWN;
+        }
     }
     let mut held = Vec::new();
     let mut arguments = raw_list(info.arguments, 0, &mut held);

@@ -1,5 +1,6 @@
 //! The context that the server hands to every callback: replies, replication, notification.
 
+use super::call_reply::CallReply;
 use super::info;
 use super::key_name::KeyName;
 use lockward_core::{Db, Event};
@@ -30,6 +31,11 @@ impl Flags {
                 | raw::REDISMODULE_CTX_FLAGS_MULTI
                 | raw::REDISMODULE_CTX_FLAGS_LUA,
         )
+    }
+
+    /// A transaction, a script or a function is running.
+    pub const fn in_transaction_or_script(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA)
     }
 
     /// The command comes from the primary of this replica, or from a node that moves a slot here.
@@ -195,6 +201,12 @@ impl Context {
     pub fn reply_wrong_arity(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_WrongArity(self.raw)) };
+    }
+
+    /// Replies what a command has replied that the module has called in the client's version of the protocol.
+    pub fn reply_with(self, reply: &CallReply) {
+        // SAFETY: context and reply are valid.
+        unsafe { api!(RedisModule_ReplyWithCallReply(self.raw, reply.as_ptr())) };
     }
 
     /// Sends a command with a key and a payload to replicas and the AOF. False when the server does not know the command.

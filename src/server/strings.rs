@@ -32,6 +32,11 @@ impl<'a> ArgumentStrings<'a> {
     pub unsafe fn new(argv: &'a [*mut raw::RedisModuleString]) -> Self {
         Self(argv.get(1..).unwrap_or_default().iter())
     }
+
+    /// The strings that are left.
+    pub(super) fn as_slice(&self) -> &'a [*mut raw::RedisModuleString] {
+        self.0.as_slice()
+    }
 }
 
 impl<'a> Iterator for ArgumentStrings<'a> {

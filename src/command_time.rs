@@ -1,0 +1,36 @@
+//! The instant by which a command judges leases.
+//!
+//! All commands of one transaction, script or function judge leases by the instant of the first, so that no lease ends while it
+//! runs. The server does the same with TTLs. It does not tell the module that a transaction or script is over. So the module watches
+//! for the next command that is in none.
+
+use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
+use crate::state;
+use lockward_core::Now;
+
+/// The time by which the running command, or the background work, judges leases.
+pub fn of(context: Context) -> Now {
+    let now = now();
+    if !context.is_of_command() || !context.flags().in_transaction_or_script() {
+        return now;
+    }
+    watch_commands();
+    state::with(|state| *state.transaction_time.get_or_insert(now))
+}
+
+/// A command begins. If it is in no transaction or script, the last one is over.
+pub fn command_begins() {
+    if state::with(|state| state.transaction_time.is_some()) && !global_flags().in_transaction_or_script() {
+        forget();
+    }
+}
+
+/// Ends the watch for commands. Not to be called within a transaction or script.
+pub fn stop_watching() {
+    stop_watching_commands();
+    forget();
+}
+
+fn forget() {
+    state::with(|state| state.transaction_time = None);
+}
