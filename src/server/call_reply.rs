@@ -2,7 +2,8 @@
 
 use redis_module::raw;
 use std::ffi::c_int;
-use std::ptr::{self, NonNull};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::slice;
 
 /// A reply of `RM_Call`, freed when this is dropped.
@@ -26,36 +27,25 @@ impl CallReply {
 
     /// The text of a string or an error; empty for anything else.
     pub fn text(&self) -> &[u8] {
-        text_of(self.0)
+        self.root().text()
     }
 
-    /// The texts in a list in this reply, found by the position in each list on the way to it; `None` when there is no such list.
-    pub fn texts_at(&self, path: &[usize]) -> Option<Vec<Vec<u8>>> {
-        let mut list = self.0;
-        for position in path {
-            list = element(list, *position)?;
-        }
-        // SAFETY: the reply is valid, and what is in it lives as long.
-        let len = unsafe { api!(RedisModule_CallReplyLength(list.as_ptr())) };
-        Some(
-            (0..len)
-                .filter_map(|position| element(list, position))
-                .map(|found| text_of(found).to_vec())
-                .collect(),
-        )
+    /// The whole reply as a part, to look into.
+    pub fn root(&self) -> ReplyPart<'_> {
+        ReplyPart(self.0, PhantomData)
     }
 
-    /// Whether the command waits: then it is stopped, and there is no reply.
-    pub fn stop_waiting(&self) -> bool {
-        // SAFETY: the reply is valid; nobody waits for the command's later reply.
-        unsafe {
-            let waits =
-                api!(RedisModule_CallReplyType(self.0.as_ptr())) == raw::REDISMODULE_REPLY_PROMISE as c_int;
-            if let (true, Some(abort)) = (waits, raw::RedisModule_CallReplyPromiseAbort) {
-                abort(self.0.as_ptr(), ptr::null_mut());
-            }
-            waits
-        }
+    /// Whether the command waits, and replies later. Such a reply has no text and no parts.
+    pub fn is_promise(&self) -> bool {
+        // SAFETY: the reply is valid.
+        let kind = unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) };
+        kind == raw::REDISMODULE_REPLY_PROMISE as c_int
+    }
+
+    /// Whether the server knows such replies: Redis from 7.2 on, and Valkey.
+    pub fn may_be_promise() -> bool {
+        // SAFETY: reads a function pointer that the server set when the module was loaded.
+        unsafe { raw::RedisModule_CallReplyPromiseAbort }.is_some()
     }
 
     /// The server's reply.
@@ -64,21 +54,43 @@ impl CallReply {
     }
 }
 
-/// A reply in a list of replies.
-fn element(
-    list: NonNull<raw::RedisModuleCallReply>,
-    position: usize,
-) -> Option<NonNull<raw::RedisModuleCallReply>> {
-    // SAFETY: the reply is valid; the server returns null if it is no list, or not so long.
-    NonNull::new(unsafe { api!(RedisModule_CallReplyArrayElement(list.as_ptr(), position)) })
-}
+/// A part of a reply.
+#[derive(Clone, Copy)]
+pub struct ReplyPart<'a>(NonNull<raw::RedisModuleCallReply>, PhantomData<&'a ()>);
 
-fn text_of<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> &'a [u8] {
-    let mut len = 0;
-    // SAFETY: the reply is valid, and its text lives as long.
-    unsafe {
-        let start = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
-        if start.is_null() { &[] } else { slice::from_raw_parts(start.cast(), len) }
+impl<'a> ReplyPart<'a> {
+    /// The parts of a list; none for anything else.
+    pub fn parts(self) -> impl Iterator<Item = Self> {
+        (0..).map_while(move |position| self.at(position))
+    }
+
+    /// The part of a list at this position.
+    pub fn at(self, position: usize) -> Option<Self> {
+        // SAFETY: the reply is valid for 'a; the server returns null if it is no list, or not so long.
+        let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.0.as_ptr(), position)) };
+        NonNull::new(part).map(|part| Self(part, PhantomData))
+    }
+
+    /// The part behind a name, in a map, which RESP2 sends as a list.
+    pub fn field(self, name: &[u8]) -> Option<Self> {
+        let position = self.parts().step_by(2).position(|part| part.text() == name)?;
+        self.at(position.checked_mul(2)?.checked_add(1)?)
+    }
+
+    /// The text of a string or an error; empty for anything else.
+    pub fn text(self) -> &'a [u8] {
+        let mut len = 0;
+        // SAFETY: the reply is valid for 'a, and its text lives as long.
+        unsafe {
+            let start = api!(RedisModule_CallReplyStringPtr(self.0.as_ptr(), &raw mut len));
+            if start.is_null() { &[] } else { slice::from_raw_parts(start.cast(), len) }
+        }
+    }
+
+    /// The number; a very small one if it is none.
+    pub fn number(self) -> i64 {
+        // SAFETY: the reply is valid for 'a.
+        unsafe { api!(RedisModule_CallReplyInteger(self.0.as_ptr())) }
     }
 }
 

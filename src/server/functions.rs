@@ -31,7 +31,7 @@ macro_rules! needed {
 // The functions that are used without a check. All are there since Redis 7.0.
 needed! {
     RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call RedisModule_CallReplyStringPtr
-    RedisModule_CallReplyArrayElement RedisModule_CallReplyLength
+    RedisModule_CallReplyArrayElement RedisModule_CallReplyInteger
     RedisModule_CallReplyType RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
     RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DefragCursorGet
     RedisModule_DefragCursorSet RedisModule_DefragShouldStop RedisModule_DeleteKey

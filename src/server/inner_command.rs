@@ -3,11 +3,9 @@
 use super::call_reply::CallReply;
 use super::command::KeyUse;
 use super::context::Context;
-use super::shared::Shared;
+use super::known_commands::{known_command, known_command_or_sub};
 use super::strings::{ArgumentStrings, string_bytes};
-use lazy_static::lazy_static;
 use redis_module::raw;
-use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 
@@ -29,18 +27,6 @@ pub struct InnerCommand<'a> {
     name: CString,
     /// The command's name and arguments.
     strings: &'a [*mut raw::RedisModuleString],
-}
-
-/// Who has made a command.
-#[derive(Clone, Copy)]
-enum Maker {
-    Server,
-    Module { says_it_blocks: bool },
-}
-
-lazy_static! {
-    /// The makers of commands that were run. A name never passes from the server to a module or back.
-    static ref MAKERS: Shared<HashMap<Box<[u8]>, Maker>> = Shared::new(HashMap::new());
 }
 
 impl<'a> InnerCommand<'a> {
@@ -70,22 +56,22 @@ impl<'a> InnerCommand<'a> {
     }
 
     /// In a transaction or script the server lets no command block. Elsewhere it ends itself when a module's command blocks a client
-    /// that must not, so such a command may block there, and is stopped. Redis 7.0 knows no such way.
+    /// that must not. So commands that say that they block are refused, and those of modules that do not say so may block where the
+    /// server allows that: from Redis 7.2 on, and in Valkey.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
-        let (as_client, as_server) = match self.maker(context) {
-            Maker::Module { says_it_blocks } if !context.flags().in_transaction_or_script() => match can_stop() {
-                true => (c"0!CESMKv", c"0!ESMKv"),
-                false if says_it_blocks => return Err(InnerRefused::Blocks),
-                false => (c"0!CESMv", c"0!ESMv"),
-            },
-            Maker::Module { .. } | Maker::Server => (c"0!CESMv", c"0!ESMv"),
+        let may_block = known_command(&self.name)
+            .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
+        let (as_client, as_server) = match may_block {
+            Some(command) if command.says_it_blocks => return Err(InnerRefused::Blocks),
+            Some(_) if CallReply::may_be_promise() => (c"0!CESMKv", c"0!ESMKv"),
+            Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;
         // A module has called us without a client's rights.
         if reply.text().starts_with(b"ERR cannot run as user") {
             reply = self.call_as(context, as_server)?;
         }
-        if reply.stop_waiting() { Err(InnerRefused::Blocks) } else { Ok(reply) }
+        Ok(reply)
     }
 
     fn call_as(&self, context: Context, mode: &CStr) -> Result<CallReply, InnerRefused> {
@@ -100,24 +86,9 @@ impl<'a> InnerCommand<'a> {
                 arguments.len(),
             )))
         };
-        reply.ok_or(InnerRefused::Failed)
-    }
-
-    fn maker(&self, context: Context) -> Maker {
-        /// How many are remembered.
-        const MOST: usize = 1_024;
-        let name = self.name.to_bytes();
-        if let Some(known) = MAKERS.with(|makers| makers.get(name).copied()) {
-            return known;
-        }
-        let Some(maker) = ask_maker(context, &self.name) else { return Maker::Server };
-        MAKERS.with(|makers| {
-            if makers.len() == MOST {
-                makers.clear();
-            }
-            makers.insert(name.into(), maker);
-        });
-        maker
+        let reply = reply.ok_or(InnerRefused::Failed)?;
+        // A promise is dropped: nobody gets the reply. The server could not stop a command that a module has made wait.
+        if reply.is_promise() { Err(InnerRefused::Blocks) } else { Ok(reply) }
     }
 
     /// The error as a client gets it for a command of its own. Redis 7.0 has another text for modules.
@@ -142,30 +113,6 @@ const OLD_ACL_ERROR: &[u8] = b"ERR acl verification failed, ";
 
 fn is_own(name: &[u8]) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"lock."))
-}
-
-/// Whether the server can stop a command that it has let block: Redis from 7.2 on, and Valkey.
-fn can_stop() -> bool {
-    // SAFETY: reads a function pointer that the server set when the module was loaded.
-    unsafe { { raw::RedisModule_CallReplyPromiseAbort }.is_some() }
-}
-
-/// Asks the server who has made a command; `None` when there is no such command.
-fn ask_maker(context: Context, name: &CStr) -> Option<Maker> {
-    // SAFETY: the mode names two texts that end in NUL, and these follow; the reply is ours.
-    let reply = unsafe {
-        CallReply::new(api!(RedisModule_Call(
-            context.as_ptr(),
-            c"COMMAND".as_ptr(),
-            c"Ecc".as_ptr(),
-            c"INFO".as_ptr(),
-            name.as_ptr(),
-        )))
-    }?;
-    let flags = reply.texts_at(&[0, 2])?;
-    let has = |flag: &[u8]| flags.iter().any(|known| known == flag);
-    let module = Maker::Module { says_it_blocks: has(b"blocking") };
-    Some(if has(b"module") { module } else { Maker::Server })
 }
 
 /// Tells the server the keys of a command with an inner command at position `at`: its own first argument, and those of the inner
@@ -197,6 +144,12 @@ pub unsafe fn report_keys(
         if inner.first().is_none_or(|name| is_own(string_bytes(*name))) {
             return true;
         }
+        let words: Vec<&[u8]> = inner.iter().take(2).map(|word| string_bytes(*word)).collect();
+        let Some(command) = known_command_or_sub(&words) else { return true };
+        if let Some(keys) = command.keys(inner.len()) {
+            keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(at), flags));
+            return true;
+        }
         let (mut count, mut flags) = (0, ptr::null_mut());
         let positions = api!(RedisModule_GetCommandKeysWithFlags(
             context,
@@ -208,7 +161,9 @@ pub unsafe fn report_keys(
         if !positions.is_null() && !flags.is_null() {
             for key in 0..usize::try_from(count).unwrap_or_default() {
                 let position = usize::try_from(*positions.add(key)).unwrap_or_default();
-                report(position.saturating_add(at), *flags.add(key));
+                // The server names no flags where it has not looked at the command's key specifications.
+                let flags = Some(*flags.add(key)).filter(|flags| *flags != 0);
+                report(position.saturating_add(at), flags.unwrap_or_else(|| command.flags_at(position)));
             }
         }
         for list in [positions, flags] {

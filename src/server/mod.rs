@@ -17,6 +17,7 @@ mod inner_command;
 pub mod internal_commands;
 mod key;
 mod key_name;
+mod known_commands;
 pub mod lock_allocation;
 mod log;
 mod module_context;

@@ -7,6 +7,7 @@ mod commands {
     mod binary_names;
     mod errors;
     mod fencing_tokens;
+    mod guard;
     mod holds;
     mod info;
     mod metadata;

@@ -51,6 +51,8 @@ pub fn register_all(context: Context) -> bool {
         && register(context, c"empty.take", c"write deny-oom", take)
         && register(context, c"empty.give", c"write fast", give)
         && register(context, c"empty.wait", c"write deny-oom blocking", wait)
+        // As modules that do not say that they block.
+        && register(context, c"empty.stall", c"write deny-oom", wait)
         && register(context, c"empty.pass", c"write fast", pass)
 }
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const NAMES: [&str; 5] = ["lock.acquire", "lock.release", "lock.renew", "lock.info", "lock.top"];
+const NAMES: [&str; 6] =
+    ["lock.acquire", "lock.release", "lock.renew", "lock.guard", "lock.info", "lock.top"];
 
 #[test]
 fn command_info_shows_the_arity_flags_and_keys_of_each_command() {
@@ -15,6 +16,7 @@ fn command_info_shows_the_arity_flags_and_keys_of_each_command() {
         ("lock.acquire", -3, "write", true, 1),
         ("lock.release", -3, "write", false, 1),
         ("lock.renew", -3, "write", false, 1),
+        ("lock.guard", -3, "write", false, 1),
         ("lock.info", -2, "readonly", false, 1),
         ("lock.top", -1, "readonly", false, 0),
     ];
@@ -39,6 +41,7 @@ fn command_getkeys_finds_the_key_of_each_command() {
         "LOCK.ACQUIRE lock A PX 1000 BLOCK 0",
         "LOCK.RELEASE lock A TOKEN 1",
         "LOCK.RENEW lock A",
+        "LOCK.GUARD lock 1 PING",
         "LOCK.INFO lock WAITERS 1",
         "LOCK._APPLY lock changes",
         "LOCK._GATE lock",

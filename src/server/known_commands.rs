@@ -1,0 +1,163 @@
+//! What the server says of its commands, asked once for each.
+
+use super::call_reply::{CallReply, ReplyPart};
+use super::module_context::module_context;
+use super::shared::Shared;
+use lazy_static::lazy_static;
+use redis_module::raw;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_int};
+use std::rc::Rc;
+
+/// What is known of a command.
+pub struct KnownCommand {
+    /// Whether a module has made it.
+    pub of_module: bool,
+    /// Whether it says that it may block its client. Modules need not say so.
+    pub says_it_blocks: bool,
+    /// Its key specifications.
+    specs: Vec<KeySpec>,
+    /// Whether it has subcommands.
+    has_subcommands: bool,
+}
+
+/// Where the keys of a command are, and how it uses them.
+struct KeySpec {
+    /// The positions, if they depend on nothing but the number of arguments.
+    range: Option<Range>,
+    /// As the module API has them; `None` when they depend on the arguments.
+    flags: Option<c_int>,
+}
+
+/// A first key, and how far and in which steps others follow. A negative number counts from the last argument.
+struct Range {
+    first: usize,
+    last: i64,
+    step: usize,
+}
+
+lazy_static! {
+    static ref KNOWN: Shared<HashMap<Box<[u8]>, Rc<KnownCommand>>> = Shared::new(HashMap::new());
+}
+
+/// What is known of the command with this name; `None` when there is no such command.
+pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
+    /// How many are remembered.
+    const MOST: usize = 1_024;
+    if let Some(known) = KNOWN.with(|known| known.get(name.to_bytes()).cloned()) {
+        return Some(known);
+    }
+    let asked = Rc::new(ask(name)?);
+    KNOWN.with(|known| {
+        if known.len() == MOST {
+            known.clear();
+        }
+        known.insert(name.to_bytes().into(), Rc::clone(&asked));
+    });
+    Some(asked)
+}
+
+/// What is known of the command that these words begin; of the subcommand, where there are some.
+pub fn known_command_or_sub(words: &[&[u8]]) -> Option<Rc<KnownCommand>> {
+    let (name, rest) = words.split_first()?;
+    let known = known_command(&CString::new(*name).ok()?)?;
+    match rest.first().filter(|_| known.has_subcommands) {
+        Some(sub) => known_command(&CString::new([*name, *sub].join(&b'|')).ok()?),
+        None => Some(known),
+    }
+}
+
+impl KnownCommand {
+    /// The positions and flags of all keys of a call with `count` words; `None` when the server must be asked for them.
+    pub fn keys(&self, count: usize) -> Option<Vec<(usize, c_int)>> {
+        let mut keys = Vec::new();
+        for spec in &self.specs {
+            let (range, flags) = (spec.range.as_ref()?, spec.flags?);
+            keys.extend(range.positions(count).map(|position| (position, flags)));
+        }
+        Some(keys)
+    }
+
+    /// The flags of the key at this position, where the server has named none: those of the specification that begins there, or of the
+    /// last one.
+    pub fn flags_at(&self, position: usize) -> c_int {
+        let begins = |spec: &&KeySpec| spec.range.as_ref().is_some_and(|range| range.first == position);
+        let spec = self.specs.iter().find(begins).or(self.specs.last());
+        spec.and_then(|spec| spec.flags).unwrap_or_default()
+    }
+}
+
+impl Range {
+    fn positions(&self, count: usize) -> impl Iterator<Item = usize> {
+        let last = match usize::try_from(self.last) {
+            Ok(after) => self.first.saturating_add(after),
+            Err(_) => count.saturating_sub(usize::try_from(self.last.unsigned_abs()).unwrap_or(usize::MAX)),
+        };
+        (self.first..=last.min(count.saturating_sub(1))).step_by(self.step.max(1))
+    }
+}
+
+fn ask(name: &CStr) -> Option<KnownCommand> {
+    let context = module_context().as_ptr();
+    // SAFETY: the mode names two texts that end in NUL, and these follow; the reply is ours.
+    let reply = unsafe {
+        CallReply::new(api!(RedisModule_Call(
+            context,
+            c"COMMAND".as_ptr(),
+            c"Ecc".as_ptr(),
+            c"INFO".as_ptr(),
+            name.as_ptr(),
+        )))
+    }?;
+    let info = reply.root().at(0)?;
+    let has = |flag: &[u8]| info.at(2).is_some_and(|flags| flags.parts().any(|known| known.text() == flag));
+    Some(KnownCommand {
+        of_module: has(b"module"),
+        says_it_blocks: has(b"blocking"),
+        specs: info.at(8)?.parts().map(key_spec).collect(),
+        has_subcommands: info.at(9)?.at(0).is_some(),
+    })
+}
+
+fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
+    let range = || {
+        let (begin, find) = (spec.field(b"begin_search")?, spec.field(b"find_keys")?);
+        if begin.field(b"type")?.text() != b"index" || find.field(b"type")?.text() != b"range" {
+            return None;
+        }
+        let (begin, find) = (begin.field(b"spec")?, find.field(b"spec")?);
+        // A limit names a part of the arguments.
+        if find.field(b"limit")?.number() > 1 {
+            return None;
+        }
+        Some(Range {
+            first: usize::try_from(begin.field(b"index")?.number()).ok()?,
+            last: find.field(b"lastkey")?.number(),
+            step: usize::try_from(find.field(b"keystep")?.number()).ok()?,
+        })
+    };
+    let flags = || {
+        let mut flags = 0;
+        for flag in spec.field(b"flags")?.parts() {
+            flags |= flag_of(flag.text())?;
+        }
+        c_int::try_from(flags).ok()
+    };
+    KeySpec { range: range(), flags: flags() }
+}
+
+/// A flag as the module API has it. `None` for one that says that there is more to know.
+fn flag_of(text: &[u8]) -> Option<u32> {
+    Some(match text {
+        b"RO" => raw::REDISMODULE_CMD_KEY_RO,
+        b"RW" => raw::REDISMODULE_CMD_KEY_RW,
+        b"OW" => raw::REDISMODULE_CMD_KEY_OW,
+        b"RM" => raw::REDISMODULE_CMD_KEY_RM,
+        b"access" => raw::REDISMODULE_CMD_KEY_ACCESS,
+        b"update" => raw::REDISMODULE_CMD_KEY_UPDATE,
+        b"insert" => raw::REDISMODULE_CMD_KEY_INSERT,
+        b"delete" => raw::REDISMODULE_CMD_KEY_DELETE,
+        b"not_key" => raw::REDISMODULE_CMD_KEY_NOT_KEY,
+        _ => return None,
+    })
+}
