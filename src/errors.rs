@@ -156,7 +156,7 @@ const fn inner_refused(refused: InnerRefused) -> &'static str {
         InnerRefused::OwnCommand => "ERR LOCK.GUARD cannot run LOCK commands",
         InnerRefused::NoSuchCommand => "ERR unknown command",
         InnerRefused::Blocks => "ERR LOCK.GUARD cannot run a command of a module that blocks",
-        InnerRefused::Failed => "ERR the server did not run the command",
+        InnerRefused::NoReply => "ERR the command has sent no reply",
     }
 }
 

@@ -20,9 +20,7 @@ impl CallReply {
 
     /// Whether it is an error.
     pub fn is_error(&self) -> bool {
-        // SAFETY: the reply is valid.
-        let kind = unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) };
-        kind == raw::REDISMODULE_REPLY_ERROR as c_int
+        self.kind() == raw::REDISMODULE_REPLY_ERROR as c_int
     }
 
     /// The text of a string or an error; empty for anything else.
@@ -37,9 +35,17 @@ impl CallReply {
 
     /// Whether the command waits, and replies later. Such a reply has no text and no parts.
     pub fn is_promise(&self) -> bool {
+        self.kind() == raw::REDISMODULE_REPLY_PROMISE as c_int
+    }
+
+    /// Whether the command has replied nothing.
+    pub fn is_empty(&self) -> bool {
+        self.kind() == raw::REDISMODULE_REPLY_UNKNOWN as c_int
+    }
+
+    fn kind(&self) -> c_int {
         // SAFETY: the reply is valid.
-        let kind = unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) };
-        kind == raw::REDISMODULE_REPLY_PROMISE as c_int
+        unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) }
     }
 
     /// Whether the server knows such replies: Redis from 7.2 on, and Valkey.

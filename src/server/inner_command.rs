@@ -18,8 +18,8 @@ pub enum InnerRefused {
     NoSuchCommand,
     /// It is another module's command, and it may block its client.
     Blocks,
-    /// The server did not run it.
-    Failed,
+    /// There is no reply.
+    NoReply,
 }
 
 /// The inner command of the running command.
@@ -86,9 +86,15 @@ impl<'a> InnerCommand<'a> {
                 arguments.len(),
             )))
         };
-        let reply = reply.ok_or(InnerRefused::Failed)?;
+        let reply = reply.ok_or(InnerRefused::NoReply)?;
         // A promise is dropped: nobody gets the reply. The server could not stop a command that a module has made wait.
-        if reply.is_promise() { Err(InnerRefused::Blocks) } else { Ok(reply) }
+        if reply.is_promise() {
+            Err(InnerRefused::Blocks)
+        } else if reply.is_empty() {
+            Err(InnerRefused::NoReply)
+        } else {
+            Ok(reply)
+        }
     }
 
     /// The error as a client gets it for a command of its own. Redis 7.0 has another text for modules.
