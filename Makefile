@@ -80,7 +80,7 @@ sanitize: test-builds ## Run the tests under AddressSanitizer, with a server bui
 mutants: ## Change core/ in every small way. Its tests must catch 95 %.
 	@scripts/mutants
 
-demo: build ## Show 50 clients that count to 5,000, with and without a lock.
+demo: build ## Show 50 clients that count to 5,000, with and without a lock, and a holder that is stopped past its lease.
 	@cargo build --quiet --release -p lockward-cli
 	@scripts/demo $(MODULE)
 

@@ -118,29 +118,26 @@ class RedisWatch(RedisHash):
 
 
 class RedisBesideLock:
-    """For a record on the same server as its lock."""
+    """For a record on the same server as its lock: LOCK.GUARD checks the token and runs the command in one step."""
 
-    LEASE = 30_000  # milliseconds
-
-    def __init__(self, server, lock, owner):
-        self.server, self.lock, self.owner = server, lock, owner
-        self.step = script(server, "beside_lock.lua")
+    def __init__(self, server, lock):
+        self.server, self.lock = server, lock
 
     def reset(self, pairs):
         self.server.set("stock:shoes", pairs)
 
     def read(self, token):
-        return int(self.run(token))
+        return int(self.guarded(token, "GET", "stock:shoes"))
 
     def write(self, token, pairs):
-        self.run(token, pairs)
+        self.guarded(token, "SET", "stock:shoes", pairs)
 
-    def run(self, token, *pairs):
+    def guarded(self, token, *command):
         try:
-            return self.step(keys=[self.lock, "stock:shoes"], args=[self.owner, token, self.LEASE, *pairs])
+            return self.server.execute_command("LOCK.GUARD", self.lock, token, *command)
         except redis.ResponseError as error:
-            if str(error).startswith("NOTHELD"):
-                raise Refused(str(error).removeprefix("NOTHELD ")) from None
+            if str(error).startswith("FENCED"):
+                raise Refused(str(error).removeprefix("FENCED ")) from None
             raise
 
 

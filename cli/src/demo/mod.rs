@@ -5,6 +5,7 @@
 //! lock commands.
 
 mod lock_kind;
+mod paused;
 mod report;
 mod round;
 
@@ -45,15 +46,22 @@ pub(crate) struct Demo {
     /// How long clients sleep before they try a home-made lock again
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration::parse)]
     retry: Duration,
+
+    /// Show a holder that is stopped past its lease instead: its late write with SET, and with LOCK.GUARD
+    #[arg(long, conflicts_with_all = ["clients", "increments", "retry"])]
+    paused: bool,
 }
 
 impl Demo {
-    /// Runs the four rounds and prints the table. Fails if the lock commands lost an update.
+    /// Runs the four rounds and prints the table, or shows a holder that is stopped. Fails if the lock commands lost an update.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let load = Load { clients: self.clients, increments: self.increments };
         let server = Server::new(self.url)?;
         let mut control = server.connect(REPLY_LIMIT)?;
         server.require_module(&mut control)?;
+        if self.paused {
+            return paused::run(&server);
+        }
         let clients = connect_all(&server, load.clients)?;
 
         let mut stage = Stage { control, clients, report: Report::new(load), out: io::stdout().lock() };

@@ -1,7 +1,7 @@
 //! Tests of the errors and exit codes of `lockward demo`.
 
 use crate::url;
-use lockward_tests::Setup;
+use lockward_tests::{Reply, Server, Setup};
 use std::process::{Command, Output};
 
 fn demo(arguments: &[&str]) -> Output {
@@ -36,6 +36,19 @@ fn a_server_without_the_module_is_one_error_line() {
     let line = error_line(&demo(&["--url", &url(&server)]));
     assert!(line.contains("does not have the Lockward module"), "{line}");
     assert!(line.contains("make run"), "{line}");
+}
+
+#[test]
+fn a_late_write_is_lost_with_set_and_refused_with_guard() {
+    let server = Server::start();
+    let output = demo(&["--paused", "--url", &url(&server)]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (plain, guarded) = text.split_once("LOCK.GUARD ... SET").unwrap();
+    assert!(plain.contains("goes on, writes 9: OK") && plain.contains("9 pairs are left: wrong"), "{text}");
+    assert!(guarded.contains("goes on, writes 9: FENCED the lock is held with token"), "{text}");
+    assert!(guarded.contains("6 pairs are left: right"), "{text}");
+    assert_eq!(server.client().call("DBSIZE"), Reply::Int(0));
 }
 
 #[test]

@@ -111,6 +111,7 @@ fn syntax_of(arguments: &[Reply]) -> String {
             "pure-token" => option.unwrap(),
             _ => option.into_iter().chain([argument.field("name").text()]).collect::<Vec<_>>().join(" "),
         };
+        let text = if has("multiple") { format!("{text} [{text} ...]") } else { text };
         if has("optional") { format!("[{text}]") } else { text }
     };
     arguments.iter().map(one).collect::<Vec<_>>().join(" ")
@@ -175,6 +176,7 @@ fn the_key_specification_says_what_each_command_does_to_its_key() {
         ("LOCK.ACQUIRE lock A", &["RW", "access", "update"][..]),
         ("LOCK.RELEASE lock A", &["RW", "access", "update"]),
         ("LOCK.RENEW lock A", &["RW", "access", "update"]),
+        ("LOCK.GUARD lock 1", &["RO", "access"]),
         ("LOCK.INFO lock", &["RO", "access"]),
         ("LOCK._APPLY lock changes", &["RW", "update"]),
         ("LOCK._GATE lock", &["RW", "update"]),
@@ -195,6 +197,7 @@ fn command_tips_are_set_for_clients_and_proxies() {
         ("lock.acquire", &["nondeterministic_output"][..]),
         ("lock.release", &[]),
         ("lock.renew", &[]),
+        ("lock.guard", &[]),
         ("lock.info", &["nondeterministic_output"]),
         ("lock.top", &["nondeterministic_output", "request_policy:all_shards"]),
         ("lock._apply", &[]),
