@@ -8,8 +8,8 @@ use redis_module::raw;
 
 pub unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     catch_panic(Callback::NextCommand, (), || {
-        // SAFETY: the server's filter context of this very call.
         command_time::command_begins();
+        // SAFETY: the server's filter context of this very call.
         server_events::command_begins(unsafe { server::caller(command) });
     });
 }
