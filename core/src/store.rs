@@ -338,8 +338,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
             self.memories.put(name.db(), name.key(), memory);
             self.decided_in_quarantine = true;
         }
-        let discarded = effects.discarded.take();
-        self.discarded.extend(discarded.map(|lock| Discarded { lock, ended: None }));
+        if let Some(lock) = effects.discarded.take() {
+            self.discarded.push_back(Discarded { lock, ended: None });
+        }
         answer
     }
 
