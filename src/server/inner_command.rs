@@ -6,7 +6,7 @@ use super::context::Context;
 use super::known_commands::{known_command, known_command_or_sub};
 use super::strings::{ArgumentStrings, string_bytes};
 use redis_module::raw;
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 /// Why an inner command is refused before the server sees it.
@@ -22,9 +22,13 @@ pub enum InnerRefused {
     NoReply,
 }
 
+/// The longest name of a command that the module looks for.
+const LONGEST_NAME: usize = 127;
+
 /// The inner command of the running command.
 pub struct InnerCommand<'a> {
-    name: CString,
+    /// Ends in NUL. Not on the heap: the name is copied for each call.
+    name: [u8; LONGEST_NAME + 1],
     /// The command's name and arguments.
     strings: &'a [*mut raw::RedisModuleString],
 }
@@ -39,8 +43,16 @@ impl<'a> InnerCommand<'a> {
         if is_own(name) {
             return Err(InnerRefused::OwnCommand);
         }
-        let name = CString::new(name).map_err(|_| InnerRefused::NoSuchCommand)?;
-        Ok(Some(Self { name, strings }))
+        let mut copied = [0; LONGEST_NAME + 1];
+        match copied.get_mut(..name.len()).filter(|copy| copy.len() <= LONGEST_NAME && !name.contains(&0)) {
+            Some(copy) => copy.copy_from_slice(name),
+            None => return Err(InnerRefused::NoSuchCommand),
+        }
+        Ok(Some(Self { name: copied, strings }))
+    }
+
+    fn name(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
     }
 
     /// Runs the command as the client of the running command, and sends its reply. The server checks what it checks for commands of
@@ -59,7 +71,7 @@ impl<'a> InnerCommand<'a> {
     /// that must not. So commands that say that they block are refused, and those of modules that do not say so may block where the
     /// server allows that: from Redis 7.2 on, and in Valkey.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
-        let may_block = known_command(&self.name)
+        let may_block = known_command(self.name())
             .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
         let (as_client, as_server) = match may_block {
             Some(command) if command.says_it_blocks => return Err(InnerRefused::Blocks),
@@ -80,7 +92,7 @@ impl<'a> InnerCommand<'a> {
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 context.as_ptr(),
-                self.name.as_ptr(),
+                self.name().as_ptr(),
                 mode.as_ptr(),
                 arguments.as_ptr(),
                 arguments.len(),
@@ -100,7 +112,7 @@ impl<'a> InnerCommand<'a> {
     /// The error as a client gets it for a command of its own. Redis 7.0 has another text for modules.
     fn no_permission(&self, text: &[u8]) -> String {
         let what = if text.ends_with(b"subcommand.") {
-            let name = self.name.to_bytes().to_ascii_lowercase();
+            let name = self.name().to_bytes().to_ascii_lowercase();
             return format!(
                 "NOPERM this user has no permissions to run the '{}' command",
                 name.escape_ascii()

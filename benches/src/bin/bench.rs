@@ -7,7 +7,9 @@ use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::report::Report;
 use lockward_bench::results::Results;
 use lockward_bench::server::{Loaded, Server};
-use lockward_bench::{docs, expiry, handoff, latency, load, memory, modes, others, pairs, pubsub, stalls};
+use lockward_bench::{
+    docs, expiry, guarded, handoff, latency, load, memory, modes, others, pairs, pubsub, stalls,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +17,11 @@ use std::process::ExitCode;
 
 type Stage = (&'static str, &'static str, fn(&mut Report));
 
-const STAGES: [Stage; 13] = [
+const STAGES: [Stage; 14] = [
     ("pairs", "acquire + release without AOF or replica", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
+    ("guarded", "a guarded SET, compared with a SET and with the check in Lua", guarded::measure),
     ("handoff", "hand-offs, compared with LPUSH waking BLPOP", handoff::measure),
     ("pubsub", "hand-offs, compared with pub/sub wake-up and Lua", pubsub::measure),
     ("expiry", "expired leases among many keys with a TTL", expiry::measure),

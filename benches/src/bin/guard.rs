@@ -25,6 +25,8 @@ const LIMITS: &[(&str, f64)] = &[
     ("info", 3.509),
     ("hand-off, wait again", 1.274),
     ("acquire + release, AOF on", 1.327),
+    ("guarded SET", 2.603),
+    ("guarded SET, not in Lua", 0.467),
     ("acquire + release, 10,000 holders", 1.188),
     ("re-entry + release, 10,000 holders", 1.120),
     ("renew + renew, 10,000 holders", 1.199),
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
 fn count() -> Vec<Row> {
     let mut rows = Vec::new();
     count_locks(&mut rows);
+    count_guarded(&mut rows);
     count_modes(&mut rows);
     count_top(&mut rows);
     count_others(&mut rows);
@@ -162,6 +165,29 @@ fn count_locks(rows: &mut Vec<Row>) {
     let mut server = CountedServer::start(Loaded::Lockward, &["appendonly yes", "appendfsync no"]);
     let (ours, theirs) = (lock_pair.count(&mut server), set_pair.count(&mut server));
     add("acquire + release, AOF on", "SET NX PX + DEL, AOF on", ours, theirs);
+}
+
+/// The cost of LOCK.GUARD with a SET, compared with that SET, and with a script that compares the token with a string.
+fn count_guarded(rows: &mut Vec<Row>) {
+    /// Takes the lock. A script, as its reply is a text.
+    const TAKE: &str =
+        "return string.format('%.0f', redis.call('LOCK.ACQUIRE', KEYS[1], 'owner', 'PX', ARGV[1])[1])";
+    const CHECK: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end \
+                         return redis.call('SET', KEYS[2], ARGV[2])";
+    let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
+    let mut server = CountedServer::start(Loaded::Lockward, &[]);
+    let mut holder = server.server().connect();
+    let token = holder.bulk(&["EVAL", TAKE, "1", "lock", LEASE]);
+    holder.call(&["SET", "token", &token], 1);
+    let script = holder.bulk(&["SCRIPT", "LOAD", CHECK]);
+    let guarded = Load::single(&["LOCK.GUARD", "lock", &token, "SET", "data", "value"], 1);
+    let (guarded, plain, scripted) = (
+        guarded.count(&mut server),
+        Load::single(&["SET", "data", "value"], 1).count(&mut server),
+        Load::single(&["EVALSHA", &script, "2", "token", "data", &token, "value"], 1).count(&mut server),
+    );
+    add("guarded SET", "SET", guarded.clone(), plain);
+    add("guarded SET, not in Lua", "a script that checks the token", guarded, scripted);
 }
 
 /// The cost of lock commands beside many holders, compared with few, and of a grant to a reader, compared with a hand-off.

@@ -1,0 +1,73 @@
+//! What LOCK.GUARD costs: a guarded SET, compared with that SET, and with a script that compares the token with a string and then
+//! writes.
+
+use crate::pairs::load;
+use crate::pipeline::{Batch, Expected, Part, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::{LEASE, request};
+use crate::results::{Row, Target};
+use crate::rounds::Series;
+use crate::server::{Loaded, Server};
+
+/// Connections, and commands in flight on each.
+const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
+const ROUNDS: usize = 23;
+/// Commands in a round.
+const COMMANDS: usize = 16_000;
+/// A guarded SET may cost so many times as much as a SET, one by one: that is what a client does.
+const ALLOWED: f64 = 1.6;
+
+const CHECK: &str = "\
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
+return redis.call('SET', KEYS[2], ARGV[2])";
+
+/// One by one, and pipelined.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    for (connections, depth) in LOADS {
+        let (how, name) = if depth == 1 { ("one by one", "alone") } else { ("pipelined", "pipelined") };
+        let [guarded, plain, scripted] = costs(report, connections, depth);
+        let what = format!("a guarded SET, {how}");
+        let row = Row::ratio(&format!("guarded/set-{name}"), &what, &guarded, "SET", &plain);
+        report.row(if depth == 1 { row.target(Target::AtMost(ALLOWED)) } else { row });
+        let row =
+            Row::cheaper(&format!("guarded/lua-{name}"), &what, &guarded, "the check in Lua", &scripted);
+        report.row(row.target(Target::AtLeast(1.0)));
+    }
+}
+
+/// A guarded SET, a SET, the script: nanoseconds of CPU a command, one number a round.
+fn costs(report: &mut Report, connections: usize, depth: usize) -> [Series; 3] {
+    let server = Server::start_with(Loaded::Lockward, Place::Together, &[]);
+    let mut client = server.client();
+    let grant = client.call(&["LOCK.ACQUIRE", "lock", "owner", "PX", LEASE]);
+    let token = grant.items()[0].int().to_string();
+    client.call(&["SET", "token", &token]);
+    let script = load(&mut client, CHECK);
+    let commands: [&[&str]; 3] = [
+        &["LOCK.GUARD", "lock", &token, "SET", "data", "value"],
+        &["SET", "data", "value"],
+        &["EVALSHA", &script, "2", "token", "data", &token, "value"],
+    ];
+    let batches = commands.map(|command| {
+        let part = Part { requests: request(command).repeat(depth), expected: vec![Expected::Status; depth] };
+        vec![Batch(vec![part]); connections]
+    });
+    let mut pipeline = Pipeline::open(&server, connections);
+    let times = COMMANDS / (connections * depth);
+    batches.iter().for_each(|batches| pipeline.run(batches, times));
+    let mut costs = [(); 3].map(|()| Series::default());
+    let cpu = server.cpu();
+    for round in 0..ROUNDS {
+        report.progress(round, ROUNDS);
+        for turn in 0..costs.len() {
+            let which = (round + turn) % costs.len();
+            let before = cpu.settled();
+            pipeline.run(&batches[which], times);
+            let count = (connections * depth * times) as f64;
+            costs[which].push((cpu.settled() - before).as_nanos() as f64 / count);
+        }
+    }
+    costs
+}
