@@ -16,7 +16,7 @@ use super::published::{Change, Published};
 use crate::locks::{Holder, Lock, Mode};
 
 /// An end and an acquisition that arrive so close together are reported as one following the other.
-const AT_ONCE: Duration = Duration::from_millis(1);
+const AT_ONCE: Duration = Duration::from_millis(2);
 
 /// A renewal moves the deadline by more than that. Less is the error of the measurement.
 const MOVED: Duration = Duration::from_millis(20);
@@ -106,6 +106,12 @@ impl Known {
         self.tenures.get(found)
     }
 
+    /// Whether a lease should be over by now.
+    fn is_due(&self) -> bool {
+        let now = Instant::now();
+        self.tenures.iter().any(|tenure| tenure.deadline <= now)
+    }
+
     /// Whether one owner holds it, alone.
     fn is_exclusive(&self) -> bool {
         matches!(self.tenures.as_slice(), [only] if only.mode.is_exclusive())
@@ -130,7 +136,7 @@ impl History {
 
     /// At most `count` known keys after `cursor`, and the cursor for the next call. `None`: there are no more.
     ///
-    /// With `stale` only the keys of `node`, or of no node, that were not read for so long.
+    /// With `stale` only the keys of `node`, or of no node, that were not read for so long, or that have a lease that should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],
@@ -142,7 +148,8 @@ impl History {
         let next = (page.len() == count).then(|| page.last().map(|(key, _)| (*key).clone())).flatten();
         let wanted = |known: &Known| {
             stale.is_none_or(|(node, age)| {
-                known.node.as_deref().is_none_or(|other| other == node) && known.read_at.elapsed() >= age
+                known.node.as_deref().is_none_or(|other| other == node)
+                    && (known.read_at.elapsed() >= age || known.is_due())
             })
         };
         let keys = page.into_iter().filter(|(_, known)| wanted(known)).map(|(key, _)| key.clone()).collect();

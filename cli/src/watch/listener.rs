@@ -84,13 +84,14 @@ pub(super) struct Listener {
     /// The locks with events since they were last read.
     pending: HashMap<Vec<u8>, Published>,
     is_flushed: bool,
-    has_events: bool,
+    /// Set while the server does not publish the needed events: what to do about it.
+    lacking: Option<String>,
     since: SystemTime,
     cursor: Vec<u8>,
 }
 
 impl Listener {
-    /// Connects to a primary and subscribes. Fails if the server has no module or does not publish the needed events.
+    /// Connects to a primary and subscribes. Fails if the server does not have the module.
     pub(super) fn connect(info: ConnectionInfo, shared: Arc<Shared>) -> Result<Self, Failure> {
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let prefix = format!("__keyspace@{}__:", settings.db()).into_bytes();
@@ -106,12 +107,19 @@ impl Listener {
             shared,
             pending: HashMap::new(),
             is_flushed: false,
-            has_events: true,
+            lacking: None,
             since: SystemTime::now(),
             cursor: Vec::new(),
         };
+        // In this order the events of all that happens after the subscription come.
+        listener.lacking = listener.check_events()?;
         listener.subscribe()?;
         Ok(listener)
+    }
+
+    /// Says what to do if the server does not publish the needed events.
+    pub(super) fn lacking(&self) -> Option<&str> {
+        self.lacking.as_deref()
     }
 
     pub(super) fn address(&self) -> &str {
@@ -132,7 +140,7 @@ impl Listener {
 
     /// Returns the command that makes the server publish the needed events, if it does not, and runs the command if the user has
     /// asked for that.
-    pub(super) fn check_events(&mut self) -> Result<Option<String>, Failure> {
+    fn check_events(&mut self) -> Result<Option<String>, Failure> {
         let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
         let value = match self.call::<HashMap<String, String>>(&get) {
             // A user without the right to read the setting may still receive events.
@@ -216,17 +224,13 @@ impl Listener {
     /// Says when the server begins not to publish the needed events.
     fn check_setting(&mut self) -> Result<(), Failure> {
         let lacking = self.check_events()?;
-        let had_events = std::mem::replace(&mut self.has_events, lacking.is_none());
-        if let Some(command) = lacking.filter(|_| had_events) {
-            self.shared.tell(Fact::of_server(What::EventsOff, command));
+        if self.lacking.is_none()
+            && let Some(command) = &lacking
+        {
+            self.shared.tell(Fact::of_server(What::EventsOff, command.clone()));
         }
+        self.lacking = lacking;
         Ok(())
-    }
-
-    /// Says it at once if the server publishes too little.
-    pub(super) fn check_setting_first(&mut self) -> Result<(), Failure> {
-        self.has_events = true;
-        self.check_setting()
     }
 
     /// Reads all locks that the server has, and then the other known ones.

@@ -41,8 +41,8 @@ impl Supervisor {
             Self { url, shared, running, endings, ending_sender, is_incomplete: false, told: None };
         let mut listeners = Vec::new();
         for info in primaries::find(&supervisor.url)? {
-            let mut listener = Listener::connect(info, Arc::clone(&supervisor.shared))?;
-            if let Some(command) = listener.check_events()? {
+            let listener = Listener::connect(info, Arc::clone(&supervisor.shared))?;
+            if let Some(command) = listener.lacking() {
                 return Err(Failure::new(command));
             }
             listeners.push(listener);
@@ -120,10 +120,12 @@ impl Supervisor {
             if self.running.contains_key(&address) {
                 continue;
             }
-            let connected = Listener::connect(info, Arc::clone(&self.shared)).and_then(|mut listener| {
+            let connected = Listener::connect(info, Arc::clone(&self.shared)).and_then(|listener| {
                 let reason = format!("{address}: events may have been missed; reading the locks again");
                 self.shared.tell(Fact::of_server(What::Connected, reason));
-                listener.check_setting_first()?;
+                if let Some(command) = listener.lacking() {
+                    self.shared.tell(Fact::of_server(What::EventsOff, command.to_owned()));
+                }
                 Ok(self.listen(listener, Occasion::Reconnected)?)
             });
             match connected {
