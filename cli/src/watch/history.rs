@@ -382,3 +382,115 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A history in virtual time, of the lock `k`.
+    struct Scene {
+        history: History,
+        begun: (SystemTime, Instant),
+        ms: u64,
+        published: Published,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let begun = (SystemTime::now(), Instant::now());
+            Self { history: History::new(false), begun, ms: 0, published: Published::default() }
+        }
+
+        fn event(&mut self, ms: u64, name: &str) {
+            self.published.add(name.as_bytes(), self.begun.0 + Duration::from_millis(ms));
+            self.ms = ms;
+        }
+
+        /// Reads the holders: owner, token, limit, lease that is left, and the time held. Returns the words of the facts.
+        fn read(&mut self, holding: u64, holders: &[(&str, u64, u64, u64, u64)]) -> Vec<String> {
+            let holders: Vec<Holder> = holders
+                .iter()
+                .map(|&(owner, token, slots, lease_left, held_for)| Holder {
+                    owner: owner.into(),
+                    holds: 1,
+                    token,
+                    mode: Mode { slots, weight: 1 },
+                    lease_left,
+                    held_for,
+                })
+                .collect();
+            let mode = Mode { slots: 0, weight: holding };
+            let lock = Lock { mode, holding, holders, waiters: 0, queue: None };
+            let passed = Duration::from_millis(self.ms);
+            let reading = Reading {
+                key: b"k".to_vec(),
+                lock: (holding > 0).then_some(lock),
+                is_other_type: false,
+                published: std::mem::take(&mut self.published),
+                node: Arc::from("node"),
+                occasion: Occasion::Watching,
+                since: self.begun.0,
+                time: self.begun.0 + passed,
+                instant: self.begun.1 + passed,
+            };
+            let facts = self.history.read(reading);
+            facts.iter().map(|fact| fact.line().split_at(25).1.replace("  ", " ")).collect()
+        }
+    }
+
+    #[test]
+    fn a_chain_of_holders_is_told_in_order() {
+        let mut scene = Scene::new();
+        scene.event(10, "lock.acquired");
+        assert_eq!(scene.read(1, &[("A", 1, 1, 1_000, 0)]), ["k acquired A token 1"]);
+        for (ms, name) in
+            [(20, "lock.released"), (30, "lock.acquired"), (40, "expired"), (41, "lock.acquired")]
+        {
+            scene.event(ms, name);
+        }
+        let told = ["k released A token 1", "k acquired and ended, owner not seen", "k acquired B token 3"];
+        assert_eq!(scene.read(1, &[("B", 3, 1, 1_000, 0)]), told);
+    }
+
+    #[test]
+    fn the_release_of_one_of_two_holds_is_not_the_end() {
+        let mut scene = Scene::new();
+        scene.event(10, "lock.acquired");
+        scene.read(1, &[("A", 1, 1, 1_000, 0)]);
+        for (ms, name) in [(20, "lock.acquired"), (30, "lock.released"), (40, "del")] {
+            scene.event(ms, name);
+        }
+        assert_eq!(scene.read(0, &[]), ["k broken A token 1 deleted"]);
+    }
+
+    #[test]
+    fn leases_tell_which_of_several_holders_was_released() {
+        let mut scene = Scene::new();
+        scene.event(10, "lock.acquired");
+        scene.event(10, "lock.acquired");
+        scene.read(2, &[("A", 1, 0, 50, 0), ("B", 2, 0, 1_000, 0)]);
+        scene.event(70, "lock.released");
+        scene.event(71, "expired");
+        let told = ["k lost A token 1 shared lease over", "k released B token 2 shared"];
+        assert_eq!(scene.read(0, &[]), told);
+    }
+
+    #[test]
+    fn a_release_beside_a_deletion_is_ambiguous() {
+        let mut scene = Scene::new();
+        scene.read(2, &[("A", 1, 0, 1_000, 0), ("B", 2, 0, 1_000, 0)]);
+        scene.event(20, "lock.released");
+        scene.event(30, "del");
+        let told = scene.read(0, &[]);
+        assert!(told.iter().all(|line| line.contains(" ended ")), "{told:?}");
+    }
+
+    #[test]
+    fn a_holder_beyond_the_reading_is_not_taken_for_gone_or_new() {
+        let mut scene = Scene::new();
+        scene.read(3, &[("A", 1, 0, 1_000, 0), ("B", 2, 0, 1_000, 0)]);
+        scene.event(500, "lock.released");
+        let told = scene.read(2, &[("B", 2, 0, 500, 500), ("C", 3, 0, 500, 500)]);
+        assert_eq!(told, ["k released A token 1 shared"]);
+    }
+}

@@ -117,6 +117,16 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Fails if the user lacks a right without which the watcher cannot go on.
+    pub(super) fn check_rights(&mut self) -> Result<(), Failure> {
+        self.call::<()>(&redis::cmd("PING"))?;
+        self.call::<Value>(redis::cmd("SCAN").arg(0).arg("COUNT").arg(1))?;
+        match self.call::<Value>(&info_command(&self.shared.pattern, 1, None)) {
+            Err(error) if error.code() == Some("NOPERM") && !is_about_a_key(&error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Says what to do if the server does not publish the needed events.
     pub(super) fn lacking(&self) -> Option<&str> {
         self.lacking.as_deref()
@@ -309,6 +319,7 @@ impl Listener {
                 }
                 // The check after a while reads it.
                 Some("TRYAGAIN" | "CLUSTERDOWN") => return Ok(()),
+                Some("NOPERM") if is_about_a_key(&error) => return Ok(()),
                 _ => return Err(error.into()),
             },
         };
@@ -371,4 +382,9 @@ impl Listener {
         self.pending.entry(key.to_vec()).or_default().add(event, now);
         Ok(())
     }
+}
+
+/// Whether the user has no right to a key, but may have it to others. The error for a command names the command instead.
+fn is_about_a_key(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains(" key"))
 }

@@ -41,7 +41,8 @@ impl Supervisor {
             Self { url, shared, running, endings, ending_sender, is_incomplete: false, told: None };
         let mut listeners = Vec::new();
         for info in primaries::find(&supervisor.url)? {
-            let listener = Listener::connect(info, Arc::clone(&supervisor.shared))?;
+            let mut listener = Listener::connect(info, Arc::clone(&supervisor.shared))?;
+            listener.check_rights()?;
             if let Some(command) = listener.lacking() {
                 return Err(Failure::new(command));
             }
@@ -96,13 +97,17 @@ impl Supervisor {
     /// Starts a listener at each primary that has none, and stops those at other servers.
     fn look(&mut self) {
         match self.try_look() {
-            Ok(()) => self.is_incomplete = false,
+            Ok(()) => {
+                self.is_incomplete = false;
+                self.told = None;
+            }
             Err(failure) => {
                 self.is_incomplete = true;
                 let reason = failure.to_string();
                 // The first failure after the loss of a connection only says that the server is gone.
                 if self.told.is_none() {
-                    self.shared.tell(Fact::of_server(What::Disconnected, reason.clone()));
+                    let reason = format!("{reason}; trying again");
+                    self.shared.tell(Fact::of_server(What::Disconnected, reason));
                 }
                 self.told = Some(reason);
             }
@@ -128,10 +133,7 @@ impl Supervisor {
                 }
                 Ok(self.listen(listener, Occasion::Reconnected)?)
             });
-            match connected {
-                Ok(()) => self.told = None,
-                Err(failure) => failed = Some(failure),
-            }
+            failed = connected.err().or(failed);
         }
         failed.map_or(Ok(()), Err)
     }

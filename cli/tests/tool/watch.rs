@@ -23,7 +23,15 @@ impl Watcher {
     }
 
     fn start_at(url: &str, arguments: &[&str]) -> Self {
-        let mut command = lockward(url, &[&["watch", "--configure"], arguments].concat());
+        Self::spawn(lockward(url, &[&["watch", "--configure"], arguments].concat()))
+    }
+
+    /// Starts it without options.
+    fn start_plain(url: &str) -> Self {
+        Self::spawn(lockward(url, &["watch"]))
+    }
+
+    fn spawn(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = Arc::new(Mutex::new(Vec::new()));
         let (out, sink) = (BufReader::new(child.stdout.take().unwrap()), Arc::clone(&lines));
@@ -318,41 +326,49 @@ fn missing_event_classes_are_an_error_that_names_the_command() {
     assert_eq!(server.client().call("CONFIG GET notify-keyspace-events").items()[1].text(), "xK");
 }
 
-#[test]
-fn the_documented_rights_are_sufficient() {
+/// The rights that the documentation names for `watch`.
+fn documented_rights() -> Vec<&'static str> {
     let docs = include_str!("../../../docs/cli.md");
     let (_, said) = docs.split_once("`watch` needs `").unwrap();
-    let rights = said.split('`').next().unwrap();
+    said.split('`').next().unwrap().split(' ').collect()
+}
+
+#[test]
+fn the_documented_rights_are_sufficient() {
     let server = Setup::new().config("notify-keyspace-events Kxdg").start();
-    let rule = format!("ACL SETUSER u reset on >secret ~* {rights}");
+    let rule = format!("ACL SETUSER u reset on >secret ~k* {}", documented_rights().join(" "));
     assert_eq!(server.client().call(rule), Reply::ok());
-    let mut child = lockward(&format!("redis://u:secret@127.0.0.1:{}", server.port()), &["watch"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut client = server.client();
+    client.acquire("hidden B");
+    let watcher = Watcher::start_plain(&format!("redis://u:secret@127.0.0.1:{}", server.port()));
     see_subscriber(&server);
-    server.client().acquire("k A");
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    assert!(line.contains("  k  acquired  A  "), "{line}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    client.acquire("k A");
+    watcher.see("k  acquired  A");
+    assert!(watcher.about("hidden").is_empty());
+}
+
+#[test]
+fn each_documented_right_is_necessary() {
+    let server = Setup::new().config("notify-keyspace-events Kxdg").start();
+    let rights = documented_rights();
+    assert!(rights.len() >= 5, "{rights:?}");
+    for without in &rights {
+        let others: Vec<&str> = rights.iter().filter(|right| *right != without).copied().collect();
+        let rule = format!("ACL SETUSER u reset on >secret ~* {}", others.join(" "));
+        assert_eq!(server.client().call(rule), Reply::ok());
+        let (code, _, said) = run(&format!("redis://u:secret@127.0.0.1:{}", server.port()), &["watch"]);
+        assert!(code == 2 && said.contains("NoPerm"), "without {without}: {code} {said}");
+    }
 }
 
 #[test]
 fn events_that_are_turned_off_are_said() {
-    let mut server = Setup::new().config("notify-keyspace-events Kxdg").start();
-    let mut child = lockward(&url(&server), &["watch"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let server = Setup::new().config("notify-keyspace-events Kxdg").start();
+    let watcher = Watcher::start_plain(&url(&server));
     see_subscriber(&server);
     server.client().call("CONFIG SET notify-keyspace-events Kx");
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    assert!(line.contains("  events off  ") && line.contains("CONFIG SET"), "{line}");
-    child.kill().unwrap();
-    child.wait().unwrap();
-    server.terminate();
+    let line = watcher.see("events off  ");
+    assert!(line.contains("CONFIG SET notify-keyspace-events xKdg"), "{line}");
 }
 
 #[test]
