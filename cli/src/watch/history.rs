@@ -453,6 +453,18 @@ mod tests {
     }
 
     #[test]
+    fn only_an_acquisition_right_after_the_end_has_a_former_holder() {
+        for (acquired, told) in [(21, "k acquired B token 2 from A"), (30, "k acquired B token 2")] {
+            let mut scene = Scene::new();
+            scene.event(10, "lock.acquired");
+            scene.read(1, &[("A", 1, 1, 1_000, 0)]);
+            scene.event(20, "lock.released");
+            scene.event(acquired, "lock.acquired");
+            assert_eq!(scene.read(1, &[("B", 2, 1, 1_000, 0)]), ["k released A token 1", told]);
+        }
+    }
+
+    #[test]
     fn the_release_of_one_of_two_holds_is_not_the_end() {
         let mut scene = Scene::new();
         scene.event(10, "lock.acquired");

@@ -1,10 +1,10 @@
 //! Tests of `lockward watch`.
 
-use crate::{lockward, run, url};
+use crate::{lockward, url};
 use lockward_tests::{Cluster, Reply, Server, Setup, eventually, free_port, slot_of, soon};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -93,6 +93,25 @@ impl Drop for Watcher {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A process that is killed when it goes out of scope.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `lockward watch`, which is to fail. Returns the exit code, standard output and standard error.
+fn refused(url: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new("timeout");
+    command.args(["20", env!("CARGO_BIN_EXE_lockward"), "watch"]).env("LOCKWARD_URL", url);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
 }
 
 /// The line behind `2026-11-23 03:12:07.123  `.
@@ -234,7 +253,8 @@ fn an_overwritten_lock_is_found_later() {
 
 #[test]
 fn an_evicted_lock_is_not_lost() {
-    let server = Server::start();
+    // With the class of evictions, so that the lock is read after it.
+    let server = Setup::new().config("notify-keyspace-events AK").start();
     let watcher = Watcher::start(&server, &[]);
     let mut client = server.client();
     client.acquire("k A PX 600000");
@@ -320,8 +340,8 @@ fn it_watches_the_database_of_the_url() {
 fn missing_event_classes_are_an_error_that_names_the_command() {
     let server = Server::start();
     server.client().call("CONFIG SET notify-keyspace-events Kx");
-    let (code, shown, said) = run(&url(&server), &["watch"]);
-    assert_eq!((code, shown.as_str()), (2, ""));
+    let (code, shown, said) = refused(&url(&server));
+    assert_eq!((code, shown.as_str()), (Some(2), ""));
     assert!(said.contains("CONFIG SET notify-keyspace-events xKdg"), "{said}");
     assert_eq!(server.client().call("CONFIG GET notify-keyspace-events").items()[1].text(), "xK");
 }
@@ -356,8 +376,8 @@ fn each_documented_right_is_necessary() {
         let others: Vec<&str> = rights.iter().filter(|right| *right != without).copied().collect();
         let rule = format!("ACL SETUSER u reset on >secret ~* {}", others.join(" "));
         assert_eq!(server.client().call(rule), Reply::ok());
-        let (code, _, said) = run(&format!("redis://u:secret@127.0.0.1:{}", server.port()), &["watch"]);
-        assert!(code == 2 && said.contains("NoPerm"), "without {without}: {code} {said}");
+        let (code, _, said) = refused(&format!("redis://u:secret@127.0.0.1:{}", server.port()));
+        assert!(code == Some(2) && said.contains("NoPerm"), "without {without}: {code:?} {said}");
     }
 }
 
@@ -498,7 +518,7 @@ fn a_blocked_output_is_said_later() {
     let mut client = server.client();
     client.call(["CONFIG", "SET", "client-output-buffer-limit", "pubsub 256kb 0 0"]);
     let mut command = lockward(&url(&server), &["watch", "--configure"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
     see_subscriber(&server);
     let long = "k".repeat(1_000);
     eventually("the server closes the connection", || {
@@ -507,25 +527,24 @@ fn a_blocked_output_is_said_later() {
         client.call_all((0..1_000).map(|number| format!("LOCK.RELEASE {long}:{number} A")));
         client.call("PUBSUB NUMPAT") == Reply::Int(0)
     });
-    let out = BufReader::new(child.stdout.take().unwrap());
+    let out = BufReader::new(child.0.stdout.take().unwrap());
     let said = out.lines().map_while(Result::ok).find(|line| line.contains("events may be missed"));
     assert!(said.is_some());
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]
 fn it_ends_when_its_output_is_closed() {
     let (server, _a, _b) = Server::start_contended();
     let mut command = lockward(&url(&server), &["watch", "--configure"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = Killed(child.unwrap());
+    let mut out = BufReader::new(child.0.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     drop(out);
-    let code = soon("it ends", || child.try_wait().unwrap()).code();
+    let code = soon("it ends", || child.0.try_wait().unwrap()).code();
     let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!((code, said.as_str()), (Some(0), ""));
 }
 
@@ -540,7 +559,7 @@ fn ctrl_c_ends_it_with_0() {
 #[test]
 fn it_does_not_start_without_a_server() {
     let url = format!("redis://127.0.0.1:{}", free_port());
-    let (code, _, said) = run(&url, &["watch"]);
-    assert_eq!(code, 2);
+    let (code, _, said) = refused(&url);
+    assert_eq!(code, Some(2));
     assert!(said.starts_with("lockward: cannot reach a Redis server at "), "{said}");
 }
