@@ -14,6 +14,8 @@ mod run;
 mod server;
 mod text;
 mod top;
+mod wall_clock;
+mod watch;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ enum Command {
     Info(info::Info),
     Break(break_lock::Break),
     Top(top::Top),
+    Watch(watch::Watch),
     Demo(demo::Demo),
     /// Print shell completions
     Completions {
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Info(info) => info.run(),
         Command::Break(break_lock) => break_lock.run(),
         Command::Top(top) => top.run(),
+        Command::Watch(watch) => watch.run(),
         Command::Completions { shell } => print(|out| {
             clap_complete::generate(shell, &mut Cli::command(), "lockward", out);
             Ok(())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use lockward_client::{Address, Client, Error, Settings};
-use redis::{Cmd, Connection, FromRedisValue, RedisError};
+use redis::{Cmd, Connection, ConnectionInfo, FromRedisValue, RedisError};
 
 use crate::exit_code;
 use crate::failure::Failure;
@@ -39,6 +39,17 @@ impl ServerUrl {
     }
 }
 
+/// Finds the primaries, without a connection to them.
+pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
+    let address = url.address()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let found = runtime.block_on(async {
+        let settings = Settings::default().patience(PATIENCE);
+        Client::new(address, settings)?.primaries().await
+    });
+    found.map_err(|error: Error| Failure::new(error.to_string()))
+}
+
 /// A connection to each primary.
 pub(crate) struct Primaries {
     all: Vec<(Server, Connection)>,
@@ -51,15 +62,8 @@ impl Primaries {
     }
 
     fn try_connect(url: &ServerUrl) -> Result<Self, Failure> {
-        let address = url.address()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let found = runtime.block_on(async {
-            let settings = Settings::default().patience(PATIENCE);
-            Client::new(address, settings)?.primaries().await
-        });
-        let found = found.map_err(|error: Error| Failure::new(error.to_string()))?;
         let mut all = Vec::new();
-        for info in found {
+        for info in find(url)? {
             let server = Server::new(info)?;
             let mut connection = server.connect(REPLY_LIMIT)?;
             server.require_module(&mut connection)?;

@@ -12,6 +12,7 @@ mod read;
 mod run;
 mod terminal;
 mod top;
+mod watch;
 
 use lockward_tests::Server;
 use std::process::{Command, Output};

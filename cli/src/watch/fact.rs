@@ -1,0 +1,160 @@
+//! What a watcher tells: one line of text or JSON.
+
+use std::fmt::Write;
+use std::time::SystemTime;
+
+use serde::{Serialize, Serializer};
+
+use crate::duration;
+use crate::json;
+use crate::locks::Mode;
+use crate::text;
+use crate::wall_clock;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum What {
+    /// The owner held the lock when the watcher first read it.
+    Held,
+    Acquired,
+    Renewed,
+    Released,
+    /// The lease ended.
+    Lost,
+    /// The key was deleted, renamed, overwritten or flushed.
+    Broken,
+    /// The tenure is over, and the watcher did not see why.
+    Ended,
+    /// Tenures or holds came and went before the lock was read.
+    Unseen,
+    /// A server publishes no events.
+    EventsOff,
+    Disconnected,
+    Connected,
+}
+
+impl What {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Acquired => "acquired",
+            Self::Renewed => "renewed",
+            Self::Released => "released",
+            Self::Lost => "lost",
+            Self::Broken => "broken",
+            Self::Ended => "ended",
+            Self::Unseen => "unseen",
+            Self::EventsOff => "events off",
+            Self::Disconnected => "disconnected",
+            Self::Connected => "connected",
+        }
+    }
+}
+
+/// An owner that holds or held a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Party {
+    #[serde(serialize_with = "json::name")]
+    pub(super) owner: Vec<u8>,
+    pub(super) token: u64,
+}
+
+/// One line of the output.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Fact {
+    #[serde(serialize_with = "utc")]
+    pub(super) time: SystemTime,
+    pub(super) event: What,
+    #[serde(serialize_with = "optional_name", skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<Vec<u8>>,
+    #[serde(flatten)]
+    pub(super) party: Option<Party>,
+    #[serde(flatten)]
+    pub(super) mode: Option<Mode>,
+    /// The former holder, if the lock was not seen free since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) from: Option<Party>,
+    /// How long the tenure had lasted, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) held_for: Option<u64>,
+    /// How many acquisitions were not seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) acquisitions: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+    /// The watcher learned of it only when it read the lock again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) found_later: bool,
+}
+
+impl Fact {
+    /// A fact without details.
+    pub(super) fn new(time: SystemTime, event: What) -> Self {
+        Self {
+            time,
+            event,
+            key: None,
+            party: None,
+            mode: None,
+            from: None,
+            held_for: None,
+            acquisitions: None,
+            reason: None,
+            found_later: false,
+        }
+    }
+
+    /// A fact about a lock.
+    pub(super) fn of(key: &[u8], time: SystemTime, event: What) -> Self {
+        Self { key: Some(key.to_vec()), ..Self::new(time, event) }
+    }
+
+    /// A fact about the connection to a server.
+    pub(super) fn of_server(event: What, reason: String) -> Self {
+        Self { reason: Some(reason), ..Self::new(SystemTime::now(), event) }
+    }
+
+    /// One line of text, without its end.
+    pub(super) fn line(&self) -> String {
+        let mut line = wall_clock::local(self.time);
+        if let Some(key) = &self.key {
+            line.push_str("  ");
+            line.push_str(&text::show(key));
+        }
+        // Writing to a string cannot fail.
+        let _ = match self.acquisitions {
+            None => write!(line, "  {}", self.event.word()),
+            Some(1) => write!(line, "  acquired and ended, owner not seen"),
+            Some(count) => write!(line, "  acquired and ended {count} times, owners not seen"),
+        };
+        if let Some(party) = &self.party {
+            let _ = write!(line, "  {}  token {}", text::show(&party.owner), party.token);
+        }
+        if let Some(mode) = self.mode.filter(|mode| !mode.is_exclusive()) {
+            let _ = write!(line, "  {mode}");
+        }
+        if let Some(from) = &self.from {
+            let _ = write!(line, "  from {}", text::show(&from.owner));
+        }
+        if let Some(ms) = self.held_for {
+            let _ = write!(line, "  held for {}", duration::show_ms(ms));
+        }
+        if let Some(reason) = &self.reason {
+            let _ = write!(line, "  {reason}");
+        }
+        if self.found_later {
+            line.push_str("  (found later)");
+        }
+        line
+    }
+}
+
+fn utc<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&wall_clock::utc(*time))
+}
+
+#[allow(clippy::ref_option, reason = "serde gives a reference to the field")]
+fn optional_name<S: Serializer>(name: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    json::name(name.as_deref().unwrap_or_default(), serializer)
+}

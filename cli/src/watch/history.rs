@@ -1,0 +1,508 @@
+//! The locks as the watcher last read them. It compares each new reading with the one before, and with the events in between.
+//!
+//! A listener reads a lock on the connection that brings its events. So all events that the server published before the reply have
+//! arrived before it, and none after it has: the events are exactly those between two readings. Owners and tokens come only from
+//! readings. Events say why a tenure is over, and when.
+//!
+//! The memory is bounded by the number of locks that are held: a lock that nobody holds is forgotten.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::fact::{Fact, Party, What};
+use super::published::{Change, Published};
+use crate::locks::{Holder, Lock, Mode};
+
+/// An end and an acquisition that arrive so close together are reported as one following the other.
+const AT_ONCE: Duration = Duration::from_millis(2);
+
+/// A renewal moves the deadline by more than that. Less is the error of the measurement.
+const MOVED: Duration = Duration::from_millis(20);
+
+/// Why a lock is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// The watcher starts.
+    Start,
+    /// Events have arrived, or the lock has not been read for a while.
+    Watching,
+    /// The server has flushed a database.
+    Flush,
+    /// The connection is new, so events may have been missed.
+    Reconnected,
+}
+
+/// What a server replied about a lock, and when.
+pub(super) struct Reading {
+    pub(super) key: Vec<u8>,
+    pub(super) lock: Option<Lock>,
+    /// The key has another type.
+    pub(super) is_other_type: bool,
+    pub(super) published: Published,
+    pub(super) node: Arc<str>,
+    pub(super) occasion: Occasion,
+    /// When the connection subscribed.
+    pub(super) since: SystemTime,
+    pub(super) time: SystemTime,
+    pub(super) instant: Instant,
+}
+
+/// One tenure as last read.
+struct Tenure {
+    party: Party,
+    mode: Mode,
+    holds: u64,
+    held_for: u64,
+    deadline: Instant,
+}
+
+impl Tenure {
+    fn of(holder: Holder, read_at: Instant) -> Self {
+        Self {
+            party: Party { owner: holder.owner, token: holder.token },
+            mode: holder.mode,
+            holds: holder.holds,
+            held_for: holder.held_for,
+            // A lease of many years may be more than the clock can count.
+            deadline: read_at.checked_add(Duration::from_millis(holder.lease_left)).unwrap_or(read_at),
+        }
+    }
+
+    fn fact(&self, key: &[u8], time: SystemTime, what: What) -> Fact {
+        Fact { party: Some(self.party.clone()), mode: Some(self.mode), ..Fact::of(key, time, what) }
+    }
+}
+
+/// A lock as last read.
+struct Known {
+    /// By their tokens.
+    tenures: Vec<Tenure>,
+    /// Larger tokens may be missing in `tenures`.
+    complete_to: u64,
+    read_at: Instant,
+    /// The server that knows it. `None`: its slot has moved away.
+    node: Option<Arc<str>>,
+}
+
+impl Known {
+    fn read(lock: Option<Lock>, read_at: Instant, node: Arc<str>) -> Self {
+        let (holding, holders) = lock.map_or((0, Vec::new()), |lock| (lock.holding, lock.holders));
+        let is_complete = u64::try_from(holders.len()).is_ok_and(|count| count >= holding);
+        let mut tenures: Vec<Tenure> =
+            holders.into_iter().map(|holder| Tenure::of(holder, read_at)).collect();
+        tenures.sort_by_key(|tenure| tenure.party.token);
+        let last = tenures.last().map_or(0, |tenure| tenure.party.token);
+        Self { tenures, complete_to: if is_complete { u64::MAX } else { last }, read_at, node: Some(node) }
+    }
+
+    fn has(&self, token: u64) -> bool {
+        self.tenure(token).is_some()
+    }
+
+    fn tenure(&self, token: u64) -> Option<&Tenure> {
+        let found = self.tenures.binary_search_by_key(&token, |tenure| tenure.party.token).ok()?;
+        self.tenures.get(found)
+    }
+
+    /// Whether a lease should be over by now.
+    fn is_due(&self) -> bool {
+        let now = Instant::now();
+        self.tenures.iter().any(|tenure| tenure.deadline <= now)
+    }
+
+    /// Whether one owner holds it, alone.
+    fn is_exclusive(&self) -> bool {
+        matches!(self.tenures.as_slice(), [only] if only.mode.is_exclusive())
+    }
+}
+
+/// All locks that are held, as far as they match.
+#[derive(Default)]
+pub(super) struct History {
+    locks: BTreeMap<Vec<u8>, Known>,
+    shows_renewals: bool,
+}
+
+impl History {
+    pub(super) fn new(shows_renewals: bool) -> Self {
+        Self { shows_renewals, ..Self::default() }
+    }
+
+    pub(super) fn knows(&self, key: &[u8]) -> bool {
+        self.locks.contains_key(key)
+    }
+
+    /// At most `count` known keys after `cursor`, and the cursor for the next call. `None`: there are no more.
+    ///
+    /// With `stale` only the keys of `node`, or of no node, that were not read for so long, or that have a lease that should be over.
+    pub(super) fn keys_after(
+        &self,
+        cursor: &[u8],
+        count: usize,
+        stale: Option<(&str, Duration)>,
+    ) -> (Vec<Vec<u8>>, Option<Vec<u8>>) {
+        let bounds = (Bound::Excluded(cursor), Bound::Unbounded);
+        let page: Vec<_> = self.locks.range::<[u8], _>(bounds).take(count).collect();
+        let next = (page.len() == count).then(|| page.last().map(|(key, _)| (*key).clone())).flatten();
+        let wanted = |known: &Known| {
+            stale.is_none_or(|(node, age)| {
+                known.node.as_deref().is_none_or(|other| other == node)
+                    && (known.read_at.elapsed() >= age || known.is_due())
+            })
+        };
+        let keys = page.into_iter().filter(|(_, known)| wanted(known)).map(|(key, _)| key.clone()).collect();
+        (keys, next)
+    }
+
+    /// Notes that the slot of this key is not at `node`.
+    pub(super) fn moved_from(&mut self, key: &[u8], node: &str) {
+        if let Some(known) = self.locks.get_mut(key)
+            && known.node.as_deref() == Some(node)
+        {
+            known.node = None;
+        }
+    }
+
+    /// Takes a reading, and returns what has happened since the last one, in the order of time.
+    pub(super) fn read(&mut self, mut reading: Reading) -> Vec<Fact> {
+        let lock = reading.lock.take();
+        let now = Known::read(lock, reading.instant, Arc::clone(&reading.node));
+        let before = self
+            .locks
+            .remove(&reading.key)
+            .unwrap_or_else(|| Known::read(None, reading.instant, Arc::clone(&reading.node)));
+        let comparison = Comparison::new(&reading, &before, &now);
+        let mut facts = comparison.departures();
+        facts.extend(comparison.unseen());
+        facts.extend(comparison.arrivals());
+        if self.shows_renewals {
+            facts.extend(comparison.renewals());
+        }
+        facts.sort_by_key(|fact| fact.time);
+        if !now.tenures.is_empty() {
+            self.locks.insert(reading.key, now);
+        }
+        facts
+    }
+}
+
+/// Two readings of a lock, and the events in between.
+struct Comparison<'a> {
+    reading: &'a Reading,
+    before: &'a Known,
+    now: &'a Known,
+    departed: Vec<&'a Tenure>,
+    arrived: Vec<&'a Tenure>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
+        let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
+        // A holder that only the new reading shows may be an old one, if the reading before did not show all.
+        let between = reading.instant.saturating_duration_since(before.read_at);
+        let is_new = |tenure: &Tenure| {
+            !before.has(tenure.party.token)
+                && (tenure.party.token <= before.complete_to
+                    || Duration::from_millis(tenure.held_for) < between)
+        };
+        let departed = before.tenures.iter().filter(|tenure| is_over(tenure)).collect();
+        let arrived = now.tenures.iter().filter(|tenure| is_new(tenure)).collect();
+        Self { reading, before, now, departed, arrived }
+    }
+
+    fn changes(&self) -> &'a [(Change, SystemTime)] {
+        &self.reading.published.changes
+    }
+
+    /// One line for each tenure that is over.
+    fn departures(&self) -> Vec<Fact> {
+        let facts = self.departed.iter().enumerate().map(|(number, tenure)| {
+            let end = if self.before.is_exclusive() { self.exclusive_end() } else { self.shared_end(number) };
+            match end {
+                Some((change, time)) => self.ended(tenure, change, time),
+                None => self.ended_without_event(tenure),
+            }
+        });
+        facts.collect()
+    }
+
+    /// The event that ended the tenure of the only holder: the last end before the next acquisition. Ends before it released holds
+    /// of the same owner, and acquisitions before it were repeated ones.
+    fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
+        let (first, last) = self.exclusive_ends()?;
+        self.changes().get(first..=last)?.last().copied()
+    }
+
+    /// The places of the first and the last of these ends.
+    fn exclusive_ends(&self) -> Option<(usize, usize)> {
+        let ends = |(change, _): &(Change, SystemTime)| change.is_end();
+        let first = self.changes().iter().position(ends)?;
+        let count = self.changes().iter().skip(first).take_while(|change| ends(change)).count();
+        Some((first, first + count.saturating_sub(1)))
+    }
+
+    /// The event that ended one of several tenures, if there is only one kind of end. The events do not name owners.
+    fn shared_end(&self, number: usize) -> Option<(Change, SystemTime)> {
+        let ends: Vec<_> = self.changes().iter().filter(|(change, _)| change.is_end()).copied().collect();
+        let last = ends.last().copied()?;
+        let is_one_kind = ends.iter().all(|(change, _)| *change == last.0);
+        let matching = if ends.len() == self.departed.len() { ends.get(number).copied() } else { None };
+        is_one_kind.then_some(matching.unwrap_or(last))
+    }
+
+    fn ended(&self, tenure: &Tenure, change: Change, time: SystemTime) -> Fact {
+        let (what, reason) = match change {
+            Change::Released => (What::Released, None),
+            Change::Expired => (What::Lost, Some("lease over")),
+            Change::Broken(reason) => (What::Broken, Some(reason)),
+            Change::Acquired | Change::Arrived(_) | Change::Other => (What::Ended, None),
+        };
+        Fact { reason: reason.map(str::to_owned), ..tenure.fact(&self.reading.key, time, what) }
+    }
+
+    /// The end of a tenure whose event was missed, is ambiguous, or does not exist.
+    fn ended_without_event(&self, tenure: &Tenure) -> Fact {
+        let has = |wanted: fn(&Change) -> bool| self.changes().iter().any(|(change, _)| wanted(change));
+        let is_due = tenure.deadline <= self.reading.instant;
+        let was_replaced = self.reading.is_other_type || has(|change| matches!(change, Change::Arrived(_)));
+        let (what, reason) = if was_replaced {
+            (What::Broken, Some("overwritten"))
+        } else if has(|change| matches!(change, Change::Broken(_))) {
+            (What::Ended, Some("released, lease over or broken"))
+        } else if is_due {
+            (What::Lost, Some("lease over"))
+        } else if has(|change| *change == Change::Released) {
+            (What::Released, None)
+        } else if self.reading.occasion == Occasion::Flush {
+            (What::Broken, Some("flushed"))
+        } else {
+            (What::Ended, None)
+        };
+        Fact {
+            reason: reason.map(str::to_owned),
+            found_later: self.changes().is_empty() && self.reading.occasion != Occasion::Flush,
+            ..tenure.fact(&self.reading.key, self.reading.time, what)
+        }
+    }
+
+    /// One line for each new tenure.
+    fn arrivals(&self) -> Vec<Fact> {
+        let reading = self.reading;
+        let facts = self.arrived.iter().map(|tenure| {
+            let begun =
+                reading.time.checked_sub(Duration::from_millis(tenure.held_for)).unwrap_or(reading.time);
+            if let Some((place, time)) = self.acquisition_at(begun).filter(|_| begun >= reading.since) {
+                let fact = tenure.fact(&reading.key, time, What::Acquired);
+                return Fact { from: self.predecessor(place).cloned(), ..fact };
+            }
+            let way = self.changes().iter().find_map(|(change, _)| match change {
+                Change::Arrived(way) => Some((*way).to_owned()),
+                Change::Acquired | Change::Released | Change::Expired | Change::Broken(_) | Change::Other => {
+                    None
+                }
+            });
+            let is_first_sight = way.is_some() || reading.occasion == Occasion::Start;
+            let what = if is_first_sight { What::Held } else { What::Acquired };
+            Fact {
+                held_for: Some(tenure.held_for),
+                reason: way,
+                found_later: !is_first_sight,
+                ..tenure.fact(&reading.key, reading.time, what)
+            }
+        });
+        facts.collect()
+    }
+
+    /// The acquisition that is nearest to a time, and its place.
+    fn acquisition_at(&self, time: SystemTime) -> Option<(usize, SystemTime)> {
+        let distance =
+            |at: SystemTime| at.duration_since(time).or_else(|_| time.duration_since(at)).unwrap_or_default();
+        self.changes()
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, (change, _))| *change == Change::Acquired)
+            .map(|(place, (_, at))| (place, *at))
+            .min_by_key(|(_, at)| distance(*at))
+    }
+
+    /// The former holder, if the lock was not seen free between its end and the acquisition at `place`.
+    fn predecessor(&self, place: usize) -> Option<&Party> {
+        let [former] = self.departed.as_slice() else { return None };
+        let (_, last) = self.exclusive_ends().filter(|_| self.before.is_exclusive())?;
+        let (ended, acquired) = (self.changes().get(last)?.1, self.changes().get(place)?.1);
+        let is_at_once = acquired.duration_since(ended).is_ok_and(|gap| gap <= AT_ONCE);
+        (place == last + 1 && is_at_once).then_some(&former.party)
+    }
+
+    /// A line if there were acquisitions that neither reading shows.
+    fn unseen(&self) -> Option<Fact> {
+        let is_repeated = self.before.is_exclusive() && self.departed.is_empty();
+        if is_repeated {
+            return None;
+        }
+        let skipped = if self.before.is_exclusive() {
+            self.exclusive_ends().map_or(usize::MAX, |(first, _)| first)
+        } else {
+            0
+        };
+        let later = self.changes().iter().skip(skipped);
+        let mut acquired = later.filter(|(change, _)| *change == Change::Acquired).map(|(_, at)| *at);
+        let first = acquired.next();
+        let all = usize::from(first.is_some()) + acquired.count() + self.reading.published.more_acquired;
+        let count = all.checked_sub(self.seen_acquisitions()).filter(|count| *count > 0)?;
+        let time = first.unwrap_or(self.reading.time);
+        Some(Fact { acquisitions: Some(count), ..Fact::of(&self.reading.key, time, What::Unseen) })
+    }
+
+    /// How many acquisitions the new reading shows: new tenures, and more holds than before.
+    fn seen_acquisitions(&self) -> usize {
+        let arrived = self.arrived.iter().map(|tenure| tenure.holds).sum::<u64>();
+        let repeated = self.now.tenures.iter().filter_map(|tenure| {
+            Some(tenure.holds.saturating_sub(self.before.tenure(tenure.party.token)?.holds))
+        });
+        usize::try_from(arrived + repeated.sum::<u64>()).unwrap_or(usize::MAX)
+    }
+
+    /// A line for each tenure whose lease or hold count has changed.
+    fn renewals(&self) -> Vec<Fact> {
+        let facts = self.now.tenures.iter().filter_map(|tenure| {
+            let before = self.before.tenure(tenure.party.token)?;
+            let later = tenure.deadline.saturating_duration_since(before.deadline);
+            let earlier = before.deadline.saturating_duration_since(tenure.deadline);
+            let is_only = self.now.tenures.len() == 1 && self.reading.published.renewed;
+            let has_holds = before.holds != tenure.holds;
+            (is_only || has_holds || later.max(earlier) > MOVED).then(|| Fact {
+                reason: has_holds.then(|| format!("holds {}", tenure.holds)),
+                ..tenure.fact(&self.reading.key, self.reading.time, What::Renewed)
+            })
+        });
+        facts.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A history in virtual time, of the lock `k`.
+    struct Scene {
+        history: History,
+        begun: (SystemTime, Instant),
+        ms: u64,
+        published: Published,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let begun = (SystemTime::now(), Instant::now());
+            Self { history: History::new(false), begun, ms: 0, published: Published::default() }
+        }
+
+        fn event(&mut self, ms: u64, name: &str) {
+            self.published.add(name.as_bytes(), self.begun.0 + Duration::from_millis(ms));
+            self.ms = ms;
+        }
+
+        /// Reads the holders: owner, token, limit, lease that is left, and the time held. Returns the words of the facts.
+        fn read(&mut self, holding: u64, holders: &[(&str, u64, u64, u64, u64)]) -> Vec<String> {
+            let holders: Vec<Holder> = holders
+                .iter()
+                .map(|&(owner, token, slots, lease_left, held_for)| Holder {
+                    owner: owner.into(),
+                    holds: 1,
+                    token,
+                    mode: Mode { slots, weight: 1 },
+                    lease_left,
+                    held_for,
+                })
+                .collect();
+            let mode = Mode { slots: 0, weight: holding };
+            let lock = Lock { mode, holding, holders, waiters: 0, queue: None };
+            let passed = Duration::from_millis(self.ms);
+            let reading = Reading {
+                key: b"k".to_vec(),
+                lock: (holding > 0).then_some(lock),
+                is_other_type: false,
+                published: std::mem::take(&mut self.published),
+                node: Arc::from("node"),
+                occasion: Occasion::Watching,
+                since: self.begun.0,
+                time: self.begun.0 + passed,
+                instant: self.begun.1 + passed,
+            };
+            let facts = self.history.read(reading);
+            facts.iter().map(|fact| fact.line().split_at(25).1.replace("  ", " ")).collect()
+        }
+    }
+
+    #[test]
+    fn a_chain_of_holders_is_told_in_order() {
+        let mut scene = Scene::new();
+        scene.event(10, "lock.acquired");
+        assert_eq!(scene.read(1, &[("A", 1, 1, 1_000, 0)]), ["k acquired A token 1"]);
+        for (ms, name) in
+            [(20, "lock.released"), (30, "lock.acquired"), (40, "expired"), (41, "lock.acquired")]
+        {
+            scene.event(ms, name);
+        }
+        let told = ["k released A token 1", "k acquired and ended, owner not seen", "k acquired B token 3"];
+        assert_eq!(scene.read(1, &[("B", 3, 1, 1_000, 0)]), told);
+    }
+
+    #[test]
+    fn only_an_acquisition_right_after_the_end_has_a_former_holder() {
+        for (acquired, told) in [(21, "k acquired B token 2 from A"), (30, "k acquired B token 2")] {
+            let mut scene = Scene::new();
+            scene.event(10, "lock.acquired");
+            scene.read(1, &[("A", 1, 1, 1_000, 0)]);
+            scene.event(20, "lock.released");
+            scene.event(acquired, "lock.acquired");
+            assert_eq!(scene.read(1, &[("B", 2, 1, 1_000, 0)]), ["k released A token 1", told]);
+        }
+    }
+
+    #[test]
+    fn the_release_of_one_of_two_holds_is_not_the_end() {
+        let mut scene = Scene::new();
+        scene.event(10, "lock.acquired");
+        scene.read(1, &[("A", 1, 1, 1_000, 0)]);
+        for (ms, name) in [(20, "lock.acquired"), (30, "lock.released"), (40, "del")] {
+            scene.event(ms, name);
+        }
+        assert_eq!(scene.read(0, &[]), ["k broken A token 1 deleted"]);
+    }
+
+    #[test]
+    fn leases_tell_which_of_several_holders_was_released() {
+        let mut scene = Scene::new();
+        scene.event(10, "lock.acquired");
+        scene.event(10, "lock.acquired");
+        scene.read(2, &[("A", 1, 0, 50, 0), ("B", 2, 0, 1_000, 0)]);
+        scene.event(70, "lock.released");
+        scene.event(71, "expired");
+        let told = ["k lost A token 1 shared lease over", "k released B token 2 shared"];
+        assert_eq!(scene.read(0, &[]), told);
+    }
+
+    #[test]
+    fn a_release_beside_a_deletion_is_ambiguous() {
+        let mut scene = Scene::new();
+        scene.read(2, &[("A", 1, 0, 1_000, 0), ("B", 2, 0, 1_000, 0)]);
+        scene.event(20, "lock.released");
+        scene.event(30, "del");
+        let told = scene.read(0, &[]);
+        assert!(told.iter().all(|line| line.contains(" ended ")), "{told:?}");
+    }
+
+    #[test]
+    fn a_holder_beyond_the_reading_is_not_taken_for_gone_or_new() {
+        let mut scene = Scene::new();
+        scene.read(3, &[("A", 1, 0, 1_000, 0), ("B", 2, 0, 1_000, 0)]);
+        scene.event(500, "lock.released");
+        let told = scene.read(2, &[("B", 2, 0, 500, 500), ("C", 3, 0, 500, 500)]);
+        assert_eq!(told, ["k released A token 1 shared"]);
+    }
+}

@@ -1,0 +1,390 @@
+//! A connection to one primary: it receives the events, and reads the locks that they name.
+//!
+//! Events and replies come on one connection in RESP3, so their order is that of the server.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use redis::{Cmd, Connection, ConnectionInfo, FromRedisValue, ProtocolVersion, PushKind, RedisError, Value};
+
+use super::event_classes;
+use super::fact::{Fact, What};
+use super::history::{History, Occasion, Reading};
+use super::published::{Change, Published};
+use crate::failure::Failure;
+use crate::locks::{Lock, TYPE, info_command};
+use crate::server::Server;
+
+const REPLY_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long to wait for events before the connection is tested.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// How old a reading may become without an event. Some changes have none.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// How many locks one request reads.
+const BATCH: usize = 100;
+
+/// How many locks at most are read again in each second without an event.
+const CHECKED: usize = 1_000;
+
+/// How many locks with events may wait to be read.
+const MAX_PENDING: usize = 100_000;
+
+/// How many keys the server scans before it serves other clients again.
+const SCAN_COUNT: u64 = 1_000;
+
+/// How many holders of a lock are compared.
+const HOLDERS: u64 = 1_000;
+
+/// The name of the setting for events.
+const SETTING: &str = "notify-keyspace-events";
+
+/// What all listeners share.
+pub(super) struct Shared {
+    pub(super) pattern: Vec<u8>,
+    /// Whether to change the setting of a server that does not publish what is needed.
+    pub(super) configures: bool,
+    pub(super) history: Mutex<History>,
+    /// It blocks while the output is blocked, so that nothing piles up here.
+    pub(super) facts: SyncSender<Fact>,
+}
+
+impl Shared {
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Prints a fact. A watcher whose output is closed ends soon.
+    pub(super) fn tell(&self, fact: Fact) {
+        let _ = self.facts.send(fact);
+    }
+}
+
+/// Why a listener ended.
+pub(super) enum Ending {
+    /// It was asked to.
+    Stopped,
+    Failed(String),
+}
+
+/// A subscribed connection.
+pub(super) struct Listener {
+    connection: Connection,
+    server: Server,
+    node: Arc<str>,
+    /// What the name of a channel has before the key.
+    prefix: Vec<u8>,
+    shared: Arc<Shared>,
+    /// The locks with events since they were last read.
+    pending: HashMap<Vec<u8>, Published>,
+    is_flushed: bool,
+    /// Set while the server does not publish the needed events: what to do about it.
+    lacking: Option<String>,
+    since: SystemTime,
+    cursor: Vec<u8>,
+}
+
+impl Listener {
+    /// Connects to a primary and subscribes. Fails if the server does not have the module.
+    pub(super) fn connect(info: ConnectionInfo, shared: Arc<Shared>) -> Result<Self, Failure> {
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let prefix = format!("__keyspace@{}__:", settings.db()).into_bytes();
+        let server = Server::new(info.set_redis_settings(settings))?;
+        let mut connection = server.connect(REPLY_LIMIT)?;
+        server.require_module(&mut connection)?;
+        let node = Arc::from(server.address());
+        let mut listener = Self {
+            connection,
+            server,
+            node,
+            prefix,
+            shared,
+            pending: HashMap::new(),
+            is_flushed: false,
+            lacking: None,
+            since: SystemTime::now(),
+            cursor: Vec::new(),
+        };
+        // In this order the events of all that happens after the subscription come.
+        listener.lacking = listener.check_events()?;
+        listener.subscribe()?;
+        Ok(listener)
+    }
+
+    /// Fails if the user lacks a right without which the watcher cannot go on.
+    pub(super) fn check_rights(&mut self) -> Result<(), Failure> {
+        self.call::<()>(&redis::cmd("PING"))?;
+        self.call::<Value>(redis::cmd("SCAN").arg(0).arg("COUNT").arg(1))?;
+        match self.call::<Value>(&info_command(&self.shared.pattern, 1, None)) {
+            Err(error) if error.code() == Some("NOPERM") && !is_about_a_key(&error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says what to do if the server does not publish the needed events.
+    pub(super) fn lacking(&self) -> Option<&str> {
+        self.lacking.as_deref()
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.node
+    }
+
+    fn subscribe(&mut self) -> Result<(), Failure> {
+        let pattern = [self.prefix.as_slice(), &self.shared.pattern].concat();
+        self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
+        // The reply to PSUBSCRIBE is a push; an error is not.
+        self.connection.recv_response()?.extract_error()?;
+        // In this mode only the message about a flush comes, which has no event. Without the right to it, a flush is found later.
+        match self.call::<Value>(redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN")) {
+            Err(error) if error.code().is_none() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the command that makes the server publish the needed events, if it does not, and runs the command if the user has
+    /// asked for that.
+    fn check_events(&mut self) -> Result<Option<String>, Failure> {
+        let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
+        let value = match self.call::<HashMap<String, String>>(&get) {
+            // A user without the right to read the setting may still receive events.
+            Err(error) if error.code() == Some("NOPERM") => return Ok(None),
+            found => found?.remove(SETTING).unwrap_or_default(),
+        };
+        let missing = event_classes::missing(&value);
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let wanted = format!("{value}{missing}");
+        if self.shared.configures {
+            self.call::<Value>(redis::cmd("CONFIG").arg("SET").arg(SETTING).arg(&wanted))?;
+            return Ok(None);
+        }
+        let address = self.server.address();
+        Ok(Some(format!(
+            "the server at {address} does not publish the events that watch needs. Run there: \
+             CONFIG SET {SETTING} {wanted} (or give --configure, which does it)"
+        )))
+    }
+
+    /// Watches until it is stopped or the connection breaks.
+    pub(super) fn run(mut self, occasion: Occasion, stop: &AtomicBool) -> Ending {
+        match self.watch(occasion, stop) {
+            Ok(()) => Ending::Stopped,
+            Err(failure) => Ending::Failed(failure.to_string()),
+        }
+    }
+
+    fn watch(&mut self, occasion: Occasion, stop: &AtomicBool) -> Result<(), Failure> {
+        self.read_all(occasion)?;
+        let mut checked = Instant::now();
+        let mut setting_checked = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            if self.pending.is_empty() && !self.is_flushed {
+                self.wait()?;
+            }
+            self.read_pending()?;
+            if std::mem::take(&mut self.is_flushed) {
+                self.read_known(Occasion::Flush, &HashSet::new())?;
+            }
+            if checked.elapsed() >= IDLE {
+                checked = Instant::now();
+                self.check_next()?;
+            }
+            if setting_checked.elapsed() >= MAX_AGE {
+                setting_checked = Instant::now();
+                self.check_setting()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for an event, and tests the connection if none comes.
+    fn wait(&mut self) -> Result<(), Failure> {
+        self.connection.set_read_timeout(Some(IDLE))?;
+        let received = self.connection.recv_response();
+        self.connection.set_read_timeout(Some(REPLY_LIMIT))?;
+        match received {
+            Ok(Value::Push { kind, data }) => Ok(self.note(&kind, &data)?),
+            // The client takes the next reply for the one that it has just waited for, and drops it.
+            Err(error) if error.is_timeout() => {
+                self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
+                Ok(self.call::<()>(&redis::cmd("PING"))?)
+            }
+            Ok(other) => Err(Failure::new(format!("the server at {} sent {other:?}", self.node))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads locks that were not read for long.
+    fn check_next(&mut self) -> Result<(), Failure> {
+        let cursor = std::mem::take(&mut self.cursor);
+        let stale = Some((&*self.node, MAX_AGE));
+        let (keys, next) = self.shared.history().keys_after(&cursor, CHECKED, stale);
+        self.cursor = next.unwrap_or_default();
+        self.read_keys(keys, Occasion::Watching)
+    }
+
+    /// Says when the server begins not to publish the needed events.
+    fn check_setting(&mut self) -> Result<(), Failure> {
+        let lacking = self.check_events()?;
+        if self.lacking.is_none()
+            && let Some(command) = &lacking
+        {
+            self.shared.tell(Fact::of_server(What::EventsOff, command.clone()));
+        }
+        self.lacking = lacking;
+        Ok(())
+    }
+
+    /// Reads all locks that the server has, and then the other known ones.
+    fn read_all(&mut self, occasion: Occasion) -> Result<(), Failure> {
+        let mut read = HashSet::new();
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(self.shared.pattern.as_slice());
+            scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
+            let (next, mut keys): (u64, Vec<Vec<u8>>) = self.call(&scan)?;
+            // SCAN may return a key twice.
+            keys.retain(|key| read.insert(key.clone()));
+            self.read_keys(keys, occasion)?;
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        if occasion == Occasion::Start {
+            return Ok(());
+        }
+        self.read_known(occasion, &read)
+    }
+
+    /// Reads all known locks except these.
+    fn read_known(&mut self, occasion: Occasion, except: &HashSet<Vec<u8>>) -> Result<(), Failure> {
+        let mut cursor = Some(Vec::new());
+        while let Some(after) = cursor {
+            let (mut keys, next) = self.shared.history().keys_after(&after, CHECKED, None);
+            keys.retain(|key| !except.contains(key));
+            self.read_keys(keys, occasion)?;
+            cursor = next;
+        }
+        Ok(())
+    }
+
+    fn read_pending(&mut self) -> Result<(), Failure> {
+        let keys = self.pending.keys().take(BATCH).cloned().collect();
+        self.read_keys(keys, Occasion::Watching)
+    }
+
+    fn read_keys(&mut self, keys: Vec<Vec<u8>>, occasion: Occasion) -> Result<(), Failure> {
+        for batch in keys.chunks(BATCH) {
+            let mut request = Vec::new();
+            for key in batch {
+                info_command(key, HOLDERS, None).write_packed_command(&mut request);
+            }
+            self.connection.send_packed_command(&request)?;
+            for key in batch {
+                let reply = self
+                    .reply()?
+                    .extract_error()
+                    .and_then(|reply| Ok(Option::<Lock>::from_redis_value(reply)?));
+                self.take_reading(key, reply, occasion)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a reading with the one before, and tells what has happened.
+    fn take_reading(
+        &mut self,
+        key: &[u8],
+        reply: Result<Option<Lock>, RedisError>,
+        occasion: Occasion,
+    ) -> Result<(), Failure> {
+        let published = self.pending.remove(key).unwrap_or_default();
+        let (lock, is_other_type) = match reply {
+            Ok(lock) => (lock, false),
+            Err(error) => match error.code() {
+                Some("WRONGTYPE") => (None, true),
+                Some("MOVED" | "ASK") => {
+                    self.shared.history().moved_from(key, &self.node);
+                    return Ok(());
+                }
+                // The check after a while reads it.
+                Some("TRYAGAIN" | "CLUSTERDOWN") => return Ok(()),
+                Some("NOPERM") if is_about_a_key(&error) => return Ok(()),
+                _ => return Err(error.into()),
+            },
+        };
+        let reading = Reading {
+            key: key.to_vec(),
+            lock,
+            is_other_type,
+            published,
+            node: Arc::clone(&self.node),
+            occasion,
+            since: self.since,
+            time: SystemTime::now(),
+            instant: Instant::now(),
+        };
+        let facts = self.shared.history().read(reading);
+        facts.into_iter().for_each(|fact| self.shared.tell(fact));
+        Ok(())
+    }
+
+    fn call<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, RedisError> {
+        self.connection.send_packed_command(&cmd.get_packed_command())?;
+        Ok(T::from_redis_value(self.reply()?.extract_error()?)?)
+    }
+
+    /// The next reply. Notes the events that come before it.
+    fn reply(&mut self) -> Result<Value, RedisError> {
+        loop {
+            let received = self.connection.recv_response()?;
+            let Value::Push { kind, data } = received else { return Ok(received) };
+            self.note(&kind, &data)?;
+        }
+    }
+
+    fn note(&mut self, kind: &PushKind, data: &[Value]) -> Result<(), RedisError> {
+        if *kind == PushKind::Invalidate {
+            self.is_flushed |= matches!(data, [Value::Nil]);
+            return Ok(());
+        }
+        if let [_, Value::BulkString(channel), Value::BulkString(event)] = data
+            && *kind == PushKind::PMessage
+            && let Some(key) = channel.strip_prefix(self.prefix.as_slice())
+        {
+            self.note_event(key, event)?;
+        }
+        Ok(())
+    }
+
+    fn note_event(&mut self, key: &[u8], event: &[u8]) -> Result<(), RedisError> {
+        let now = SystemTime::now();
+        if let Some(published) = self.pending.get_mut(key) {
+            published.add(event, now);
+            return Ok(());
+        }
+        if !Change::of(event).may_create(event) && !self.shared.history().knows(key) {
+            return Ok(());
+        }
+        if self.pending.len() >= MAX_PENDING {
+            return Err(io::Error::other("the events come faster than the locks can be read").into());
+        }
+        self.pending.entry(key.to_vec()).or_default().add(event, now);
+        Ok(())
+    }
+}
+
+/// Whether the user has no right to a key, but may have it to others. The error for a command names the command instead.
+fn is_about_a_key(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains(" key"))
+}

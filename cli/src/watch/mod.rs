@@ -1,0 +1,127 @@
+//! `lockward watch`: tells what happens to locks, as it happens.
+//!
+//! A listener at each primary receives keyspace events and reads the locks that they name. The history compares each reading with
+//! the one before. The main thread prints. The channel to it is bounded: if the output is blocked, the listeners stop to read, and
+//! the servers close their connections at `client-output-buffer-limit pubsub`. The listeners then connect again and say so.
+
+mod event_classes;
+mod fact;
+mod history;
+mod listener;
+mod published;
+mod supervisor;
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::process::{self, ExitCode};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::json;
+use crate::primaries::ServerUrl;
+use fact::Fact;
+use history::History;
+use listener::Shared;
+use supervisor::Supervisor;
+
+/// How many lines may wait for the output.
+const LINES: usize = 1_000;
+
+/// How often to look whether anybody reads the output, while there is none.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Show what happens to locks, as it happens
+///
+/// One line for each change: acquired, released, lost (the lease is over) or broken (deleted, renamed, overwritten, flushed), with
+/// the owner and the token. It begins with the locks that are held. It goes on after a failover or a restart of a server, and says
+/// that events may have been missed. Ctrl-C ends it.
+#[derive(Args)]
+pub(crate) struct Watch {
+    /// Only locks whose key matches this pattern, as in KEYS: order:*
+    #[arg(value_name = "PATTERN", default_value = "*", hide_default_value = true)]
+    pattern: OsString,
+
+    /// Also show renewals, and repeated acquisitions and releases of an owner that still holds the lock
+    #[arg(long)]
+    renewals: bool,
+
+    /// Add what is missing to the setting notify-keyspace-events of each server
+    #[arg(long)]
+    configure: bool,
+
+    /// Print one line of JSON for each change
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: ServerUrl,
+}
+
+impl Watch {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
+    }
+
+    fn try_run(self) -> Result<ExitCode, Failure> {
+        end_on_signals()?;
+        let (sender, facts) = sync_channel(LINES);
+        let shared = Shared {
+            pattern: self.pattern.into_vec(),
+            configures: self.configure,
+            history: Mutex::new(History::new(self.renewals)),
+            facts: sender,
+        };
+        let supervisor = Supervisor::start(self.server, Arc::new(shared))?;
+        thread::Builder::new().name("supervisor".into()).spawn(move || supervisor.run())?;
+        match print(&facts, self.json) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Ends the program at Ctrl-C, and when a service manager stops it. Each line is written at once, so nothing is left to do.
+fn end_on_signals() -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        if signals.forever().next().is_some() {
+            process::exit(0);
+        }
+    })?;
+    Ok(())
+}
+
+/// Prints facts until the output is closed.
+fn print(facts: &Receiver<Fact>, as_json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    loop {
+        match facts.recv_timeout(IDLE) {
+            Ok(fact) => {
+                let line = if as_json { json::line(&fact).unwrap_or_default() } else { fact.line() };
+                out.write_all(format!("{line}\n").as_bytes())?;
+            }
+            Err(RecvTimeoutError::Timeout) if is_closed(&out)? => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+/// Whether nobody can read the output any more.
+fn is_closed(out: &impl AsFd) -> io::Result<bool> {
+    let mut watched = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    poll(&mut watched, PollTimeout::ZERO)?;
+    let events = watched.first().and_then(PollFd::revents).unwrap_or(PollFlags::empty());
+    Ok(events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL))
+}
