@@ -346,7 +346,7 @@ fn the_commands_are_in_their_acl_categories_where_modules_can_set_them() {
         ("blocking", &["lock.acquire"][..]),
         ("dangerous", &["lock._apply", "lock._gate", "lock.top"]),
         ("read", &["lock.info", "lock.top"]),
-        ("write", &["lock._apply", "lock._gate", "lock.acquire", "lock.release", "lock.renew"]),
+        ("write", &["lock._apply", "lock._gate", "lock.acquire", "lock.guard", "lock.release", "lock.renew"]),
     ] {
         let listed = client.call(["COMMAND", "LIST", "FILTERBY", "ACLCAT", category]);
         let mut ours: Vec<String> = listed.items().iter().map(Reply::text).collect();
