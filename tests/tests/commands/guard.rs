@@ -452,3 +452,18 @@ fn statistics_and_monitor_show_the_guard_and_the_command() {
     let stats = client.call("INFO commandstats").text();
     assert!(stats.contains("cmdstat_lock.guard:calls=1") && stats.contains("cmdstat_set:calls=1"), "{stats}");
 }
+
+#[test]
+fn it_works_in_a_function_and_appears_in_the_slow_log() {
+    let (_server, mut client, token) = held();
+    let library = "#!lua name=guarded\nredis.register_function('write', function(keys, args) \
+                   return redis.call('LOCK.GUARD', keys[1], args[1], 'SET', keys[2], args[2]) end)";
+    client.call(["FUNCTION", "LOAD", library]);
+    client.call("CONFIG SET slowlog-log-slower-than 0");
+    let call = |client: &mut Client, token: i64| client.call(format!("FCALL write 2 lock data {token} 1"));
+    assert_eq!(call(&mut client, token), Reply::ok());
+    assert!(call(&mut client, 1).error().contains("FENCED"));
+    client.call(format!("LOCK.GUARD lock {token} GET data"));
+    let log = format!("{:?}", client.call("SLOWLOG GET 10"));
+    assert!(log.contains("LOCK.GUARD"), "{log}");
+}
