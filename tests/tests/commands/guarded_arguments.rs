@@ -300,6 +300,9 @@ fn the_keys_of_commands_that_name_them_anywhere_are_known() {
         ("CLIENT ID", 0),
         ("XGROUP", 0),
         ("ACL CAT", 0),
+        ("COPY a", 0),
+        ("GET a b", 0),
+        ("ZINCRBY a 1 b c", 0),
     ] {
         let command: Vec<_> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let own = keys_of(&mut client, &command);
