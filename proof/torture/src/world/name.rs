@@ -122,7 +122,8 @@ impl WorldName {
                 refused_writes: seconds / if self.forgets() { 60 } else { 8 },
                 shared: 2 * seconds,
                 kept: 2 * seconds,
-                stale_writes: 1,
+                // In a short run servers that forget are in quarantine for most of the time.
+                stale_writes: usize::from(!self.forgets() || length >= Duration::from_secs(10)),
             },
             ..Bounds::default()
         }
