@@ -163,7 +163,9 @@ pub unsafe fn report_keys(
             return true;
         }
         let words: Vec<&[u8]> = inner.iter().take(2).map(|word| string_bytes(*word)).collect();
-        let Some(command) = known_command_or_sub(&words) else { return true };
+        // A call with a wrong number of words has no keys: it ends with an error.
+        let command = known_command_or_sub(&words).filter(|command| command.takes(inner.len()));
+        let Some(command) = command else { return true };
         if let Some(keys) = command.keys(inner.len()) {
             keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(at), flags));
             return true;

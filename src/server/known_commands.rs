@@ -15,6 +15,8 @@ pub struct KnownCommand {
     pub of_module: bool,
     /// Whether it says that it may block its client. Modules need not say so.
     pub says_it_blocks: bool,
+    /// The number of its words. If it is negative, there can be more.
+    arity: i64,
     /// Its key specifications.
     specs: Vec<KeySpec>,
     /// Whether it has subcommands.
@@ -68,6 +70,12 @@ pub fn known_command_or_sub(words: &[&[u8]]) -> Option<Rc<KnownCommand>> {
 }
 
 impl KnownCommand {
+    /// Whether a call can have so many words.
+    pub fn takes(&self, count: usize) -> bool {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        if self.arity < 0 { count >= self.arity.saturating_neg() } else { count == self.arity }
+    }
+
     /// The positions and flags of all keys of a call with `count` words; `None` when the server must be asked for them.
     pub fn keys(&self, count: usize) -> Option<Vec<(usize, c_int)>> {
         let mut keys = Vec::new();
@@ -114,6 +122,7 @@ fn ask(name: &CStr) -> Option<KnownCommand> {
     Some(KnownCommand {
         of_module: has(b"module"),
         says_it_blocks: has(b"blocking"),
+        arity: info.at(1)?.number(),
         specs: info.at(8)?.parts().map(key_spec).collect(),
         has_subcommands: info.at(9)?.at(0).is_some(),
     })

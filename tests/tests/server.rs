@@ -8,6 +8,7 @@ mod commands {
     mod errors;
     mod fencing_tokens;
     mod guard;
+    mod guarded_arguments;
     mod holds;
     mod info;
     mod metadata;

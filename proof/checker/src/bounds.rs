@@ -35,6 +35,7 @@ impl Default for Bounds {
                 refused_writes: 1,
                 shared: 1,
                 kept: 1,
+                stale_writes: 1,
             },
         }
     }
@@ -57,4 +58,6 @@ pub struct Activity {
     pub shared: usize,
     /// Waits that were granted after an earlier wait of their owner had left its place.
     pub kept: usize,
+    /// Stale writes to plain data beside a lock.
+    pub stale_writes: usize,
 }

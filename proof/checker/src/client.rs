@@ -37,9 +37,9 @@ pub struct Workload {
 pub enum Action {
     /// A call for its key and owner.
     Call(Operation),
-    /// A write to the store with this token.
+    /// A write to the store with this token. Writes to the data beside the lock follow.
     Write(Token),
-    /// Sleep past the end of the lease, then write with the token.
+    /// Sleep past the end of the lease, then write with the token, in the same way.
     Pause(Nanos, Token),
     /// Keep the lock for a while.
     Rest(Nanos),
@@ -71,6 +71,8 @@ pub struct Client {
     rests: bool,
     /// The call to repeat.
     again: Option<Operation>,
+    /// Its next writes to the data beside the lock, the last one first.
+    writes: Vec<Operation>,
 }
 
 impl Client {
@@ -91,6 +93,7 @@ impl Client {
             unsure: false,
             rests: false,
             again: None,
+            writes: Vec::new(),
         }
     }
 
@@ -102,6 +105,9 @@ impl Client {
         }
         if let Some(operation) = self.again.take() {
             return Action::Call(operation);
+        }
+        if let Some(write) = self.writes.pop() {
+            return Action::Call(write);
         }
         let rests = mem::take(&mut self.rests);
         let Some(token) = self.token.filter(|_| self.holds > 0) else {
@@ -122,7 +128,10 @@ impl Client {
                 Action::Call(self.renew(token, workload, random))
             }
             // Only one who is alone may write. The others stay beside each other for a moment.
-            25..50 if self.mode.is_alone() => Action::Write(token),
+            25..50 if self.mode.is_alone() => {
+                self.writes = writes(token);
+                Action::Write(token)
+            }
             25..50 => Action::Rest(random.between(0, workload.lease.start / 4)),
             50 => {
                 self.rests = true;
@@ -130,6 +139,7 @@ impl Client {
                 Action::Call(self.renew(token, workload, random))
             }
             51..59 if self.lease < workload.lease.end && self.mode.is_alone() => {
+                self.writes = writes(token);
                 Action::Pause(self.lease + self.lease / 2, token)
             }
             59..64 if self.mode.slots != 0 => {
@@ -235,9 +245,11 @@ impl Client {
             }
             (Outcome::Renewed { .. }, &Operation::Renew { lease, .. }) => self.until = call.start + lease,
             (Outcome::Left { holds }, _) => self.holds = *holds,
-            (Outcome::Granted { .. } | Outcome::Renewed { .. }, _) => {}
+            (Outcome::Granted { .. } | Outcome::Renewed { .. } | Outcome::Written, _) => {}
             (Outcome::NotAcquired, operation) => self.slice_ended(operation, random),
             (Outcome::Error(word), operation) if word == "TRYAGAIN" => self.again = Some(operation.clone()),
+            // The client learns by its next call on the lock whether it holds it.
+            (Outcome::Error(_) | Outcome::Unknown, Operation::Write { .. }) => {}
             (Outcome::Error(word), _) => {
                 // The owner has holds that the client does not know. They end with their lease.
                 self.unsure |= word == "HOLDS" || word == "LIMIT";
@@ -252,7 +264,7 @@ impl Client {
                     Operation::Acquire { holds, .. } => holds.is_some(),
                     Operation::Release { released: HoldsReleased::Leaving(_), .. }
                     | Operation::Renew { .. } => true,
-                    Operation::Release { .. } => false,
+                    Operation::Release { .. } | Operation::Write { .. } => false,
                 };
                 if safe_to_repeat && random.percent(60) {
                     self.again = Some(operation.clone());
@@ -284,6 +296,11 @@ impl Client {
         self.owner = format!("client-{}:{}", self.number, self.owners);
         self.unsure = false;
     }
+}
+
+/// Writes to the guarded and to the plain data beside a lock, the last one first.
+fn writes(token: Token) -> Vec<Operation> {
+    [false, true].map(|guarded| Operation::Write { token, guarded }).into()
 }
 
 #[cfg(test)]

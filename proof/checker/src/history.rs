@@ -1,4 +1,4 @@
-//! The record of a run: its calls, its writes to the fenced store, and its faults.
+//! The record of a run: its calls, its writes to the fenced store, the data beside its locks, and its faults.
 //!
 //! All times are nanoseconds on one monotonic clock. A file has one line of JSON for each [`Line`]. Keys and owners are text, because the
 //! workload chooses them.
@@ -23,6 +23,8 @@ pub enum Line {
     Call(Call),
     /// A write to the fenced store.
     Write(Write),
+    /// The data beside a lock at the end of the run.
+    Data(Data),
     /// A fault in a server or a client.
     Fault(Fault),
 }
@@ -146,6 +148,13 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<Mode>,
     },
+    /// RPUSH of the token to the data beside the lock.
+    Write {
+        /// TOKEN: the tenure.
+        token: Token,
+        /// Whether LOCK.GUARD runs it.
+        guarded: bool,
+    },
 }
 
 /// Whether an acquisition waits for a held lock.
@@ -195,6 +204,8 @@ pub enum Outcome {
         /// The tenure's fencing token.
         token: Token,
     },
+    /// RPUSH: the data has the token.
+    Written,
     /// The server refused, and nothing has changed. The first word of the error.
     Error(String),
     /// No reply was read. The call may have taken effect, may take effect later, or never.
@@ -228,6 +239,27 @@ pub enum WriteOutcome {
     Accepted,
     /// The store refused it, because it had seen a larger token.
     Refused,
+}
+
+/// The data beside a lock: the tokens that were written to it, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Data {
+    /// The lock.
+    pub key: String,
+    /// Whether LOCK.GUARD ran each write.
+    pub guarded: bool,
+    /// The tokens.
+    pub tokens: Vec<Token>,
+    /// Just before the data was read.
+    pub start: Nanos,
+    /// Just after the data was read.
+    pub end: Nanos,
+}
+
+/// The key of the data beside a lock. In a cluster it is in the slot of the lock.
+#[must_use]
+pub fn data_key(lock: &str, guarded: bool) -> String {
+    format!("{{{lock}}}{}", if guarded { "guarded" } else { "plain" })
 }
 
 /// The client of a fault to the servers that excuses no late reply, such as the move of a slot.
@@ -291,6 +323,12 @@ impl Operation {
                 options.extend(mode.iter().flat_map(|&mode| words(mode)));
                 "LOCK.RENEW"
             }
+            Self::Write { token, guarded } => {
+                let (token, data) = (token.to_string(), data_key(key, *guarded));
+                let guard = guarded.then(|| ["LOCK.GUARD".to_owned(), key.to_owned(), token.clone()]);
+                let write = ["RPUSH".to_owned(), data, token];
+                return guard.into_iter().flatten().chain(write).collect();
+            }
         };
         let options = options.into_iter().flat_map(|(name, value)| [Some(name.to_owned()), value]);
         [name, key, owner].map(str::to_owned).into_iter().chain(options.flatten()).collect()
@@ -316,6 +354,7 @@ impl fmt::Display for Outcome {
             Self::NotAcquired => f.write_str("null"),
             Self::Left { holds } => write!(f, "{holds} left"),
             Self::Renewed { token } => write!(f, "token {token}"),
+            Self::Written => f.write_str("written"),
             Self::Error(word) => write!(f, "-{word}"),
             Self::Unknown => f.write_str("no reply"),
         }
@@ -329,6 +368,7 @@ impl Line {
         match self {
             Self::Call(call) => call.start,
             Self::Write(write) => write.start,
+            Self::Data(data) => data.start,
             Self::Fault(fault) => fault.start,
         }
     }
@@ -339,6 +379,7 @@ impl Line {
         match self {
             Self::Call(call) => call.end,
             Self::Write(write) => Some(write.end),
+            Self::Data(data) => Some(data.end),
             Self::Fault(fault) => Some(fault.end),
         }
     }
@@ -368,7 +409,7 @@ impl Call {
     pub const fn mode(&self) -> Option<Mode> {
         match self.operation {
             Operation::Acquire { mode, .. } => Some(mode),
-            Operation::Release { .. } | Operation::Renew { .. } => None,
+            Operation::Release { .. } | Operation::Renew { .. } | Operation::Write { .. } => None,
         }
     }
 
@@ -377,7 +418,10 @@ impl Call {
     pub const fn kept(&self) -> Option<(Nanos, Wait)> {
         match self.operation {
             Operation::Acquire { keep: Some(keep), wait, .. } => Some((keep, wait)),
-            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. } => None,
+            Operation::Acquire { .. }
+            | Operation::Release { .. }
+            | Operation::Renew { .. }
+            | Operation::Write { .. } => None,
         }
     }
 
@@ -390,6 +434,7 @@ impl Call {
             | Outcome::NotAcquired
             | Outcome::Left { .. }
             | Outcome::Renewed { .. }
+            | Outcome::Written
             | Outcome::Error(_)
             | Outcome::Unknown => None,
         }
@@ -436,7 +481,7 @@ impl History {
     pub fn calls(&self) -> impl Iterator<Item = (usize, &Call)> {
         self.lines.iter().enumerate().filter_map(|(at, line)| match line {
             Line::Call(call) => Some((at, call)),
-            Line::Write(_) | Line::Fault(_) => None,
+            Line::Write(_) | Line::Data(_) | Line::Fault(_) => None,
         })
     }
 
@@ -444,7 +489,15 @@ impl History {
     pub fn writes(&self) -> impl Iterator<Item = (usize, &Write)> {
         self.lines.iter().enumerate().filter_map(|(at, line)| match line {
             Line::Write(write) => Some((at, write)),
-            Line::Call(_) | Line::Fault(_) => None,
+            Line::Call(_) | Line::Data(_) | Line::Fault(_) => None,
+        })
+    }
+
+    /// The data beside the locks, each with the index of its line.
+    pub fn data(&self) -> impl Iterator<Item = (usize, &Data)> {
+        self.lines.iter().enumerate().filter_map(|(at, line)| match line {
+            Line::Data(data) => Some((at, data)),
+            Line::Call(_) | Line::Write(_) | Line::Fault(_) => None,
         })
     }
 
@@ -452,7 +505,7 @@ impl History {
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {
         self.lines.iter().filter_map(|line| match line {
             Line::Fault(fault) => Some(fault),
-            Line::Call(_) | Line::Write(_) => None,
+            Line::Call(_) | Line::Write(_) | Line::Data(_) => None,
         })
     }
 }

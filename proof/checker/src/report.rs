@@ -1,6 +1,6 @@
 //! Violations as text.
 
-use crate::history::{Call, Fault, History, Line, Nanos, Outcome, Write, WriteOutcome};
+use crate::history::{Call, Data, Fault, History, Line, Nanos, Outcome, Write, WriteOutcome};
 use crate::violation::Violation;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -58,12 +58,12 @@ fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
         Line::Fault(fault) if fault.client.is_none() => {
             (fault.start <= to && fault.end >= from).then_some((fault.end, at))
         }
-        Line::Fault(_) | Line::Call(_) | Line::Write(_) => None,
+        Line::Fault(_) | Line::Call(_) | Line::Write(_) | Line::Data(_) => None,
     });
     let calls = history.calls().filter(|(at, call)| {
         let changed = match call.outcome {
             Outcome::Granted { .. } | Outcome::Left { .. } | Outcome::Renewed { .. } => true,
-            Outcome::NotAcquired | Outcome::Error(_) | Outcome::Unknown => false,
+            Outcome::NotAcquired | Outcome::Written | Outcome::Error(_) | Outcome::Unknown => false,
         };
         let between = (from..=to).contains(&call.answered());
         changed && between && keys.contains(call.key.as_str()) && !violation.lines.contains(at)
@@ -77,6 +77,7 @@ fn key(line: &Line) -> Option<&str> {
     match line {
         Line::Call(call) => Some(&call.key),
         Line::Write(write) => Some(&write.key),
+        Line::Data(data) => Some(&data.key),
         Line::Fault(_) => None,
     }
 }
@@ -100,6 +101,10 @@ fn row(history: &History, at: usize, begin: Nanos) -> String {
                 WriteOutcome::Refused => "refused",
             };
             format!("{owner} writes to the store of {key} with token {token} -> {outcome}")
+        }
+        Line::Data(Data { key, guarded, tokens, .. }) => {
+            let whose = if *guarded { "guarded" } else { "plain" };
+            format!("the {whose} data beside {key} has {} tokens", tokens.len())
         }
         Line::Fault(Fault { name, client: None, .. }) => format!("fault: {name}"),
         Line::Fault(Fault { name, client: Some(client), .. }) => format!("fault to client {client}: {name}"),

@@ -141,7 +141,7 @@ impl OwnerCalls {
                     owner_calls.open_modes.push(mode);
                     owner_calls.latest_open = owner_calls.latest_open.max(reach(lease));
                 }
-                Operation::Renew { .. } | Operation::Acquire { .. } => {}
+                Operation::Renew { .. } | Operation::Acquire { .. } | Operation::Write { .. } => {}
             }
         }
         all
@@ -201,7 +201,14 @@ pub(crate) fn tenures<'h>(history: &'h History, bounds: &Bounds) -> Vec<Tenure<'
             (Operation::Renew { lease, .. }, None, Outcome::Renewed { token }) => {
                 found.entry((&call.key, *token)).or_default().renewals.push((line, call, *lease));
             }
-            (Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. }, _, _) => {}
+            (
+                Operation::Acquire { .. }
+                | Operation::Release { .. }
+                | Operation::Renew { .. }
+                | Operation::Write { .. },
+                _,
+                _,
+            ) => {}
         }
     }
     let owner_calls: HashMap<_, Answers> = OwnerCalls::of(history, bounds)
@@ -285,7 +292,7 @@ impl Modes {
         let named = first.mode().unwrap_or_default();
         let answered = settings.renewals.iter().filter_map(|(_, call, _)| match call.operation {
             Operation::Renew { token, mode, .. } => Some((call.start, claimed(token, mode)?)),
-            Operation::Acquire { .. } | Operation::Release { .. } => None,
+            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Write { .. } => None,
         });
         let open = owner_calls.open_claims.iter();
         let open = open.filter(|(named, ..)| named.is_none_or(|named| named == token));

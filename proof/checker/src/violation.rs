@@ -21,6 +21,8 @@ pub enum Check {
     Answers,
     /// The fenced store accepted no stale write.
     Store,
+    /// LOCK.GUARD runs the writes of holders, and no others.
+    Guard,
     /// The run had enough activity to prove something.
     Vacuity,
 }
@@ -37,6 +39,7 @@ impl FromStr for Check {
             Self::Promptness,
             Self::Answers,
             Self::Store,
+            Self::Guard,
             Self::Vacuity,
         ]
         .into_iter()

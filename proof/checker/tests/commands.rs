@@ -36,6 +36,8 @@ fn every_operation_has_its_command() {
         (renew(Some(7), Some(2), None), "LOCK.RENEW k A PX 90 TOKEN 7 HOLDS 2"),
         (renew(None, None, Some(Mode::SHARED)), "LOCK.RENEW k A PX 90 SHARED"),
         (renew(Some(7), Some(2), Some(Mode::EXCLUSIVE)), "LOCK.RENEW k A PX 90 TOKEN 7 HOLDS 2 SLOTS 1"),
+        (Operation::Write { token: 7, guarded: true }, "LOCK.GUARD k 7 RPUSH {k}guarded 7"),
+        (Operation::Write { token: 7, guarded: false }, "RPUSH {k}plain 7"),
     ] {
         assert_eq!(operation.command("k", "A").join(" "), command);
     }

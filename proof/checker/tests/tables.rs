@@ -5,9 +5,12 @@
 //! default, and tenures exclusive.
 
 use lockward_checker::bounds::{Activity, Bounds};
-use lockward_checker::checker::check;
+use lockward_checker::checker::{
+    Writes, check, count_writes, the_guard_is_right, the_guard_is_right_between_faults,
+};
 use lockward_checker::history::{
-    Call, Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait, Write, WriteOutcome,
+    Call, Data, Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait, Write,
+    WriteOutcome,
 };
 use lockward_checker::violation::Check;
 
@@ -304,6 +307,67 @@ fn the_store_takes_a_stale_write() {
 }
 
 #[test]
+fn the_guard_runs_a_stale_write() {
+    let stale = "0..1 A acquires -> token 5 holds 1
+                 150..151 B acquires -> token 6 holds 1
+                 160..161 A guards 5 -> written";
+    violation(stale, Check::Guard, &[0, 1, 2]);
+    clean(&stale.replace("written", "FENCED"));
+    clean(&stale.replace("guards", "pushes"));
+    clean(&stale.replace("160..161", "60..61"));
+    // A lease that is over and a tenure that was released are enough.
+    let over = "0..1 A acquires -> token 5 holds 1\n 104..105 A guards 5 -> written";
+    violation(over, Check::Guard, &[0, 1]);
+    clean(&over.replace("104..105", "102..105"));
+    let released = "0..1 A acquires -> token 5 holds 1
+                    2..3 A releases -> left 0
+                    6..7 A guards 5 -> written";
+    violation(released, Check::Guard, &[0, 1, 2]);
+    clean(&released.replace("2..3", "2..5"));
+    clean(&released.replace("releases -> left 0", "renews lease 10 -> ?"));
+}
+
+#[test]
+fn the_guard_refuses_a_holder() {
+    let fenced = "0..1 A acquires -> token 5 holds 1\n 2..3 A guards 5 -> FENCED";
+    violation(fenced, Check::Guard, &[0, 1]);
+    clean(&fenced.replace("FENCED", "written"));
+    clean(&fenced.replace("FENCED", "READONLY"));
+    clean(&fenced.replace("2..3", "2..99"));
+    clean(&fenced.replace("guards 5", "guards 4"));
+    // A server that has failed may have forgotten the tenure.
+    let history = parse(&format!("{fenced}\n 1..2 fault"));
+    assert_eq!(the_guard_is_right_between_faults(&history, &bounds()), []);
+    assert_eq!(the_guard_is_right(&history, &bounds()).len(), 1);
+    let history = parse(&format!("{fenced}\n 4..5 fault"));
+    assert_eq!(the_guard_is_right_between_faults(&history, &bounds()).len(), 1);
+}
+
+#[test]
+fn the_tokens_of_guarded_data_fall() {
+    let fallen = "0..1 data guarded 5 5 7 6 8";
+    violation(fallen, Check::Guard, &[0]);
+    clean(&fallen.replace("7 6", "6 7"));
+    clean(&fallen.replace("guarded", "plain"));
+}
+
+#[test]
+fn stale_writes_are_counted() {
+    let history = parse(
+        "0..1 A acquires -> token 5 holds 1
+         2..3 A pushes 5 -> written
+         150..151 B acquires -> token 6 holds 1
+         151..152 A pushes 5 -> written
+         152..153 A pushes 5 -> written
+         153..154 A pushes 5 -> ?
+         155..156 A guards 5 -> FENCED
+         157..158 B guards 6 -> written",
+    );
+    assert_eq!(count_writes(&history, &bounds(), false), Writes { all: 3, stale: 1 });
+    assert_eq!(count_writes(&history, &bounds(), true), Writes { all: 1, stale: 0 });
+}
+
+#[test]
 fn a_report_is_told_in_milliseconds_from_its_first_line() {
     let history = parse(
         "5000..5001 A acquires lease 90 -> token 5 holds 1
@@ -375,6 +439,12 @@ fn line(text: &str) -> Line {
         let end = end.expect("an end");
         return Line::Fault(Fault { name: "pause".to_owned(), client: None, start, end });
     }
+    if asked[1] == "data" {
+        let (guarded, tokens) =
+            (asked[2] == "guarded", asked[3..].iter().map(|token| number(token)).collect());
+        let end = end.expect("an end");
+        return Line::Data(Data { key: "k".to_owned(), guarded, tokens, start, end });
+    }
     let (owner, key) = (asked[1].to_owned(), "k".to_owned());
     let after = |word: &str| {
         let place = asked.iter().position(|&other| other == word)?;
@@ -396,6 +466,8 @@ fn line(text: &str) -> Line {
             released: holds.map_or(HoldsReleased::One, HoldsReleased::Leaving),
             token: after("token"),
         },
+        "guards" => Operation::Write { token: number(asked[3]), guarded: true },
+        "pushes" => Operation::Write { token: number(asked[3]), guarded: false },
         "writes" => {
             let outcome = if came == ["accepted"] { WriteOutcome::Accepted } else { WriteOutcome::Refused };
             let (token, end) = (number(asked[3]), end.expect("an end"));
@@ -405,6 +477,7 @@ fn line(text: &str) -> Line {
     };
     let outcome = match came[..] {
         ["?"] => Outcome::Unknown,
+        ["written"] => Outcome::Written,
         ["null"] => Outcome::NotAcquired,
         ["token", token] => Outcome::Renewed { token: number(token) },
         ["token", token, "holds", holds] => {

@@ -20,6 +20,8 @@ pub struct Budget {
     pub drops: u8,
     /// The reply to a call is lost.
     pub lost_replies: u8,
+    /// An owner sends a write to the data beside the lock.
+    pub writes: u8,
 }
 
 /// What may happen next. Owners are numbered, and so are servers.
@@ -43,6 +45,10 @@ pub enum Action {
     Leave(usize),
     /// The reply with this owner's tenure was lost, or the owner has died. It knows of no tenure.
     Forget(usize),
+    /// This owner sends LOCK.GUARD with its token and a write. It may arrive at any later time, or never.
+    SendWrite(usize),
+    /// The write at this position arrives at this server.
+    Write(usize, usize),
     /// The primary drops the key before the lease is over.
     Drop,
     /// The wall clock of this server is set by so many ticks.
@@ -70,6 +76,10 @@ impl World {
         }
         for owner in 0..self.rules.modes.len() {
             self.owner_actions(state, owner, actions);
+        }
+        for write in 0..state.writes.len() {
+            let nodes = (0..state.nodes.len()).filter(|node| self.takes_writes(state, *node));
+            actions.extend(nodes.map(|node| Action::Write(write, node)));
         }
         let (budget, primary) = (state.budget, &state.nodes[state.primary]);
         let held = !primary.lock.is_free();
@@ -124,6 +134,9 @@ impl World {
                         actions.push(Action::Downgrade(owner, node));
                     }
                     actions.push(Action::Release(owner, node));
+                }
+                if state.budget.writes > 0 && state.relies(owner) {
+                    actions.push(Action::SendWrite(owner));
                 }
                 if lossy {
                     actions.push(Action::Forget(owner));

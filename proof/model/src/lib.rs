@@ -10,6 +10,7 @@
 //! | the link | an ordered queue of what the primary sends; the replica receives each message at any later time, or never |
 //! | a crash | the primary restarts in the same instant, without data, or with a file that it saved earlier |
 //! | a promotion | the replica goes on with what it has received; the old primary is gone, or it is cut off from the replica and owners still reach it |
+//! | a guarded write | sent in one action; it arrives at any later time, or never; the check and the write are one action |
 //! | an owner | acquires (and waits) with a limit and a weight, renews with TOKEN, HOLDS, limit and weight, raises its limit, releases with TOKEN; relies on the lock until one lease after the start of its last answered call |
 //!
 //! A call takes no time in the model. That is the worst case: a longer call only ends the time earlier in which the owner
@@ -27,6 +28,8 @@
 //! | [`TENURE_BACK`] | an owner that relies on the lock, and renews with its token and mode at the primary, is not refused |
 //! | [`HOLDS_BACK`] | after that renewal the owner has as many holds at the primary as it named, and the limit and weight that it named |
 //! | [`TOKENS`] | the token of a new tenure is larger than every earlier one |
+//! | [`GUARDED`] | a server runs no guarded write with a token smaller than that of a tenure or a write that it knows |
+//! | [`PASSES`] | the guard lets the write of an owner that relies on the lock pass, at a primary that did not restart, or where it has renewed |
 //! | [`LIMITS`] | the holders that a server knows fit beside each other, those included that do not rely on the lock any more |
 //!
 //! [`TENURE_BACK`] needs no word on who fits: by [`EXCLUSION`] those who rely on the lock do. Whoever else the server knows must
@@ -57,8 +60,12 @@
 //! The promises do not need that renewals reach the replica (the next renewal corrects a missed one), that replies arrive, that
 //! the wall clock is right (except for tokens), or that the key still exists.
 //!
-//! One rule is also dropped, to show that the check sees it: a server that compares a claim with each holder alone, and not with the
-//! sum ([`Claims::FitInPairs`]), breaks the limit.
+//! Two rules are also dropped, to show that the check sees it: a server that compares a claim with each holder alone, and not with the
+//! sum ([`Claims::FitInPairs`]), breaks the limit; and a guard that writes some time after its check ([`Guards::TwoSteps`]) runs stale
+//! writes.
+//!
+//! Only exclusive owners write: readers with smaller tokens may write beside later ones. Data that a failover loses is not compared: the
+//! promise is for what each server has.
 //!
 //! Not in the model: the order of the queue, kept places, and renewals without TOKEN.
 
@@ -69,7 +76,9 @@ mod state;
 mod world;
 
 pub use actions::{Action, Budget};
-pub use node::{Claims, Node, Replicated, Rules, Tokens};
-pub use promises::{EXCLUSION, HOLDS_BACK, LIMITS, NOBODY_ELSE, PROMISES, TENURE_BACK, TOKENS};
-pub use state::{Grants, Happened, Owner, State};
+pub use node::{Claims, Guards, Node, Replicated, Rules, Tokens};
+pub use promises::{
+    EXCLUSION, GUARDED, HOLDS_BACK, LIMITS, NOBODY_ELSE, PASSES, PROMISES, TENURE_BACK, TOKENS,
+};
+pub use state::{Grants, GuardedWrite, Happened, Owner, State};
 pub use world::{OldPrimary, TokenPromise, World};

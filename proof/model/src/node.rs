@@ -4,8 +4,8 @@
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Change, Db, Decided, Decision, End, FencingToken, Grant, Holder, HoldsLeft,
-    Instant, Limits, Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine,
+    AcquireRequest, Acquired, Change, Db, Decided, Decision, End, Fencing, FencingToken, Grant, Holder,
+    HoldsLeft, Instant, Limits, Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine,
     QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Span, Store, TokenSource, WaitRequest, WallTime,
 };
 
@@ -41,6 +41,8 @@ pub enum Replicated {
     Release(usize, Option<u32>, FencingToken),
     /// The server's own DEL of a key that it expired or evicted.
     Delete,
+    /// The write that a guard has let pass, with its token.
+    Write(FencingToken),
 }
 
 /// A server.
@@ -50,6 +52,8 @@ pub struct Node {
     pub lock: Lock,
     /// Whether the server has dropped the key before the lease was over; on a replica, whether the primary has.
     pub dropped: bool,
+    /// The token of the last write to the data beside the lock.
+    pub data: Option<FencingToken>,
     /// Whether the dropped lock is still to be replicated.
     pub unreplicated: bool,
     /// The owners in the wait queue, next to be served first.
@@ -93,6 +97,8 @@ pub struct Rules {
     pub tokens: Tokens,
     /// What becomes of the other tenures when one is claimed in quarantine.
     pub claims: Claims,
+    /// How a guarded write is checked.
+    pub guards: Guards,
 }
 
 /// Where tokens come from.
@@ -113,6 +119,15 @@ pub enum Claims {
     FitInPairs,
 }
 
+/// How a guarded write is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guards {
+    /// The check and the write are one step, as in LOCK.GUARD.
+    OneStep,
+    /// The write comes at any time after the check.
+    TwoSteps,
+}
+
 /// Whether the sum of the weights is at most each of the limits. The model has its own words for the rule, so that it does not check core
 /// by core.
 pub(crate) fn fit(modes: impl Iterator<Item = Mode> + Clone) -> bool {
@@ -127,6 +142,7 @@ impl Node {
         Self {
             lock: Lock::new(),
             dropped: false,
+            data: None,
             unreplicated: false,
             queue: Vec::new(),
             tokens: TokenSource::new(),
@@ -320,7 +336,18 @@ impl Node {
                 self.decide(tick, rules, None, apply);
             }
             Replicated::Delete => self.lock = Lock::new(),
+            Replicated::Write(token) => self.data = Some(*token),
         }
+    }
+
+    /// Whether LOCK.GUARD lets a command with this token pass.
+    pub(crate) fn lets_pass(&self, tick: u64, token: FencingToken) -> bool {
+        self.lock.fencing(token, self.now(tick).mono) == Fencing::Held
+    }
+
+    /// Whether the server knows of a tenure or a write with a larger token.
+    pub(crate) fn knows_later_than(&self, token: FencingToken) -> bool {
+        self.tokens.last().max(self.data) > Some(token)
     }
 
     /// The server drops the key before the lease is over.

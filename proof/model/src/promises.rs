@@ -17,8 +17,14 @@ pub const TOKENS: &str = "a new tenure's token is larger than every earlier one"
 /// The holders that a server knows fit beside each other, those included that do not rely on the lock any more.
 pub const LIMITS: &str = "the holders that a server knows fit their limits";
 
+/// A server runs no guarded write with a token smaller than that of a tenure or a write that it knows. For exclusive owners.
+pub const GUARDED: &str = "no guarded write is run after a later tenure or write";
+/// The guard lets the write of a live holder pass at the primary. After a restart or a promotion the holder must have renewed.
+pub const PASSES: &str = "the guarded write of a live holder passes";
+
 /// All of them.
-pub const PROMISES: [&str; 6] = [EXCLUSION, NOBODY_ELSE, TENURE_BACK, HOLDS_BACK, TOKENS, LIMITS];
+pub const PROMISES: [&str; 8] =
+    [EXCLUSION, NOBODY_ELSE, TENURE_BACK, HOLDS_BACK, TOKENS, LIMITS, GUARDED, PASSES];
 
 pub(crate) fn properties() -> Vec<Property<World>> {
     macro_rules! never {
@@ -40,6 +46,10 @@ pub(crate) fn properties() -> Vec<Property<World>> {
         never!(HOLDS_BACK, TenureDiffers),
         never!(TOKENS, TokensFell),
         Property::always(LIMITS, |_, state: &State| state.known_fit()),
+        never!(GUARDED, StaleWriteRun),
+        never!(PASSES, HolderFenced),
+        sometimes!(WriteRun),
+        sometimes!(StaleWriteFenced),
         sometimes!(HandOff),
         sometimes!(GrantedBeside),
         sometimes!(Restored),

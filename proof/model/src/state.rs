@@ -55,6 +55,14 @@ pub enum Happened {
     LiveHolderRefused,
     /// A live holder that renewed with its token, holds and mode has another count of holds or another mode at the server.
     TenureDiffers,
+    /// A guarded write was run.
+    WriteRun,
+    /// A guarded write was fenced, since a later tenure began before it arrived.
+    StaleWriteFenced,
+    /// A write was run at a server that has data or knows of a tenure with a larger token.
+    StaleWriteRun,
+    /// The write of a live holder was fenced at a primary that has confirmed its tenure.
+    HolderFenced,
     /// A new tenure was given a token that is not larger than all before.
     TokensFell,
 }
@@ -74,6 +82,10 @@ pub struct State {
     pub link: Vec<Replicated>,
     /// The primary's file.
     pub file: Option<Vec<u8>>,
+    /// The token of the last write in that file.
+    pub file_data: Option<FencingToken>,
+    /// The guarded writes that are on their way.
+    pub writes: Vec<GuardedWrite>,
     /// The owners.
     pub owners: Vec<Owner>,
     /// What may still happen.
@@ -82,6 +94,15 @@ pub struct State {
     pub grants: Grants,
     /// What has just happened.
     pub happened: Option<Happened>,
+}
+
+/// A guarded write that is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GuardedWrite {
+    /// Its token.
+    pub token: FencingToken,
+    /// The server that has let it pass, if that server writes in a second step.
+    pub passed: Option<usize>,
 }
 
 /// The grants of new tenures so far.
@@ -152,6 +173,8 @@ impl State {
                 Happened::GrantedOverAnother
                     | Happened::LiveHolderRefused
                     | Happened::TenureDiffers
+                    | Happened::StaleWriteRun
+                    | Happened::HolderFenced
                     | Happened::TokensFell
             )
         };

@@ -1,9 +1,9 @@
 //! The world: its rules, and what each action does to the servers, to the link between them, and to the owners.
 
 use crate::actions::{Action, Budget};
-use crate::node::{Done, Node, Replicated, Rules, span};
+use crate::node::{Done, Guards, Node, Replicated, Rules, span};
 use crate::promises;
-use crate::state::{Grants, Happened, Owner, State};
+use crate::state::{Grants, GuardedWrite, Happened, Owner, State};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Mode, Quarantine, Slots};
 use stateright::{Model, Property};
 
@@ -268,6 +268,38 @@ impl World {
         }
     }
 
+    /// A guarded write arrives at a server, or the server that has let it pass writes.
+    fn write(&self, state: &mut State, write: usize, node: usize) {
+        let GuardedWrite { token, passed } = state.writes[write];
+        if passed.is_some_and(|passed| passed != node) {
+            return;
+        }
+        let server = &mut state.nodes[node];
+        let later = server.knows_later_than(token);
+        if passed.is_none() && !server.lets_pass(state.tick, token) {
+            state.writes.remove(write);
+            let server = &state.nodes[node];
+            let is_live = |owner: &Owner| match *owner {
+                Owner::Holds { token: held, mode, until, .. } => {
+                    held == token && state.tick < until && server.has_confirmed(state.tick, token, mode)
+                }
+                Owner::Unknown | Owner::Idle | Owner::Waits(_) => false,
+            };
+            if node == state.primary && state.owners.iter().any(is_live) {
+                state.note(Happened::HolderFenced);
+            } else if later {
+                state.note(Happened::StaleWriteFenced);
+            }
+        } else if passed.is_none() && self.rules.guards == Guards::TwoSteps {
+            state.writes[write].passed = Some(node);
+        } else {
+            server.data = Some(token);
+            state.writes.remove(write);
+            Self::send(state, node, Some(Replicated::Write(token)));
+            state.note(if later { Happened::StaleWriteRun } else { Happened::WriteRun });
+        }
+    }
+
     fn leave(&self, state: &mut State, owner: usize) {
         let Owner::Waits(node) = state.owners[owner] else { return };
         state.owners[owner] = Owner::Idle;
@@ -302,6 +334,7 @@ impl World {
         state.nodes[node] = self.start(state.tick, node, state.nodes[node].wall_ahead);
         if let Some(file) = file {
             state.nodes[node].load(state.tick, &self.rules, file);
+            state.nodes[node].data = state.file_data.take();
         }
         if node == 0 && state.nodes.len() == 2 && state.cut.is_none() {
             // A full resync. The replica has not restarted, so it keeps the tokens that it has received.
@@ -309,6 +342,8 @@ impl World {
             let lock = state.nodes[0].save(state.tick);
             state.nodes[1].lock = Lock::new();
             state.nodes[1].dropped = false;
+            state.nodes[1].data = None;
+            state.link.extend(state.nodes[0].data.map(Replicated::Write));
             state.link.extend(Some(Replicated::Apply(lock)).filter(|_| !state.nodes[0].lock.is_free()));
         }
         if state.primary_has_lost_tenure() {
@@ -323,7 +358,7 @@ impl World {
         if self.old_primary == OldPrimary::Gone {
             state.disconnect(0);
             state.nodes[0] = self.start(0, 0, 0);
-            state.file = None;
+            (state.file, state.file_data) = (None, None);
         }
         if state.primary_has_lost_tenure() {
             state.note(Happened::PromotedStale);
@@ -351,6 +386,8 @@ impl Model for World {
             cut: None,
             link: Vec::new(),
             file: None,
+            file_data: None,
+            writes: Vec::new(),
             owners: vec![Owner::Unknown; self.rules.modes.len()],
             budget: self.budget,
             grants: Grants::default(),
@@ -384,6 +421,12 @@ impl Model for World {
                 state.budget.lost_replies -= 1;
                 state.owners[owner] = Owner::Idle;
             }
+            Action::SendWrite(owner) => {
+                let Owner::Holds { token, .. } = state.owners[owner] else { return None };
+                state.budget.writes -= 1;
+                state.writes.push(GuardedWrite { token, passed: None });
+            }
+            Action::Write(write, node) => self.write(&mut state, write, node),
             Action::Drop => {
                 state.budget.drops -= 1;
                 let primary = state.primary;
@@ -397,6 +440,7 @@ impl Model for World {
             Action::Save => {
                 state.budget.saves -= 1;
                 state.file = Some(state.nodes[state.primary].save(state.tick));
+                state.file_data = state.nodes[state.primary].data;
             }
             Action::Reload => {
                 state.budget.reloads -= 1;

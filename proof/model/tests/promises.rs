@@ -4,8 +4,8 @@
 
 use lockward_core::{Mode, Slots, Weight};
 use lockward_model::{
-    Action, Budget, Claims, EXCLUSION, HOLDS_BACK, OldPrimary, PROMISES, Rules, TENURE_BACK, TOKENS,
-    TokenPromise, Tokens, World,
+    Action, Budget, Claims, EXCLUSION, GUARDED, Guards, HOLDS_BACK, OldPrimary, PROMISES, Rules, TENURE_BACK,
+    TOKENS, TokenPromise, Tokens, World,
 };
 use stateright::{Checker, HasDiscoveries, Model};
 use std::collections::BTreeSet;
@@ -37,8 +37,16 @@ const TWO_LIGHT_ONE_HEAVY: &[Mode] = &[of_three(1), of_three(1), of_three(2)];
 const PAIRS: [&[Mode]; 3] = [&[WRITER; 2], &[WRITER, READER], &[of_three(2); 2]];
 
 /// No faults.
-const CALM: Budget =
-    Budget { crashes: 0, saves: 0, reloads: 0, promotions: 0, clock_steps: 0, drops: 0, lost_replies: 0 };
+const CALM: Budget = Budget {
+    crashes: 0,
+    saves: 0,
+    reloads: 0,
+    promotions: 0,
+    clock_steps: 0,
+    drops: 0,
+    lost_replies: 0,
+    writes: 0,
+};
 
 /// Held during a check. A check uses every processor, so one runs at a time.
 static CHECK: Mutex<()> = Mutex::new(());
@@ -54,6 +62,7 @@ fn world(modes: &'static [Mode], budget: Budget) -> World {
             names_modes: true,
             tokens: Tokens::FromTheClock,
             claims: Claims::FitTogether,
+            guards: Guards::OneStep,
         },
         most_holds: 1,
         waits: true,
@@ -269,6 +278,46 @@ fn promises_hold_for_a_downgrade_that_a_promotion_missed() {
     );
 }
 
+// They hold for guarded writes that arrive late.
+
+#[test]
+fn promises_hold_for_guarded_writes_of_owners_that_wait() {
+    holds(world(WRITERS, Budget { writes: 2, ..CALM }), &["WriteRun", "StaleWriteFenced", "HandOff"]);
+}
+
+#[test]
+fn promises_hold_for_guarded_writes_after_a_crash_without_data() {
+    let budget = Budget { crashes: 1, writes: 2, ..CALM };
+    holds(
+        World { end: 5, ..world(PAIRS[0], budget) },
+        &["WriteRun", "StaleWriteFenced", "CrashedHeld", "Restored"],
+    );
+}
+
+#[test]
+fn promises_hold_for_guarded_writes_after_a_promotion_that_missed_messages() {
+    let budget = Budget { promotions: 1, writes: 2, ..CALM };
+    holds(
+        World { waits: false, end: 3, ..world(PAIRS[0], budget) },
+        &["WriteRun", "StaleWriteFenced", "PromotedStale", "RestoredOverAnother"],
+    );
+}
+
+#[test]
+fn promises_hold_for_guarded_writes_after_a_restart_from_an_older_file() {
+    let budget = Budget { saves: 1, reloads: 1, writes: 2, ..CALM };
+    holds(
+        World { waits: false, end: 3, ..world(PAIRS[0], budget) },
+        &["WriteRun", "StaleWriteFenced", "ReloadedStale", "RestoredOverAnother"],
+    );
+}
+
+#[test]
+fn promises_hold_for_guarded_writes_of_a_lock_whose_key_was_dropped() {
+    let budget = Budget { drops: 1, writes: 2, ..CALM };
+    holds(world(PAIRS[0], budget), &["WriteRun", "StaleWriteFenced"]);
+}
+
 // Without an assumption a promise is broken.
 
 #[test]
@@ -376,6 +425,14 @@ fn a_tenure_whose_token_fell_may_be_refused() {
 }
 
 // With a wrong rule a promise is broken.
+
+#[test]
+fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
+    let calm = world(PAIRS[0], Budget { writes: 1, ..CALM });
+    let path = breaks(with_rules(|rules| rules.guards = Guards::TwoSteps, calm), GUARDED);
+    let writes = path.iter().filter(|action| matches!(action, Action::Write(..))).count();
+    assert_eq!(writes, 2, "{path:?}");
+}
 
 #[test]
 fn a_claim_that_is_compared_with_each_holder_alone_breaks_the_limit() {

@@ -202,7 +202,14 @@ fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
         }
         (Operation::Release { .. }, Reply::Int(_)) => Outcome::Left { holds: holds(reply) },
         (Operation::Renew { .. }, Reply::Int(_)) => Outcome::Renewed { token: number(reply) },
-        (Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. }, _) => {
+        (Operation::Write { .. }, Reply::Int(1..)) => Outcome::Written,
+        (
+            Operation::Acquire { .. }
+            | Operation::Release { .. }
+            | Operation::Renew { .. }
+            | Operation::Write { .. },
+            _,
+        ) => {
             panic!("{operation:?} was answered {reply:?}")
         }
     }
@@ -219,6 +226,8 @@ mod tests {
     const RELEASE: Operation = Operation::Release { released: HoldsReleased::One, token: None };
     const RENEW: Operation = Operation::Renew { lease: 1_000_000, token: None, holds: None, mode: None };
 
+    const WRITE: Operation = Operation::Write { token: 7, guarded: true };
+
     #[test]
     fn a_reply_has_an_outcome() {
         for (operation, reply, expected) in [
@@ -229,6 +238,8 @@ mod tests {
             (RELEASE, Int(0), Outcome::Left { holds: 0 }),
             (RELEASE, Error("NOTHELD free".to_owned()), Outcome::Error("NOTHELD".to_owned())),
             (RENEW, Int(7), Outcome::Renewed { token: 7 }),
+            (WRITE, Int(3), Outcome::Written),
+            (WRITE, Error("FENCED the lock is free".to_owned()), Outcome::Error("FENCED".to_owned())),
         ] {
             assert_eq!(outcome(&operation, &reply), expected, "{operation:?} answered {reply:?}");
         }
@@ -245,6 +256,8 @@ mod tests {
             (RELEASE, Int(-1)),
             (RELEASE, Reply::NullArray),
             (RENEW, Reply::Null),
+            (WRITE, Int(0)),
+            (WRITE, Reply::ok()),
         ] {
             assert!(
                 catch_unwind(|| outcome(&operation, &reply)).is_err(),

@@ -3,12 +3,12 @@
 use crate::worker_process::{Worker, WorkerArgs};
 use crate::world::{Nemesis, World, WorldName};
 use lockward_checker::bounds::{Activity, Bounds};
-use lockward_checker::checker::{measure_activity, tenures_never_overlap};
-use lockward_checker::history::{self, History};
+use lockward_checker::checker::{Writes, count_writes, measure_activity, tenures_never_overlap};
+use lockward_checker::history::{self, Data, History, Line, data_key};
 use lockward_checker::random::Random;
-use lockward_checker::recorder::Recorder;
+use lockward_checker::recorder::{Recorder, now};
 use lockward_checker::violation::{Check, Violation};
-use lockward_tests::{Client, Server, Setup};
+use lockward_tests::{Client, Reply, Server, Setup};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
@@ -41,6 +41,8 @@ pub struct Outcome {
     server: String,
     history: History,
     activity: Activity,
+    /// Writes to the guarded and to the plain data.
+    writes: [Writes; 2],
     faults: BTreeMap<String, usize>,
     /// The number of tenures that overlapped an earlier one.
     pub overlaps: usize,
@@ -69,7 +71,10 @@ impl Plan {
     pub fn run(self) -> Outcome {
         let world = self.world.start();
         let server = Client::connect(world.port()).expect("a connection").server_version();
-        let (_, history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
+        let (world, mut history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
+        let data = History { lines: self.read_data(&*world).map(Line::Data).collect() };
+        data.write(&self.dir.join("data.json")).expect("a file");
+        history.lines.extend(data.lines);
         self.check(server, history)
     }
 
@@ -102,6 +107,21 @@ impl Plan {
         (world, History { lines: parts.flat_map(|part| part.lines).collect() })
     }
 
+    /// Reads the data beside the locks from the server that has it.
+    fn read_data(&self, world: &dyn World) -> impl Iterator<Item = Data> {
+        let mut primaries: Vec<_> =
+            world.ports().into_iter().map(|port| Client::connect(port).expect("a connection")).collect();
+        let keys = self.world.workload().keys.into_iter().flat_map(|key| [(key.clone(), true), (key, false)]);
+        keys.map(move |(key, guarded)| {
+            let start = now();
+            let command = format!("LRANGE {} 0 -1", data_key(&key, guarded));
+            let reads = primaries.iter_mut().map(|primary| primary.call(&*command));
+            let list = reads.into_iter().find(|reply| matches!(reply, Reply::Array(_))).expect("the data");
+            let tokens = list.items().iter().map(|token| token.text().parse().expect("a token")).collect();
+            Data { key, guarded, tokens, start, end: now() }
+        })
+    }
+
     fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
         let each = self.clients.div_ceil(self.workers);
         (0..self.workers)
@@ -125,17 +145,18 @@ impl Plan {
         let violations = self.world.check(&history, &bounds);
         let overlaps = tenures_never_overlap(&history, &bounds).len();
         let activity = measure_activity(&history, &bounds);
+        let writes = [true, false].map(|guarded| count_writes(&history, &bounds, guarded));
         let mut faults = BTreeMap::new();
         for fault in history.faults() {
             *faults.entry(fault.name.clone()).or_default() += 1;
         }
-        Outcome { plan: self, server, history, activity, faults, overlaps, violations }
+        Outcome { plan: self, server, history, activity, writes, faults, overlaps, violations }
     }
 }
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { plan, server, history, activity, faults, overlaps, violations } = self;
+        let Self { plan, server, history, activity, writes, faults, overlaps, violations } = self;
         let Plan { world, seed, length, pace, clients, .. } = plan;
         writeln!(
             f,
@@ -152,6 +173,8 @@ impl Display for Outcome {
              ends, {refused_writes} stale writes refused"
         )?;
         writeln!(f, "  {shared} tenures beside another, {kept} grants from a kept place")?;
+        let [guarded, plain] = writes.map(|Writes { all, stale }| format!("{stale} stale of {all}"));
+        writeln!(f, "  writes beside the lock: guarded {guarded}; plain {plain}")?;
         let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
         writeln!(f, "  faults: {}", faults.join(", "))?;
         let sent_away = history::Outcome::Error("TRYAGAIN".to_owned());

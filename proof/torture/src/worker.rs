@@ -5,6 +5,7 @@ use crate::rust_client;
 use crate::store::Store;
 use crate::worker_process::WorkerArgs;
 use crate::workload_client::WorkloadClient;
+use lockward_checker::client::Workload;
 use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
 use std::io::{self, BufRead as _};
@@ -12,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 
 /// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
+///
+/// Every eighth client has a lock of its own. Nobody waits for it, so the server need not notice when its lease ends.
 ///
 /// The worker with client 0 also tests the order of the queue.
 ///
@@ -29,6 +32,8 @@ pub fn run(args: &WorkerArgs) {
             let random = Random::new(args.seed ^ (u64::from(number) << 32));
             let (recorder, workload, primary, over) = (&recorder, &workload, &primary, &over);
             scope.spawn(move || {
+                let own_lock = Workload { keys: vec![format!("own-{number}")], ..workload.clone() };
+                let workload = if number.is_multiple_of(8) { &own_lock } else { workload };
                 let store = Store::connect(recorder, args.store);
                 let mut client = WorkloadClient::new(number, workload, random, recorder, primary, store);
                 while !over.load(Ordering::Relaxed) {

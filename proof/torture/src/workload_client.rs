@@ -103,7 +103,7 @@ impl<'r> WorkloadClient<'r> {
         self.caller = caller;
         self.client.handle_outcome(&call, &mut self.random);
         if let Outcome::Error(word) = &call.outcome
-            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "LIMIT" | "SUPERSEDED" | "TRYAGAIN")
+            && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "LIMIT" | "SUPERSEDED" | "TRYAGAIN" | "FENCED")
         {
             // The server refuses all writes for a while, or is no longer a primary.
             self.caller = None;
@@ -118,7 +118,8 @@ impl<'r> WorkloadClient<'r> {
             Operation::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
             Operation::Acquire { wait: Wait::No, .. }
             | Operation::Release { .. }
-            | Operation::Renew { .. } => Duration::ZERO,
+            | Operation::Renew { .. }
+            | Operation::Write { .. } => Duration::ZERO,
         };
         if !wait.is_zero() && self.random.percent(5) {
             return Duration::from_micros(self.random.between(200, 20_000));

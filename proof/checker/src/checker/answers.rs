@@ -25,7 +25,8 @@ pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violati
             Operation::Acquire { wait: Wait::Unlimited, .. } => continue,
             Operation::Acquire { wait: Wait::No, .. }
             | Operation::Release { .. }
-            | Operation::Renew { .. } => 0,
+            | Operation::Renew { .. }
+            | Operation::Write { .. } => 0,
         };
         let due = call.start.saturating_add(wait).saturating_add(bounds.answer);
         let excused = faults.overlap(call.client, call.start, end);

@@ -47,7 +47,7 @@ impl UnorderedEffects {
             Operation::Acquire { holds: None, .. } => self.added += 1,
             Operation::Acquire { holds: Some(named), .. } => self.named = self.named.max(named),
             Operation::Release { .. } => self.taken = true,
-            Operation::Renew { token: None, .. } => {}
+            Operation::Renew { token: None, .. } | Operation::Write { .. } => {}
             Operation::Renew { token: Some(_), holds, .. } => {
                 let holds = holds.unwrap_or(1);
                 let (least, most) = self.restored.unwrap_or((holds, holds));
@@ -106,7 +106,7 @@ fn counts(call: &Call) -> bool {
     match call.outcome {
         Outcome::Granted { .. } | Outcome::Left { .. } => true,
         Outcome::Renewed { .. } => matches!(call.operation, Operation::Renew { token: Some(_), .. }),
-        Outcome::NotAcquired | Outcome::Error(_) | Outcome::Unknown => false,
+        Outcome::NotAcquired | Outcome::Written | Outcome::Error(_) | Outcome::Unknown => false,
     }
 }
 
@@ -175,7 +175,7 @@ fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffect
             let (least, most) = bounds_before(call, now, unordered);
             Possible { token: Some(token), least, most, by: Some(line) }
         }
-        Outcome::NotAcquired | Outcome::Error(_) | Outcome::Unknown => now,
+        Outcome::NotAcquired | Outcome::Written | Outcome::Error(_) | Outcome::Unknown => now,
     }
 }
 

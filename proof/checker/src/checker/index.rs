@@ -26,6 +26,8 @@ pub(super) struct FaultSpans {
     delays: HashMap<Option<u32>, Spans>,
     /// The spans of the faults and operations on the servers themselves.
     servers: Spans,
+    /// The spans of the faults alone.
+    failures: Spans,
 }
 
 impl FaultSpans {
@@ -40,12 +42,22 @@ impl FaultSpans {
         Self {
             delays: spans.into_iter().map(|(client, spans)| (client, spans.into_iter().collect())).collect(),
             servers: servers.collect(),
+            failures: history
+                .faults()
+                .filter(|fault| fault.client.is_none())
+                .map(|fault| (fault.start, fault.end))
+                .collect(),
         }
     }
 
     /// Whether a fault happened, or the servers were changed, during this span.
     pub(super) fn of_servers(&self, from: Nanos, to: Nanos) -> bool {
         self.servers.overlap(from, to)
+    }
+
+    /// Whether a fault to the servers happened in this span.
+    pub(super) fn to_servers(&self, from: Nanos, to: Nanos) -> bool {
+        self.failures.overlap(from, to)
     }
 
     /// Whether a fault to the servers or to this client may delay replies in this span.

@@ -3,6 +3,7 @@
 
 mod answers;
 mod counts;
+mod guard;
 mod index;
 mod overlap;
 mod promptness;
@@ -13,6 +14,9 @@ mod vacuity;
 
 pub use answers::every_call_is_answered;
 pub use counts::hold_counts_add_up;
+pub use guard::{
+    Writes, count_writes, guarded_data_is_in_order, the_guard_is_right, the_guard_is_right_between_faults,
+};
 pub use overlap::tenures_never_overlap;
 pub use promptness::a_freed_lock_reaches_a_waiter;
 pub use queue::queue_order_is_grant_order;
@@ -35,6 +39,8 @@ pub fn check(history: &History, bounds: &Bounds) -> Vec<Violation> {
         a_freed_lock_reaches_a_waiter,
         every_call_is_answered,
         the_store_accepted_no_stale_write,
+        the_guard_is_right,
+        guarded_data_is_in_order,
         enough_happened,
     ]
     .into_iter()

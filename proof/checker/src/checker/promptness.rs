@@ -177,7 +177,7 @@ fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str,
         let leases = calls.iter().filter_map(|(_, call)| match call.operation {
             Operation::Renew { lease, .. } => Some((call, lease)),
             Operation::Acquire { lease, .. } if call.is_open() => Some((call, lease)),
-            Operation::Acquire { .. } | Operation::Release { .. } => None,
+            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Write { .. } => None,
         });
         let over = leases.map(|(call, lease)| reach(call, lease)).max().unwrap_or(0);
         let open = calls

@@ -52,7 +52,11 @@ fn token_of(call: &Call) -> Option<Token> {
     call.end?;
     match call.outcome {
         Outcome::Granted { token, .. } | Outcome::Renewed { token } => Some(token),
-        Outcome::NotAcquired | Outcome::Left { .. } | Outcome::Error(_) | Outcome::Unknown => None,
+        Outcome::NotAcquired
+        | Outcome::Left { .. }
+        | Outcome::Written
+        | Outcome::Error(_)
+        | Outcome::Unknown => None,
     }
 }
 

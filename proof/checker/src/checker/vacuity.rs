@@ -1,13 +1,14 @@
 //! The run had enough activity to prove something.
 
+use super::guard::count_writes;
 use super::index::{IndexedCall, group_calls};
 use crate::bounds::{Activity, Bounds};
 use crate::history::{History, Outcome, WriteOutcome};
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 
-/// Claim: there were at least as many grants, hand-offs, lease ends, faults, refused writes, shared tenures and kept places as the bounds
-/// require.
+/// Claim: there were at least as many grants, hand-offs, lease ends, faults, refused writes, shared tenures, kept places and stale writes
+/// to plain data as the bounds require.
 ///
 /// A run without activity breaks no promise, but proves nothing. Only certain events are counted.
 #[must_use]
@@ -21,6 +22,7 @@ pub fn enough_happened(history: &History, bounds: &Bounds) -> Vec<Violation> {
         ("refused writes", activity.refused_writes, least.refused_writes),
         ("tenures beside another one", activity.shared, least.shared),
         ("grants from a kept place", activity.kept, least.kept),
+        ("stale writes to plain data", activity.stale_writes, least.stale_writes),
     ]
     .into_iter()
     .filter(|(_, activity, least)| activity < least)
@@ -41,6 +43,7 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
     };
     let tenures = tenures(history, bounds);
     activity.kept = grants_after_a_slice(history);
+    activity.stale_writes = count_writes(history, bounds, false).stale;
     for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
         activity.shared += held_beside_another(of_key);
         for pair in of_key.windows(2) {

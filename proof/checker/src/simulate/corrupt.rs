@@ -35,11 +35,17 @@ pub enum Corruption {
     Unanswered,
     /// The store accepts a stale write.
     StaleWrite,
+    /// The guard runs the write of an owner whose tenure is over.
+    GuardLetsThrough,
+    /// The guard refuses the write of a holder.
+    HolderFenced,
+    /// The guarded data has a token after a larger one.
+    DataDisordered,
 }
 
 impl Corruption {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Overlap,
         Self::TooHeavy,
         Self::TokenRepeated,
@@ -52,6 +58,9 @@ impl Corruption {
         Self::LateGrant,
         Self::Unanswered,
         Self::StaleWrite,
+        Self::GuardLetsThrough,
+        Self::HolderFenced,
+        Self::DataDisordered,
     ];
 
     /// The check that must find it.
@@ -65,6 +74,7 @@ impl Corruption {
             Self::LateGrant => Check::Promptness,
             Self::Unanswered => Check::Answers,
             Self::StaleWrite => Check::Store,
+            Self::GuardLetsThrough | Self::HolderFenced | Self::DataDisordered => Check::Guard,
         }
     }
 }
@@ -122,9 +132,11 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
             let &(line, _) = random.one_of(&places)?;
             match &mut call_at(&mut broken, line)?.outcome {
                 Outcome::Granted { holds, .. } | Outcome::Left { holds } => *holds += 1,
-                Outcome::NotAcquired | Outcome::Renewed { .. } | Outcome::Error(_) | Outcome::Unknown => {
-                    return None;
-                }
+                Outcome::NotAcquired
+                | Outcome::Renewed { .. }
+                | Outcome::Written
+                | Outcome::Error(_)
+                | Outcome::Unknown => return None,
             }
         }
         Corruption::QueueSwap => {
@@ -212,6 +224,31 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
             let (start, end) = (write.end + 1, write.end + MS);
             broken.lines.push(Line::Write(Write { owner, token, start, end, ..write.clone() }));
         }
+        Corruption::GuardLetsThrough => {
+            let places = guarded_writes(history, &tenures, |tenure, write| {
+                let fenced = write.outcome == Outcome::Error("FENCED".to_owned());
+                fenced && tenure.freed + bounds().tolerance < write.start
+            });
+            call_at(&mut broken, *random.one_of(&places)?)?.outcome = Outcome::Written;
+        }
+        Corruption::HolderFenced => {
+            let places = guarded_writes(history, &tenures, |tenure, write| {
+                let held = tenure.held.is_some_and(|held| {
+                    held.from <= write.start && write.end.is_some_and(|end| end <= held.to)
+                });
+                held && write.outcome == Outcome::Written
+            });
+            call_at(&mut broken, *random.one_of(&places)?)?.outcome = Outcome::Error("FENCED".to_owned());
+        }
+        Corruption::DataDisordered => {
+            let places: Vec<_> = history
+                .data()
+                .filter(|(_, data)| data.guarded && data.tokens.first() != data.tokens.last())
+                .map(|(line, _)| line)
+                .collect();
+            let Line::Data(data) = broken.lines.get_mut(*random.one_of(&places)?)? else { return None };
+            data.tokens.rotate_right(1);
+        }
     }
     Some(broken)
 }
@@ -240,10 +277,27 @@ fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token>
     Some(of_key.map(|tenure| tenure.token).max()? + 1)
 }
 
+/// The lines of the guarded writes that fit, each with its tenure.
+fn guarded_writes(
+    history: &History,
+    tenures: &[Tenure<'_>],
+    fit: impl Fn(&Tenure<'_>, &Call) -> bool,
+) -> Vec<usize> {
+    let writes = history.calls().filter(|(_, call)| {
+        let Operation::Write { token, guarded: true } = call.operation else { return false };
+        let tenure = tenures.iter().find(|tenure| tenure.key == call.key && tenure.token == token);
+        tenure.is_some_and(|tenure| fit(tenure, call))
+    });
+    writes.map(|(line, _)| line).collect()
+}
+
 fn limit_of(call: &Call) -> Option<Nanos> {
     match call.operation {
         Operation::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
-        Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. } => None,
+        Operation::Acquire { .. }
+        | Operation::Release { .. }
+        | Operation::Renew { .. }
+        | Operation::Write { .. } => None,
     }
 }
 
@@ -262,7 +316,7 @@ fn pairs_of_slices(history: &History) -> impl Iterator<Item = (&Call, &Call)> {
 fn call_at(history: &mut History, line: usize) -> Option<&mut Call> {
     match history.lines.get_mut(line)? {
         Line::Call(call) => Some(call),
-        Line::Write(_) | Line::Fault(_) => None,
+        Line::Write(_) | Line::Data(_) | Line::Fault(_) => None,
     }
 }
 
@@ -291,15 +345,20 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
                     Operation::Release { token, .. } | Operation::Renew { token, .. } => {
                         token.iter_mut().for_each(change)
                     }
+                    Operation::Write { token, .. } => change(token),
                     Operation::Acquire { .. } => {}
                 }
                 match &mut call.outcome {
                     Outcome::Granted { token, .. } | Outcome::Renewed { token } => change(token),
-                    Outcome::NotAcquired | Outcome::Left { .. } | Outcome::Error(_) | Outcome::Unknown => {}
+                    Outcome::NotAcquired
+                    | Outcome::Left { .. }
+                    | Outcome::Written
+                    | Outcome::Error(_)
+                    | Outcome::Unknown => {}
                 }
             }
             // Not in writes to the store, because the store would have decided differently.
-            Line::Call(_) | Line::Write(_) | Line::Fault(_) => {}
+            Line::Call(_) | Line::Write(_) | Line::Data(_) | Line::Fault(_) => {}
         }
     }
 }

@@ -33,6 +33,7 @@ pub fn bounds() -> Bounds {
             refused_writes: 0,
             shared: 1,
             kept: 0,
+            stale_writes: 0,
         },
     }
 }

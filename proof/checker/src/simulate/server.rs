@@ -5,7 +5,7 @@
 use super::MS;
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
 use crate::random::Random;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
@@ -17,6 +17,8 @@ const HOLDS_BACK: Nanos = 100 * MS;
 struct Lock {
     holders: Vec<Holder>,
     queue: Vec<Place>,
+    /// The tokens in the plain and in the guarded data.
+    data: [Vec<Token>; 2],
 }
 
 #[derive(Debug)]
@@ -51,7 +53,7 @@ enum State {
 
 #[derive(Debug)]
 pub(super) struct Server {
-    locks: HashMap<String, Lock>,
+    locks: BTreeMap<String, Lock>,
     token: Token,
     random: Random,
     /// The largest token that the fenced store has seen, by key.
@@ -107,7 +109,7 @@ impl Lock {
 
 impl Server {
     pub(super) fn new(random: Random) -> Self {
-        Self { locks: HashMap::new(), token: 1_000, random, store: HashMap::new() }
+        Self { locks: BTreeMap::new(), token: 1_000, random, store: HashMap::new() }
     }
 
     /// Handles a call. Returns its reply, and those of waiters that it ends.
@@ -136,6 +138,14 @@ impl Server {
             }
             Operation::Renew { lease, token, mode, .. } => {
                 replies.push((number, renew(lock, call, now + lease, token, mode)));
+            }
+            Operation::Write { token, guarded } => {
+                let fenced = guarded && lock.holders.iter().all(|holder| holder.token != token);
+                if !fenced {
+                    lock.data[usize::from(guarded)].push(token);
+                }
+                let outcome = if fenced { Outcome::Error("FENCED".to_owned()) } else { Outcome::Written };
+                replies.push((number, outcome));
             }
         }
         replies.extend(self.expire_and_serve(now, &call.key));
@@ -230,6 +240,13 @@ impl Server {
     pub(super) fn is_waiting(&self, key: &str, call: usize) -> bool {
         let waits = |place: &Place| place.call == call && place.state == State::Waits;
         self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(waits))
+    }
+
+    /// The data beside each lock: whether it is guarded, and its tokens.
+    pub(super) fn data(&self) -> impl Iterator<Item = (&str, bool, &[Token])> {
+        self.locks.iter().flat_map(|(key, lock)| {
+            [false, true].map(|guarded| (key.as_str(), guarded, lock.data[usize::from(guarded)].as_slice()))
+        })
     }
 
     /// A write to the fenced store.

@@ -3,7 +3,7 @@
 use super::MS;
 use super::server::{Reply, Server};
 use crate::client::{Action, Client, Workload};
-use crate::history::{Call, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write};
+use crate::history::{Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write};
 use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -94,7 +94,9 @@ impl World {
     }
 
     pub(super) fn run(mut self) -> History {
+        let mut end = 0;
         while let Some(Reverse((now, _, event))) = self.events.pop() {
+            end = now.max(end);
             let of_server = matches!(event, Event::Arrive(_) | Event::Due(_) | Event::WaitEnd(_));
             if of_server && self.pause.0 <= now && now < self.pause.1 {
                 self.at(self.pause.1, event);
@@ -103,7 +105,11 @@ impl World {
             }
         }
         let calls = self.calls.into_iter().map(|(call, ..)| Line::Call(call));
-        History { lines: calls.chain(self.rest).collect() }
+        let data = self.server.data().map(|(key, guarded, tokens)| {
+            let (key, tokens) = (key.to_owned(), tokens.to_vec());
+            Line::Data(Data { key, guarded, tokens, start: end, end })
+        });
+        History { lines: calls.chain(self.rest).chain(data).collect() }
     }
 
     /// Schedules an event. Events at the same time happen in the order of scheduling.
@@ -203,7 +209,10 @@ impl World {
         let (fate, key) = (*fate, call.key.clone());
         let limit = match call.operation {
             Operation::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
-            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Renew { .. } => None,
+            Operation::Acquire { .. }
+            | Operation::Release { .. }
+            | Operation::Renew { .. }
+            | Operation::Write { .. } => None,
         };
         let replies = self.server.handle_call(now, number, call);
         if self.server.is_waiting(&key, number) {

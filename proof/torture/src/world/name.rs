@@ -122,6 +122,8 @@ impl WorldName {
                 refused_writes: seconds / if self.forgets() { 60 } else { 8 },
                 shared: 2 * seconds,
                 kept: 2 * seconds,
+                // In a short run servers that forget are in quarantine for most of the time.
+                stale_writes: usize::from(!self.forgets() || length >= Duration::from_secs(10)),
             },
             ..Bounds::default()
         }
@@ -131,7 +133,19 @@ impl WorldName {
     #[must_use]
     pub fn check(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
         let checks: &[fn(&History, &Bounds) -> Vec<Violation>] = match self {
-            Self::Alone | Self::Clocks | Self::Wiped | Self::Cluster => &[checker::check],
+            Self::Alone | Self::Clocks | Self::Cluster => &[checker::check],
+            Self::Wiped => &[
+                checker::tenures_never_overlap,
+                checker::tokens_grow_and_have_one_owner,
+                checker::hold_counts_add_up,
+                checker::queue_order_is_grant_order,
+                checker::a_freed_lock_reaches_a_waiter,
+                checker::every_call_is_answered,
+                checker::the_store_accepted_no_stale_write,
+                checker::the_guard_is_right_between_faults,
+                checker::guarded_data_is_in_order,
+                checker::enough_happened,
+            ],
             // A replica that missed a re-entry or a release has another count than its primary.
             Self::Failover | Self::CutOff | Self::Frozen => &[
                 checker::tenures_never_overlap,
@@ -140,6 +154,8 @@ impl WorldName {
                 checker::a_freed_lock_reaches_a_waiter,
                 checker::every_call_is_answered,
                 checker::the_store_accepted_no_stale_write,
+                checker::the_guard_is_right_between_faults,
+                checker::guarded_data_is_in_order,
                 checker::enough_happened,
             ],
             // The Sentinels may promote a replica although torture has caused no fault.
@@ -147,11 +163,13 @@ impl WorldName {
                 checker::tenures_never_overlap,
                 checker::tokens_grow_and_have_one_owner,
                 checker::the_store_accepted_no_stale_write,
+                checker::guarded_data_is_in_order,
                 checker::enough_happened,
             ],
             Self::Lossy => &[
                 checker::tokens_grow_and_have_one_owner,
                 checker::the_store_accepted_no_stale_write,
+                checker::guarded_data_is_in_order,
                 checker::every_call_is_answered,
                 checker::enough_happened,
             ],
@@ -159,6 +177,7 @@ impl WorldName {
             Self::Sleeping => &[
                 checker::each_token_has_one_owner,
                 checker::the_store_accepted_no_stale_write,
+                checker::guarded_data_is_in_order,
                 checker::every_call_is_answered,
                 checker::enough_happened,
             ],

@@ -1,0 +1,163 @@
+//! LOCK.GUARD runs the writes of holders, and no others.
+
+use super::index::FaultSpans;
+use crate::bounds::Bounds;
+use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
+use crate::report::ms;
+use crate::spans::MinFrom;
+use crate::tenure::{Tenure, tenures};
+use crate::violation::{Check, Violation};
+use std::collections::{BTreeMap, HashMap};
+
+/// Claim, for each guarded write with the token of a tenure: (1) if it was run, it did not start after the tenure was over, or after a later
+/// tenure was read; (2) if it was answered FENCED, it was not sent and answered while the tenure was certainly held.
+///
+/// Only owners who hold a lock alone write, so a later tenure cannot stand beside theirs. (1): a tenure is over after a release that left
+/// no holds, or at the end of the last lease that a call may have set. (2): the whole call lies in a definite-hold interval.
+///
+/// The claim does not hold where a failover may lose a grant, a renewal or a release.
+#[must_use]
+pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> {
+    wrong_decisions(history, bounds, |_, _| false)
+}
+
+/// The same where servers may forget grants, renewals and releases: it holds for a write without a fault to the servers between the first
+/// grant of its tenure and the reply.
+#[must_use]
+pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
+    let faults = FaultSpans::of(history, bounds);
+    wrong_decisions(history, bounds, |tenure, write| faults.to_servers(tenure.earliest, write.answered()))
+}
+
+/// Claim: the tokens in the guarded data beside a lock never fall. This holds for the data of every server, also after a failover that lost
+/// a part of it.
+#[must_use]
+pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation> {
+    let guarded = history.data().filter(|(_, data)| data.guarded);
+    let falls = guarded.filter_map(|(line, data)| {
+        let fall = data.tokens.windows(2).find(|pair| pair[1] < pair[0])?;
+        let what = format!("the guarded data beside {} has token {} after {}", data.key, fall[1], fall[0]);
+        Some(Violation::new(Check::Guard, history, [line], what))
+    });
+    falls.collect()
+}
+
+/// Writes to the data beside the locks that the server carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writes {
+    /// All of them.
+    pub all: usize,
+    /// Those that started after a later tenure of their lock was read.
+    pub stale: usize,
+}
+
+/// How many guarded or plain writes there were.
+#[must_use]
+pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes {
+    let tenures = tenures(history, bounds);
+    let later = LaterTenures::of(&tenures);
+    let written = || writes(history, guarded).filter(|(_, write, _)| write.outcome == Outcome::Written);
+    let stale = written().filter(|(_, write, token)| later.read_before(write, *token).is_some());
+    Writes { all: written().count(), stale: stale.count() }
+}
+
+/// The guarded or the plain writes, each with the index of its line and its token.
+fn writes(history: &History, those: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
+    history.calls().filter_map(move |(line, call)| match call.operation {
+        Operation::Write { token, guarded } if guarded == those => Some((line, call, token)),
+        Operation::Write { .. }
+        | Operation::Acquire { .. }
+        | Operation::Release { .. }
+        | Operation::Renew { .. } => None,
+    })
+}
+
+fn wrong_decisions(
+    history: &History,
+    bounds: &Bounds,
+    excused: impl Fn(&Tenure<'_>, &Call) -> bool,
+) -> Vec<Violation> {
+    let tenures = tenures(history, bounds);
+    let later = LaterTenures::of(&tenures);
+    let by_token: HashMap<_, _> = tenures.iter().map(|tenure| ((tenure.key, tenure.token), tenure)).collect();
+    let mut violations = Vec::new();
+    for (line, write, token) in writes(history, true) {
+        let Some(tenure) = by_token.get(&(write.key.as_str(), token)) else { continue };
+        let wrong = match &write.outcome {
+            Outcome::Written => wrongly_run(tenure, &later, write, bounds),
+            Outcome::Error(word) if word == "FENCED" => wrongly_fenced(tenure, write),
+            Outcome::Granted { .. }
+            | Outcome::NotAcquired
+            | Outcome::Left { .. }
+            | Outcome::Renewed { .. }
+            | Outcome::Error(_)
+            | Outcome::Unknown => None,
+        };
+        if let Some((what, other)) = wrong.filter(|_| !excused(tenure, write)) {
+            let lines = other.into_iter().chain([tenure.line, line]);
+            violations.push(Violation::new(Check::Guard, history, lines, what));
+        }
+    }
+    violations
+}
+
+/// Why a write must not have been run, and the line that shows it.
+fn wrongly_run(
+    tenure: &Tenure<'_>,
+    later: &LaterTenures<'_, '_>,
+    write: &Call,
+    bounds: &Bounds,
+) -> Option<(String, Option<usize>)> {
+    let Call { owner, key, start, .. } = write;
+    if let Some(later) = later.read_before(write, tenure.token) {
+        let what = format!(
+            "a write of {owner} to the data of {key} with token {} was run after token {} was read",
+            tenure.token, later.token
+        );
+        return Some((what, Some(later.line)));
+    }
+    let over = tenure.freed.saturating_add(bounds.tolerance);
+    let late = start.checked_sub(over).filter(|late| *late > 0)?;
+    let what = format!(
+        "a write of {owner} to the data of {key} with token {} was run, {} after the tenure was over",
+        tenure.token,
+        ms(late)
+    );
+    Some((what, tenure.released.map(|released| released.line)))
+}
+
+/// Why a write must have been run, and the line that shows it.
+fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<usize>)> {
+    let held = tenure.held.filter(|held| held.from <= write.start && write.answered() <= held.to)?;
+    let what = format!(
+        "a write of {} to the data of {} with token {} was fenced, and the lock was held for at least {} more",
+        write.owner,
+        write.key,
+        tenure.token,
+        ms(held.to - write.answered())
+    );
+    Some((what, Some(held.by)))
+}
+
+/// By key, the tenures from a token on, and when the first of them was read.
+struct LaterTenures<'t, 'h> {
+    tenures: &'t [Tenure<'h>],
+    by_key: BTreeMap<&'h str, MinFrom<(Nanos, usize)>>,
+}
+
+impl<'t, 'h> LaterTenures<'t, 'h> {
+    fn of(tenures: &'t [Tenure<'h>]) -> Self {
+        let mut by_key = BTreeMap::<_, Vec<_>>::new();
+        for (at, tenure) in tenures.iter().enumerate() {
+            by_key.entry(tenure.key).or_default().push((tenure.token, (tenure.first.answered(), at)));
+        }
+        let by_key = by_key.into_iter().map(|(key, all)| (key, all.into_iter().collect())).collect();
+        Self { tenures, by_key }
+    }
+
+    /// A tenure with a larger token than that of a write, whose grant was read before the write started.
+    fn read_before(&self, write: &Call, token: Token) -> Option<&'t Tenure<'h>> {
+        let (read, at) = self.by_key.get(write.key.as_str())?.get(token.saturating_add(1))?;
+        (read < write.start).then(|| &self.tenures[at])
+    }
+}
