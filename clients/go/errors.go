@@ -22,7 +22,8 @@ var (
 	ErrReleased = errors.New("lockward: the lock was released")
 
 	// ErrUnreachable is returned when no server answers for as long as the client's patience, or until the context ends.
-	// The client gives back what may have been granted when a server answers; otherwise it ends with its lease.
+	// The client gives back what may have been granted when a server answers; otherwise it ends with its lease. A command of
+	// Lock.Guarded may have run.
 	ErrUnreachable = errors.New("lockward: no server answers")
 
 	// ErrUnreplicated is returned when fewer replicas than wanted confirm the grant in time. The lock has been given back.

@@ -12,8 +12,9 @@ import (
 
 // A Lock is held, by an owner of its own. The client renews its lease while it is held. It can be lost all the same: the
 // process is paused for longer than the lease, no server is reachable, or an administrator breaks the lock. Lost and Context
-// tell when that happens, and Held tells when asked. None of them stops a write that is under way: pass the Token to what the
-// lock protects, and refuse a smaller token there than the largest one seen.
+// tell when that happens, and Held tells when asked. None of them stops a write that is under way. Write to the lock's server
+// with Guarded. Pass the Token to anything else that the lock protects, and refuse a smaller token there than the largest one
+// seen.
 //
 // Many goroutines may use a Lock; they hold it together. A Lock that becomes unreachable is renewed no more, and ends with its
 // lease. It must not be copied.

@@ -31,10 +31,22 @@ func (a *answer) serverError() *ServerError { return serverError(a.replies[0].Er
 func (c *Client) ask(
 	ctx context.Context, key string, patience time.Duration, limit time.Duration, commands func(sent time.Time) []command,
 ) (*answer, error) {
+	return c.askIf(ctx, key, patience, limit, commands, func(error) error { return nil })
+}
+
+// askIf is like ask, but stops when permit returns an error, and returns that. It calls permit with nil before each attempt,
+// and after an attempt that a server may have carried out, with the reason why the reply is missing.
+func (c *Client) askIf(
+	ctx context.Context, key string, patience time.Duration, limit time.Duration, commands func(sent time.Time) []command,
+	permit func(missing error) error,
+) (*answer, error) {
 	var failingSince time.Time
 	var to redirect
 	redirects, failures, mayHaveRun := 0, 0, false
 	for {
+		if stop := permit(nil); stop != nil {
+			return &answer{mayHaveRun: mayHaveRun}, stop
+		}
 		sent := time.Now()
 		replies, err := c.attempt(ctx, key, to, limit, commands(sent))
 		if err == nil {
@@ -53,7 +65,12 @@ func (c *Client) ask(
 				return &answer{mayHaveRun: mayHaveRun}, refusal
 			}
 			to = redirect{}
-			mayHaveRun = mayHaveRun || !errors.As(err, new(notSent))
+			if !errors.As(err, new(notSent)) {
+				mayHaveRun = true
+				if stop := permit(err); stop != nil {
+					return &answer{mayHaveRun: mayHaveRun}, stop
+				}
+			}
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return &answer{mayHaveRun: mayHaveRun}, fmt.Errorf("%w: %w (%w)", ErrUnreachable, ctx.Err(), err)

@@ -39,7 +39,8 @@ export class Unreplicated extends LockError {
 
 /**
  * No server has answered for as long as the patience or the wait limit, or the client is closed. What may have been granted
- * is given back when a server answers; otherwise it ends with its lease. `cause` is the last failure.
+ * is given back when a server answers; otherwise it ends with its lease. A guarded command may have run. `cause` is the
+ * last failure.
  */
 export class Unreachable extends LockError {
   override name = "Unreachable";

@@ -209,6 +209,22 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
+   * Runs a command only while the server has this tenure: `LOCK.GUARD` with the lock's token. Resolves with the reply, its
+   * strings as text. Without a command it only checks the token.
+   *
+   * The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same `{tag}`. The client's
+   * key prefix is not added to keys of the command.
+   *
+   * Rejects with `LockLost` when the lock is lost: the command did not run. Rejects with `LockRefused` when the server replies
+   * with another error, and the lock stays held. The command is not repeated when its reply is lost: `Unreachable` means that
+   * it may have run.
+   */
+  async guarded(...command: (string | number | Buffer)[]): Promise<unknown> {
+    this.#checkNotReleased();
+    return asText(await this.#tenure.guarded(command));
+  }
+
+  /**
    * Gives the hold back. Rejects with `LockLost` when the lock was lost before, and with `Unreachable` when no server
    * answers; then the lock ends with its lease. A second call does nothing, and settles like the first.
    */
@@ -231,6 +247,12 @@ export class Lock implements AsyncDisposable {
 function mode({ shared, slots, weight }: AcquireOptions): (string | number)[] {
   const limit = slots === undefined ? [] : ["SLOTS", slots];
   return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
+}
+
+/** A reply with text instead of Buffers. */
+function asText(reply: unknown): unknown {
+  if (Array.isArray(reply)) return reply.map(asText);
+  return Buffer.isBuffer(reply) ? reply.toString() : reply;
 }
 
 const LEASE_RANGE = "a lease must be an integer of milliseconds above 0";

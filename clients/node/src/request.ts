@@ -14,6 +14,8 @@ export interface Request {
   limit?(sent: number): number;
   /** Called when an attempt is sent: from then on the server may carry it out. */
   readonly onSend?: () => void;
+  /** Called before each attempt, and with the error of one without a reply. What it throws ends the request. */
+  readonly check?: (failure?: Error) => void;
   /** If present, the request has a dedicated connection. When the request is given up, this command is sent last on it. */
   readonly withdrawal?: Command;
   readonly signal?: AbortSignal | undefined;

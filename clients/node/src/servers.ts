@@ -73,6 +73,7 @@ export class Servers {
     let pauses = 0;
     for (let failures = 0, redirects = 0; ; ) {
       request.signal?.throwIfAborted();
+      request.check?.();
       if (this.#adapter.isEnded()) throw unreachable(request, closedError());
       const closing = this.#closing.signal;
       const sent = now();
@@ -95,6 +96,7 @@ export class Servers {
         if (redirect !== undefined && redirects++ < MAX_REDIRECTS) continue;
       } catch (error) {
         request.signal?.throwIfAborted();
+        if (error instanceof Error) request.check?.(error);
         if (closing.aborted) throw unreachable(request, closing.reason);
         if (error instanceof ServerError) throw new LockRefused(error.message, request.key.toString(), error.code);
         if (!(error instanceof Error)) throw error;

@@ -196,6 +196,41 @@ export class Tenure {
     this.#renewer.arm(this.nextEvent);
   }
 
+  /**
+   * Runs a command only while the server has this tenure. Throws when the tenure is lost. The command is not sent again once a
+   * server may have carried it out.
+   */
+  async guarded(command: (string | number | Buffer)[]): Promise<unknown> {
+    const { key } = this.ownedKey;
+    let isSent = false;
+    const { replies } = await this.#servers.ask({
+      key,
+      commands: () => [["LOCK.GUARD", key, this.token, ...command]],
+      until: now() + this.#patience,
+      patience: this.#patience,
+      onSend: () => {
+        isSent = true;
+      },
+      check: (failure) => {
+        if (failure === undefined) {
+          this.checkHeld();
+          isSent = false;
+        } else if (isSent) {
+          const message = `no reply, and the command may have run: ${failure.message}`;
+          throw new Unreachable(message, key.toString(), { cause: failure });
+        }
+      },
+    });
+    const [reply] = replies;
+    if (reply instanceof ServerError && reply.code === "FENCED") {
+      if (!this.#isReleased) this.#lose(reply.message);
+      this.signal.throwIfAborted();
+      throw new LockLost(`the lock is lost: ${reply.message}`, key.toString());
+    }
+    this.#throwIfRefused(reply);
+    return reply;
+  }
+
   // For the renewer.
 
   /** When the tenure is to be renewed, or ends. */

@@ -47,6 +47,13 @@ for (const { name, client } of CLIENTS) {
       await (await waiting).release();
     });
 
+    test("a guarded command runs on the node of the lock", async () => {
+      const lock = await new Lockward(await client()).acquire("{b}guarded");
+      assert.equal(await lock.guarded("SET", "{b}data", name), "OK");
+      assert.equal(await first.ask(["GET", "{b}data"]), name);
+      await lock.release();
+    });
+
     test("a lock moves with its slot", async () => {
       const lockward = new Lockward(await client());
       const [key, slot] = ["{a}moving", 15_495];
@@ -58,11 +65,14 @@ for (const { name, client } of CLIENTS) {
       await third.ask(["CLUSTER", "SETSLOT", slot, "MIGRATING", target as string]);
       await third.ask(["MIGRATE", "127.0.0.1", first.port, key, 0, 5_000]);
       await lock.renew(); // redirected by ASK
+      assert.equal(await lock.guarded(), "OK"); // the same
       for (const node of [first, third]) await node.ask(["CLUSTER", "SETSLOT", slot, "NODE", target as string]);
       await eventually(() => first.waiters(key));
       const before = await first.calls("lock.renew");
       await eventually(async () => (await first.calls("lock.renew")) > before + 1);
       assert(lock.held);
+      assert.equal(await lock.guarded("SET", "{a}data", name), "OK");
+      assert.equal(await first.ask(["GETDEL", "{a}data"]), name);
       await lock.release();
       await (await waiting).release();
       // Move the slot back for the next test.

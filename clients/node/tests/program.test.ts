@@ -43,6 +43,7 @@ test("the program in the README runs", async () => {
   );
   assert.equal(await other.ended, 0, other.output.err);
   assert.match(other.output.out, /^held with token \d+\n$/);
+  assert.equal(await server.ask(["GET", "state:42"]), "paid");
 });
 
 test("require works", async () => {
@@ -77,7 +78,8 @@ test("a process that was stopped for longer than its lease knows that the lock i
   const { child, output, ended } = run(`${BEGIN}
     const lock = await lockward.acquire("stopped", { lease: 1_000 });
     process.on("SIGUSR2", async () => {
-      console.log(lock.held, await lock.release().catch((error) => error.name), lock.signal.aborted);
+      console.log(lock.held, await lock.guarded("SET", "written", 1).catch((error) => error.name));
+      console.log(await lock.release().catch((error) => error.name), lock.signal.aborted);
       process.exit();
     });
     console.log("held");
@@ -88,7 +90,8 @@ test("a process that was stopped for longer than its lease knows that the lock i
   child.kill("SIGUSR2");
   child.kill("SIGCONT");
   assert.equal(await ended, 0, output.err);
-  assert.equal(output.out, "held\nfalse LockLost true\n");
+  assert.equal(output.out, "held\nfalse LockLost\nLockLost true\n");
+  assert.equal(await server.ask(["EXISTS", "written"]), 0);
 });
 
 test("a waiter that was stopped for longer than its granted lease waits again", async () => {

@@ -180,3 +180,39 @@ def test_a_lock_moves_with_its_slot(nodes: Any) -> None:
     assert lock.held and lock.owned() and not granted.is_set()
     lock.release()
     assert granted.wait(20)
+
+
+def test_a_guarded_command_runs_on_the_node_of_the_lock(nodes: Any) -> None:
+    cluster = RedisCluster(port=nodes[0].port, host="127.0.0.1")
+    with Lock(cluster, NAME) as lock:
+        assert lock.guarded("SET", "{a}data", "1") == b"OK"
+    assert nodes[1].client().get("{a}data") == b"1"
+
+
+def test_a_guarded_command_runs_on_the_node_of_the_lock_in_asyncio(nodes: Any) -> None:
+    async def main() -> None:
+        cluster = AsyncCluster(host="127.0.0.1", port=nodes[0].port)
+        try:
+            async with lockward.asyncio.Lock(cluster, NAME) as lock:
+                assert await lock.guarded("SET", "{a}data", "2") == b"OK"
+        finally:
+            await (cluster.aclose() if hasattr(cluster, "aclose") else cluster.close())
+
+    asyncio.run(main())
+    assert nodes[1].client().get("{a}data") == b"2"
+
+
+def test_a_guarded_command_follows_a_slot_that_moves(nodes: Any) -> None:
+    cluster, name = RedisCluster(port=nodes[0].port, host="127.0.0.1"), "{g}lock"
+    slot = cluster.keyslot(name)
+    source, target = (node.client() for node in nodes)
+    ids = [client.execute_command("CLUSTER", "MYID").decode() for client in (source, target)]
+    with Lock(cluster, name) as lock:
+        target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        source.execute_command("MIGRATE", "127.0.0.1", nodes[1].port, name, 0, 5000)
+        assert lock.guarded() == b"OK"  # redirected by ASK
+        for client in (target, source):
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+        assert lock.guarded("SET", "{g}data", "1") == b"OK"  # redirected by MOVED
+    assert target.get("{g}data") == b"1"

@@ -134,6 +134,10 @@ print("asking", flush=True)
 lock.acquire()
 print(lock.fencing_token, flush=True)
 sys.stdin.readline()
+try:
+    lock.guarded("SET", "data", "1")
+except lockward.LockLost:
+    pass
 print(lock.held, lock.lost.wait(20), flush=True)
 try:
     lock.release()
@@ -170,6 +174,7 @@ def test_a_process_that_was_stopped_past_its_lease_knows_that_the_lock_is_lost(
             write_line(process)
             assert read_line(process) == "False True"
             assert read_line(process) == "lost"
+            assert not client.exists("data")
 
 
 def test_an_interrupted_wait_leaves_the_queue(server: Any, client: redis.Redis) -> None:

@@ -485,8 +485,8 @@ def test_other_clients_are_refused(client: redis.Redis, server: Any) -> None:
     assert lockward.__version__
 
 
-def test_the_program_in_the_readme_runs(server: Any) -> None:
+def test_the_program_in_the_readme_runs(client: redis.Redis, server: Any) -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     program = readme.split("```python\n")[1].split("```")[0].replace("6379", str(server.port))
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert printed.stdout.startswith("held with token ")
+    assert printed.stdout.startswith("held with token ") and client.get("state:42") == b"paid"

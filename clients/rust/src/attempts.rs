@@ -147,6 +147,17 @@ impl Attempts<'_> {
         Err(self.classify(Some(&node), error))
     }
 
+    /// Like [`wait_to_retry`](Self::wait_to_retry), for a request that must not run twice.
+    ///
+    /// # Errors
+    /// Also the error of an attempt that a server may have carried out.
+    pub(crate) async fn wait_to_retry_unless_run(&mut self, attempt: AttemptError) -> Result<(), Error> {
+        if self.may_have_run {
+            return Err(attempt.error);
+        }
+        self.wait_to_retry(attempt).await
+    }
+
     async fn find_node(&mut self) -> Result<Arc<Node>, Error> {
         match self.asking_node.take() {
             Some(node) => Ok(node),

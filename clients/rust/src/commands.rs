@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::time::millis;
-use redis::{Cmd, Value, cmd};
+use redis::{Arg, Cmd, Value, cmd};
 use std::time::Duration;
 
 /// A lock and an owner of it. Most lock commands begin with these two.
@@ -111,6 +111,19 @@ impl OwnedKey {
     /// Releases whatever the server has granted to the owner.
     pub(crate) fn withdraw(&self) -> Cmd {
         self.command("LOCK.RELEASE").arg("HOLDS").arg(0).to_owned()
+    }
+
+    /// Runs `inner` while the token is that of a present holder. An empty command only checks the token.
+    pub(crate) fn guard(&self, token: u64, inner: &Cmd) -> Cmd {
+        let mut guarded = cmd("LOCK.GUARD").arg(&self.key).arg(token).to_owned();
+        for arg in inner.args_iter() {
+            if let Arg::Simple(bytes) = arg {
+                guarded.arg(bytes);
+            } else {
+                guarded.cursor_arg(0);
+            }
+        }
+        guarded
     }
 }
 

@@ -72,11 +72,11 @@ impl Error {
         if let Self::Server { code, .. } = self { Some(code) } else { None }
     }
 
-    /// The error that a server has replied. `NOTHELD` is the loss of a tenure.
+    /// The error that a server has replied. `NOTHELD` and `FENCED` are the loss of a tenure.
     pub(crate) fn from_server(error: &ServerError) -> Self {
         let message = error.details().unwrap_or_default().to_owned();
         match error.code() {
-            "NOTHELD" => Self::Lost(Loss::NotHeld(message)),
+            "NOTHELD" | "FENCED" => Self::Lost(Loss::NotHeld(message)),
             code => Self::Server { code: code.to_owned(), message },
         }
     }

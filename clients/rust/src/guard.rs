@@ -2,8 +2,10 @@
 
 use crate::background::Task;
 use crate::client_state::ClientState;
+use crate::commands::read;
 use crate::error::{Error, Loss};
 use crate::tenure::Tenure;
+use redis::{Cmd, FromRedisValue};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,6 +131,32 @@ impl Guard {
     /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.tenure.renew(&self.client.servers, Some(self.client.servers.settings.patience)).await
+    }
+
+    /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check
+    /// and the command are one step at the server, so a late write of a holder that was paused does not run. An empty
+    /// command, `&redis::Cmd::new()`, is the check alone.
+    ///
+    /// The data must be on the lock's server; in a cluster its keys need the slot of the lock, by a common tag such as
+    /// `{order:42}`.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: lockward_client::Guard) -> Result<(), lockward_client::Error> {
+    /// let sold: u64 = guard.guarded(redis::cmd("INCR").arg("{order:42}:sold")).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// **The client does not repeat the command when its reply is lost**, as it may have run. It repeats it only when it did
+    /// not run: no server was connected, the slot has moved, or the server is a replica. If the future is dropped, the
+    /// command may run all the same.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is lost: the command did not run. After the other errors the lock is as it was.
+    /// [`Error::Server`] is an error of the command. [`Error::Unreachable`] means that no server has replied within the
+    /// response limit or the client's patience: the command may have run. [`Error::Reply`] means that it has run, and its
+    /// reply is no `T`.
+    pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        read(self.tenure.guarded(&self.client.servers, command).await?)
     }
 
     /// Releases the hold. With the last guard of the tenure it releases the lock: when this returns, the first waiter has

@@ -34,8 +34,9 @@
 //!
 //! It cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its lease, and
 //! the server then grants the lock to another owner. [`Guard::is_held`] is false by then, as the lease ends earlier by this
-//! process's clock than by the server's, but no program checks that between any two instructions. So send
-//! [`Guard::token`] with each write, and let the resource refuse a smaller token than it has seen.
+//! process's clock than by the server's, but no program checks that between any two instructions. So write
+//! to the lock's server with [`Guard::guarded`]. Elsewhere send [`Guard::token`] with each write, and let the resource refuse
+//! a smaller token than it has seen.
 //!
 //! # Owners
 //!
@@ -69,6 +70,8 @@ pub use client::Client;
 pub use error::{Error, Loss};
 pub use guard::Guard;
 pub use lock::Lock;
+/// The crate whose commands [`Guard::guarded`] runs.
+pub use redis;
 pub use settings::Settings;
 
 /// Runs the programs of the README as tests.

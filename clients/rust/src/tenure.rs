@@ -11,6 +11,7 @@ use crate::connections::ConnectionKind;
 use crate::error::{Error, Loss};
 use crate::lease::{Lease, lease_end};
 use crate::servers::Servers;
+use redis::{Cmd, Value};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -184,6 +185,28 @@ impl Tenure {
                     if let Err(error) = attempts.wait_to_retry(error).await
                         && !self.lease.shorten_if_too_long(millis, &error)
                     {
+                        self.note_error(&error);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs a command while the server has this tenure. It is not sent again when a server may have carried it out.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the tenure is over; otherwise the error of the command or of the last attempt.
+    pub(crate) async fn guarded(&self, servers: &Servers, inner: &Cmd) -> Result<Value, Error> {
+        let cmd = self.key.guard(self.token, inner);
+        let mut attempts = servers.attempts(&self.key.key, Instant::now() + servers.settings.patience);
+        loop {
+            self.check()?;
+            let limit = Some(servers.settings.response_limit);
+            match attempts.send(&mut ConnectionKind::Shared, &cmd, limit).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => {
+                    if let Err(error) = attempts.wait_to_retry_unless_run(error).await {
                         self.note_error(&error);
                         return Err(error);
                     }

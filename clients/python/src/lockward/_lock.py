@@ -12,6 +12,7 @@ from . import _connections as connections
 from . import _protocol as protocol
 from ._plan import Command, Plan
 from ._protocol import AcquireRequest
+from ._replies import decoded
 from ._tenure import Event, Handle, Tenure, owners, pack
 from ._timing import lease_end, millis
 from .errors import LockError, LockLost, lock_error
@@ -310,6 +311,17 @@ class LockBase(Generic[E]):
             self._renewer().lose(tenure)
             raise
         self._renewer().watch(tenure)
+
+    def _guarded(self, command: Command) -> Plan[Any]:
+        tenure = self._releasable()
+        if tenure is None or tenure.pid != os.getpid():
+            raise lock_error(LockError, "Cannot guard a command with an unlocked lock", self.name)
+        try:
+            reply = yield from protocol.guarded(tenure, command, self.patience)
+        except LockLost:
+            self._renewer().lose(tenure)
+            raise
+        return decoded(reply, self.redis.get_encoder().decode)
 
     def _locked(self) -> Plan[bool]:
         _, holders = yield from protocol.lock_info(self.name, self.patience)

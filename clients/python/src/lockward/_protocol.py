@@ -38,8 +38,11 @@ class Answer(NamedTuple):
     may_have_run: bool  # an earlier attempt, whose reply was lost, may have been carried out
 
 
-def retrying(exchange: Callable[[float], Exchange], until: float) -> Plan[Answer]:
-    """Repeat an exchange until a server answers. Unreachable if none does before `until`."""
+def retrying(exchange: Callable[[float], Exchange], until: float, is_repeatable: bool = True) -> Plan[Answer]:
+    """Repeat an exchange until a server answers. Unreachable if none does before `until`.
+
+    An exchange that is not repeatable is sent again only after a reply that says that nothing was carried out.
+    """
     failures, may_have_run, to = 0, False, None
     while True:
         sent = monotonic()
@@ -48,6 +51,8 @@ def retrying(exchange: Callable[[float], Exchange], until: float) -> Plan[Answer
         except AuthenticationError:
             raise  # another attempt is useless
         except NETWORK_ERRORS as error:
+            if not is_repeatable:
+                raise Unreachable(f"no reply, and the command may have run: {error_text(error)}") from error
             cause, may_have_run, to = error, True, None
         else:
             cause, to = replies[0], redirect(replies[0])
@@ -234,6 +239,25 @@ def renew(tenure: Tenure, lease: int, patience: float, what: str) -> Plan[None]:
     if isinstance(reply, ResponseError):
         raise lock_error(LockRefused, error_text(reply), tenure.key)
     tenure.note_lease(sent, lease)
+
+
+def guarded(tenure: Tenure, command: Command, patience: float) -> Plan[Any]:
+    """Run a command if the tenure is held, also by the server's account. LockLost if it is not."""
+    guard: Command = ("LOCK.GUARD", tenure.key, tenure.token, *command)
+    until = monotonic() + patience
+
+    def exchange(now: float) -> Exchange:
+        if not tenure.held:
+            raise lock_error(LockLost, "Cannot guard a command with a lock that's no longer owned", tenure.key)
+        return Exchange(tenure.key, (guard,), max(0.1, until - now))
+
+    _, [reply, *_], _ = yield from retrying(exchange, until, is_repeatable=False)
+    if not isinstance(reply, ResponseError):
+        return reply
+    if error_code(reply) == "FENCED":
+        message = f"Cannot guard a command with a lock that's no longer owned: {error_text(reply)}"
+        raise lock_error(LockLost, message, tenure.key)
+    raise reply
 
 
 def resume(tenure: Tenure, patience: float) -> Plan[None]:

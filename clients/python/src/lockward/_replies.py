@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -60,6 +60,13 @@ def redirect(reply: Any) -> Redirect | None:
         return None
     host, _, port = error_text(reply).split()[-1].rpartition(":")
     return Redirect(host, int(port), error_code(reply) == "ASK")
+
+
+def decoded(reply: Any, decode: Callable[[bytes], Any]) -> Any:
+    """The reply with its strings as `decode` returns them."""
+    if isinstance(reply, list):
+        return [decoded(each, decode) for each in reply]
+    return decode(reply) if isinstance(reply, bytes) else reply
 
 
 class Holder(NamedTuple):

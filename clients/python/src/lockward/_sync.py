@@ -389,6 +389,17 @@ class Lock(LockBase[threading.Event]):
         """Start the lease of ``timeout`` again."""
         return self._run(self._reacquire())
 
+    def guarded(self, *command: Any) -> Any:
+        """Run a command only while the server has this tenure: LOCK.GUARD with the lock's token. Return its reply.
+
+        The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same ``{tag}``. Without
+        arguments, this only checks that the lock is held. The reply is that of RESP2, decoded as the client decodes.
+
+        LockLost if the lock is lost: the command did not run. Errors of the command are redis-py's, and the lock stays held.
+        The command is not repeated when its reply is lost: Unreachable then means that it may have run.
+        """
+        return self._run(self._guarded(command))
+
     def locked(self) -> bool:
         """Whether any owner holds the lock at the server."""
         return self._run(self._locked())

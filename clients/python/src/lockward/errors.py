@@ -23,7 +23,7 @@ class Unreplicated(LockError):
 
 class Unreachable(ConnectionError):
     """No server has answered for as long as the patience or the wait limit. What may have been granted ends with its
-    lease at the latest."""
+    lease at the latest. A guarded command may have run."""
 
 
 def lock_error(kind: type[LockError], message: str, name: Any) -> LockError:

@@ -3,7 +3,7 @@
 use crate::{LONG, granted, patient};
 use lockward_tests::{Cluster, Setup, eventually, slot_of};
 
-fn url(cluster: &Cluster) -> String {
+pub(crate) fn url(cluster: &Cluster) -> String {
     let nodes: Vec<String> =
         cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
     format!("redis+cluster://{}", nodes.join(","))

@@ -12,6 +12,7 @@ mod default_lease;
 mod dropped_at_each_poll;
 mod dropped_futures;
 mod extreme_durations;
+mod guarded;
 mod lost_replies;
 mod modes;
 mod redlock;

@@ -32,6 +32,10 @@ final class Attempts {
     private final Servers servers;
     private final String name;
     private final boolean interruptible;
+
+    /** Whether a request that may have been carried out is not sent again. */
+    private boolean isOnce;
+
     private long deadline;
     private int failures;
 
@@ -70,6 +74,16 @@ final class Attempts {
 
     Object ask(Request request) throws InterruptedException {
         return ask(List.of(request)).get(0);
+    }
+
+    /** Sends a request that must not be carried out twice. Runs {@code check} before each attempt. */
+    Object askOnce(Request request, Runnable check) throws InterruptedException {
+        isOnce = true;
+        Function<String, Node> find = key -> {
+            check.run();
+            return servers.nodeFor(key);
+        };
+        return retry(find, node -> exchange(node, List.of(request))).get(0);
     }
 
     /**
@@ -235,6 +249,9 @@ final class Attempts {
             if (each instanceof RedisCommandExecutionException && LOGIN_ERRORS.contains(ServerError.code(message))) {
                 throw new LockRefusedException(message);
             }
+        }
+        if (isOnce && mayHaveRun) {
+            throw new LockUnreachableException("no reply, and the command may have run: " + cause, cause);
         }
         if (Clock.now() - sent > LONG_ATTEMPT) {
             failures = 0;

@@ -159,6 +159,26 @@ public final class LockwardLock implements Lock {
     }
 
     /**
+     * Runs a command only while the server has this tenure: LOCK.GUARD with the fencing token. Example: {@code guarded("SET",
+     * "{order:42}:state", "paid")}. Without arguments it only checks the token.
+     *
+     * <p>The data must be on the lock's server. In a cluster its keys need the slot of the lock, by a common tag such as {@code
+     * {order:42}}.
+     *
+     * <p>The command is not repeated when its reply is missing, because it may have run.
+     *
+     * @param command its name and arguments: {@code byte[]}, or anything else as text
+     * @return the reply: a String, a Long, a List of these and lists, or null
+     * @throws LockLostException when the lock has been lost: the command did not run
+     * @throws IllegalMonitorStateException when the current thread does not hold the lock
+     * @throws LockRefusedException when the server replies with another error. The lock stays held
+     * @throws LockUnreachableException when no server has replied. The command may have run
+     */
+    public @Nullable Object guarded(Object... command) {
+        return tenure().guarded(command);
+    }
+
+    /**
      * Calls {@code listener} once if the lock of the current thread is lost; at once, if it is lost already. The listener is called
      * in a thread of the client. Example: {@code onLost(loss -> thread.interrupt())}.
      *

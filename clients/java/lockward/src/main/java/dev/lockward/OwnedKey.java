@@ -41,6 +41,13 @@ record OwnedKey(String name, String owner, Mode mode) {
         return new Request("LOCK.RENEW", arguments);
     }
 
+    /** Runs a command if the token is that of a present holder. */
+    Request guard(long token, Object[] command) {
+        List<Object> arguments = new ArrayList<>(List.of(name, token));
+        arguments.addAll(List.of(command));
+        return new Request("LOCK.GUARD", arguments, true);
+    }
+
     /** Gives holds back, so that {@code left} holds are left, at least 1. */
     Request release(int left, long token) {
         return Request.of("LOCK.RELEASE", name, owner, "HOLDS", left, "TOKEN", token);

@@ -137,6 +137,36 @@ public final class Tenure implements AutoCloseable {
     }
 
     /**
+     * Runs a command only while the server has this tenure: LOCK.GUARD with the fencing token. Example: {@code guarded("SET",
+     * "{order:42}:state", "paid")}. Without arguments it only checks the token.
+     *
+     * <p>The data must be on the lock's server. In a cluster its keys need the slot of the lock, by a common tag such as {@code
+     * {order:42}}.
+     *
+     * <p>The command is not repeated when its reply is missing, because it may have run.
+     *
+     * @param command its name and arguments: {@code byte[]}, or anything else as text
+     * @return the reply: a String, a Long, a List of these and lists, or null
+     * @throws LockLostException when the lock has been lost: the command did not run
+     * @throws IllegalMonitorStateException when it has been released
+     * @throws LockRefusedException when the server replies with another error. The lock stays held
+     * @throws LockUnreachableException when no server has replied. The command may have run
+     */
+    public @Nullable Object guarded(Object... command) {
+        Object reply;
+        try {
+            reply = client.attempts(name(), false).askOnce(ownedKey.guard(token, command), this::checkHeld);
+        } catch (InterruptedException never) {
+            throw new AssertionError(never);
+        }
+        if (reply instanceof ServerError error && error.code().equals("FENCED")) {
+            throw lostException(holds() > 0 ? lose(error.message()) : error.message());
+        }
+        ServerError.throwIfError(reply);
+        return ((List<?>) reply).get(0);
+    }
+
+    /**
      * Gives the lock back.
      *
      * @throws LockLostException when the lock was lost before

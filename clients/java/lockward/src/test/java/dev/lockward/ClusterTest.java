@@ -62,6 +62,20 @@ class ClusterTest {
     }
 
     @Test
+    void aGuardedCommandRunsOnTheNodeOfTheLock() throws Exception {
+        try (LockwardClient client = client().build()) {
+            for (int i = 0; i < 3; i++) {
+                String name = on(i, "d");
+                LockwardLock lock = client.getLock("{" + name + "}lock");
+                lock.lock();
+                assertEquals("OK", lock.guarded("SET", "{" + name + "}data", i));
+                assertEquals(List.of(String.valueOf(i)), NODES.get(i).call("GET", "{" + name + "}data"));
+                lock.unlock();
+            }
+        }
+    }
+
+    @Test
     void aWaiterKeepsItsPositionWhenAnotherConnectionBreaks() throws Exception {
         Server node = NODES.get(2);
         String name = on(2, "c");
@@ -107,6 +121,7 @@ class ClusterTest {
             source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", to);
             source.call("MIGRATE", "127.0.0.1", target.port, name, 0, 5000);
             lock.lock();
+            assertEquals("OK", lock.guarded());
             eventually(() -> lock.isLocked());
             Running<Boolean> asking = Threads.start(() -> late.getLock(name).tryLock(2, TimeUnit.SECONDS));
             assertFalse(asking.join());

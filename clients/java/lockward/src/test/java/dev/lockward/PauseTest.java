@@ -11,6 +11,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
 import java.util.stream.Stream;
@@ -40,6 +41,11 @@ class PauseTest {
                 System.in.read();
                 System.out.println(lock.isHeldByCurrentThread());
                 lost.await();
+                try {
+                    lock.guarded("SET", args[1] + ":written", 1);
+                } catch (LockLostException loss) {
+                    System.out.println("refused");
+                }
                 try {
                     lock.unlock();
                     System.out.println("released");
@@ -119,7 +125,9 @@ class PauseTest {
             assertTrue(lock.fencingToken() > token);
             child.resume();
             assertEquals("false", child.readLine());
+            assertEquals("refused", child.readLine());
             assertEquals("lost", child.readLine());
+            assertEquals(List.of(0L), SERVER.call("EXISTS", name + ":written"));
             lock.unlock();
         }
     }

@@ -1,9 +1,11 @@
 package dev.lockward;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -22,5 +24,6 @@ class ReadmeTest {
                 .start();
         String printed = new String(process.getInputStream().readAllBytes());
         assertTrue(process.waitFor() == 0 && printed.contains("held with token "), printed);
+        assertEquals(List.of("paid"), Server.shared().call("GET", "state:42"));
     }
 }
