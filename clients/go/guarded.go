@@ -21,7 +21,7 @@ import (
 // have run: then the error is ErrUnreachable, and also that of the context if this has ended.
 func (l *Lock) Guarded(ctx context.Context, command ...any) *redis.Cmd {
 	guard := append([]any{"LOCK.GUARD", l.key, l.token}, command...)
-	reply, err := l.guarded(ctx, guard)
+	reply, err := l.guarded(ctx, guard, false)
 	if err != nil {
 		reply = redis.NewCmd(ctx, guard...)
 		reply.SetErr(err)
@@ -29,9 +29,10 @@ func (l *Lock) Guarded(ctx context.Context, command ...any) *redis.Cmd {
 	return reply
 }
 
-func (l *Lock) guarded(ctx context.Context, guard command) (*redis.Cmd, error) {
+// guarded sends LOCK.GUARD. If the server denies the tenure, it renews it first: a server in quarantine restores it.
+func (l *Lock) guarded(caller context.Context, guard command, isRenewed bool) (*redis.Cmd, error) {
 	c := l.client
-	ctx, end, err := c.begin(ctx)
+	ctx, end, err := c.begin(caller)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,13 @@ func (l *Lock) guarded(ctx context.Context, guard command) (*redis.Cmd, error) {
 		return nil, err
 	}
 	if refusal := reply.serverError(); refusal != nil && refusal.Code == "FENCED" {
-		return nil, l.lose(refusal)
+		if isRenewed {
+			return nil, l.lose(refusal)
+		}
+		if err := l.Renew(caller); err != nil {
+			return nil, err
+		}
+		return l.guarded(caller, guard, true)
 	}
 	return reply.replies[0], nil
 }

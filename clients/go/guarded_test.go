@@ -88,6 +88,22 @@ func TestARefusedGuardedCommandMarksTheLockAsLost(t *testing.T) {
 	}
 }
 
+func TestAForgottenTenureIsRestoredBeforeAGuardedCommandRuns(t *testing.T) {
+	t.Parallel()
+	s, empty := startServer(t), startServer(t)
+	lock := acquire(t, newClient(t, s.client()), "k", lockward.WithLease(10*time.Minute))
+	// The connection stays open, so the client notices nothing.
+	host, port, _ := net.SplitHostPort(empty.addr)
+	s.do("REPLICAOF", host, port)
+	eventually(t, "it is forgotten", func() bool { return s.do("EXISTS", "k") == int64(0) })
+	s.do("CONFIG", "SET", "lock.quarantine", "600000")
+	s.do("REPLICAOF", "NO", "ONE")
+	check(t, lock.Guarded(t.Context(), "SET", "data", 1).Err())
+	if calls := s.calls("lock.guard"); calls != 2 || s.do("GET", "data") != "1" {
+		t.Fatal(calls)
+	}
+}
+
 func TestAnErrorOfAGuardedCommandKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -198,9 +198,9 @@ export class Tenure {
 
   /**
    * Runs a command only while the server has this tenure. Throws when the tenure is lost. The command is not sent again once a
-   * server may have carried it out.
+   * server may have carried it out. If the server denies the tenure, it is renewed first: a server in quarantine restores it.
    */
-  async guarded(command: (string | number | Buffer)[]): Promise<unknown> {
+  async guarded(command: (string | number | Buffer)[], isRenewed = false): Promise<unknown> {
     const { key } = this.ownedKey;
     let isSent = false;
     const { replies } = await this.#servers.ask({
@@ -223,6 +223,10 @@ export class Tenure {
     });
     const [reply] = replies;
     if (reply instanceof ServerError && reply.code === "FENCED") {
+      if (!isRenewed) {
+        await this.renew();
+        return this.guarded(command, true);
+      }
       if (!this.#isReleased) this.#lose(reply.message);
       this.signal.throwIfAborted();
       throw new LockLost(`the lock is lost: ${reply.message}`, key.toString());

@@ -37,6 +37,18 @@ for (const library of LIBRARIES) {
       assert.deepEqual(await lock.guarded("LRANGE", "list", 0, -1), ["one", "zwei"]);
     });
 
+    test("a forgotten tenure is restored before a guarded command runs", async () => {
+      const empty = await Server.start();
+      const lock = await acquire();
+      // The connection stays open, so the client notices nothing.
+      await server.ask(["REPLICAOF", "127.0.0.1", empty.port]);
+      await eventually(async () => (await server.ask(["EXISTS", "k"])) === 0);
+      await server.ask(["CONFIG", "SET", "lock.quarantine", LONG]);
+      await server.ask(["REPLICAOF", "NO", "ONE"]);
+      assert.equal(await lock.guarded("SET", "data", 1), "OK");
+      assert.equal(await server.calls("lock.guard"), 2);
+    });
+
     test("guarded checks the token without a command", async () => {
       const lock = await acquire();
       assert.equal(await lock.guarded(), "OK");
@@ -47,7 +59,7 @@ for (const library of LIBRARIES) {
     test("a guarded command of a former holder does not run", async () => {
       const lock = await acquire();
       await overtake();
-      const refusal = { name: "LockLost", message: /FENCED the lock is held with token/ };
+      const refusal = { name: "LockLost", message: /NOTHELD the lock is held by another owner/ };
       await assert.rejects(lock.guarded("SET", "data", 1), refusal);
       await checkUnwritten();
     });
@@ -80,7 +92,7 @@ for (const library of LIBRARIES) {
 
     test("a guarded command that arrives after the lease does not run", async () => {
       const proxy = await LossyProxy.start(server.port);
-      const lock = await acquire(proxy.port, { lease: 1_000, autoRenewal: false });
+      const lock = await acquire(proxy.port, { lease: 500, autoRenewal: false });
       await proxy.tell("plan hold LOCK.GUARD");
       const refused = assert.rejects(lock.guarded("SET", "data", 1), LockLost);
       await eventually(async () => (await server.ask(["EXISTS", "k"])) === 0);

@@ -155,7 +155,7 @@ def test_a_lock_moves_with_its_slot(nodes: Any) -> None:
     slot = cluster.keyslot(name)
     source, target = (node.client() for node in nodes)
     ids = [client.execute_command("CLUSTER", "MYID").decode() for client in (source, target)]
-    lock, granted = Lock(cluster, name, lease=2), threading.Event()
+    lock, granted = Lock(cluster, name, lease=5), threading.Event()
     lock.acquire()
     assert holders(source, name)
 

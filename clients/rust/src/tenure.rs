@@ -193,23 +193,31 @@ impl Tenure {
         }
     }
 
-    /// Runs a command while the server has this tenure. It is not sent again when a server may have carried it out.
+    /// Runs a command while the server has this tenure. It is not sent again when a server may have carried it out. If the server
+    /// denies the tenure, it is renewed first: a server in quarantine restores it.
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the command or of the last attempt.
     pub(crate) async fn guarded(&self, servers: &Servers, inner: &Cmd) -> Result<Value, Error> {
         let cmd = self.key.guard(self.token, inner);
         let mut attempts = servers.attempts(&self.key.key, Instant::now() + servers.settings.patience);
+        let mut is_renewed = false;
         loop {
             self.check()?;
             let limit = Some(servers.settings.response_limit);
-            match attempts.send(&mut ConnectionKind::Shared, &cmd, limit).await {
+            let failed = match attempts.send(&mut ConnectionKind::Shared, &cmd, limit).await {
                 Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            match attempts.wait_to_retry_unless_run(failed).await {
+                Ok(()) => {}
+                Err(Error::Lost(_)) if !is_renewed => {
+                    self.renew(servers, Some(servers.settings.patience)).await?;
+                    is_renewed = true;
+                }
                 Err(error) => {
-                    if let Err(error) = attempts.wait_to_retry_unless_run(error).await {
-                        self.note_error(&error);
-                        return Err(error);
-                    }
+                    self.note_error(&error);
+                    return Err(error);
                 }
             }
         }

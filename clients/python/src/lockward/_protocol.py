@@ -242,7 +242,10 @@ def renew(tenure: Tenure, lease: int, patience: float, what: str) -> Plan[None]:
 
 
 def guarded(tenure: Tenure, command: Command, patience: float) -> Plan[Any]:
-    """Run a command if the tenure is held, also by the server's account. LockLost if it is not."""
+    """Run a command if the tenure is held, also by the server's account. LockLost if it is not.
+
+    If the server denies the tenure, it is renewed first: a server in quarantine restores it.
+    """
     guard: Command = ("LOCK.GUARD", tenure.key, tenure.token, *command)
     until = monotonic() + patience
 
@@ -252,12 +255,20 @@ def guarded(tenure: Tenure, command: Command, patience: float) -> Plan[Any]:
         return Exchange(tenure.key, (guard,), max(0.1, until - now))
 
     _, [reply, *_], _ = yield from retrying(exchange, until, is_repeatable=False)
-    if not isinstance(reply, ResponseError):
-        return reply
-    if error_code(reply) == "FENCED":
+    if is_fenced(reply):
+        yield from renew(tenure, tenure.lease, patience, "guard a command with")
+        _, [reply, *_], _ = yield from retrying(exchange, until, is_repeatable=False)
+    if is_fenced(reply):
         message = f"Cannot guard a command with a lock that's no longer owned: {error_text(reply)}"
         raise lock_error(LockLost, message, tenure.key)
-    raise reply
+    if isinstance(reply, ResponseError):
+        raise reply
+    return reply
+
+
+def is_fenced(reply: Any) -> bool:
+    """Whether LOCK.GUARD has refused the token."""
+    return isinstance(reply, ResponseError) and error_code(reply) == "FENCED"
 
 
 def resume(tenure: Tenure, patience: float) -> Plan[None]:

@@ -55,7 +55,7 @@ async fn a_guarded_command_of_a_former_holder_does_not_run() {
     let (server, guard) = overtaken().await;
     let result = write(&guard).await;
     let mut observer = server.client();
-    let text = format!("the lock is held with token {}", observer.holder("k").token);
+    let text = format!("the lock is held by another owner with token {}", observer.holder("k").token);
     assert!(matches!(&result, Err(Error::Lost(Loss::NotHeld(loss))) if *loss == text), "{result:?}");
     assert_eq!(observer.call("EXISTS {k}:data").int(), 0);
 }
@@ -69,6 +69,19 @@ async fn a_refused_guarded_command_marks_the_lock_as_lost() {
     assert!(!guard.is_held() && matches!(soon(lost).await, Loss::NotHeld(_)));
     assert!(matches!(write(&guard).await, Err(Error::Lost(_))));
     assert_eq!(calls(&mut server.client(), "lock.guard"), 1, "the second one was not sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forgotten_tenure_is_restored_before_a_guarded_command_runs() {
+    let (server, empty) = (Server::start(), Server::start());
+    let guard = client(&server).await.lock("k").lease(LONG).acquire().await.expect("a guard");
+    // The client's connection stays open, so it notices nothing.
+    server.follow(&empty);
+    server.client().call("CONFIG SET lock.quarantine 600000");
+    let mut observer = server.promote();
+    write(&guard).await.expect("a write");
+    assert_eq!(observer.holder("k").token, i64::try_from(guard.token()).expect("a token"));
+    assert_eq!(calls(&mut observer, "lock.guard"), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

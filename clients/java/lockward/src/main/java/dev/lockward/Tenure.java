@@ -155,11 +155,15 @@ public final class Tenure implements AutoCloseable {
     public @Nullable Object guarded(Object... command) {
         Object reply;
         try {
-            reply = client.attempts(name(), false).askOnce(ownedKey.guard(token, command), this::checkHeld);
+            reply = sendGuarded(command);
+            if (isFenced(reply)) {
+                restore(client.attempts(name(), false));
+                reply = sendGuarded(command);
+            }
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
-        if (reply instanceof ServerError error && error.code().equals("FENCED")) {
+        if (isFenced(reply) && reply instanceof ServerError error) {
             throw lostException(holds() > 0 ? lose(error.message()) : error.message());
         }
         ServerError.throwIfError(reply);
@@ -357,6 +361,14 @@ public final class Tenure implements AutoCloseable {
             }
             restore(attempts);
         }
+    }
+
+    private Object sendGuarded(Object[] command) throws InterruptedException {
+        return client.attempts(name(), false).askOnce(ownedKey.guard(token, command), this::checkHeld);
+    }
+
+    private static boolean isFenced(Object reply) {
+        return reply instanceof ServerError error && error.code().equals("FENCED");
     }
 
     /** Renews the tenure. A server that has forgotten it restores it in quarantine. */

@@ -62,6 +62,22 @@ class GuardedTest {
     }
 
     @Test
+    void aForgottenTenureIsRestoredBeforeTheCommandRuns() throws Exception {
+        try (Server own = new Server();
+                Server empty = new Server();
+                LockwardClient client = own.client()) {
+            Tenure tenure = acquire(client, name);
+            // The connection stays open, so the client notices nothing.
+            own.call("REPLICAOF", "127.0.0.1", empty.port);
+            eventually(() -> own.call("EXISTS", name).equals(List.of(0L)));
+            own.call("CONFIG", "SET", "lock.quarantine", 600_000);
+            own.call("REPLICAOF", "NO", "ONE");
+            assertEquals("OK", tenure.guarded("SET", data, 1));
+            assertEquals(2, own.count("cmdstat_lock.guard:calls"));
+        }
+    }
+
+    @Test
     void withoutACommandTheTokenIsChecked() throws Exception {
         try (LockwardClient client = server.client()) {
             Tenure tenure = acquire(client, name);
@@ -77,7 +93,7 @@ class GuardedTest {
             Tenure tenure = acquire(client, name);
             overtake(server, name);
             LockLostException loss = assertThrows(LockLostException.class, () -> tenure.guarded("SET", data, 1));
-            assertTrue(loss.getMessage().contains("FENCED the lock is held with token"), loss.getMessage());
+            assertTrue(loss.getMessage().contains("NOTHELD the lock is held by another owner"), loss.getMessage());
             checkUnwritten();
         }
     }
