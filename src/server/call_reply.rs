@@ -18,9 +18,9 @@ impl CallReply {
         NonNull::new(reply).map(Self)
     }
 
-    /// Whether it is an error.
-    pub fn is_error(&self) -> bool {
-        self.kind() == raw::REDISMODULE_REPLY_ERROR as c_int
+    /// The text of an error; `None` for anything else.
+    pub fn error(&self) -> Option<&[u8]> {
+        (self.kind() == raw::REDISMODULE_REPLY_ERROR as c_int).then(|| self.text())
     }
 
     /// The text of a string or an error; empty for anything else.

@@ -59,7 +59,7 @@ impl<'a> InnerCommand<'a> {
     /// scripts: the client's rights, the role, the memory limit, replicas and the disk. A command that would block does not.
     pub fn run(&self, context: Context) -> Result<(), InnerRefused> {
         let reply = self.call(context)?;
-        if let Some(text) = reply.text().strip_prefix(OLD_ACL_ERROR) {
+        if let Some(text) = reply.error().and_then(|error| error.strip_prefix(OLD_ACL_ERROR)) {
             context.reply_error(&self.no_permission(text));
         } else {
             context.reply_with(&reply);
@@ -80,7 +80,7 @@ impl<'a> InnerCommand<'a> {
         };
         let mut reply = self.call_as(context, as_client)?;
         // A module has called us without a client's rights.
-        if reply.text().starts_with(b"ERR cannot run as user") {
+        if reply.error().is_some_and(|error| error.starts_with(b"ERR cannot run as user")) {
             reply = self.call_as(context, as_server)?;
         }
         Ok(reply)

@@ -46,8 +46,7 @@ impl Context {
         };
         match reply {
             None => WriteGate::Refused,
-            Some(reply) if reply.is_error() => refusal(reply.text()),
-            Some(_) => WriteGate::Open,
+            Some(reply) => reply.error().map_or(WriteGate::Open, refusal),
         }
     }
 }

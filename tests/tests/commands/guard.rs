@@ -467,3 +467,16 @@ fn it_works_in_a_function_and_appears_in_the_slow_log() {
     let log = format!("{:?}", client.call("SLOWLOG GET 10"));
     assert!(log.contains("LOCK.GUARD"), "{log}");
 }
+
+#[test]
+fn data_that_reads_like_an_error_is_data() {
+    let (_server, mut client, token) = held();
+    let token = token.to_string();
+    for text in
+        ["ERR cannot run as user", "ERR acl verification failed, can't run this command or subcommand."]
+    {
+        client.call(["SET", "data", text]);
+        let old = client.call(["LOCK.GUARD", "lock", &token, "GETSET", "data", "new"]);
+        assert_eq!(old, Reply::bulk(text));
+    }
+}
