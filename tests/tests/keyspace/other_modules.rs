@@ -176,3 +176,30 @@ fn a_lock_that_another_module_deletes_in_the_event_of_its_grant_goes_to_the_next
     assert!(c.reply().grant().token > first);
     assert_eq!(a.owner("lock").as_deref(), Some("C"));
 }
+
+#[test]
+fn a_command_inside_an_event_of_a_guarded_command_may_change_the_lock() {
+    let server = start();
+    let mut a = server.client();
+    for command in ["LOCK.RELEASE lock A", "DEL lock", "LOCK.RENEW lock A PX 1"] {
+        let token = a.acquire("lock A PX 600000").token;
+        let mut b = server.waiter("lock B PX 600000 BLOCK 0");
+        at(&mut a, "new", command);
+        assert_eq!(a.call(format!("LOCK.GUARD lock {token} SET data 1")), Reply::ok(), "{command}");
+        assert_eq!(b.reply().grant().holds, 1, "{command}");
+        let late = a.call(format!("LOCK.GUARD lock {token} SET data 2"));
+        assert_eq!(late.error_word(), "FENCED", "{command}");
+        assert_ne!(a.call("GET data"), Reply::bulk("2"), "{command}");
+        a.call_all(["LOCK.RELEASE lock B", "DEL data"]);
+    }
+}
+
+#[test]
+fn a_guard_inside_an_event_of_a_guarded_command_works() {
+    let server = start();
+    let mut a = server.client();
+    let token = a.acquire("lock A PX 600000").token;
+    at(&mut a, "new", &format!("LOCK.GUARD lock {token} SET inner 1"));
+    assert_eq!(a.call(format!("LOCK.GUARD lock {token} SET outer 1")), Reply::ok());
+    assert_eq!(a.call("MGET inner outer"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")]));
+}
