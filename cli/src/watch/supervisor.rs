@@ -26,7 +26,7 @@ pub(super) struct Supervisor {
     running: HashMap<String, Arc<AtomicBool>>,
     endings: Receiver<(String, Ending)>,
     ending_sender: Sender<(String, Ending)>,
-    /// A server has been lost and not been found again.
+    /// The connection to a server is lost, and no new one has succeeded yet.
     is_incomplete: bool,
     /// The last failure that was told.
     told: Option<String>,
