@@ -16,7 +16,7 @@
 //! - The cron does not run within a transaction or a script, so its answer does not change within one.
 //!
 //! In a cluster a slot that moves may have an audience of its own, so there the module always replicates. It also does on servers
-//! newer than those whose source was read for this. The file server/info.rs names the functions.
+//! whose source was not read for this. The file server/info.rs names the functions.
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

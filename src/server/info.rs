@@ -2,10 +2,11 @@
 
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
+use std::ops::RangeInclusive;
 use std::ptr;
 
-/// The newest servers whose source was read for [`crate::replication_audience`]: of Redis 7.0.15, 7.2.6, 7.4.1 and 8.0.6, and of
-/// Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On newer servers the module always assumes a receiver of changes.
+/// The servers whose source was read for [`crate::replication_audience`]: Redis 7.0.15, 7.2.6, 7.4.1, 8.0.6 and 8.6.3, and
+/// Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On others the module always assumes a receiver of changes.
 ///
 /// These functions of the server show that no receiver misses a change (Valkey writes `replica` for `slave`):
 ///
@@ -25,18 +26,22 @@ use std::ptr;
 ///   rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), CONFIG has fired.
 /// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE
 ///   it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
+/// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster.
 /// - Any, during MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. An AOF waits. The cron does
 ///   not run.
 ///
 /// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without one; run
-/// the tests of the replication audience with `LOCKWARD_LONG=1`; then raise this.
-const KNOWN_UP_TO: [(&CStr, [u32; 2]); 2] = [(c"valkey_version", [9, 1]), (c"redis_version", [8, 0])];
+/// the tests of the replication audience with `LOCKWARD_LONG=1`; then add its version.
+const KNOWN: [(&CStr, &[RangeInclusive<[u32; 2]>]); 2] =
+    [(c"valkey_version", &[[7, 2]..=[9, 1]]), (c"redis_version", &[[7, 0]..=[8, 0], [8, 6]..=[8, 6]])];
 
 /// Whether this is one of the servers whose source was read.
 pub fn is_known() -> bool {
     // Valkey names a version of Redis too.
-    let named = KNOWN_UP_TO.iter().find_map(|(field, newest)| Some((text(c"server", field)?, newest)));
-    named.is_some_and(|(version, newest)| major_and_minor(&version).is_some_and(|version| version <= *newest))
+    let named = KNOWN.iter().find_map(|(field, known)| Some((text(c"server", field)?, known)));
+    named.is_some_and(|(version, known)| {
+        major_and_minor(&version).is_some_and(|version| known.iter().any(|range| range.contains(&version)))
+    })
 }
 
 fn major_and_minor(version: &[u8]) -> Option<[u32; 2]> {
