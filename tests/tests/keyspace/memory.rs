@@ -7,7 +7,7 @@ use lockward_tests::{Client, Reply, Server, Setup, eventually};
 fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     let is_valkey = server.client().call("INFO server").text().contains("valkey_version");
     let has_shared_query_buffer = is_valkey || server.has_redis(8, 0);
-    (if has_shared_query_buffer { 18_000 } else { 38_200 }, 36_300)
+    (if has_shared_query_buffer { 18_200 } else { 38_200 }, 37_300)
 }
 
 /// A server where A holds `lock`, `count` clients may wait and data may be evicted, with A's connection.
