@@ -1,49 +1,122 @@
 //! Atomic slot migration by the servers themselves (`CLUSTER MIGRATESLOTS`, from Valkey 9 on; `CLUSTER MIGRATION`,
 //! from Redis 8.4 on).
 
-use lockward_tests::{Client, Cluster, Reply, Server, Setup, eventually, slot_of};
+use lockward_tests::{Cluster, Reply, Server, Setup, eventually, slot_of};
 
-/// A cluster; `None` where the server has no such command.
-#[track_caller]
-fn cluster() -> Option<Cluster> {
-    let has_it = Setup::new().start_node().has_command("cluster|migrateslots");
-    has_it.then(|| Cluster::start_without_replicas(Setup::new()))
+/// A cluster whose nodes move slots by themselves.
+struct Migrations {
+    cluster: Cluster,
+    is_valkey: bool,
 }
 
-/// Begins to move the slot of `lock` from the node of `client` to `to`.
-#[track_caller]
-fn begin_to_migrate(client: &mut Client, to: &Server) {
-    let slot = slot_of("lock");
-    let asked = client.call(format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", to.node_id()));
-    assert_eq!(asked, Reply::ok());
-}
+impl Migrations {
+    /// Returns `None` where the server has no such command.
+    #[track_caller]
+    fn start() -> Option<Self> {
+        let node = Setup::new().start_node();
+        let is_valkey = node.has_command("cluster|migrateslots");
+        (is_valkey || node.has_command("cluster|migration"))
+            .then(|| Self { cluster: Cluster::start_without_replicas(Setup::new()), is_valkey })
+    }
 
-/// Waits until the latest migration of the node of `client` has come to `state`, or one whose name begins so.
-#[track_caller]
-fn see_migration(client: &mut Client, state: &str) {
-    eventually(&format!("the migration: {state}"), || {
-        let jobs = client.call("CLUSTER GETSLOTMIGRATIONS");
-        let now = jobs.items()[0].field("state").text();
-        assert_ne!(now, "failed", "{jobs:?}");
-        now.starts_with(state)
-    });
-}
+    /// The node that has the slot of `lock`, and another one.
+    #[track_caller]
+    fn nodes(&self) -> (&Server, &Server) {
+        self.cluster.owner_and_other("lock")
+    }
 
-#[track_caller]
-fn migrate(client: &mut Client, to: &Server) {
-    begin_to_migrate(client, to);
-    see_migration(client, "success");
+    /// Begins to move the slot of `lock`.
+    #[track_caller]
+    fn begin(&self, from: &Server, to: &Server) {
+        let slot = slot_of("lock");
+        if self.is_valkey {
+            let request = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", to.node_id());
+            assert_eq!(from.client().call(request), Reply::ok());
+        } else {
+            let id = to.client().call(format!("CLUSTER MIGRATION IMPORT {slot} {slot}"));
+            assert!(matches!(id, Reply::Bulk(_)), "{id:?}");
+        }
+    }
+
+    /// Begins to move it in such a way that the node goes on with it until [`Migrations::finish`].
+    #[track_caller]
+    fn begin_slowly(&self, from: &Server, to: &Server) {
+        let mut client = from.client();
+        if self.is_valkey {
+            assert_eq!(client.call("DEBUG SLOTMIGRATION PREVENT-PAUSE 1"), Reply::ok());
+            self.begin(from, to);
+            self.see(from, "waiting-to-pause");
+        } else {
+            // The child process waits for 2 seconds in all, and what changes meanwhile goes into the stream behind the snapshot.
+            client.call_all((0..100).map(|number| format!("SET {{lock}}:{number} value")));
+            assert_eq!(client.call("CONFIG SET rdb-key-save-delay 20000"), Reply::ok());
+            self.begin(from, to);
+            self.see(from, "send-bulk-and-stream");
+        }
+    }
+
+    /// Ends what [`Migrations::begin_slowly`] has begun.
+    #[track_caller]
+    fn finish(&self, from: &Server) {
+        if self.is_valkey {
+            assert_eq!(from.client().call("DEBUG SLOTMIGRATION PREVENT-PAUSE 0"), Reply::ok());
+        }
+        self.see_end(from);
+    }
+
+    #[track_caller]
+    fn see_end(&self, from: &Server) {
+        self.see(from, if self.is_valkey { "success" } else { "completed" });
+    }
+
+    #[track_caller]
+    fn cancel(&self, from: &Server, to: &Server) {
+        if self.is_valkey {
+            from.client().call("CLUSTER CANCELSLOTMIGRATIONS");
+            self.see(from, "cancelled");
+        } else {
+            assert_eq!(to.client().call("CLUSTER MIGRATION CANCEL ALL"), Reply::Int(1));
+            eventually("no migration is under way", || {
+                self.state(from).is_none_or(|state| state == "failed")
+            });
+        }
+    }
+
+    /// Waits until the latest migration of the source node has come to a state, or to one whose name begins so.
+    #[track_caller]
+    fn see(&self, from: &Server, state: &str) {
+        eventually(&format!("the migration: {state}"), || {
+            let now = self.state(from);
+            assert_ne!(now.as_deref(), Some("failed"));
+            now.is_some_and(|now| now.starts_with(state))
+        });
+    }
+
+    fn state(&self, from: &Server) -> Option<String> {
+        let status =
+            if self.is_valkey { "CLUSTER GETSLOTMIGRATIONS" } else { "CLUSTER MIGRATION STATUS ALL" };
+        let jobs = from.client().call(status);
+        jobs.items().first().map(|job| job.field("state").text())
+    }
+
+    #[track_caller]
+    fn migrate(&self, from: &Server, to: &Server) {
+        self.begin(from, to);
+        self.see_end(from);
+        let mut far = to.client();
+        eventually("the target serves the slot", || far.call("LOCK.INFO lock").redirection().is_none());
+    }
 }
 
 #[test]
 fn a_held_lock_moves_with_its_slot() {
-    let Some(cluster) = cluster() else { return };
-    let (first, second) = cluster.owner_and_other("lock");
+    let Some(migrations) = Migrations::start() else { return };
+    let (first, second) = migrations.nodes();
     let mut a = first.client();
     a.acquire("lock A PX 600000");
     a.acquire("lock A");
     let before = a.holder("lock");
-    migrate(&mut a, second);
+    migrations.migrate(first, second);
     let mut far = second.client();
     let after = far.holder("lock");
     assert_eq!(after.tenure(), before.tenure());
@@ -54,8 +127,8 @@ fn a_held_lock_moves_with_its_slot() {
 
 #[test]
 fn all_holders_of_a_lock_move_with_its_slot_and_kept_places_end() {
-    let Some(cluster) = cluster() else { return };
-    let (first, second) = cluster.owner_and_other("lock");
+    let Some(migrations) = Migrations::start() else { return };
+    let (first, second) = migrations.nodes();
     let mut a = first.client();
     for request in ["A SLOTS 9 WEIGHT 3", "B SHARED", "C SHARED"] {
         a.acquire(&format!("lock {request} PX 600000"));
@@ -64,7 +137,7 @@ fn all_holders_of_a_lock_move_with_its_slot_and_kept_places_end() {
     a.see_places_kept(1);
     let before = a.holders("lock");
     assert_eq!(before.len(), 3);
-    migrate(&mut a, second);
+    migrations.migrate(first, second);
     let mut far = second.client();
     assert_eq!(far.holders("lock"), before);
     assert!(far.call("LOCK.ACQUIRE lock D").is_null());
@@ -74,13 +147,13 @@ fn all_holders_of_a_lock_move_with_its_slot_and_kept_places_end() {
 
 #[test]
 fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
-    let Some(cluster) = cluster() else { return };
-    let (first, second) = cluster.owner_and_other("lock");
+    let Some(migrations) = Migrations::start() else { return };
+    let (first, second) = migrations.nodes();
     let mut a = first.client();
     a.acquire("lock A PX 600000");
     let before = a.holder("lock");
     let mut b = first.waiter("lock B BLOCK 0");
-    migrate(&mut a, second);
+    migrations.migrate(first, second);
     let reply = b.reply();
     assert!(["MOVED", "TRYAGAIN"].contains(&reply.error_word()), "{reply:?}");
     let mut far = second.client();
@@ -92,13 +165,11 @@ fn waiters_are_sent_away_when_their_slot_is_moved_whole() {
 
 #[test]
 fn changes_made_while_a_slot_is_moved_move_with_it() {
-    let Some(cluster) = cluster() else { return };
-    let (first, second) = cluster.owner_and_other("lock");
+    let Some(migrations) = Migrations::start() else { return };
+    let (first, second) = migrations.nodes();
     let mut a = first.client();
     a.acquire("lock A PX 600000");
-    assert_eq!(a.call("DEBUG SLOTMIGRATION PREVENT-PAUSE 1"), Reply::ok());
-    begin_to_migrate(&mut a, second);
-    see_migration(&mut a, "waiting-to-pause");
+    migrations.begin_slowly(first, second);
     let mut b = first.waiter("lock B BLOCK 0 PX 600000");
     let mut c = first.waiter("lock C BLOCK 0 PX 600000");
     a.call("LOCK.RELEASE lock A");
@@ -107,24 +178,26 @@ fn changes_made_while_a_slot_is_moved_move_with_it() {
     a.call("LOCK.RENEW lock B PX 50").int();
     let grant = c.reply().grant();
     assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
-    assert_eq!(a.call("DEBUG SLOTMIGRATION PREVENT-PAUSE 0"), Reply::ok());
-    see_migration(&mut a, "success");
+    migrations.finish(first);
     assert_eq!(second.client().holder("lock").tenure(), ("C", 1, grant.token));
 }
 
 #[test]
 fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
-    let Some(cluster) = cluster() else { return };
-    let (first, second) = cluster.owner_and_other("lock");
+    let Some(migrations) = Migrations::start() else { return };
+    let (first, second) = migrations.nodes();
     let mut a = first.client();
     a.acquire("lock A PX 600000");
     let mut b = first.waiter("lock B BLOCK 0");
-    assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
-    begin_to_migrate(&mut a, second);
-    // From this state on, the source node pauses writes.
-    see_migration(&mut a, "failover-");
-    a.call("CLUSTER CANCELSLOTMIGRATIONS");
-    see_migration(&mut a, "cancelled");
+    if migrations.is_valkey {
+        assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
+        migrations.begin(first, second);
+        // From this state on, the source node pauses writes.
+        migrations.see(first, "failover-");
+    } else {
+        migrations.begin_slowly(first, second);
+    }
+    migrations.cancel(first, second);
     assert!(b.has_no_reply());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert_eq!(b.reply().grant().holds, 1);
@@ -132,22 +205,14 @@ fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
 }
 
 #[test]
-fn waiters_on_short_and_long_keys_are_sent_away_when_redis_moves_their_slot_whole() {
-    if !Setup::new().start_node().has_command("cluster|migration") {
-        return println!("only Redis, from 8.4 on, has this command");
-    }
-    let cluster = Cluster::start_without_replicas(Setup::new());
-    for key in ["lock".to_owned(), "long".repeat(100)] {
-        let (from, to) = cluster.owner_and_other(&key);
-        let slot = slot_of(&key);
-        let token = from.client().acquire(&format!("{key} A PX 600000")).token;
-        let mut b = from.waiter(&format!("{key} B BLOCK 0"));
-        let mut target = to.client();
-        let asked = target.call(format!("CLUSTER MIGRATION IMPORT {slot} {slot}"));
-        assert!(matches!(asked, Reply::Bulk(_)), "{asked:?}");
-        eventually("the slot has moved", || target.call(["LOCK.INFO", &key]).redirection().is_none());
-        assert_eq!(target.holder(&key).token, token);
-        let reply = b.reply();
-        assert!(["MOVED", "TRYAGAIN"].contains(&reply.error_word()), "{reply:?}");
-    }
+fn waiters_on_a_long_key_are_sent_away_when_their_slot_is_moved_whole() {
+    let Some(migrations) = Migrations::start() else { return };
+    let (first, second) = migrations.nodes();
+    let key = format!("{{lock}}{}", "long".repeat(100));
+    let token = first.client().acquire(&format!("{key} A PX 600000")).token;
+    let mut b = first.waiter(&format!("{key} B BLOCK 0"));
+    migrations.migrate(first, second);
+    assert_eq!(second.client().holder(&key).token, token);
+    let reply = b.reply();
+    assert!(["MOVED", "TRYAGAIN"].contains(&reply.error_word()), "{reply:?}");
 }
