@@ -8,6 +8,7 @@
 //! - [`Proxy`] is a proxy for clients that loses requests and replies.
 //! - [`Cluster`] is three primaries and their replicas, whose slots can be moved.
 //! - [`Sentinels`] monitor a primary, and promote a replica when it is gone.
+//! - [`Listener`] accepts connections, for servers that a test plays itself.
 //! - [`Crowd`] is thousands of connections.
 //! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for other processes.
 //! - [`eventually`] waits for a condition. A test never sleeps.
@@ -50,6 +51,7 @@ pub use crowd::Crowd;
 pub use disk::{Disk, appended_files};
 pub use limits::raise_open_files;
 pub use link::Link;
+pub use listener::Listener;
 pub use locks::{Grant, Holder, Info, Waiter};
 pub use process::{Directory, ProcessGroup, built_file, free_port, repository, server_program};
 pub use proxy::{Fate, Losses, Proxy};
@@ -58,7 +60,7 @@ pub use reply::Reply;
 pub use resp::{NoReply, decode, encode};
 pub use rounds::rounds;
 pub use sentinel::Sentinels;
-pub use server::{Refusal, Server, Setup};
+pub use server::{Refusal, Server, Setup, print_no_logs};
 pub use shim::compiled;
 pub use stream::{ReplicationStream, Sent, appended_commands, commands_in};
 pub use wait::{DEADLINE, eventually, soon};
