@@ -9,6 +9,7 @@
 //! - [`Cluster`] is three primaries and their replicas, whose slots can be moved.
 //! - [`Sentinels`] monitor a primary, and promote a replica when it is gone.
 //! - [`Listener`] accepts connections, for servers that a test plays itself.
+//! - [`Certificates`] are for servers with TLS.
 //! - [`Crowd`] is thousands of connections.
 //! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for other processes.
 //! - [`eventually`] waits for a condition. A test never sleeps.
@@ -42,6 +43,7 @@ mod sentinel;
 mod server;
 mod shim;
 mod stream;
+mod tls;
 mod wait;
 
 pub use client::{Client, Command, Silence};
@@ -63,4 +65,5 @@ pub use sentinel::Sentinels;
 pub use server::{Refusal, Server, Setup, print_no_logs};
 pub use shim::compiled;
 pub use stream::{ReplicationStream, Sent, appended_commands, commands_in};
+pub use tls::Certificates;
 pub use wait::{DEADLINE, eventually, soon};

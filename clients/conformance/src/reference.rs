@@ -14,6 +14,8 @@ use std::{fs, thread};
 const TICK: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(1_000_000);
 const KEEP_MS: u128 = 5_000;
+/// How long after its limit a wait still takes a reply.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// A way to break the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,8 @@ pub(crate) fn serve(mut words: Vec<String>) {
     let is_supported = plain.is_some() && !has_certificates;
     {
         let lockward = Arc::clone(&lockward);
+        let watching = Arc::clone(&lockward);
+        thread::spawn(move || watching.watch_all());
         thread::spawn(move || lockward.renew_all());
         println!("ready");
     }
@@ -450,11 +454,11 @@ impl Lockward {
         }
     }
 
-    /// Ends all that an acquisition may have left behind.
-    fn give_up(&self, key: &str, owner: &str) {
+    /// Ends all that an acquisition may have left behind, while the call returns.
+    fn give_up(self: &Arc<Self>, key: &str, owner: &str) {
+        let (lockward, request) = (Arc::clone(self), format!("LOCK.RELEASE {key} {owner} HOLDS 0"));
         if !self.has(Defect::NoGiveUp) {
-            let request = format!("LOCK.RELEASE {key} {owner} HOLDS 0");
-            self.exchange_shared(&[request], Duration::from_millis(200), None);
+            thread::spawn(move || lockward.exchange_shared(&[request], Duration::from_millis(200), None));
         }
     }
 
@@ -502,7 +506,7 @@ impl Lockward {
 
     /// Acquires one key: its part, when the request was sent that began the lease, and the lease.
     fn acquire_one(
-        &self,
+        self: &Arc<Self>,
         key: &str,
         owner: &str,
         holds: u64,
@@ -617,11 +621,10 @@ impl Lockward {
         attempt: &mut Attempt<'_>,
     ) -> Result<(i64, Instant, u128), End> {
         const SLICE: Duration = Duration::from_secs(10);
-        const GRACE: Duration = Duration::from_millis(200);
         attempt.patience = None;
         let limit = attempt.limit;
         if !self.has(Defect::NoWaitLimit) {
-            attempt.limit = limit.map(|limit| limit + GRACE - TICK * 20);
+            attempt.limit = limit.map(|limit| limit + GRACE);
         } else {
             attempt.limit = None;
         }
@@ -699,7 +702,7 @@ impl Lockward {
     }
 
     fn acquire_several(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         attempt: &mut Attempt<'_>,
     ) -> Result<Vec<(Part, Instant, u128)>, End> {
@@ -774,7 +777,7 @@ impl Lockward {
         Ok(granted)
     }
 
-    fn reenter(&self, name: &str, options: &[&str], call: &Call) -> Result<String, End> {
+    fn reenter(self: &Arc<Self>, name: &str, options: &[&str], call: &Call) -> Result<String, End> {
         let tenure = self.tenure(name)?;
         let part = &tenure.parts[0];
         let mut request = Request::parse(&[&[&*part.key], options].concat());
@@ -825,26 +828,25 @@ impl Lockward {
 
     // What is held.
 
-    /// Renews and watches a lock until it ends.
-    fn hold(self: &Arc<Self>, tenure: &Arc<Tenure>) {
+    /// From now on a lock is renewed and watched.
+    fn hold(&self, tenure: &Arc<Tenure>) {
         locked(&self.held).insert(tenure.name.clone(), Arc::clone(tenure));
-        let (lockward, tenure) = (Arc::clone(self), Arc::clone(tenure));
-        thread::spawn(move || {
-            loop {
-                thread::sleep(TICK);
-                let (phase, end) = {
-                    let state = locked(&tenure.state);
-                    (state.phase, tenure.hold_limit.map_or(state.end, |limit| limit.min(state.end)))
-                };
-                let delay = Duration::from_millis(if lockward.has(Defect::LateLoss) { 500 } else { 0 });
-                if phase == Phase::Held && Instant::now() >= end + delay {
+    }
+
+    /// Ends locks whose leases are over.
+    fn watch_all(&self) {
+        let delay = Duration::from_millis(if self.has(Defect::LateLoss) { 500 } else { 0 });
+        loop {
+            thread::sleep(TICK);
+            let held: Vec<Arc<Tenure>> = locked(&self.held).values().cloned().collect();
+            for tenure in held {
+                let end = locked(&tenure.state).end;
+                let end = tenure.hold_limit.map_or(end, |limit| limit.min(end));
+                if Instant::now() >= end + delay {
                     tenure.lose();
                 }
-                if phase != Phase::Held {
-                    return;
-                }
             }
-        });
+        }
     }
 
     /// Renews all locks that are due, in one pipeline.
@@ -896,6 +898,7 @@ impl Lockward {
         let limit = due.iter().map(|tenure| locked(&tenure.state).lease / 6).min().expect("a lock");
         let limit = Duration::from_millis(u64::try_from(limit).expect("a lease"));
         let Some(replies) = self.exchange_shared(&lines, limit, None) else {
+            *locked(&self.renewals) = true;
             thread::sleep(TICK * 10);
             return;
         };

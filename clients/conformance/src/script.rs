@@ -40,6 +40,8 @@ enum Step {
     /// One of these comes next, until all have come.
     Expect(Vec<Exchange>),
     Answer(Response),
+    /// From now on such a request may come at any time, and is answered like this.
+    Allow(String, Response),
     /// All connections are closed.
     Cut,
     /// The script waits.
@@ -103,17 +105,9 @@ impl Script {
     }
 
     fn answers_wait(&self) -> bool {
-        self.steps.iter().any(|step| match step {
-            Step::Expect(group) => group
-                .iter()
-                .any(|each| matches!(&each.expected, Expected::Request(words) if words.starts_with("WAIT"))),
-            Step::Command(..)
-            | Step::Answer(_)
-            | Step::Cut
-            | Step::Pause(_)
-            | Step::Quiet(_)
-            | Step::Elapsed(..) => false,
-        })
+        let is_wait =
+            |each: &Exchange| matches!(&each.expected, Expected::Request(words) if words.starts_with("WAIT"));
+        self.steps.iter().any(|step| matches!(step, Step::Expect(group) if group.iter().any(is_wait)))
     }
 
     /// Plays the script with a worker.
@@ -129,6 +123,7 @@ impl Script {
             latest: 0,
             names: HashMap::new(),
             unanswered: VecDeque::new(),
+            allowed: Vec::new(),
             acted: Instant::now(),
             waited_from: Instant::now(),
             came: Instant::now(),
@@ -136,7 +131,7 @@ impl Script {
         for step in &self.steps {
             player.play(step);
         }
-        if let Some(request) = player.server.next() {
+        if let Some(request) = player.next_request() {
             panic!("the client also sends {:?}", request.words.join(" "));
         }
         // A client may tell the program of a loss by an error and by an event.
@@ -155,6 +150,10 @@ impl Step {
         match word {
             ">" => one(Expected::Request(rest.to_owned())),
             "<" => Self::Answer(Response::parse(rest)),
+            "allow" => {
+                let (pattern, response) = rest.split_once(" < ").expect("a request and its answer");
+                Self::Allow(pattern.to_owned(), Response::parse(response))
+            }
             "cut" => Self::Cut,
             "pause" => Self::Pause(millis(rest)),
             "quiet" => Self::Quiet(millis(rest)),
@@ -210,6 +209,7 @@ struct Player {
     latest: u64,
     names: HashMap<String, String>,
     unanswered: VecDeque<Request>,
+    allowed: Vec<(String, Response)>,
     /// When the script did something last.
     acted: Instant,
     /// When it had done something last as it began to wait for what came last.
@@ -235,6 +235,7 @@ impl Player {
                 let request = self.unanswered.pop_front().expect("a request before the answer");
                 self.respond(&request, response);
             }
+            Step::Allow(pattern, response) => self.allowed.push((pattern.clone(), response.clone())),
             Step::Cut => {
                 self.acted = Instant::now();
                 self.server.cut();
@@ -243,7 +244,7 @@ impl Player {
                 self.log.wait(*time, || None::<()>);
             }
             Step::Quiet(time) => {
-                if let Some(request) = self.log.wait(*time, || self.server.next()) {
+                if let Some(request) = self.log.clone().wait(*time, || self.next_request()) {
                     panic!("the client sends {:?}, expected nothing for {time:?}", request.words.join(" "));
                 }
             }
@@ -264,6 +265,29 @@ impl Player {
             Response::Cut => request.cut(),
             Response::Silence => self.log.add(format_args!("{} < silence", request.connection())),
         }
+    }
+
+    /// The first request that no step has taken, and that is not allowed at any time.
+    fn next_request(&mut self) -> Option<Request> {
+        loop {
+            let request = self.server.next()?;
+            if !self.answers_allowed(&request) {
+                return Some(request);
+            }
+        }
+    }
+
+    fn answers_allowed(&mut self, request: &Request) -> bool {
+        let allowed = self.allowed.clone();
+        let found = allowed.iter().find(|(pattern, _)| self.matches(pattern, &request.words));
+        if let Some((_, response)) = found {
+            match response {
+                Response::Send(answer) => request.answer(answer),
+                Response::Cut => request.cut(),
+                Response::Silence => {}
+            }
+        }
+        found.is_some()
     }
 
     /// Waits until all of a group have come, in any order.
@@ -300,6 +324,9 @@ impl Player {
     /// Which of those that are left has come, if something has come.
     #[track_caller]
     fn look(&mut self, group: &[Exchange], left: &[usize]) -> Option<(usize, Instant, Option<Request>)> {
+        if self.worker.take_now(|line| line.ends_with(" unsupported")).is_some() {
+            panic_any(Unsupported);
+        }
         for place in left {
             let line = match &group[*place].expected {
                 Expected::Request(_) => None,
@@ -315,13 +342,16 @@ impl Player {
         }
         // A script that waits for the worker leaves requests to the next steps.
         let wants_request = |place: &&usize| matches!(group[**place].expected, Expected::Request(_));
-        if left.iter().any(|place| wants_request(&place)) {
+        while left.iter().any(|place| wants_request(&place)) {
             let request = self.server.next()?;
             for place in left.iter().filter(wants_request) {
                 let Expected::Request(pattern) = &group[*place].expected else { continue };
                 if self.matches(pattern, &request.words) {
                     return Some((*place, request.at, Some(request)));
                 }
+            }
+            if self.answers_allowed(&request) {
+                continue;
             }
             let expected: Vec<String> = left.iter().map(|place| group[*place].expected.to_string()).collect();
             panic!("the client sends {:?}, expected {}", request.words.join(" "), expected.join(" or "));
@@ -338,9 +368,6 @@ impl Player {
             line.strip_prefix(start).is_some_and(|rest| !is_event || rest.split(' ').next() == Some(word))
         })?;
         let words: Vec<String> = line.text[start.len()..].split(' ').map(str::to_owned).collect();
-        if words == ["unsupported"] {
-            panic_any(Unsupported);
-        }
         assert!(
             self.matches(pattern, &words),
             "the worker prints {:?}, expected \"{start}{pattern}\"",

@@ -1,10 +1,9 @@
 //! What a scenario has: servers, workers, a proxy that sees all requests, and measurements.
 
 use crate::log::{Log, locked};
-use crate::worker::{Unsupported, Worker};
+use crate::worker::Worker;
 use lockward_tests::{Fate, Proxy, Reply, Server};
 use std::collections::BTreeMap;
-use std::panic::panic_any;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -87,11 +86,6 @@ impl Stage {
         );
     }
 
-    /// Ends the scenario: it needs what this client does not have.
-    pub(crate) fn unsupported(&self) -> ! {
-        panic_any(Unsupported)
-    }
-
     /// Starts a proxy for a server, which sees all requests.
     #[track_caller]
     pub(crate) fn gate(&self, server: &Server) -> Gate {
@@ -137,11 +131,11 @@ impl Gate {
         });
     }
 
-    /// Applies `fate` to the next request whose words begin with `start`, and forwards all others.
-    pub(crate) fn once(&self, start: &'static str, fate: Fate) {
+    /// Applies `fate` to the next request that has all these words, and forwards all others.
+    pub(crate) fn once(&self, words: &'static [&'static str], fate: Fate) {
         let mut is_over = false;
-        self.plan(&format!("{fate:?} once for {start}"), move |words| {
-            if !is_over && words.join(" ").starts_with(start) {
+        self.plan(&format!("{fate:?} once for {words:?}"), move |request| {
+            if !is_over && words.iter().all(|word| request.iter().any(|other| other == word)) {
                 is_over = true;
                 return fate;
             }
