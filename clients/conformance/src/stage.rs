@@ -161,7 +161,8 @@ impl Gate {
 
     /// How many requests with these first words have come.
     pub(crate) fn count(&self, start: &str) -> usize {
-        locked(&self.seen).iter().filter(|seen| seen.words.join(" ").starts_with(start)).count()
+        let fits = |seen: &&Seen| start.split(' ').zip(&seen.words).all(|(start, word)| start == word);
+        locked(&self.seen).iter().filter(fits).count()
     }
 
     /// When the last request came that was forwarded and gave the lock on `key` a lease.
