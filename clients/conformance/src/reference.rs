@@ -690,7 +690,10 @@ impl Lockward {
         loop {
             attempt.pause()?;
             let sent = Instant::now();
-            match self.exchange_shared(&[request.clone()], self.response_limit, Some(attempt)).as_deref() {
+            match self
+                .exchange_shared(std::slice::from_ref(&request), self.response_limit, Some(attempt))
+                .as_deref()
+            {
                 Some([Reply::Array(grant)]) => {
                     return Ok((grant[0].int(), sent, grant[2].int().unsigned_abs().into()));
                 }
@@ -880,7 +883,7 @@ impl Lockward {
                     && state.renewed.elapsed().as_millis() >= state.lease / 4
             };
             let due: Vec<&Arc<Tenure>> = if all_now { due } else { held.iter().filter(soon).collect() };
-            let size = if self.has(Defect::RenewsOneByOne) { 1 } else { usize::MAX.min(due.len()) };
+            let size = if self.has(Defect::RenewsOneByOne) { 1 } else { due.len() };
             for due in due.chunks(size.max(1)) {
                 self.renew_these(due);
             }
@@ -973,11 +976,8 @@ impl Lockward {
             let is_blind = self.has(Defect::BlindRelease);
             match self.ask(&[request], &mut attempt) {
                 Ok(replies) => match &replies[0] {
-                    Reply::Error(text) if text.starts_with("NOTHELD") => {
-                        if !attempt.has_lost && !is_blind {
-                            result = Err(End::Lost);
-                        }
-                    }
+                    Reply::Error(text) if text.starts_with("NOTHELD") && (attempt.has_lost || is_blind) => {}
+                    Reply::Error(text) if text.starts_with("NOTHELD") => result = Err(End::Lost),
                     Reply::Error(text) => result = Err(End::Refused(text.clone())),
                     _ => {}
                 },
@@ -997,9 +997,9 @@ impl Lockward {
                 return Err(End::Lost);
             }
             let limit = self.response_limit.min(self.patience);
-            let mut replies = self.exchange_shared(&[request.clone()], limit, None);
+            let mut replies = self.exchange_shared(std::slice::from_ref(&request), limit, None);
             if replies.is_none() && self.has(Defect::RepeatsGuarded) {
-                replies = self.exchange_shared(&[request.clone()], limit, None);
+                replies = self.exchange_shared(std::slice::from_ref(&request), limit, None);
             }
             match replies.as_deref() {
                 None => return Err(End::Unreachable),

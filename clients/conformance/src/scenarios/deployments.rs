@@ -1,6 +1,6 @@
 //! Clusters, Sentinels and TLS.
 
-use super::{Named, named};
+use super::named::{Named, named};
 use crate::stage::Stage;
 use lockward_tests::{Certificates, Client, Cluster, Sentinels, Server, Setup, eventually, slot_of, soon};
 use std::time::{Duration, Instant};

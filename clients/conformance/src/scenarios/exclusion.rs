@@ -1,7 +1,7 @@
 //! Locks exclude each other, whatever is lost on the way.
 
+use super::named::{Named, named};
 use super::turns::Turns;
-use super::{Named, named};
 use crate::stage::Stage;
 use lockward_tests::{Fate, Random, Server, Setup, eventually};
 use std::time::{Duration, Instant};

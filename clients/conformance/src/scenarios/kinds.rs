@@ -1,6 +1,6 @@
 //! Readers, semaphores, several keys, leadership, guarded commands, handles and replicas.
 
-use super::{Named, named};
+use super::named::{Named, named};
 use crate::stage::Stage;
 use lockward_tests::{Reply, Server, eventually};
 use std::time::Duration;

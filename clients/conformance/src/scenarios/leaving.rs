@@ -1,6 +1,6 @@
 //! Whoever leaves holds up nobody.
 
-use super::{Named, named};
+use super::named::{Named, named};
 use crate::stage::Stage;
 use lockward_tests::{Server, eventually};
 use std::time::{Duration, Instant};
@@ -56,11 +56,10 @@ fn a_cancelled_wait_leaves_nothing_behind(stage: &Stage) {
     let id = worker.send("acquire a k lease=60000");
     holder.see_waiters("k", 1);
     let asked = Instant::now();
-    let cancel = worker.send(&format!("cancel {id}"));
+    worker.expect(&format!("cancel {id}"), "ok");
     let came = worker.reply(id);
     assert_eq!(came.text, "cancelled");
     stage.on_time("cancel", asked, 200, came.at);
-    worker.expect_reply(cancel, "ok");
     holder.see_waiters("k", 0);
     holder.see_places_kept(0);
     assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
@@ -76,7 +75,7 @@ fn a_cancel_returns_while_the_server_hangs(stage: &Stage) {
     holder.see_waiters("k", 1);
     server.freeze();
     let asked = Instant::now();
-    worker.send(&format!("cancel {id}"));
+    worker.expect(&format!("cancel {id}"), "ok");
     let came = worker.reply(id);
     assert_eq!(came.text, "cancelled");
     stage.on_time("cancel", asked, 200, came.at);

@@ -1,6 +1,6 @@
 //! The program is told of a loss in time, and of no loss that is none.
 
-use super::{Named, named};
+use super::named::{Named, named};
 use crate::stage::{Gate, SLACK, Stage};
 use crate::worker::Worker;
 use lockward_tests::{Server, Setup, eventually};

@@ -5,22 +5,15 @@ mod exclusion;
 mod kinds;
 mod leaving;
 mod losing;
+mod named;
 mod turns;
 mod waiting;
 
 use crate::stage::Stage;
-
-/// A scenario and its name.
-pub(crate) type Named = (&'static str, fn(&Stage));
-
-/// The functions with their names.
-macro_rules! named {
-    ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name)),*] };
-}
-pub(crate) use named;
+use named::Named;
 
 /// All scenarios. Those that take longest come first.
-pub(crate) fn all() -> impl Iterator<Item = Named> {
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, fn(&Stage))> {
     let lists: [&[Named]; 6] =
         [deployments::ALL, exclusion::ALL, losing::ALL, waiting::ALL, leaving::ALL, kinds::ALL];
     lists.into_iter().flatten().copied()

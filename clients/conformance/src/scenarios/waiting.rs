@@ -1,6 +1,6 @@
 //! Waits keep their place, and calls keep their bounds.
 
-use super::{Named, named};
+use super::named::{Named, named};
 use crate::stage::Stage;
 use lockward_tests::{Fate, Server, Setup, eventually};
 use std::time::{Duration, Instant};
@@ -72,12 +72,18 @@ fn acquire_with(stage: &Stage, words: &'static [&'static str], fate: Fate) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut client = server.client();
-    if words.contains(&"BLOCK") {
-        client.acquire("k H PX 300");
+    let waits = words.contains(&"BLOCK");
+    if waits {
+        client.acquire("k H PX 60000");
     }
     let mut worker = stage.worker_with(gate.port(), &["response-limit=300"]);
     gate.once(words, fate);
-    let token = worker.acquire("a k wait=10000 lease=10000");
+    let id = worker.send("acquire a k wait=10000 lease=10000");
+    if waits {
+        client.see_waiters("k", 1);
+        assert_eq!(client.call("LOCK.RELEASE k H").int(), 0);
+    }
+    let token = worker.held_reply(id);
     let holder = client.holder("k");
     assert_eq!((holder.token, holder.holds), (token, 1));
     assert!(holder.lease_left > 8_000, "the lease is the full one: {holder:?}");
