@@ -9,6 +9,7 @@ STAGES ?=
 JOBS ?=
 GUARD ?=
 RETRIES ?=
+CLIENT ?=
 MODULE := target/release/liblockward.so
 PROBE_DIR := target/panic-probe
 NEXT_MODULE := target/next-version/liblockward.so
@@ -60,6 +61,13 @@ test-go: test-server ## Lint and test the Go client.
 
 test-node: test-server ## Lint and test the Node client.
 	@scripts/test-node
+
+conformance: build ## Play the conformance suite with all clients, or only CLIENT.
+	@scripts/conformance $(CLIENT)
+
+conformance-self-test: build ## Check that the conformance suite finds the defects of a broken client.
+	cargo build --release -p lockward-conformance
+	@target/release/conformance --self-test
 
 test-retries: build ## Check hold counts with Redis clients that repeat commands after lost replies.
 	cargo build --release -p lockward-retries

@@ -235,6 +235,18 @@ impl Client {
         found || !self.unread.is_empty()
     }
 
+    /// Whether the server has closed the connection. Replies that came before may be unread.
+    #[track_caller]
+    pub fn has_ended(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("a connection");
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).expect("a connection");
+        match peeked {
+            Ok(length) => length == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
     /// Breaks the connection: the server gets a RST instead of a FIN.
     pub fn break_off(self) {
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };

@@ -8,6 +8,8 @@
 //! - [`Proxy`] is a proxy for clients that loses requests and replies.
 //! - [`Cluster`] is three primaries and their replicas, whose slots can be moved.
 //! - [`Sentinels`] monitor a primary, and promote a replica when it is gone.
+//! - [`Listener`] accepts connections, for servers that a test plays itself.
+//! - [`Certificates`] are for servers with TLS.
 //! - [`Crowd`] is thousands of connections.
 //! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for other processes.
 //! - [`eventually`] waits for a condition. A test never sleeps.
@@ -41,6 +43,7 @@ mod sentinel;
 mod server;
 mod shim;
 mod stream;
+mod tls;
 mod wait;
 
 pub use client::{Client, Command, Silence};
@@ -50,6 +53,7 @@ pub use crowd::Crowd;
 pub use disk::{Disk, appended_files};
 pub use limits::raise_open_files;
 pub use link::Link;
+pub use listener::Listener;
 pub use locks::{Grant, Holder, Info, Waiter};
 pub use process::{Directory, ProcessGroup, built_file, free_port, repository, server_program};
 pub use proxy::{Fate, Losses, Proxy};
@@ -58,7 +62,8 @@ pub use reply::Reply;
 pub use resp::{NoReply, decode, encode};
 pub use rounds::rounds;
 pub use sentinel::Sentinels;
-pub use server::{Refusal, Server, Setup};
+pub use server::{Refusal, Server, Setup, print_no_logs};
 pub use shim::compiled;
 pub use stream::{ReplicationStream, Sent, appended_commands, commands_in};
+pub use tls::Certificates;
 pub use wait::{DEADLINE, eventually, soon};

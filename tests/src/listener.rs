@@ -7,7 +7,7 @@ use std::thread;
 
 /// A port on which connections are accepted.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     port: u16,
     is_over: Arc<AtomicBool>,
 }
@@ -15,7 +15,7 @@ pub(crate) struct Listener {
 impl Listener {
     /// Calls `accept` for each connection, on a thread of its own.
     #[track_caller]
-    pub(crate) fn start(accept: impl Fn(TcpStream) + Send + 'static) -> Self {
+    pub fn start(accept: impl Fn(TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -31,8 +31,8 @@ impl Listener {
         Self { port, is_over }
     }
 
-    /// The port.
-    pub(crate) const fn port(&self) -> u16 {
+    /// The port it listens on.
+    pub const fn port(&self) -> u16 {
         self.port
     }
 }

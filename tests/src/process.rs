@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, ExitStatus};
+use std::process::{self, Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, thread};
 
@@ -32,6 +32,12 @@ impl ProcessGroup {
     /// The id of the process, and of the group.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The ends of its pipes: input, output and errors. Each is there once, if the command asked for a pipe.
+    pub fn take_pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>) {
+        let child = &mut self.child;
+        (child.stdin.take(), child.stdout.take(), child.stderr.take())
     }
 
     /// How the process ended, if it has.

@@ -59,6 +59,11 @@ impl Sentinels {
         format!("redis+sentinel://{}/{NAME}", addresses.join(","))
     }
 
+    /// All three.
+    pub const fn all(&self) -> &[Server] {
+        &self.all
+    }
+
     /// Makes them promote a replica although the primary works.
     #[track_caller]
     pub fn fail_over(&self) {

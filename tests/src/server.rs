@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
@@ -624,6 +625,9 @@ impl Drop for Server {
         let crashed = ended.is_some() || log.contains("BUG REPORT START");
         let panicked = !self.setup.panics_are_wanted && log.to_lowercase().contains("panic");
         if thread::panicking() {
+            if PRINTS_NO_LOGS.load(Ordering::Relaxed) {
+                return;
+            }
             let lines: Vec<&str> = log.lines().collect();
             let tail = &lines[lines.len().saturating_sub(60)..];
             eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, tail.join("\n"));
@@ -635,6 +639,13 @@ impl Drop for Server {
             panic!("the module has panicked:\n{log}");
         }
     }
+}
+
+static PRINTS_NO_LOGS: AtomicBool = AtomicBool::new(false);
+
+/// From now on, a server whose test has failed does not print its log.
+pub fn print_no_logs() {
+    PRINTS_NO_LOGS.store(true, Ordering::Relaxed);
 }
 
 /// Whether the servers run under a memory checker, which reports leaks at a normal exit.

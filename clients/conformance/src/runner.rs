@@ -1,0 +1,190 @@
+//! Plays scenarios, several at once, and prints what was found.
+
+use crate::log::{Log, locked};
+use crate::scenarios;
+use crate::script::Script;
+use crate::stage::{Latenesses, SLACK, Stage};
+use crate::worker::Unsupported;
+use lockward_tests::{Server, print_no_logs};
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe, Location};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+/// How many lines of the log of a failed scenario are printed.
+const LOG_LINES: usize = 60;
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
+
+/// What to play.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Only scenarios whose names contain one of these. Empty: all.
+    pub(crate) only: Vec<String>,
+    pub(crate) jobs: usize,
+    pub(crate) is_long: bool,
+    /// Whether nothing is printed.
+    pub(crate) is_quiet: bool,
+    /// The words that start a worker.
+    pub(crate) worker: Vec<String>,
+}
+
+/// A scenario, whose name is a claim.
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    play: Play,
+}
+
+enum Play {
+    Script(Script),
+    BlackBox(fn(&Stage)),
+}
+
+/// How a scenario ended.
+enum End {
+    Passed,
+    Failed { why: String, log: String },
+    Unsupported,
+}
+
+/// How all ended.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) passed: Vec<String>,
+    pub(crate) failed: Vec<String>,
+    pub(crate) unsupported: Vec<String>,
+}
+
+impl Summary {
+    pub(crate) fn is_passed(&self) -> bool {
+        self.failed.is_empty()
+    }
+}
+
+/// The chosen scenarios. Those that take long come first.
+fn chosen(options: &Options) -> VecDeque<Scenario> {
+    let mut found: Vec<Scenario> = scenarios::all()
+        .map(|(name, play)| Scenario { name: name.to_owned(), play: Play::BlackBox(play) })
+        .collect();
+    let mut files: Vec<_> =
+        fs::read_dir(SCRIPTS).expect("the scripts").map(|entry| entry.expect("a script").path()).collect();
+    files.sort();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a script");
+        let scripts = Script::parse_all(&text).into_iter();
+        found
+            .extend(scripts.map(|script| Scenario { name: script.name.clone(), play: Play::Script(script) }));
+    }
+    found.retain(|scenario| {
+        options.only.is_empty() || options.only.iter().any(|only| scenario.name.contains(only))
+    });
+    found.into()
+}
+
+/// Prints the names of the chosen scenarios.
+pub(crate) fn list(options: &Options) {
+    chosen(options).iter().for_each(|scenario| println!("{}", scenario.name));
+}
+
+/// Plays the chosen scenarios and prints what failed.
+pub(crate) fn run(options: &Options) -> Summary {
+    thread_local! {
+        static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+    print_no_logs();
+    panic::set_hook(Box::new(|info| {
+        let place = info.location().map(Location::to_string).unwrap_or_default();
+        PANICKED_AT.with_borrow_mut(|at| *at = place);
+    }));
+    let begun = Instant::now();
+    // All servers end with the thread that started them, also if that is killed.
+    let server = Server::start();
+    let latenesses: Arc<Latenesses> = Arc::default();
+    let (left, summary, times) =
+        (Mutex::new(chosen(options)), Mutex::new(Summary::default()), Mutex::new(Vec::new()));
+    let play_all = || {
+        loop {
+            let Some(scenario) = locked(&left).pop_front() else { return };
+            let stage = Stage {
+                worker: options.worker.clone(),
+                server: server.port(),
+                log: Log::new(),
+                latenesses: Arc::clone(&latenesses),
+                is_long: options.is_long,
+                workers: Mutex::default(),
+            };
+            let begun = Instant::now();
+            let result = panic::catch_unwind(AssertUnwindSafe(|| match &scenario.play {
+                Play::Script(script) => script.play(&stage),
+                Play::BlackBox(play) => play(&stage),
+            }));
+            locked(&times).push((begun.elapsed(), scenario.name.clone()));
+            let end = result.map_or_else(
+                |panic| failed(&*panic, &PANICKED_AT.with_borrow(Clone::clone), &stage),
+                |()| End::Passed,
+            );
+            let mut summary = locked(&summary);
+            match end {
+                End::Passed => summary.passed.push(scenario.name),
+                End::Unsupported => summary.unsupported.push(scenario.name),
+                End::Failed { why, log } => {
+                    if !options.is_quiet {
+                        println!("FAILED {}: {why}\n{log}\n", scenario.name);
+                    }
+                    summary.failed.push(scenario.name);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(play_all);
+        }
+    });
+    let summary = summary.into_inner().expect("no scenario holds it");
+    if !options.is_quiet {
+        print(&summary, times.into_inner().expect("no scenario holds it"), &latenesses, begun.elapsed());
+    }
+    summary
+}
+
+fn failed(panic: &(dyn Any + Send), place: &str, stage: &Stage) -> End {
+    if panic.is::<Unsupported>() {
+        return End::Unsupported;
+    }
+    let text = panic.downcast_ref::<String>().cloned();
+    let text =
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
+    // Scripts fail at the place that plays them.
+    let place = if place.contains("runner.rs") { String::new() } else { format!(" ({place})") };
+    End::Failed { why: format!("{text}{place}"), log: stage.log().tail(LOG_LINES) }
+}
+
+fn print(summary: &Summary, mut times: Vec<(Duration, String)>, latenesses: &Latenesses, took: Duration) {
+    for name in &summary.failed {
+        println!("failed: {name}");
+    }
+    if !summary.unsupported.is_empty() {
+        println!("unsupported: {}", summary.unsupported.join(", "));
+    }
+    times.sort();
+    let slowest: Vec<String> = times
+        .iter()
+        .rev()
+        .take(5)
+        .map(|(time, name)| format!("{name} {:.1} s", time.as_secs_f64()))
+        .collect();
+    println!("slowest: {}", slowest.join(", "));
+    for (what, (worst, bound)) in &*locked(latenesses) {
+        println!("{what}: at most {worst:.0?} late (bound {bound:?}, slack {SLACK:?})");
+    }
+    println!(
+        "{} passed, {} failed, {} unsupported in {:.1} s",
+        summary.passed.len(),
+        summary.failed.len(),
+        summary.unsupported.len(),
+        took.as_secs_f64()
+    );
+}

@@ -1,0 +1,210 @@
+//! Clusters, Sentinels and TLS.
+
+use super::named::{Named, named};
+use crate::stage::Stage;
+use lockward_tests::{Certificates, Client, Cluster, Sentinels, Server, Setup, eventually, slot_of, soon};
+use std::time::{Duration, Instant};
+
+pub(super) const ALL: &[Named] = named![
+    a_lock_lives_on_over_a_failover_of_sentinels,
+    a_waiter_goes_on_at_the_new_primary,
+    a_silent_cluster_node_costs_no_lock_of_another_node,
+    a_lock_and_a_wait_go_on_when_their_slot_moves,
+    silent_sentinels_cost_no_lock_of_a_healthy_primary,
+    certificates_and_acl_users_are_used,
+];
+
+/// The address of Sentinels in the form that workers take.
+fn sentinel_address(sentinels: &Sentinels) -> String {
+    sentinels.url().replace("redis+sentinel://", "sentinel://")
+}
+
+fn a_lock_lives_on_over_a_failover_of_sentinels(stage: &Stage) {
+    // The quarantine of the start is over soon; that of a promotion lasts longer than the failover.
+    let setup = || Setup::new().module("default-lease 8000");
+    let mut primary = setup().start();
+    let replica = setup().start_replica_of(&primary);
+    let sentinels = Sentinels::watch(&primary, 1);
+    for server in [&primary, &replica] {
+        assert_eq!(server.client().call("CONFIG SET lock.quarantine 8000"), lockward_tests::Reply::ok());
+    }
+    assert_eq!(primary.client().call("CONFIG SET lock.quarantine 0"), lockward_tests::Reply::ok());
+    let mut worker = stage.worker_at(&sentinel_address(&sentinels), &[]);
+    let token = worker.acquire("a k wait=5000 lease=8000");
+    eventually("the replica knows the lock", || replica.client().info("k").is_some());
+    primary.kill();
+    sentinels.see_failover_from(primary.port());
+    let mut client = replica.client();
+    // It is renewed as soon as the client knows the new primary.
+    eventually("the lock is renewed at the new primary", || {
+        let holder = client.holder("k");
+        assert_eq!(holder.token, token);
+        holder.lease_left > 5_400
+    });
+    assert!(!worker.has_event("lost"), "a lock is lost that the new primary has");
+    assert_eq!(worker.call("status a"), "held");
+    worker.expect("release a", "ok");
+    assert_eq!(client.info("k"), None);
+}
+
+fn a_waiter_goes_on_at_the_new_primary(stage: &Stage) {
+    let mut primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let sentinels = Sentinels::watch(&primary, 1);
+    let mut worker = stage.worker_at(&sentinel_address(&sentinels), &[]);
+    worker.acquire("b l wait=0 lease=30000");
+    let mut holder = primary.client();
+    holder.acquire("k H PX 60000");
+    let id = worker.send("acquire a k lease=10000");
+    holder.see_waiters("k", 1);
+    eventually("the replica knows the lock", || replica.client().info("k").is_some());
+    primary.kill();
+    sentinels.see_failover_from(primary.port());
+    let mut client = replica.client();
+    client.see_waiters("k", 1);
+    assert_eq!(client.call("LOCK.RELEASE k H").int(), 0);
+    let token = worker.held_reply(id);
+    assert_eq!(client.holder("k").token, token);
+}
+
+fn silent_sentinels_cost_no_lock_of_a_healthy_primary(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let sentinels = Sentinels::watch_with(&server, 0, |_| {
+        vec![
+            format!("sentinel monitor locks 127.0.0.1 {} 2", gate.port()),
+            "sentinel down-after-milliseconds locks 60000".to_owned(),
+        ]
+    });
+    let mut worker = stage.worker_at(&sentinel_address(&sentinels), &[]);
+    let token = worker.acquire("a k wait=0 lease=1500");
+    for sentinel in sentinels.all() {
+        sentinel.freeze();
+    }
+    stage.note("all Sentinels are silent");
+    gate.cut();
+    let renewals = gate.count("LOCK.RENEW");
+    eventually("it is renewed for two leases", || {
+        gate.count("LOCK.RENEW") >= renewals + 6 || worker.has_event("lost")
+    });
+    assert!(!worker.has_event("lost"), "a lock is lost that a healthy primary has");
+    assert_eq!(server.client().holder("k").token, token);
+    assert_eq!(worker.call("status a"), "held");
+    worker.acquire("b l wait=2000 lease=10000");
+    worker.expect("release a", "ok");
+}
+
+/// The address of a cluster in the form that workers take.
+fn cluster_address(cluster: &Cluster) -> String {
+    let nodes: Vec<String> =
+        cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    format!("cluster://{}", nodes.join(","))
+}
+
+/// A key that a node serves.
+fn key_on(cluster: &Cluster, node: &Server, name: &str) -> String {
+    (0..)
+        .map(|number| format!("{name}{number}"))
+        .find(|key| cluster.owner(slot_of(key)).port() == node.port())
+        .expect("a key")
+}
+
+/// Waits until the lease of a lock has just begun.
+fn see_renewal(client: &mut Client, key: &str) -> Instant {
+    let mut before = client.holder(key).lease_left;
+    soon("a renewal", || {
+        let at = Instant::now();
+        let left = client.holder(key).lease_left;
+        let is_renewed = left > before;
+        before = left;
+        is_renewed.then_some(at)
+    })
+}
+
+fn a_silent_cluster_node_costs_no_lock_of_another_node(stage: &Stage) {
+    const LEASE: Duration = Duration::from_millis(1_500);
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let [healthy, silent, _] = cluster.nodes() else { panic!("three nodes") };
+    let (here, there) = (key_on(&cluster, healthy, "k"), key_on(&cluster, silent, "k"));
+    let mut worker = stage.worker_at(&cluster_address(&cluster), &[]);
+    let kept = worker.acquire(&format!("a {here} wait=0 lease=1500"));
+    worker.acquire(&format!("b {there} wait=0 lease=1500"));
+    let mut client = healthy.client();
+    let busy = key_on(&cluster, healthy, "busy");
+    client.acquire(&format!("{busy} H PX 60000"));
+    let renewed = see_renewal(&mut silent.client(), &there);
+    silent.freeze();
+    stage.note("a node is silent");
+    // Calls to both nodes at once, each with its own limit.
+    let begun = Instant::now();
+    let elsewhere = worker.send(&format!("acquire c {} wait=1000 lease=10000", key_on_same(&there)));
+    let waits = worker.send(&format!("acquire d {busy} wait=1000 lease=10000"));
+    let tried = worker.send(&format!("acquire e {} wait=0 lease=10000", key_on_same(&here)));
+    worker.held_reply(tried);
+    for (id, expected) in [(waits, "busy"), (elsewhere, "error unreachable")] {
+        let came = worker.reply(id);
+        assert!(came.text.starts_with(expected), "{:?}, expected {expected:?}", came.text);
+        stage.on_time("wait limit", begun + Duration::from_secs(1), 200, came.at);
+    }
+    let lost = worker.event("lost b").at;
+    stage.on_time("lost signal", renewed + LEASE, 50, lost);
+    let begun = Instant::now();
+    eventually("two leases later", || {
+        assert_eq!(client.holder(&here).token, kept);
+        begun.elapsed() > LEASE * 2
+    });
+    assert!(!worker.has_event("lost a"), "a lock is lost that a healthy node has");
+    assert_eq!(worker.call("status a"), "held");
+    worker.expect("release a", "ok");
+}
+
+/// Another key in the slot of this one.
+fn key_on_same(key: &str) -> String {
+    format!("{{{key}}}:other")
+}
+
+fn a_lock_and_a_wait_go_on_when_their_slot_moves(stage: &Stage) {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let mut worker = stage.worker_at(&cluster_address(&cluster), &[]);
+    let (from, to) = cluster.owner_and_other("k");
+    let token = worker.acquire("a k wait=0 lease=2000");
+    let waiter = worker.send("acquire b k lease=10000");
+    from.client().see_waiters("k", 1);
+    cluster.move_slot(slot_of("k"), to);
+    stage.note("the slot has moved");
+    let mut client = to.client();
+    client.see_waiters("k", 1);
+    see_renewal(&mut client, "k");
+    assert_eq!(client.holder("k").token, token);
+    assert_eq!(worker.call("status a"), "held");
+    worker.expect("release a", "ok");
+    let next = worker.held_reply(waiter);
+    assert!(next > token);
+    worker.expect("release b", "ok");
+}
+
+fn certificates_and_acl_users_are_used(stage: &Stage) {
+    let certificates = Certificates::new();
+    let port = lockward_tests::free_port();
+    let server = Setup::new().tls(&certificates, port).config("user alice on >secret ~* &* +@all").start();
+    let mut client = server.client();
+    let [ca, cert, key] = certificates.files().map(|file| file.display().to_string());
+    let settings = [format!("ca={ca}"), format!("cert={cert}"), format!("key={key}")];
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let mut worker = stage.worker_at(&format!("rediss://alice:secret@127.0.0.1:{port}"), &settings);
+    let token = worker.acquire("a k wait=0 lease=1200");
+    assert_eq!(client.holder("k").token, token);
+    let clients = client.call("CLIENT LIST").text();
+    assert!(clients.contains("user=alice"), "nobody is alice:\n{clients}");
+    let waiter = worker.send("acquire b k lease=10000");
+    client.see_waiters("k", 1);
+    see_renewal(&mut client, "k");
+    worker.expect("release a", "ok");
+    worker.held_reply(waiter);
+    // Without the password and without a certificate the server refuses.
+    let mut other = stage.worker_at(&format!("rediss://alice:wrong@127.0.0.1:{port}"), &settings);
+    other.expect("acquire a l wait=0 lease=1200", "error ");
+    let mut bare = stage.worker_at(&format!("rediss://alice:secret@127.0.0.1:{port}"), &settings[..1]);
+    bare.expect("acquire a l wait=0 lease=1200", "error ");
+    assert_eq!(client.info("l"), None);
+}

@@ -1,0 +1,107 @@
+//! Whoever leaves holds up nobody.
+
+use super::named::{Named, named};
+use crate::stage::Stage;
+use lockward_tests::{Server, eventually};
+use std::time::{Duration, Instant};
+
+pub(super) const ALL: &[Named] = named![
+    a_waiter_that_is_killed_is_passed_over,
+    a_holder_that_is_killed_gives_way_after_its_lease,
+    a_cancelled_wait_leaves_nothing_behind,
+    a_cancel_returns_while_the_server_hangs,
+    a_wait_that_reaches_its_limit_leaves_nothing_behind,
+    a_worker_ends_with_its_input_while_it_waits_and_holds,
+];
+
+fn a_waiter_that_is_killed_is_passed_over(stage: &Stage) {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut worker = stage.worker(server.port());
+    worker.send("acquire a k lease=60000");
+    holder.see_waiters("k", 1);
+    let mut behind = server.waiter("k B BLOCK 0");
+    holder.see_waiters("k", 2);
+    worker.kill();
+    holder.see_waiters("k", 1);
+    assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
+    let released = Instant::now();
+    behind.reply().grant();
+    stage.on_time("grant behind a killed waiter", released, 50, Instant::now());
+}
+
+fn a_holder_that_is_killed_gives_way_after_its_lease(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut worker = stage.worker(gate.port());
+    worker.acquire("a k wait=0 lease=1000");
+    let mut behind = server.waiter("k B BLOCK 0");
+    eventually("a renewal", || gate.count("LOCK.RENEW k") > 0);
+    worker.kill();
+    behind.reply().grant();
+    stage.on_time(
+        "grant after a killed holder",
+        gate.last_lease("k") + Duration::from_secs(1),
+        50,
+        Instant::now(),
+    );
+}
+
+fn a_cancelled_wait_leaves_nothing_behind(stage: &Stage) {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut worker = stage.worker(server.port());
+    let id = worker.send("acquire a k lease=60000");
+    holder.see_waiters("k", 1);
+    let asked = Instant::now();
+    worker.expect(&format!("cancel {id}"), "ok");
+    let came = worker.reply(id);
+    assert_eq!(came.text, "cancelled");
+    stage.on_time("cancel", asked, 200, came.at);
+    holder.see_waiters("k", 0);
+    holder.see_places_kept(0);
+    assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
+    assert_eq!(holder.info("k"), None);
+}
+
+fn a_cancel_returns_while_the_server_hangs(stage: &Stage) {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut worker = stage.worker(server.port());
+    let id = worker.send("acquire a k lease=60000");
+    holder.see_waiters("k", 1);
+    server.freeze();
+    let asked = Instant::now();
+    worker.expect(&format!("cancel {id}"), "ok");
+    let came = worker.reply(id);
+    assert_eq!(came.text, "cancelled");
+    stage.on_time("cancel", asked, 200, came.at);
+    server.thaw();
+    // What it has sent and what the cut leaves behind ends by itself.
+    holder.see_waiters("k", 0);
+}
+
+fn a_wait_that_reaches_its_limit_leaves_nothing_behind(stage: &Stage) {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut worker = stage.worker(server.port());
+    assert_eq!(worker.call("acquire a k wait=300 lease=60000"), "busy");
+    holder.see_waiters("k", 0);
+    holder.see_places_kept(0);
+}
+
+fn a_worker_ends_with_its_input_while_it_waits_and_holds(stage: &Stage) {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut worker = stage.worker(server.port());
+    worker.acquire("b l wait=0 lease=10000");
+    worker.send("acquire a k lease=60000");
+    holder.see_waiters("k", 1);
+    worker.end();
+    holder.see_waiters("k", 0);
+}

@@ -1,0 +1,234 @@
+//! Waits keep their place, and calls keep their bounds.
+
+use super::named::{Named, named};
+use crate::stage::Stage;
+use lockward_tests::{Fate, Server, Setup, eventually};
+use std::time::{Duration, Instant};
+
+pub(super) const ALL: &[Named] = named![
+    a_waiter_keeps_its_place_over_a_cut_connection,
+    waiters_are_granted_in_their_order,
+    a_swallowed_grant_is_asked_for_again_and_counted_once,
+    a_torn_grant_is_asked_for_again_and_counted_once,
+    the_lost_reply_of_a_wait_is_asked_for_again,
+    late_replies_are_waited_for,
+    a_wait_limit_is_kept_while_the_lock_is_held,
+    a_wait_limit_is_kept_by_a_server_that_hangs_during_the_wait,
+    a_wait_limit_is_kept_by_a_server_that_hangs_before_it,
+    a_try_ends_within_the_patience,
+    a_try_ends_within_the_patience_if_nothing_listens,
+    a_release_ends_within_the_patience,
+    a_renewal_by_the_program_ends_within_the_patience,
+    a_server_that_comes_back_within_the_patience_is_used,
+    a_wait_outlasts_a_server_that_is_away_for_longer_than_the_patience,
+    calls_beyond_the_waiting_connections_poll,
+];
+
+fn a_waiter_keeps_its_place_over_a_cut_connection(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut worker = stage.worker(gate.port());
+    let id = worker.send("acquire a k lease=10000");
+    holder.see_waiters("k", 1);
+    let mut behind = server.waiter("k B BLOCK 0");
+    let [first, second] = &*holder.queue("k") else { panic!("two wait") };
+    assert_eq!(second, "B");
+    gate.cut();
+    // The waiter behind it has moved up when the cut has arrived.
+    eventually("the waiter is back, before the other", || {
+        gate.count("LOCK.ACQUIRE") == 3 && holder.queue("k") == [first.clone(), "B".to_owned()]
+    });
+    assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
+    worker.held_reply(id);
+    assert!(behind.has_no_reply());
+    worker.expect("release a", "ok");
+    behind.reply().grant();
+}
+
+fn waiters_are_granted_in_their_order(stage: &Stage) {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut workers = [stage.worker(server.port()), stage.worker(server.port())];
+    let ids: Vec<u64> = (0..6_usize)
+        .map(|number| {
+            let id = workers[number % 2].send(&format!("acquire n{number} k lease=10000 wait=20000"));
+            holder.see_waiters("k", i64::try_from(number).unwrap_or(0) + 1);
+            id
+        })
+        .collect();
+    assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
+    for (number, id) in ids.into_iter().enumerate() {
+        workers[number % 2].held_reply(id);
+        workers[number % 2].expect(&format!("release n{number}"), "ok");
+    }
+}
+
+/// The reply of the first request with this word has this fate, and the lock is acquired all the same.
+#[track_caller]
+fn acquire_with(stage: &Stage, words: &'static [&'static str], fate: Fate) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut client = server.client();
+    let waits = words.contains(&"BLOCK");
+    if waits {
+        client.acquire("k H PX 60000");
+    }
+    let mut worker = stage.worker_with(gate.port(), &["response-limit=300"]);
+    gate.once(words, fate);
+    let id = worker.send("acquire a k wait=10000 lease=10000");
+    if waits {
+        client.see_waiters("k", 1);
+        assert_eq!(client.call("LOCK.RELEASE k H").int(), 0);
+    }
+    let token = worker.held_reply(id);
+    let holder = client.holder("k");
+    assert_eq!((holder.token, holder.holds), (token, 1));
+    assert!(holder.lease_left > 8_000, "the lease is the full one: {holder:?}");
+    assert_eq!(gate.proxy.replies_lost(), 1);
+    worker.expect("release a", "ok");
+    assert_eq!(client.info("k"), None);
+}
+
+fn a_swallowed_grant_is_asked_for_again_and_counted_once(stage: &Stage) {
+    acquire_with(stage, &["LOCK.ACQUIRE"], Fate::Silence(Duration::from_secs(60)));
+}
+
+fn a_torn_grant_is_asked_for_again_and_counted_once(stage: &Stage) {
+    acquire_with(stage, &["LOCK.ACQUIRE"], Fate::ReplyTorn);
+}
+
+fn the_lost_reply_of_a_wait_is_asked_for_again(stage: &Stage) {
+    acquire_with(stage, &["LOCK.ACQUIRE", "BLOCK"], Fate::ReplyLost);
+}
+
+fn late_replies_are_waited_for(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    gate.proxy.delay(Duration::from_millis(150));
+    let mut worker = stage.worker(gate.port());
+    worker.acquire("a k wait=0 lease=10000");
+    assert_eq!(worker.call("guarded a SET x 1"), "reply OK");
+    worker.expect("release a", "ok");
+    let words: Vec<String> = gate.seen().into_iter().map(|seen| seen.words[0].clone()).collect();
+    assert_eq!(words, ["LOCK.ACQUIRE", "LOCK.GUARD", "LOCK.RELEASE"]);
+}
+
+/// A call ends with `reply` at its wait limit.
+#[track_caller]
+fn ends_at_its_limit(stage: &Stage, hangs_before: bool, hangs_during: bool, reply: &str) {
+    const LIMIT: Duration = Duration::from_millis(1_000);
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let mut worker = stage.worker(server.port());
+    if hangs_before {
+        server.freeze();
+    }
+    let begun = Instant::now();
+    let id = worker.send("acquire a k wait=1000 lease=10000");
+    if hangs_during {
+        holder.see_waiters("k", 1);
+        server.freeze();
+    }
+    let came = worker.reply(id);
+    server.thaw();
+    assert!(came.text.starts_with(reply), "{:?}, expected {reply:?}", came.text);
+    stage.on_time(
+        "wait limit",
+        begun + LIMIT,
+        if reply == "busy" && !hangs_during { 50 } else { 200 },
+        came.at,
+    );
+    assert!(came.at - begun >= LIMIT - Duration::from_millis(50), "the call ends before its limit");
+    assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
+    eventually("nothing is left behind", || holder.info("k").is_none());
+}
+
+fn a_wait_limit_is_kept_while_the_lock_is_held(stage: &Stage) {
+    ends_at_its_limit(stage, false, false, "busy");
+}
+
+fn a_wait_limit_is_kept_by_a_server_that_hangs_during_the_wait(stage: &Stage) {
+    ends_at_its_limit(stage, false, true, "busy");
+}
+
+fn a_wait_limit_is_kept_by_a_server_that_hangs_before_it(stage: &Stage) {
+    ends_at_its_limit(stage, true, false, "error unreachable");
+}
+
+/// A command of a worker ends as unreachable within the patience.
+#[track_caller]
+fn ends_within_the_patience(stage: &Stage, command: &str, hang: impl FnOnce(&mut Server)) {
+    const PATIENCE: Duration = Duration::from_millis(800);
+    let mut server = Server::start();
+    let mut worker = stage.worker_with(server.port(), &["patience=800", "response-limit=300"]);
+    worker.acquire("a k wait=0 lease=60000");
+    hang(&mut server);
+    let begun = Instant::now();
+    let id = worker.send(command);
+    let came = worker.reply(id);
+    assert!(came.text.starts_with("error unreachable"), "{:?}", came.text);
+    stage.on_time("patience", begun + PATIENCE, 0, came.at);
+    assert!(came.at - begun >= PATIENCE / 2, "the call ends long before its patience");
+}
+
+fn a_try_ends_within_the_patience(stage: &Stage) {
+    ends_within_the_patience(stage, "acquire b l wait=0 lease=10000", |server| server.freeze());
+}
+
+fn a_try_ends_within_the_patience_if_nothing_listens(stage: &Stage) {
+    ends_within_the_patience(stage, "acquire b l wait=0 lease=10000", Server::kill);
+}
+
+fn a_release_ends_within_the_patience(stage: &Stage) {
+    ends_within_the_patience(stage, "release a", |server| server.freeze());
+}
+
+fn a_renewal_by_the_program_ends_within_the_patience(stage: &Stage) {
+    ends_within_the_patience(stage, "renew a", |server| server.freeze());
+}
+
+fn a_server_that_comes_back_within_the_patience_is_used(stage: &Stage) {
+    let mut server = Server::start();
+    let mut worker = stage.worker(server.port());
+    server.kill();
+    let id = worker.send("acquire a k wait=0 lease=10000");
+    assert!(worker.reply_within(id, Duration::from_millis(100)).is_none());
+    server.start_again();
+    worker.held_reply(id);
+}
+
+fn a_wait_outlasts_a_server_that_is_away_for_longer_than_the_patience(stage: &Stage) {
+    let mut server = Setup::new().start();
+    let mut worker = stage.worker_with(server.port(), &["patience=300"]);
+    let mut holder = server.client();
+    holder.acquire("k H PX 60000");
+    let id = worker.send("acquire a k lease=10000");
+    holder.see_waiters("k", 1);
+    server.kill();
+    assert!(worker.reply_within(id, Duration::from_millis(700)).is_none());
+    server.start_again();
+    worker.held_reply(id);
+}
+
+fn calls_beyond_the_waiting_connections_poll(stage: &Stage) {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut worker = stage.worker_with(server.port(), &["waiting-connections=2"]);
+    let ids: Vec<u64> = (0..5)
+        .map(|number| {
+            client.acquire(&format!("k{number} H PX 60000"));
+            worker.send(&format!("acquire n{number} k{number} lease=10000"))
+        })
+        .collect();
+    client.see_blocked(2);
+    for (number, id) in ids.into_iter().enumerate().rev() {
+        let blocked: i64 = client.server_info("clients", "blocked_clients").parse().expect("a number");
+        assert!(blocked <= 2, "{blocked} connections wait");
+        assert_eq!(client.call(format!("LOCK.RELEASE k{number} H")).int(), 0);
+        worker.held_reply(id);
+    }
+}

@@ -1,0 +1,425 @@
+//! Scripts: what the worker is told, what the client must send, what it gets, and how the call must end. The form is in README.md.
+
+use crate::log::Log;
+use crate::scripted_server::{Answer, Request, ScriptedServer};
+use crate::stage::{SLACK, Stage};
+use crate::worker::{Line, Unsupported, Worker};
+use lockward_tests::DEADLINE;
+use std::collections::{HashMap, VecDeque};
+use std::panic::panic_any;
+use std::time::{Duration, Instant};
+
+/// The first words of the commands of a worker. All other lines of it are replies and events.
+const COMMANDS: [&str; 12] = [
+    "acquire",
+    "cancel",
+    "reenter",
+    "release",
+    "renew",
+    "downgrade",
+    "status",
+    "guarded",
+    "resume",
+    "lead",
+    "resign",
+    "pairs",
+];
+
+/// One script.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub(crate) name: String,
+    settings: Vec<String>,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The worker is told this.
+    Command(Option<u64>, String),
+    /// One of these comes next, until all have come.
+    Expect(Vec<Exchange>),
+    Answer(Response),
+    /// From now on such a request may come at any time, and is answered like this.
+    Allow(String, Response),
+    /// All connections are closed.
+    Cut,
+    /// The script waits.
+    Pause(Duration),
+    /// No request comes for so long.
+    Quiet(Duration),
+    /// So long after the last act of the script came what came last.
+    Elapsed(Duration, Duration),
+}
+
+/// What comes, and in a group what is answered then.
+#[derive(Clone, Debug)]
+struct Exchange {
+    expected: Expected,
+    responses: Vec<Response>,
+}
+
+#[derive(Clone, Debug)]
+enum Expected {
+    Request(String),
+    Reply(Option<u64>, String),
+    Event(String),
+}
+
+#[derive(Clone, Debug)]
+enum Response {
+    Send(Answer),
+    Cut,
+    Silence,
+}
+
+impl Script {
+    /// All scripts of a file. Each begins with a line `== name`.
+    pub(crate) fn parse_all(text: &str) -> Vec<Self> {
+        text.split("\n== ").skip(1).map(Self::parse).collect()
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let name = lines.next().expect("a name").to_owned();
+        let mut script = Self { name, settings: Vec::new(), steps: Vec::new() };
+        let mut group: Option<Vec<Exchange>> = None;
+        for line in lines {
+            let step = match line {
+                "{" => {
+                    group = Some(Vec::new());
+                    continue;
+                }
+                "}" => Step::Expect(group.take().expect("the start of a group")),
+                _ => Step::parse(line, &mut script.settings),
+            };
+            match (&mut group, step) {
+                (Some(group), Step::Expect(exchange)) => group.extend(exchange),
+                (Some(group), Step::Answer(response)) => {
+                    group.last_mut().expect("a request before the answer").responses.push(response);
+                }
+                (_, step) => script.steps.push(step),
+            }
+        }
+        script
+    }
+
+    fn answers_wait(&self) -> bool {
+        let is_wait =
+            |each: &Exchange| matches!(&each.expected, Expected::Request(words) if words.starts_with("WAIT"));
+        self.steps.iter().any(|step| matches!(step, Step::Expect(group) if group.iter().any(is_wait)))
+    }
+
+    /// Plays the script with a worker.
+    #[track_caller]
+    pub(crate) fn play(&self, stage: &Stage) {
+        let server = ScriptedServer::start(stage.shared_server(), self.answers_wait(), stage.log());
+        let settings: Vec<&str> = self.settings.iter().map(String::as_str).collect();
+        let worker = stage.worker_with(server.port(), &settings);
+        let mut player = Player {
+            server,
+            worker,
+            log: stage.log().clone(),
+            latest: 0,
+            names: HashMap::new(),
+            unanswered: VecDeque::new(),
+            allowed: Vec::new(),
+            acted: Instant::now(),
+            waited_from: Instant::now(),
+            came: Instant::now(),
+        };
+        for step in &self.steps {
+            player.play(step);
+        }
+        if let Some(request) = player.next_request() {
+            panic!("the client also sends {:?}", request.words.join(" "));
+        }
+        // A client may tell the program of a loss by an error and by an event.
+        let untaken: Vec<String> =
+            player.worker.untaken().into_iter().filter(|line| !line.starts_with("event lost ")).collect();
+        assert!(untaken.is_empty(), "the worker also prints {untaken:?}");
+        player.worker.end();
+    }
+}
+
+impl Step {
+    fn parse(line: &str, settings: &mut Vec<String>) -> Self {
+        let one = |expected| Self::Expect(vec![Exchange { expected, responses: Vec::new() }]);
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let millis = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
+        match word {
+            ">" => one(Expected::Request(rest.to_owned())),
+            "<" => Self::Answer(Response::parse(rest)),
+            "allow" => {
+                let (pattern, response) = rest.split_once(" < ").expect("a request and its answer");
+                Self::Allow(pattern.to_owned(), Response::parse(response))
+            }
+            "cut" => Self::Cut,
+            "pause" => Self::Pause(millis(rest)),
+            "quiet" => Self::Quiet(millis(rest)),
+            "elapsed" => {
+                let (least, most) = rest.split_once("..").expect("a range of milliseconds");
+                Self::Elapsed(millis(least), millis(most))
+            }
+            "settings:" => {
+                settings.extend(rest.split_whitespace().map(str::to_owned));
+                Self::Pause(Duration::ZERO)
+            }
+            "worker" | "worker:" => {
+                let (id, text) = match rest.split_once(": ") {
+                    Some((id, text)) if word == "worker" => (Some(id.parse().expect("an ID")), text),
+                    _ => (None, rest),
+                };
+                let first = text.split(' ').next().unwrap_or_default();
+                match text.strip_prefix("event ") {
+                    Some(event) => one(Expected::Event(event.to_owned())),
+                    // `handle NAME` is a command, and `handle TEXT` its reply, whose text is a name.
+                    None if COMMANDS.contains(&first) || first == "handle" && !text.contains('$') => {
+                        Self::Command(id, text.to_owned())
+                    }
+                    None => one(Expected::Reply(id, text.to_owned())),
+                }
+            }
+            _ => panic!("no step of a script: {line:?}"),
+        }
+    }
+}
+
+impl Response {
+    fn parse(text: &str) -> Self {
+        let number = |text: &str| text.trim().parse().expect("an integer");
+        Self::Send(match text.as_bytes() {
+            b"cut" => return Self::Cut,
+            b"silence" => return Self::Silence,
+            b"null" => Answer::Null,
+            [b'-', ..] => Answer::Error(text[1..].to_owned()),
+            [b'+', ..] => Answer::Simple(text[1..].to_owned()),
+            [b'"', .., b'"'] => Answer::Bulk(text[1..text.len() - 1].to_owned()),
+            [b'[', .., b']'] => Answer::Ints(text[1..text.len() - 1].split(',').map(number).collect()),
+            _ => Answer::Int(number(text)),
+        })
+    }
+}
+
+struct Player {
+    server: ScriptedServer,
+    worker: Worker,
+    log: Log,
+    /// The ID of the last command without an ID.
+    latest: u64,
+    names: HashMap<String, String>,
+    unanswered: VecDeque<Request>,
+    allowed: Vec<(String, Response)>,
+    /// When the script did something last.
+    acted: Instant,
+    /// When it had done something last as it began to wait for what came last.
+    waited_from: Instant,
+    /// When something came last.
+    came: Instant,
+}
+
+impl Player {
+    #[track_caller]
+    fn play(&mut self, step: &Step) {
+        match step {
+            Step::Command(id, text) => {
+                let text = self.filled_in(text);
+                self.acted = Instant::now();
+                match id {
+                    Some(id) => self.worker.send_as(*id, &text),
+                    None => self.latest = self.worker.send(&text),
+                }
+            }
+            Step::Expect(group) => self.expect(group),
+            Step::Answer(response) => {
+                let request = self.unanswered.pop_front().expect("a request before the answer");
+                self.respond(&request, response);
+            }
+            Step::Allow(pattern, response) => self.allowed.push((pattern.clone(), response.clone())),
+            Step::Cut => {
+                self.acted = Instant::now();
+                self.server.cut();
+            }
+            Step::Pause(time) => {
+                self.log.wait(*time, || None::<()>);
+            }
+            Step::Quiet(time) => {
+                if let Some(request) = self.log.clone().wait(*time, || self.next_request()) {
+                    panic!("the client sends {:?}, expected nothing for {time:?}", request.words.join(" "));
+                }
+            }
+            Step::Elapsed(least, most) => {
+                let elapsed = self.came.saturating_duration_since(self.waited_from);
+                assert!(
+                    *least <= elapsed && elapsed <= *most + SLACK,
+                    "that takes {elapsed:?}, expected {least:?} to {most:?}"
+                );
+            }
+        }
+    }
+
+    fn respond(&mut self, request: &Request, response: &Response) {
+        self.acted = Instant::now();
+        match response {
+            Response::Send(answer) => request.answer(answer),
+            Response::Cut => request.cut(),
+            Response::Silence => self.log.add(format_args!("{} < silence", request.connection())),
+        }
+    }
+
+    /// The first request that no step has taken, and that is not allowed at any time.
+    fn next_request(&mut self) -> Option<Request> {
+        loop {
+            let request = self.server.next()?;
+            if !self.answers_allowed(&request) {
+                return Some(request);
+            }
+        }
+    }
+
+    fn answers_allowed(&mut self, request: &Request) -> bool {
+        let allowed = self.allowed.clone();
+        let found = allowed.iter().find(|(pattern, _)| self.matches(pattern, &request.words));
+        if let Some((_, response)) = found {
+            match response {
+                Response::Send(answer) => request.answer(answer),
+                Response::Cut => request.cut(),
+                Response::Silence => {}
+            }
+        }
+        found.is_some()
+    }
+
+    /// Waits until all of a group have come, in any order.
+    #[track_caller]
+    fn expect(&mut self, group: &[Exchange]) {
+        self.waited_from = self.acted;
+        let mut left: Vec<usize> = (0..group.len()).collect();
+        let mut unanswered: Vec<(usize, Request)> = Vec::new();
+        while !left.is_empty() {
+            let came = self.log.clone().wait(DEADLINE, || self.look(group, &left));
+            let Some((place, at, request)) = came else {
+                let expected: Vec<String> =
+                    left.iter().map(|place| group[*place].expected.to_string()).collect();
+                panic!(
+                    "nothing comes, expected {}; also printed: {:?}",
+                    expected.join(" or "),
+                    self.worker.untaken()
+                );
+            };
+            left.retain(|other| *other != place);
+            self.came = at;
+            let Some(request) = request else { continue };
+            let mut responses = group[place].responses.iter().peekable();
+            if responses.peek().is_none() {
+                unanswered.push((place, request));
+            } else {
+                responses.for_each(|response| self.respond(&request, response));
+            }
+        }
+        unanswered.sort_by_key(|(place, _)| *place);
+        self.unanswered.extend(unanswered.into_iter().map(|(_, request)| request));
+    }
+
+    /// Which of those that are left has come, if something has come.
+    #[track_caller]
+    fn look(&mut self, group: &[Exchange], left: &[usize]) -> Option<(usize, Instant, Option<Request>)> {
+        if self.worker.take_now(|line| line.ends_with(" unsupported")).is_some() {
+            panic_any(Unsupported);
+        }
+        for place in left {
+            let line = match &group[*place].expected {
+                Expected::Request(_) => None,
+                Expected::Reply(id, pattern) => {
+                    let start = format!("{} ", id.unwrap_or(self.latest));
+                    self.said(&start, pattern)
+                }
+                Expected::Event(pattern) => self.said("event ", pattern),
+            };
+            if let Some(line) = line {
+                return Some((*place, line.at, None));
+            }
+        }
+        // A script that waits for the worker leaves requests to the next steps.
+        let wants_request = |place: &&usize| matches!(group[**place].expected, Expected::Request(_));
+        while left.iter().any(|place| wants_request(&place)) {
+            let request = self.server.next()?;
+            for place in left.iter().filter(wants_request) {
+                let Expected::Request(pattern) = &group[*place].expected else { continue };
+                if self.matches(pattern, &request.words) {
+                    return Some((*place, request.at, Some(request)));
+                }
+            }
+            if self.answers_allowed(&request) {
+                continue;
+            }
+            let expected: Vec<String> = left.iter().map(|place| group[*place].expected.to_string()).collect();
+            panic!("the client sends {:?}, expected {}", request.words.join(" "), expected.join(" or "));
+        }
+        None
+    }
+
+    /// Takes a line of the worker that begins with `start`. A reply must fit; an event that does not is left.
+    #[track_caller]
+    fn said(&mut self, start: &str, pattern: &str) -> Option<Line> {
+        let word = pattern.split(' ').next().unwrap_or_default();
+        let is_event = start == "event ";
+        let line = self.worker.take_now(|line| {
+            line.strip_prefix(start).is_some_and(|rest| !is_event || rest.split(' ').next() == Some(word))
+        })?;
+        let words: Vec<String> = line.text[start.len()..].split(' ').map(str::to_owned).collect();
+        assert!(
+            self.matches(pattern, &words),
+            "the worker prints {:?}, expected \"{start}{pattern}\"",
+            line.text
+        );
+        Some(line)
+    }
+
+    /// Whether words fit a pattern. Names get their words then.
+    fn matches(&mut self, pattern: &str, words: &[String]) -> bool {
+        let patterns: Vec<&str> = pattern.split(' ').collect();
+        let (patterns, is_open) = match patterns.split_last() {
+            Some((&"...", rest)) => (rest, true),
+            _ => (&*patterns, false),
+        };
+        if words.len() < patterns.len() || !is_open && words.len() > patterns.len() {
+            return false;
+        }
+        let mut names = self.names.clone();
+        let fits = patterns.iter().zip(words).all(|(pattern, word)| {
+            let Some(name) = pattern.strip_prefix('$') else { return pattern == word };
+            if let Some((least, most)) = name.split_once("..") {
+                let number = |text: &str| text.parse::<i64>().ok();
+                return number(word)
+                    .is_some_and(|word| number(least) <= Some(word) && Some(word) <= number(most));
+            }
+            names.entry(name.to_owned()).or_insert_with(|| word.clone()) == word
+        });
+        if fits {
+            self.names = names;
+        }
+        fits
+    }
+
+    fn filled_in(&self, text: &str) -> String {
+        let word = |word: &str| match word.strip_prefix('$') {
+            Some(name) => {
+                self.names.get(name).unwrap_or_else(|| panic!("the script has no ${name} yet")).clone()
+            }
+            None => word.to_owned(),
+        };
+        text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl std::fmt::Display for Expected {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Request(pattern) => write!(out, "{pattern:?}"),
+            Self::Reply(Some(id), pattern) => write!(out, "{pattern:?} of command {id} from the worker"),
+            Self::Reply(None, pattern) => write!(out, "{pattern:?} from the worker"),
+            Self::Event(pattern) => write!(out, "\"event {pattern}\" from the worker"),
+        }
+    }
+}

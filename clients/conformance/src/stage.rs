@@ -1,0 +1,179 @@
+//! What a scenario has: servers, workers, a proxy that sees all requests, and measurements.
+
+use crate::log::{Log, locked};
+use crate::worker::Worker;
+use lockward_tests::{Fate, Proxy, Reply, Server};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What is allowed beyond each bound of the protocol, since machines are shared and the suite measures from outside.
+pub(crate) const SLACK: Duration = Duration::from_millis(200);
+
+/// The longest times beyond an instant that the protocol names, with the bound.
+pub(crate) type Latenesses = Mutex<BTreeMap<&'static str, (Duration, Duration)>>;
+
+/// What a scenario has.
+pub(crate) struct Stage {
+    /// The words that start the worker.
+    pub(crate) worker: Vec<String>,
+    /// The port of a real server that all scripts share.
+    pub(crate) server: u16,
+    pub(crate) log: Log,
+    pub(crate) latenesses: Arc<Latenesses>,
+    pub(crate) is_long: bool,
+    /// How many workers have been started.
+    pub(crate) workers: Mutex<u32>,
+}
+
+impl Stage {
+    pub(crate) const fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) const fn shared_server(&self) -> u16 {
+        self.server
+    }
+
+    /// Whether the scenario is to take longer, to find rare faults.
+    pub(crate) fn rounds<N>(&self, short: N, long: N) -> N {
+        if self.is_long { long } else { short }
+    }
+
+    /// Starts a worker for the server on `port`.
+    #[track_caller]
+    pub(crate) fn worker(&self, port: u16) -> Worker {
+        self.worker_with(port, &[])
+    }
+
+    /// The same with settings: `"patience=500"`.
+    #[track_caller]
+    pub(crate) fn worker_with(&self, port: u16, settings: &[&str]) -> Worker {
+        self.worker_at(&format!("redis://127.0.0.1:{port}"), settings)
+    }
+
+    /// Starts a worker with an address.
+    #[track_caller]
+    pub(crate) fn worker_at(&self, address: &str, settings: &[&str]) -> Worker {
+        let name = {
+            let mut workers = locked(&self.workers);
+            *workers += 1;
+            format!("worker{workers}")
+        };
+        let mut words = self.worker.clone();
+        words.push(address.to_owned());
+        words.extend(settings.iter().map(|each| (*each).to_owned()));
+        Worker::start(&name, &words, &self.log)
+    }
+
+    /// Writes a line to the log.
+    pub(crate) fn note(&self, line: &str) {
+        self.log.add(format_args!("-- {line}"));
+    }
+
+    /// Checks that something came at most `bound` and the slack after `due`, and remembers how late it was.
+    #[track_caller]
+    pub(crate) fn on_time(&self, what: &'static str, due: Instant, bound: u64, came: Instant) {
+        let (bound, late) = (Duration::from_millis(bound), came.saturating_duration_since(due));
+        let mut latenesses = locked(&self.latenesses);
+        let worst = latenesses.entry(what).or_default();
+        *worst = (worst.0.max(late), bound);
+        drop(latenesses);
+        self.log.add(format_args!("-- {what}: {late:?} after it was due"));
+        assert!(
+            late <= bound + SLACK,
+            "{what}: {late:?} late, expected at most {bound:?} and {SLACK:?} of slack"
+        );
+    }
+
+    /// Starts a proxy for a server, which sees all requests.
+    #[track_caller]
+    pub(crate) fn gate(&self, server: &Server) -> Gate {
+        let proxy = Proxy::start_two_way(server.port());
+        let gate = Gate { proxy, seen: Arc::default(), log: self.log.clone() };
+        gate.plan("forward all", |_| Fate::Carried);
+        gate
+    }
+}
+
+/// A request that has come to a gate.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) at: Instant,
+    pub(crate) words: Vec<String>,
+    pub(crate) fate: Fate,
+}
+
+/// A proxy that sees all requests, and loses some by a plan.
+pub(crate) struct Gate {
+    pub(crate) proxy: Proxy,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    log: Log,
+}
+
+impl Gate {
+    pub(crate) const fn port(&self) -> u16 {
+        self.proxy.port()
+    }
+
+    /// Decides the fate of each further lock command.
+    pub(crate) fn plan(&self, name: &str, mut plan: impl FnMut(&[String]) -> Fate + Send + 'static) {
+        self.log.add(format_args!("-- the proxy: {name}"));
+        let (seen, log) = (Arc::clone(&self.seen), self.log.clone());
+        self.proxy.set_plan(move |request| {
+            let words: Vec<String> = request.iter().map(Reply::text).collect();
+            let fate = plan(&words);
+            if fate != Fate::Carried || words[0].starts_with("LOCK.") {
+                log.add(format_args!("proxy > {} ({fate:?})", words.join(" ")));
+                locked(&seen).push(Seen { at: Instant::now(), words, fate });
+            }
+            fate
+        });
+    }
+
+    /// Applies `fate` to the next request that has all these words, and forwards all others.
+    pub(crate) fn once(&self, words: &'static [&'static str], fate: Fate) {
+        let mut is_over = false;
+        self.plan(&format!("{fate:?} once for {words:?}"), move |request| {
+            if !is_over && words.iter().all(|word| request.iter().any(|other| other == word)) {
+                is_over = true;
+                return fate;
+            }
+            Fate::Carried
+        });
+    }
+
+    /// Holds back all requests from now on.
+    pub(crate) fn hang(&self) {
+        self.plan("silence", |_| Fate::Held);
+    }
+
+    /// Closes all connections.
+    pub(crate) fn cut(&self) {
+        self.log.add("-- the proxy: cut");
+        self.proxy.cut();
+    }
+
+    /// The lock commands so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        locked(&self.seen).clone()
+    }
+
+    /// How many requests with these first words have come.
+    pub(crate) fn count(&self, start: &str) -> usize {
+        let fits = |seen: &&Seen| start.split(' ').zip(&seen.words).all(|(start, word)| start == word);
+        locked(&self.seen).iter().filter(fits).count()
+    }
+
+    /// When the last request came that was forwarded and gave the lock on `key` a lease.
+    #[track_caller]
+    pub(crate) fn last_lease(&self, key: &str) -> Instant {
+        let seen = self.seen();
+        let is_lease = |seen: &&Seen| {
+            seen.fate == Fate::Carried
+                && ["LOCK.ACQUIRE", "LOCK.RENEW"].contains(&&*seen.words[0])
+                && seen.words[1] == key
+        };
+        seen.iter().rev().find(is_lease).unwrap_or_else(|| panic!("nobody has asked for a lease of {key}")).at
+    }
+}

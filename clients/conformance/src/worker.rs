@@ -1,0 +1,233 @@
+//! A worker process: the client under test, driven by lines.
+
+use crate::log::{Log, locked};
+use lockward_tests::{DEADLINE, ProcessGroup};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::panic::panic_any;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a worker may take until it is ready. Some languages start slowly on a busy machine.
+const START: Duration = Duration::from_secs(60);
+
+/// The panic of a scenario with a command that the client does not have.
+pub(crate) struct Unsupported;
+
+/// A line of a worker and when it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) at: Instant,
+    pub(crate) text: String,
+}
+
+/// A worker process. It is killed when this goes out of scope.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    process: ProcessGroup,
+    name: String,
+    input: Option<ChildStdin>,
+    output: Arc<Mutex<Vec<Line>>>,
+    log: Log,
+    latest: u64,
+}
+
+impl Worker {
+    /// Starts a worker. Its log lines begin with `name`.
+    #[track_caller]
+    pub(crate) fn start(name: &str, words: &[String], log: &Log) -> Self {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = ProcessGroup::start(&mut command)
+            .unwrap_or_else(|error| panic!("{} does not run: {error}", words[0]));
+        log.add(format_args!("{name} is started: {}", words.join(" ")));
+        let (input, lines, errors) = process.take_pipes();
+        let output = Arc::new(Mutex::new(Vec::new()));
+        let keep = Arc::clone(&output);
+        read_lines(lines.expect("a pipe"), log, &format!("{name} <"), move |text| {
+            locked(&keep).push(Line { at: Instant::now(), text });
+        });
+        read_lines(errors.expect("a pipe"), log, &format!("{name} stderr:"), |_| {});
+        let mut worker = Self { process, name: name.to_owned(), input, output, log: log.clone(), latest: 0 };
+        let ready = worker.take(START, |line| line == "ready");
+        assert!(ready.is_some(), "{name} does not print \"ready\"");
+        worker
+    }
+
+    /// Sends a command, and returns its ID.
+    #[track_caller]
+    pub(crate) fn send(&mut self, command: &str) -> u64 {
+        self.latest += 1;
+        self.send_as(self.latest, command);
+        self.latest
+    }
+
+    /// Sends a command with this ID.
+    #[track_caller]
+    pub(crate) fn send_as(&mut self, id: u64, command: &str) {
+        self.latest = self.latest.max(id);
+        self.log.add(format_args!("{} > {id} {command}", self.name));
+        let input = self.input.as_mut().expect("an open input");
+        let sent = input.write_all(format!("{id} {command}\n").as_bytes()).and_then(|()| input.flush());
+        assert!(sent.is_ok(), "{} has ended before {command:?}", self.name);
+    }
+
+    /// Waits for the reply to a command.
+    #[track_caller]
+    pub(crate) fn reply(&mut self, id: u64) -> Line {
+        self.reply_within(id, DEADLINE)
+            .unwrap_or_else(|| panic!("{} does not answer command {id}", self.name))
+    }
+
+    /// Waits for the reply to a command for at most `limit`.
+    #[track_caller]
+    pub(crate) fn reply_within(&mut self, id: u64, limit: Duration) -> Option<Line> {
+        let start = format!("{id} ");
+        let mut line = self.take(limit, |line| line.starts_with(&start))?;
+        line.text.drain(..start.len());
+        if line.text == "unsupported" {
+            panic_any(Unsupported);
+        }
+        Some(line)
+    }
+
+    /// Sends a command and waits for its reply.
+    #[track_caller]
+    pub(crate) fn call(&mut self, command: &str) -> String {
+        let id = self.send(command);
+        self.reply(id).text
+    }
+
+    /// Sends a command whose reply must begin with `expected`, and returns the rest of the reply.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, command: &str, expected: &str) -> String {
+        let id = self.send(command);
+        self.expect_reply(id, expected)
+    }
+
+    /// Waits for the reply to a command, which must begin with `expected`, and returns the rest of the reply.
+    #[track_caller]
+    pub(crate) fn expect_reply(&mut self, id: u64, expected: &str) -> String {
+        let reply = self.reply(id).text;
+        match reply.strip_prefix(expected) {
+            Some(rest) => rest.trim_start().to_owned(),
+            None => panic!("{} answers command {id} with {reply:?}, expected {expected:?}", self.name),
+        }
+    }
+
+    /// Acquires a lock, and returns its token.
+    #[track_caller]
+    pub(crate) fn acquire(&mut self, request: &str) -> i64 {
+        self.held(&format!("acquire {request}"))
+    }
+
+    /// Sends a command whose reply must be `held` and one token, and returns the token.
+    #[track_caller]
+    pub(crate) fn held(&mut self, command: &str) -> i64 {
+        let id = self.send(command);
+        self.held_reply(id)
+    }
+
+    /// Waits for the reply to a command, which must be `held` and one token, and returns the token.
+    #[track_caller]
+    pub(crate) fn held_reply(&mut self, id: u64) -> i64 {
+        let token = self.expect_reply(id, "held ");
+        token.parse().unwrap_or_else(|_| panic!("{} tells no token: {token:?}", self.name))
+    }
+
+    /// Waits for the event `text`.
+    #[track_caller]
+    pub(crate) fn event(&mut self, text: &str) -> Line {
+        self.event_within(text, DEADLINE)
+    }
+
+    /// Waits for an event that begins with `text`, for at most `limit`.
+    #[track_caller]
+    pub(crate) fn event_within(&mut self, text: &str, limit: Duration) -> Line {
+        let wanted = format!("event {text}");
+        self.take(limit, |line| {
+            line.strip_prefix(&wanted).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+        })
+        .unwrap_or_else(|| panic!("{} does not print {wanted:?}", self.name))
+    }
+
+    /// Whether an event that begins with `text` has come and was not taken.
+    pub(crate) fn has_event(&self, text: &str) -> bool {
+        locked(&self.output).iter().any(|line| line.text.starts_with(&format!("event {text}")))
+    }
+
+    /// Takes the first line of its output that fits, if there is one yet.
+    pub(crate) fn take_now(&self, fits: impl Fn(&str) -> bool) -> Option<Line> {
+        let mut lines = locked(&self.output);
+        let place = lines.iter().position(|line| fits(&line.text))?;
+        Some(lines.remove(place))
+    }
+
+    /// The lines that nobody has taken.
+    pub(crate) fn untaken(&self) -> Vec<String> {
+        locked(&self.output).iter().map(|line| line.text.clone()).collect()
+    }
+
+    fn take(&mut self, limit: Duration, fits: impl Fn(&str) -> bool) -> Option<Line> {
+        let log = self.log.clone();
+        log.wait(limit, || {
+            let ended = self.process.ended();
+            let line = self.take_now(&fits);
+            assert!(line.is_some() || ended.is_none(), "{} has ended: {ended:?}", self.name);
+            line
+        })
+    }
+
+    /// Kills it, as kill -9 does.
+    #[track_caller]
+    pub(crate) fn kill(&mut self) {
+        self.log.add(format_args!("{} is killed", self.name));
+        self.process.kill().expect("a running worker");
+    }
+
+    /// Stops it with SIGSTOP.
+    #[track_caller]
+    pub(crate) fn freeze(&self) {
+        self.log.add(format_args!("{} is stopped", self.name));
+        self.process.signal_all(libc::SIGSTOP).expect("a running worker");
+    }
+
+    /// Lets it go on.
+    #[track_caller]
+    pub(crate) fn thaw(&self) {
+        self.log.add(format_args!("{} goes on", self.name));
+        self.process.signal_all(libc::SIGCONT).expect("a running worker");
+    }
+
+    /// Ends its input, and waits for its end.
+    #[track_caller]
+    pub(crate) fn end(&mut self) {
+        const LIMIT: Duration = Duration::from_secs(10);
+        self.log.add(format_args!("the input of {} ends", self.name));
+        self.input = None;
+        let log = self.log.clone();
+        let ended = log.wait(LIMIT, || {
+            thread::park_timeout(Duration::from_millis(2));
+            self.process.ended()
+        });
+        assert!(ended.is_some(), "{} goes on for {LIMIT:?} after the end of its input", self.name);
+    }
+}
+
+/// Reads lines on a thread of its own until the process ends.
+fn read_lines(
+    from: impl Read + Send + 'static,
+    log: &Log,
+    mark: &str,
+    keep: impl Fn(String) + Send + 'static,
+) {
+    let (log, mark) = (log.clone(), mark.to_owned());
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            keep(line.clone());
+            log.add(format_args!("{mark} {line}"));
+        }
+        log.add(format_args!("{mark} (end)"));
+    });
+}
