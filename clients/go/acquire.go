@@ -15,7 +15,7 @@ const (
 	shortLease = 3000                   // milliseconds, of a grant that ends a wait, until it is confirmed
 	slice      = 10 * time.Second       // a wait is repeated in slices of this length
 	keep       = 5000                   // milliseconds, for which the server keeps the place between them
-	replyGrace = 100 * time.Millisecond // how long after the wait limit a reply may arrive
+	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
 	leaveLimit = 200 * time.Millisecond // how long giving up may take
 )
 
@@ -38,19 +38,13 @@ type settings struct {
 
 // Shared acquires the lock together with all others who ask for it as Shared: a read lock. Without Shared or Slots, the lock
 // is exclusive.
-func Shared() AcquireOption {
-	return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil }
-}
+func Shared() AcquireOption { return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil } }
 
 // Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all.
-func Slots(n int) AcquireOption {
-	return func(s *settings) { s.limit = []any{"SLOTS", n} }
-}
+func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SLOTS", n} } }
 
 // Weight acquires w of the Slots, and not one: 1 to the number of slots.
-func Weight(w int) AcquireOption {
-	return func(s *settings) { s.weight = []any{"WEIGHT", w} }
-}
+func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
 
 // WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes: if it refuses a longer one,
 // the client takes that. Without WithLease, the lease is the server's setting lock.default-lease.
@@ -59,9 +53,7 @@ func WithLease(lease time.Duration) AcquireOption {
 }
 
 // WithoutRenewal lets the lock end with its lease, unless the caller calls Renew.
-func WithoutRenewal() AcquireOption {
-	return func(s *settings) { s.isRenewed = false }
-}
+func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
 
 // WithHoldLimit lets the lock end so long after it was granted, however often it is renewed. It is lost then. limit is 1 ms or
 // more.
@@ -70,15 +62,11 @@ func WithHoldLimit(limit time.Duration) AcquireOption {
 }
 
 // WithoutWaiting lets an acquisition fail with ErrBusy at once if the lock is not free.
-func WithoutWaiting() AcquireOption {
-	return func(s *settings) { s.mayWait = false }
-}
+func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
 // WithOwner names the owner, 1 to 1,024 bytes, instead of a new one for each Lock. The server grants a lock again to the owner that
 // holds it, as the same tenure. So an owner must not acquire a lock twice at a time: the first release ends the tenure.
-func WithOwner(owner string) AcquireOption {
-	return func(s *settings) { s.owner = owner }
-}
+func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
 // WithReplicas acquires the lock only if count replicas confirm the grant in time: from a millisecond to a day. Otherwise the
 // lock is given back, and the error is ErrUnreplicated.
@@ -109,48 +97,31 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
 	t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
-	deadline, hasDeadline := ctx.Deadline()
-	t.until = deadline
 	if !t.mayWait {
-		t.until = earliest(deadline, time.Now().Add(c.patience+t.within))
-	}
-	if ctx.Err() == nil && (hasDeadline || len(keys) > 1) {
-		// The reply to a wait may arrive a little later than the deadline. And one key may be lost while another one is waited for.
-		caller := ctx
-		asking, cancel := context.WithCancelCause(context.WithoutCancel(caller))
-		defer cancel(nil)
-		defer context.AfterFunc(t.over, func() { cancel(context.Cause(t.over)) })()
-		defer context.AfterFunc(caller, func() {
-			if !errors.Is(caller.Err(), context.DeadlineExceeded) {
-				cancel(context.Cause(caller))
-			}
-		})()
-		ctx = asking
+		t.until = time.Now().Add(c.patience + t.within)
 	}
 	err := t.acquire(ctx)
+	if err == nil {
+		err = t.checkHeld()
+	}
 	if err == nil && ctx.Err() != nil {
-		err = contextError(ctx, keys[0])
+		err = contextError(ctx, keys[0], nil)
 	}
 	if err == nil {
 		return t.lock(), nil
 	}
-	var failed *keyError
-	switch isOver := hasDeadline && !time.Now().Before(deadline); {
-	case errors.Is(context.Cause(ctx), ErrLost):
-		err = context.Cause(ctx)
-	case isOver && errors.Is(err, ErrUnreachable) && errors.As(err, &failed):
-		failed.cause = joined(context.DeadlineExceeded, failed.cause)
-		if t.mayWait && t.isAnswered.Load() {
-			err = &keyError{ErrBusy, failed.key, context.DeadlineExceeded}
-		}
-	}
 	t.mu.Lock()
 	t.finish(err)
 	t.mu.Unlock()
+	leaving, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if errors.Is(err, ErrUnreachable) {
-		deadline = time.Now() // there is nothing to wait for
+		cancel() // no answer is to be expected
+		if ctx.Err() != nil && t.mayWait && t.isAnswered.Load() {
+			err = &keyError{ErrBusy, keys[0], ctx.Err()}
+		}
 	}
-	t.giveBack(ctx, deadline)
+	t.giveBack(leaving)
 	return nil, err
 }
 
@@ -173,7 +144,7 @@ func (t *tenure) acquire(ctx context.Context) error {
 func (t *tenure) tryTogether(ctx context.Context) (isHeld bool, err error) {
 	c := t.client
 	deadline := time.Now().Add(c.responseLimit + t.within)
-	sending, cancel := context.WithDeadline(ctx, earliest(deadline, t.until))
+	sending, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	groups := make(map[*node][]*call)
 	calls := make([]*call, len(t.parts))
@@ -217,23 +188,18 @@ func (t *tenure) tryTogether(ctx context.Context) (isHeld bool, err error) {
 	case isBusy && !t.mayWait:
 		return false, &keyError{ErrBusy, t.parts[0].key, nil}
 	}
-	t.giveBack(ctx, t.until)
+	t.giveBack(ctx)
 	return false, nil
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted. A caller that left does not wait for that.
-func (t *tenure) giveBack(ctx context.Context, deadline time.Time) {
+// giveBack ends the waits of all keys, and gives back what may have been granted. It returns when that is done or ctx ends.
+func (t *tenure) giveBack(ctx context.Context) {
 	for _, p := range t.parts {
-		if !p.mayBeHeld {
-			continue
-		}
-		p.mayBeHeld = false
-		release := &call{
-			key: p.key, limit: leaveLimit, until: time.Now().Add(leaveLimit), isCleanup: true,
-			commands: func(time.Time) []command { return []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}} },
-		}
-		done := t.client.background(func() { _ = t.client.ask(context.Background(), release) })
-		if deadline.IsZero() || time.Now().Before(deadline) {
+		if p.mayBeHeld {
+			p.mayBeHeld = false
+			release := &call{key: p.key, limit: leaveLimit, until: time.Now().Add(leaveLimit), isCleanup: true}
+			release.commands = func(time.Time) []command { return []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}} }
+			done := t.client.background(func() { _ = t.client.ask(context.Background(), release) })
 			defer func() {
 				select {
 				case <-done:
@@ -247,8 +213,7 @@ func (t *tenure) giveBack(ctx context.Context, deadline time.Time) {
 // acquire goes through the states try, wait and confirm, until the key is held.
 func (p *part) acquire(ctx context.Context) error {
 	isGranted, err := p.try(ctx, p.client.patience)
-	isConfirmed := isGranted && time.Now().Before(p.deadline)
-	for err == nil && !isConfirmed {
+	for isConfirmed := isGranted; err == nil && !(isConfirmed && time.Now().Before(p.deadline)); {
 		switch {
 		case isGranted:
 			isConfirmed, err = p.confirm(ctx)
@@ -280,7 +245,7 @@ func (p *part) wait(ctx context.Context) (bool, error) {
 			return p.waitInQueue(ctx)
 		default:
 		}
-		c.pause(ctx, earliest(time.Now().Add(pause), p.until))
+		c.pause(ctx, time.Now().Add(pause))
 		if isGranted, err := p.try(ctx, 0); isGranted || err != nil {
 			return isGranted, err
 		}
@@ -290,13 +255,14 @@ func (p *part) wait(ctx context.Context) (bool, error) {
 // waitInQueue waits in slices, between which the server keeps the place in the queue. So a connection that breaks costs no place,
 // and a slice without a reply in time tells that the server is gone.
 func (p *part) waitInQueue(ctx context.Context) (isGranted bool, err error) {
+	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
 	r := p.newCall(slice+p.client.responseLimit, 0, nil)
 	r.commands = func(sent time.Time) []command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
-		if left := p.until.Sub(sent); !p.until.IsZero() && left <= slice {
+		if left := deadline.Sub(sent); hasDeadline && left <= slice {
 			isLast = true
-			arguments = []any{"BLOCK", max(left, 0).Milliseconds() + 1} // the server must not reply before the deadline
+			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
 		return []command{p.command("LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)}
 	}
@@ -403,9 +369,6 @@ func (p *part) readReplicas(r *call) error {
 // newCall is a request about the key, for as long as the acquisition may take. If replicas are to confirm it, they do.
 func (p *part) newCall(limit, patience time.Duration, request func() command) *call {
 	r := &call{key: p.key, limit: limit + p.within, patience: patience, until: p.until}
-	if p.mayWait {
-		r.grace = replyGrace
-	}
 	r.commands = func(time.Time) []command {
 		if p.replicas > 0 {
 			return []command{request(), {"WAIT", p.replicas, p.within.Milliseconds()}}

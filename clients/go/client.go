@@ -63,9 +63,7 @@ func WithResponseLimit(limit time.Duration) Option {
 
 // WithPatience sets how long the client repeats a request while no server answers, before it fails with ErrUnreachable: 5
 // seconds unless set, and at least 1 ms. A caller that waits in a lock's queue survives an outage of any length.
-func WithPatience(patience time.Duration) Option {
-	return func(c *Client) { c.patience = patience }
-}
+func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
 // WithWaitingConnections sets how many connections may wait for locks at a time: 256 unless set, and at least 1. A caller beyond
 // that asks for its lock again and again: after 50 ms, doubling to a second. It gets the lock when the lock is free and nobody
@@ -132,6 +130,16 @@ func (c *Client) Close() error {
 		cn.close()
 	}
 	return nil
+}
+
+// hasClosed returns whether the client is closed.
+func (c *Client) hasClosed() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // background runs a task for a caller that returns meanwhile. The channel is closed when the task has ended.

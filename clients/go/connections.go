@@ -43,13 +43,11 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
 // A node is a server, or what leads to the one that is the primary now.
 type node struct {
-	options *redis.Options
-	permits chan struct{}          // one for each connection in use
-	primary atomic.Pointer[string] // the last one that Sentinels have named
-
-	// guarded by Client.mu
-	idle     []*connection
-	isBroken bool // a connection broke, so all locks are renewed soon
+	options  *redis.Options
+	permits  chan struct{}          // one for each connection in use
+	primary  atomic.Pointer[string] // the last one that Sentinels have named
+	idle     []*connection          // guarded by Client.mu
+	isBroken bool                   // guarded by Client.mu: a connection broke, so all locks are renewed soon
 }
 
 // A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
@@ -72,20 +70,17 @@ func redirected(err error) redirect {
 // resolve is the complete address. A node that does not know its own host leaves it out, and then the host of asked is meant.
 // An IPv6 address has no brackets.
 func (r redirect) resolve(asked string) string {
-	split := func(addr string) (host, port string) {
-		colon := strings.LastIndexByte(addr, ':')
-		return strings.Trim(addr[:max(colon, 0)], "[]"), addr[colon+1:]
+	colon := strings.LastIndexByte(r.addr, ':')
+	host := strings.Trim(r.addr[:max(colon, 0)], "[]?")
+	if host == "" {
+		host, _, _ = net.SplitHostPort(asked)
 	}
-	host, port := split(r.addr)
-	if host == "" || host == "?" {
-		host, _ = split(asked)
-	}
-	return net.JoinHostPort(host, port)
+	return net.JoinHostPort(host, r.addr[colon+1:])
 }
 
 // nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit. Later it answers at
 // once, and looks for changes in the background.
-func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (*node, error) {
+func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
 		if to != (redirect{}) {
@@ -94,7 +89,6 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (*node, e
 		if to.isAny {
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
-		var err error
 		find := func(ctx context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) }
 		if c.knowsNodes.Load() {
 			master, err = find(ctx)
@@ -106,16 +100,14 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (*node, e
 		}
 		c.knowsNodes.Store(true)
 	}
-	theirs := master.Options()
-	addr := theirs.Addr
+	addr := master.Options().Addr
 	if to.addr != "" {
 		addr = to.resolve(addr)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.nodes[addr]
-	if n == nil {
-		n = &node{options: ownOptions(theirs, addr), permits: make(chan struct{}, maxConnections)}
+	if n = c.nodes[addr]; n == nil {
+		n = &node{options: ownOptions(master.Options(), addr), permits: make(chan struct{}, maxConnections)}
 		c.nodes[addr] = n
 	}
 	return n, nil
@@ -125,10 +117,9 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (*node, e
 func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own := *theirs
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
-	own.DialerRetries, own.DialerRetryTimeout = 1, 1 // go-redis waits after the last attempt, too
-	own.ReadTimeout, own.WriteTimeout = -2, -2       // an attempt has a deadline
-	own.MaxRetries = -1                              // ask has to know when a request is repeated
-	own.DisableIdentity = true                       // it costs a round trip
+	own.ReadTimeout, own.WriteTimeout = -2, -2 // an attempt has a deadline
+	own.MaxRetries = -1                        // ask has to know when a request is repeated
+	own.DisableIdentity = true                 // it costs a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
 	own.ReadBufferSize, own.WriteBufferSize = 4096, 4096
 	own.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -145,10 +136,9 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 			break
 		}
 		cn := n.idle[last]
-		n.idle = n.idle[:last]
-		cn.idle.Stop()
 		watched := cn.watched
-		cn.watched = nil
+		n.idle, cn.watched = n.idle[:last], nil
+		cn.idle.Stop()
 		c.mu.Unlock()
 		if watched == nil {
 			return cn, nil
@@ -164,22 +154,19 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 	if err != nil {
 		return nil, err
 	}
-	cn := &connection{net: conn}
-	own := *n.options
+	cn, own := &connection{net: conn}, *n.options
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
-	own.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
 		if isLastKnown {
 			if role, err := conn.Do(ctx, "ROLE").Slice(); err != nil || role[0] != "master" {
 				return cmp.Or(err, errors.New("no Sentinel answers, and the last known primary is a replica"))
 			}
 		}
 		if n.options.OnConnect != nil {
-			if err := n.options.OnConnect(ctx, conn); err != nil {
-				return err
-			}
+			err = n.options.OnConnect(ctx, conn)
 		}
-		cn.isReady = true
-		return nil
+		cn.isReady = err == nil
+		return err
 	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
@@ -213,28 +200,26 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 // connection at the idle limit.
 func (c *Client) watch(n *node, cn *connection) {
 	c.mu.Lock()
-	isIdle := slices.Contains(n.idle, cn)
-	watched := make(chan error, 1)
-	if isIdle {
-		cn.watched = watched
-		_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
-	}
-	c.mu.Unlock()
-	if !isIdle {
+	if !slices.Contains(n.idle, cn) || cn.watched != nil {
+		c.mu.Unlock()
 		return
 	}
+	watched := make(chan error, 1)
+	cn.watched = watched
+	_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
+	c.mu.Unlock()
 	_, err := cn.net.Read(make([]byte, 1))
-	err = cmp.Or(err, errors.New("the server has sent what nobody asked for"))
-	watched <- err
+	watched <- cmp.Or(err, errors.New("the server has sent what nobody asked for"))
 	c.mu.Lock()
-	isIdle = cn.watched == watched // not taken
+	isIdle := cn.watched == watched // it was not taken
 	if isIdle {
 		n.idle = slices.DeleteFunc(n.idle, func(idle *connection) bool { return idle == cn })
 	}
 	c.mu.Unlock()
-	if isIdle && errors.Is(err, os.ErrDeadlineExceeded) {
-		c.discard(n, cn, nil)
-	} else if isIdle {
+	if isIdle {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = nil
+		}
 		c.discard(n, cn, err)
 	}
 }
@@ -255,18 +240,15 @@ func (c *Client) discard(n *node, cn *connection, failure error) {
 // dial opens a connection, and tells whether it leads to the last known primary, because no Sentinel has answered in time. The
 // dialer of go-redis asks Sentinels without a limit.
 func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
-	closeLate := func(conn net.Conn) { _ = conn.Close() }
-	primary := n.primary.Load()
-	asking := ctx
-	if primary != nil {
-		deadline, _ := ctx.Deadline()
+	asking, primary := ctx, n.primary.Load()
+	if deadline, _ := ctx.Deadline(); primary != nil {
 		limited, cancel := context.WithTimeout(ctx, min(sentinelPatience, time.Until(deadline)/4))
 		defer cancel()
 		asking = limited
 	}
 	conn, err = bounded(asking, func(ctx context.Context) (net.Conn, error) {
 		return n.options.Dialer(ctx, n.options.Network, n.options.Addr)
-	}, closeLate)
+	}, func(late net.Conn) { _ = late.Close() })
 	if err == nil && n.options.Addr == "FailoverClient" { // so go-redis calls a server that Sentinels name
 		addr := conn.RemoteAddr().String()
 		n.primary.Store(&addr)
@@ -274,45 +256,40 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	if err == nil || primary == nil || ctx.Err() != nil {
 		return conn, false, err
 	}
-	dialer := new(net.Dialer).DialContext
+	dial := new(net.Dialer).DialContext
 	if n.options.TLSConfig != nil {
-		dialer = (&tls.Dialer{Config: n.options.TLSConfig}).DialContext
+		dial = (&tls.Dialer{Config: n.options.TLSConfig}).DialContext
 	}
-	conn, err = dialer(ctx, n.options.Network, *primary)
+	conn, err = dial(ctx, n.options.Network, *primary)
 	return conn, true, err
 }
 
 // bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
-func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, error), drop func(T)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	results := make(chan result)
+func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, error), drop func(T)) (value T, err error) {
+	done := make(chan func())
 	go func() {
-		value, err := task(ctx)
+		result, failure := task(ctx)
 		select {
-		case results <- result{value, err}:
+		case done <- func() { value, err = result, failure }:
 		case <-ctx.Done():
-			if err == nil {
-				drop(value)
+			if failure == nil {
+				drop(result)
 			}
 		}
 	}()
 	select {
-	case r := <-results:
-		return r.value, r.err
+	case take := <-done:
+		take()
+		return value, err
 	case <-ctx.Done():
-		return *new(T), ctx.Err()
+		return value, ctx.Err()
 	}
 }
 
 // exchange sends commands and reads all replies. The connection is closed when the context ends.
 func (cn *connection) exchange(ctx context.Context, commands []command) ([]*redis.Cmd, error) {
 	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
-	background := context.Background()
-	replies := make([]*redis.Cmd, len(commands))
-	pipe := cn.conn.Pipeline()
+	replies, pipe, background := make([]*redis.Cmd, len(commands)), cn.conn.Pipeline(), context.Background()
 	for i, command := range commands {
 		replies[i] = pipe.Do(background, command...)
 	}

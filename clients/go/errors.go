@@ -61,8 +61,11 @@ func (e *keyError) Error() string {
 
 func (e *keyError) Unwrap() []error { return []error{e.outcome, e.cause} }
 
-// contextError tells why a context has ended.
-func contextError(ctx context.Context, key string) error {
+// contextError tells why a context has ended, and why no server has answered until then.
+func contextError(ctx context.Context, key string, failure error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &keyError{ErrUnreachable, key, joined(ctx.Err(), failure)}
+	}
 	return &keyError{errCancelled, key, joined(ctx.Err(), context.Cause(ctx))}
 }
 

@@ -266,7 +266,7 @@ func (p *part) renew(ctx context.Context) error {
 	case <-p.over.Done():
 		return context.Cause(p.over)
 	case <-ctx.Done():
-		return contextError(ctx, p.key)
+		return contextError(ctx, p.key, nil)
 	case <-limit.C:
 		p.mu.Lock()
 		defer p.mu.Unlock()

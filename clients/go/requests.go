@@ -18,17 +18,14 @@ type call struct {
 	commands func(sent time.Time) []command // the request is the first one
 
 	// for ask
-	limit     time.Duration // of one reply
-	until     time.Time     // it is not sent after that; the zero time is never
-	grace     time.Duration // how much later than until its reply may arrive
-	patience  time.Duration // it fails if no server answers for so long; 0 is never
-	isOnce    bool          // it is not sent again if it may have been carried out
-	isCleanup bool          // Close waits for it
+	limit             time.Duration // of one reply
+	until             time.Time     // it is not sent after that; the zero time is never
+	patience          time.Duration // it fails if no server answers for so long; 0 is never
+	isOnce, isCleanup bool          // it is not sent again if it may have been carried out; Close waits for it
 
-	sent        time.Time // the last time
-	replies     []*redis.Cmd
-	isAnswered  bool // a server has answered, maybe with an error
-	isUncertain bool // it may have been carried out, though its reply is missing
+	sent                    time.Time // the last time
+	replies                 []*redis.Cmd
+	isAnswered, isUncertain bool // a server has answered, maybe with an error; a reply to a request that was sent is missing
 }
 
 // ask sends a request to the node that has its key, until a server answers, it is too late, or the caller leaves. It takes a
@@ -46,31 +43,28 @@ func (c *Client) ask(ctx context.Context, r *call) error {
 		case !r.isCleanup && c.hasClosed():
 			return &keyError{ErrClosed, r.key, failure}
 		case ctx.Err() != nil:
-			return contextError(ctx, r.key)
+			return contextError(ctx, r.key, failure)
 		case !until.IsZero() && !now.Before(until):
 			return &keyError{ErrUnreachable, r.key, failure}
 		}
-		deadline := now.Add(r.limit)
-		if !until.IsZero() {
-			deadline = earliest(deadline, until.Add(r.grace))
-		}
-		failure = c.askOnce(ctx, r, to, deadline, failures > 0)
-		to = redirect{}
-		if failure == nil {
-			r.isAnswered, heard = true, time.Now()
-			failure = r.replies[0].Err()
-			if to = redirected(failure); to.addr != "" && redirects < 5 {
-				redirects++
-				continue
-			} else if to.addr == "" && !isTransient(failure) {
+		failure = c.askOnce(ctx, r, to, earliest(now.Add(r.limit), until), failures > 0)
+		to = redirect{isAny: failures%2 == 1} // the node may be gone, and another one knows where the key is now
+		switch {
+		case failure == nil:
+			r.isAnswered, heard, failure = true, time.Now(), r.replies[0].Err()
+			moved := redirected(failure)
+			if moved.addr == "" && !isTransient(failure) {
 				return nil
 			}
-		} else if r.isOnce && r.isUncertain {
+			if redirects++; moved.addr != "" && redirects < 5 {
+				to = moved
+				continue
+			}
+		case r.isOnce && r.isUncertain:
 			return &keyError{ErrUnreachable, r.key, fmt.Errorf("the command may have run: %w", joined(ctx.Err(), failure))}
-		} else if isLoginRefused(failure) {
+		case isLoginRefused(failure):
 			return &keyError{ErrRefused, r.key, failure}
 		}
-		to = redirect{isAny: failures%2 == 1} // the node may be gone, and another one knows where the key is now
 		c.pause(ctx, earliest(time.Now().Add(backOff(failures)), until))
 		failures, redirects = failures+1, 0
 	}
@@ -101,18 +95,15 @@ func (c *Client) attempt(ctx context.Context, n *node, isAsk, isNew bool, calls 
 	if err != nil {
 		return err
 	}
-	sent := time.Now()
-	var commands []command
+	sent, commands := time.Now(), []command(nil)
 	for _, r := range calls {
-		r.sent = sent
 		if isAsk {
 			commands = append(commands, command{"ASKING"})
 		}
-		commands = append(commands, r.commands(sent)...)
+		r.sent, commands = sent, append(commands, r.commands(sent)...)
 	}
 	replies, err := cn.exchange(ctx, commands)
-	failure := err
-	count := len(commands) / len(calls)
+	failure, count := err, len(commands)/len(calls)
 	for i, r := range calls {
 		if err != nil {
 			r.isUncertain = r.isUncertain || cn.isReady
@@ -143,16 +134,6 @@ func (c *Client) pause(ctx context.Context, until time.Time) {
 	case <-time.After(time.Until(until)):
 	case <-ctx.Done():
 	case <-c.closed:
-	}
-}
-
-// hasClosed returns whether the client is closed.
-func (c *Client) hasClosed() bool {
-	select {
-	case <-c.closed:
-		return true
-	default:
-		return false
 	}
 }
 
