@@ -140,41 +140,31 @@ func (t *tenure) acquire(ctx context.Context) error {
 	return nil
 }
 
-// tryTogether tries all keys, without waiting, in one pipeline for each node. If it does not get all of them, it gives them back.
+// tryTogether tries all keys, without waiting, in one pipeline if one node has them. If it does not get all, it gives them back.
 func (t *tenure) tryTogether(ctx context.Context) (isHeld bool, err error) {
-	c := t.client
-	deadline := time.Now().Add(c.responseLimit + t.within)
-	sending, cancel := context.WithDeadline(ctx, deadline)
+	sending, cancel := context.WithTimeout(ctx, t.client.responseLimit+t.within)
 	defer cancel()
-	groups := make(map[*node][]*call)
+	var n *node
 	calls := make([]*call, len(t.parts))
 	for i, p := range t.parts {
-		calls[i] = p.newCall(c.responseLimit, c.patience, p.tryCommand)
-		n, err := c.nodeFor(sending, p.key, redirect{})
-		if err != nil {
+		calls[i] = p.newCall(0, 0, p.tryCommand)
+		before := n
+		if n, err = t.client.nodeFor(sending, p.key, redirect{}); err != nil || before != nil && n != before {
 			return false, nil // each key is tried on its own, for as long as it may take
 		}
-		groups[n] = append(groups[n], calls[i])
 	}
-	done := make(chan error, len(groups))
-	for n, group := range groups {
-		go func() { done <- c.attempt(sending, n, false, false, group...) }()
-	}
-	for range groups {
-		<-done
-	}
+	_ = t.client.attempt(sending, n, false, false, calls...)
 	isHeld, isBusy := true, false
 	for i, p := range t.parts {
 		p.mayBeHeld = calls[i].isUncertain
-		t.isAnswered.Store(t.isAnswered.Load() || calls[i].replies != nil)
-		switch replies := calls[i].replies; {
-		case replies == nil:
-			isHeld = false
-		case replies[0].Err() == nil:
+		replies := calls[i].replies
+		t.isAnswered.Store(replies != nil)
+		switch {
+		case replies != nil && replies[0].Err() == nil:
 			err = cmp.Or(err, p.readGrant(calls[i]))
 			isHeld = isHeld && time.Now().Before(p.deadline)
 		default:
-			isHeld, isBusy = false, isBusy || errors.Is(replies[0].Err(), redis.Nil)
+			isHeld, isBusy = false, isBusy || replies != nil && errors.Is(replies[0].Err(), redis.Nil)
 		}
 	}
 	switch {

@@ -38,8 +38,9 @@ type Client struct {
 	waitPermits   chan struct{} // one for each connection that waits
 
 	id      string
-	owners  atomic.Uint64 // how many were made
-	closed  chan struct{}
+	owners  atomic.Uint64   // how many were made
+	open    context.Context // ends when the client is closed
+	shut    context.CancelFunc
 	running sync.WaitGroup // what Close waits for
 
 	knowsNodes atomic.Bool // of a cluster
@@ -86,11 +87,11 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		idleLimit:     30 * time.Second,
 		waitPermits:   make(chan struct{}, 256),
 		id:            uuid.NewString(),
-		closed:        make(chan struct{}),
 		nodes:         make(map[string]*node),
 		connections:   make(map[*connection]struct{}),
 		tenures:       make(map[*tenure]struct{}),
 	}
+	c.open, c.shut = context.WithCancel(context.Background())
 	c.renewal = time.AfterFunc(time.Hour, func() { c.renewDue(nil) })
 	c.renewal.Stop()
 	for _, option := range options {
@@ -111,11 +112,11 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 // that have left are giving back, for the patience at the latest.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	if c.hasClosed() {
+	if c.open.Err() != nil {
 		c.mu.Unlock()
 		return ErrClosed
 	}
-	close(c.closed)
+	c.shut()
 	c.renewal.Stop()
 	c.mu.Unlock()
 	for _, t := range c.allTenures() {
@@ -132,22 +133,12 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// hasClosed returns whether the client is closed.
-func (c *Client) hasClosed() bool {
-	select {
-	case <-c.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 // background runs a task for a caller that returns meanwhile. The channel is closed when the task has ended.
 func (c *Client) background(task func()) <-chan struct{} {
 	done := make(chan struct{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.hasClosed() {
+	if c.open.Err() != nil {
 		close(done)
 		return done
 	}

@@ -128,11 +128,7 @@ func (l *Lock) Held() bool { return l.checkHeld() == nil }
 func (l *Lock) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	until := l.holdEnd
-	for _, p := range l.parts {
-		until = earliest(until, p.deadline)
-	}
-	return until
+	return l.firstEnd()
 }
 
 // Lost returns a channel that is closed when the lock is lost: at most 50 ms after the end of its lease, whatever hangs. It is
@@ -193,38 +189,26 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 // have run: then the error is ErrUnreachable, and also that of the context if this has ended.
 func (l *Lock) Guarded(ctx context.Context, command ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
-	p := l.parts[0]
-	guard := append([]any{"LOCK.GUARD", p.key, p.token}, command...)
-	reply, err := p.guarded(ctx, guard)
-	if err != nil {
-		reply = redis.NewCmd(ctx, guard...)
-		reply.SetErr(err)
-	}
-	return reply
-}
-
-// guarded sends LOCK.GUARD. If the server denies the tenure, it renews it first: a server in quarantine restores it.
-func (p *part) guarded(ctx context.Context, guard command) (*redis.Cmd, error) {
+	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, command...)
 	for isRenewed := false; ; isRenewed = true {
-		if err := p.checkHeld(); err != nil {
-			return nil, err
+		r := &call{key: p.key, limit: p.client.responseLimit, until: time.Now().Add(p.client.patience), isOnce: true}
+		r.commands = func(time.Time) [][]any { return [][]any{guard} }
+		err := p.checkHeld()
+		if err == nil {
+			err = p.client.ask(ctx, r)
 		}
-		r := &call{
-			key: p.key, limit: p.client.responseLimit, until: time.Now().Add(p.client.patience), isOnce: true,
-			commands: func(time.Time) []command { return []command{guard} },
+		if err == nil && errorCode(r.replies[0].Err()) != "FENCED" {
+			return r.replies[0]
 		}
-		if err := p.client.ask(ctx, r); err != nil {
-			return nil, err
+		if err == nil && isRenewed {
+			err = p.lose(r.replies[0].Err())
+		} else if err == nil {
+			err = p.renew(ctx) // a server in quarantine restores the tenure
 		}
-		reply := r.replies[0]
-		switch {
-		case errorCode(reply.Err()) != "FENCED":
-			return reply, nil
-		case isRenewed:
-			return nil, p.lose(reply.Err())
-		}
-		if err := p.renew(ctx); err != nil {
-			return nil, err
+		if err != nil {
+			reply := redis.NewCmd(ctx, guard...)
+			reply.SetErr(err)
+			return reply
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (p *part) hold() {
 	t.watch()
 	c.mu.Lock()
 	c.tenures[t] = struct{}{}
-	isClosed := c.hasClosed()
+	isClosed := c.open.Err() != nil
 	c.mu.Unlock()
 	if isClosed {
 		t.finish(&keyError{ErrLost, p.key, ErrClosed})
@@ -57,18 +57,22 @@ func (p *part) hold() {
 	}
 }
 
-// watch sets the timer that ends the tenure to the end of the first lease. The caller has mu.
-func (t *tenure) watch() {
-	var end time.Time
+// firstEnd is the end of the first lease. The caller has mu.
+func (t *tenure) firstEnd() (end time.Time) {
 	for _, p := range t.parts {
 		if p.isHeld {
 			end = earliest(end, p.deadline)
 		}
 	}
+	return end
+}
+
+// watch sets the timer that ends the tenure to the end of the first lease. The caller has mu.
+func (t *tenure) watch() {
 	if t.expiry == nil {
-		t.expiry = time.AfterFunc(time.Until(end), t.expire)
+		t.expiry = time.AfterFunc(time.Until(t.firstEnd()), t.expire)
 	} else if t.over.Err() == nil {
-		t.expiry.Reset(time.Until(end))
+		t.expiry.Reset(time.Until(t.firstEnd()))
 	}
 }
 
@@ -88,7 +92,7 @@ func (p *part) isAutomatic() bool { return p.isRenewed && !p.isDropped && !p.isL
 func (c *Client) scheduleRenewal(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if (c.renewAt.IsZero() || at.Before(c.renewAt)) && !c.hasClosed() {
+	if (c.renewAt.IsZero() || at.Before(c.renewAt)) && c.open.Err() == nil {
 		c.renewAt = at
 		c.renewal.Reset(time.Until(at))
 	}

@@ -40,7 +40,7 @@ func (c *Client) ask(ctx context.Context, r *call) error {
 			until = earliest(until, heard.Add(r.patience))
 		}
 		switch {
-		case !r.isCleanup && c.hasClosed():
+		case !r.isCleanup && c.open.Err() != nil:
 			return &keyError{ErrClosed, r.key, failure}
 		case ctx.Err() != nil:
 			return contextError(ctx, r.key, failure)
@@ -133,7 +133,7 @@ func (c *Client) pause(ctx context.Context, until time.Time) {
 	select {
 	case <-time.After(time.Until(until)):
 	case <-ctx.Done():
-	case <-c.closed:
+	case <-c.open.Done():
 	}
 }
 
