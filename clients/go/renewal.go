@@ -3,6 +3,7 @@ package lockward
 import (
 	"cmp"
 	"context"
+	"math/bits"
 	"time"
 )
 
@@ -111,22 +112,18 @@ func (c *Client) renewDue(broken *node) {
 	type group struct {
 		n     *node
 		isAsk bool
+		limit int // similar ones, so that a short lease leaves a longer one its time
 	}
 	due := make(map[group][]*part)
 	for _, t := range c.allTenures() {
 		t.mu.Lock()
 		for _, p := range t.parts {
-			early := renewalPeriod(p.lease) / 2
-			if p.failures > 0 {
-				early = 0
-			}
-			repeats := p.isAutomatic() || p.failures > 0
-			isDue := len(p.callers) > 0 || repeats && !time.Now().Before(p.renewAt.Add(-early))
-			switch {
-			case !p.isHeld || p.isRenewing || p.isDropped || t.over.Err() != nil:
+			if !p.isHeld || p.isRenewing || p.isDropped || t.over.Err() != nil {
 				continue
-			case !isDue && broken == nil:
-				if repeats {
+			}
+			isDue, again := p.isDue(time.Now())
+			if !isDue && broken == nil {
+				if again {
 					c.scheduleRenewal(p.renewAt)
 				}
 				continue
@@ -136,7 +133,8 @@ func (c *Client) renewDue(broken *node) {
 				p.failed(err)
 			} else if isDue || n == broken {
 				p.isRenewing = true
-				due[group{n, p.to.isAsk}] = append(due[group{n, p.to.isAsk}], p)
+				g := group{n, p.to.isAsk, bits.Len64(uint64(p.renewalLimit()))}
+				due[g] = append(due[g], p)
 			}
 		}
 		t.mu.Unlock()
@@ -146,18 +144,33 @@ func (c *Client) renewDue(broken *node) {
 	}
 }
 
-// renewTogether renews keys of one node in one pipeline. A server has a sixth of the lease to reply.
+// isDue returns whether the key may be renewed now, and whether it is to be renewed at all. The caller has mu.
+func (p *part) isDue(now time.Time) (isDue, again bool) {
+	early := renewalPeriod(p.lease) / 2
+	if p.failures > 0 {
+		early = 0
+	}
+	again = p.isAutomatic() || p.failures > 0
+	return len(p.callers) > 0 || again && !now.Before(p.renewAt.Add(-early)), again
+}
+
+// renewalLimit is how long a server has to reply to a renewal: a sixth of the lease.
+func (p *part) renewalLimit() time.Duration {
+	return max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
+}
+
+// renewTogether renews keys of one node in one pipeline.
 func (c *Client) renewTogether(n *node, isAsk bool, parts []*part) {
 	limit, isNew := c.responseLimit, false
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
 		calls[i] = &call{key: p.key, commands: func(sent time.Time) []command { return []command{p.renewal(sent)} }}
 		p.mu.Lock()
-		limit = min(limit, duration(p.lease)/6)
+		limit = min(limit, p.renewalLimit())
 		isNew = isNew || p.failures > 0
 		p.mu.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), max(limit, minRenewalLimit))
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	err := c.attempt(ctx, n, isAsk, isNew, calls...)
 	for i, p := range parts {
