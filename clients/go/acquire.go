@@ -317,11 +317,11 @@ func (p *part) ask(ctx context.Context, r *call) (refusal, err error) {
 // shorten takes the longest lease that the server accepts, if that is shorter than the one that it has refused.
 func (p *part) shorten(refusal error, asked int64) bool {
 	longest := longestLease(refusal)
-	if longest <= 0 || longest >= asked {
-		return false
+	isShorter := 0 < longest && longest < asked
+	if isShorter {
+		p.lease = longest
 	}
-	p.lease = longest
-	return true
+	return isShorter
 }
 
 // readGrant reads a grant. Its lease is the one that was asked for, or that the server tells.

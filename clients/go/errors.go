@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,25 +92,17 @@ func errorCode(err error) string {
 }
 
 // isLoginRefused returns whether the server refuses the user.
-func isLoginRefused(err error) bool {
-	code := errorCode(err)
-	return code == "WRONGPASS" || code == "NOAUTH" || code == "NOPERM"
-}
+func isLoginRefused(err error) bool { return hasCode(err, "WRONGPASS", "NOAUTH", "NOPERM") }
 
 // isTransient returns whether the server, or another one in its place, may accept the same request later.
 func isTransient(err error) bool {
-	switch errorCode(err) {
-	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED":
-		return true
-	}
-	return false
+	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED")
 }
 
 // deniesTenure returns whether the owner does not hold the lock as the client believed. (WRONGTYPE: the key was overwritten.)
-func deniesTenure(err error) bool {
-	code := errorCode(err)
-	return code == "NOTHELD" || code == "HOLDS" || code == "WRONGTYPE"
-}
+func deniesTenure(err error) bool { return hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") }
+
+func hasCode(err error, codes ...string) bool { return slices.Contains(codes, errorCode(err)) }
 
 // longestLease is the longest lease in milliseconds that the server accepts, if it refuses a longer one, and otherwise 0.
 func longestLease(err error) int64 {
