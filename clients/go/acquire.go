@@ -1,82 +1,78 @@
 package lockward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 const (
-	// replyMargin is how long after the deadline of a waiter the server's null may arrive.
-	replyMargin = 100 * time.Millisecond
-	// maxWait is the longest wait limit that is sent, in milliseconds: ten years.
-	maxWait = 10 * 365 * 24 * 3_600_000
+	shortLease = 3000                   // milliseconds, of a grant that ends a wait, until it is confirmed
+	slice      = 10 * time.Second       // a wait is repeated in slices of this length
+	keep       = 5000                   // milliseconds, for which the server keeps the place between them
+	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
+	leaveLimit = 200 * time.Millisecond // how long giving up may take
 )
 
 // An AcquireOption sets what an acquisition asks for.
-type AcquireOption func(*acquireRequest)
+type AcquireOption func(*settings)
 
-// ownedKey is a lock's key and the owner that requests are sent for.
-type ownedKey struct{ key, owner string }
-
-// An acquireRequest is what an acquisition asks for.
-type acquireRequest struct {
-	ownedKey
-	mode      command // the arguments that say with whom the lock is shared
-	lease     int64   // milliseconds
-	hasLease  bool    // otherwise the server's default is asked for
+// settings are what an acquisition asks for.
+type settings struct {
+	owner     string
+	limit     []any // of the kind: how many may hold the lock
+	weight    []any
+	lease     int64         // milliseconds
+	hasLease  bool          // otherwise the server's default is asked for
+	holdLimit time.Duration // 0: none
 	isRenewed bool
+	mayWait   bool
 	replicas  int
 	within    time.Duration // for the replicas
 }
 
-// acquire is the command that leads to so many holds.
-func (r *acquireRequest) acquire(holds int) command {
-	return append(command{"LOCK.ACQUIRE", r.key, r.owner, "HOLDS", holds}, r.mode...)
-}
-
-// renew is the command that gives a tenure a lease in milliseconds. In quarantine it restores a tenure that the server has
-// forgotten.
-func (r *acquireRequest) renew(lease, token int64, holds int) command {
-	return append(command{"LOCK.RENEW", r.key, r.owner, "PX", lease, "TOKEN", token, "HOLDS", holds}, r.mode...)
-}
-
 // Shared acquires the lock together with all others who ask for it as Shared: a read lock. Without Shared or Slots, the lock
 // is exclusive.
-func Shared() AcquireOption {
-	return func(r *acquireRequest) { r.mode = append(r.mode, "SHARED") }
-}
+func Shared() AcquireOption { return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil } }
 
 // Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all.
-func Slots(n int) AcquireOption {
-	return func(r *acquireRequest) { r.mode = append(r.mode, "SLOTS", n) }
-}
+func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SLOTS", n} } }
 
 // Weight acquires w of the Slots, and not one: 1 to the number of slots.
-func Weight(w int) AcquireOption {
-	return func(r *acquireRequest) { r.mode = append(r.mode, "WEIGHT", w) }
-}
+func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
 
-// WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes. Without it, the lease is
-// the server's setting lock.default-lease.
+// WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes: if it refuses a longer one,
+// the client takes that. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
-	return func(r *acquireRequest) { r.lease, r.hasLease = lease.Milliseconds(), true }
+	return func(s *settings) { s.lease, s.hasLease = lease.Milliseconds(), true }
 }
 
 // WithoutRenewal lets the lock end with its lease, unless the caller calls Renew.
-func WithoutRenewal() AcquireOption {
-	return func(r *acquireRequest) { r.isRenewed = false }
+func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
+
+// WithHoldLimit lets the lock end so long after it was granted, however often it is renewed. It is lost then. limit is 1 ms or
+// more.
+func WithHoldLimit(limit time.Duration) AcquireOption {
+	return func(s *settings) { s.holdLimit = max(limit, time.Millisecond) }
 }
+
+// WithoutWaiting lets an acquisition fail with ErrBusy at once if the lock is not free.
+func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
+
+// WithOwner names the owner, 1 to 1,024 bytes, instead of a new one for each Lock. The server grants a lock again to the owner that
+// holds it, as the same tenure. So an owner must not acquire a lock twice at a time: the first release ends the tenure.
+func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
 // WithReplicas acquires the lock only if count replicas confirm the grant in time: from a millisecond to a day. Otherwise the
 // lock is given back, and the error is ErrUnreplicated.
 func WithReplicas(count int, within time.Duration) AcquireOption {
-	return func(r *acquireRequest) {
-		r.replicas, r.within = count, min(max(within, time.Millisecond), 24*time.Hour)
+	return func(s *settings) {
+		s.replicas, s.within = count, min(max(within, time.Millisecond), 24*time.Hour)
 	}
 }
 
@@ -85,244 +81,309 @@ func WithReplicas(count int, within time.Duration) AcquireOption {
 // same lock, the second waits for the first.
 //
 // After an error nothing is held. The error is ErrBusy when the deadline of ctx has passed and the lock was not free; the
-// cause of ctx when it is cancelled, and then the caller has left the queue; ErrUnreachable when no server answers; a
-// *ServerError when the server refuses; ErrUnreplicated; ErrClosed.
+// cause of ctx when it is cancelled, and then the caller leaves the queue at once; ErrUnreachable when no server answers;
+// ErrRefused; ErrUnreplicated; ErrClosed.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
-	return c.acquire(ctx, key, true, options)
+	return c.AcquireAll(ctx, []string{key}, options...)
 }
 
-// TryAcquire acquires a lock if it is free, or else fails with ErrBusy at once. Otherwise it is like Acquire.
-func (c *Client) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
-	return c.acquire(ctx, key, false, options)
-}
-
-func (c *Client) acquire(ctx context.Context, key string, mayWait bool, options []AcquireOption) (*Lock, error) {
-	request := acquireRequest{ownedKey: ownedKey{key, c.newOwner()}, isRenewed: true}
-	for _, option := range options {
-		option(&request)
+// AcquireAll acquires several keys as one lock, which is lost when one of them is lost. It tries all of them at once. If one is
+// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If it fails, it holds none of them.
+func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
+	if len(keys) > 1 {
+		keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	}
-	ctx, end, err := c.begin(ctx)
-	if err != nil {
-		return nil, err
+	if len(keys) == 0 {
+		return nil, errors.New("lockward: there is no key to acquire")
 	}
-	defer end()
-	if ctx.Err() != nil {
-		return nil, contextError(ctx)
+	t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
+	if !t.mayWait {
+		t.until = time.Now().Add(c.patience + t.within)
 	}
-	p := pendingAcquire{acquireRequest: request, client: c}
-	lock, err := p.run(ctx, mayWait)
+	err := t.acquire(ctx)
+	if err == nil {
+		err = t.checkHeld()
+	}
 	if err == nil && ctx.Err() != nil {
-		lock.mu.Lock()
-		lock.finish(ErrReleased)
-		lock.mu.Unlock()
-		p.mayBeGranted, err = true, contextError(ctx)
+		err = contextError(ctx, keys[0], nil)
 	}
 	if err == nil {
-		return lock, nil
+		return t.lock(), nil
 	}
-	if p.mayBeGranted {
-		select {
-		case <-c.runInBackground(max(c.patience, p.maxLease()), p.withdraw):
-		case <-ctx.Done():
-		case <-time.After(c.patience):
+	t.mu.Lock()
+	t.finish(err)
+	t.mu.Unlock()
+	leaving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if errors.Is(err, ErrUnreachable) {
+		cancel() // no answer is to be expected
+		if ctx.Err() != nil && t.mayWait && t.isAnswered.Load() {
+			err = &keyError{ErrBusy, keys[0], ctx.Err()}
 		}
 	}
+	t.giveBack(leaving)
 	return nil, err
 }
 
-// A pendingAcquire is an acquisition under way. The server may have granted it, or queued it, without the client knowing.
-type pendingAcquire struct {
-	acquireRequest
-	client       *Client
-	mayBeGranted bool
-}
-
-// A grant is what the server has granted.
-type grant struct {
-	token int64
-	lease int64     // milliseconds
-	sent  time.Time // the lease is counted from here
-}
-
-// run tries to acquire the lock, and waits for it if that is wanted.
-func (p *pendingAcquire) run(ctx context.Context, mayWait bool) (*Lock, error) {
-	granted, err := p.try(ctx)
-	for err == nil {
-		isConfirmed := false
-		if granted != nil {
-			isConfirmed, err = p.confirm(ctx, granted)
+// acquire acquires all keys.
+func (t *tenure) acquire(ctx context.Context) error {
+	if len(t.parts) > 1 {
+		if isHeld, err := t.tryTogether(ctx); isHeld || err != nil {
+			return err
 		}
+	}
+	for _, p := range t.parts {
+		if err := p.acquire(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryTogether tries all keys, without waiting, in one pipeline if one node has them. If it does not get all, it gives them back.
+func (t *tenure) tryTogether(ctx context.Context) (isHeld bool, err error) {
+	sending, cancel := context.WithTimeout(ctx, t.client.responseLimit+t.within)
+	defer cancel()
+	var n *node
+	calls := make([]*call, len(t.parts))
+	for i, p := range t.parts {
+		calls[i] = p.newCall(0, 0, p.tryCommand)
+		before := n
+		if n, err = t.client.nodeFor(sending, p.key, redirect{}); err != nil || before != nil && n != before {
+			return false, nil // each key is tried on its own, for as long as it may take
+		}
+	}
+	_ = t.client.attempt(sending, n, false, false, calls...)
+	isHeld, isBusy := true, false
+	for i, p := range t.parts {
+		p.mayBeHeld = calls[i].isUncertain
+		replies := calls[i].replies
+		t.isAnswered.Store(replies != nil)
 		switch {
-		case err != nil:
-		case isConfirmed:
-			return newLock(p.client, p.acquireRequest, granted), nil
-		case mayWait:
-			granted, err = p.wait(ctx)
+		case replies != nil && replies[0].Err() == nil:
+			err = cmp.Or(err, p.readGrant(calls[i]))
+			isHeld = isHeld && time.Now().Before(p.deadline)
 		default:
-			err = ErrBusy
+			isHeld, isBusy = false, isBusy || replies != nil && errors.Is(replies[0].Err(), redis.Nil)
 		}
 	}
-	return nil, err
+	switch {
+	case err != nil:
+		return false, err
+	case isHeld:
+		for _, p := range t.parts {
+			p.hold()
+		}
+		return true, nil
+	case isBusy && !t.mayWait:
+		return false, &keyError{ErrBusy, t.parts[0].key, nil}
+	}
+	t.giveBack(ctx)
+	return false, nil
 }
 
-// wait waits in the server's queue, as soon as one of the connections for that is free. Until then it tries again now and
-// then, because callers that wait for a lock which this caller holds may have taken all connections.
-func (p *pendingAcquire) wait(ctx context.Context) (*grant, error) {
+// giveBack ends the waits of all keys, and gives back what may have been granted. It returns when that is done or ctx ends.
+func (t *tenure) giveBack(ctx context.Context) {
+	for _, p := range t.parts {
+		if p.mayBeHeld {
+			p.mayBeHeld = false
+			release := &call{key: p.key, limit: leaveLimit, until: time.Now().Add(leaveLimit), isCleanup: true}
+			release.commands = func(time.Time) []command { return []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}} }
+			done := t.client.background(func() { _ = t.client.ask(context.Background(), release) })
+			defer func() {
+				select {
+				case <-done:
+				case <-ctx.Done():
+				}
+			}()
+		}
+	}
+}
+
+// acquire goes through the states try, wait and confirm, until the key is held.
+func (p *part) acquire(ctx context.Context) error {
+	isGranted, err := p.try(ctx, p.client.patience)
+	for isConfirmed := isGranted; err == nil && !(isConfirmed && time.Now().Before(p.deadline)); {
+		switch {
+		case isGranted:
+			isConfirmed, err = p.confirm(ctx)
+			isGranted = isConfirmed
+		case p.mayWait:
+			isGranted, err = p.wait(ctx)
+		default:
+			err = &keyError{ErrBusy, p.key, nil}
+		}
+	}
+	if err == nil {
+		p.hold()
+	}
+	return err
+}
+
+// try asks for the lock without waiting. It returns false if the lock is busy.
+func (p *part) try(ctx context.Context, patience time.Duration) (bool, error) {
+	return p.request(ctx, p.newCall(p.client.responseLimit, patience, p.tryCommand), func() bool { return false })
+}
+
+// wait waits in the server's queue, as soon as a connection for that is free. Until then it tries again now and then.
+func (p *part) wait(ctx context.Context) (bool, error) {
+	c := p.client
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		select {
-		case p.client.waitPermits <- struct{}{}:
-			defer func() { <-p.client.waitPermits }()
+		case c.waitPermits <- struct{}{}:
+			defer func() { <-c.waitPermits }()
 			return p.waitInQueue(ctx)
-		case <-ctx.Done():
-			return nil, busyError(ctx)
-		case <-time.After(pause):
+		default:
 		}
-		if granted, err := p.try(ctx); granted != nil || err != nil {
-			return granted, err
+		c.pause(ctx, time.Now().Add(pause))
+		if isGranted, err := p.try(ctx, 0); isGranted || err != nil {
+			return isGranted, err
 		}
 	}
 }
 
-func (p *pendingAcquire) waitInQueue(ctx context.Context) (*grant, error) {
+// waitInQueue waits in slices, between which the server keeps the place in the queue. So a connection that breaks costs no place,
+// and a slice without a reply in time tells that the server is gone.
+func (p *part) waitInQueue(ctx context.Context) (isGranted bool, err error) {
 	deadline, hasDeadline := ctx.Deadline()
-	if !hasDeadline {
-		return p.ask(ctx, p.client.patience, 0, deadline)
-	}
-	// At the deadline the server replies null. Then there is nothing to be withdrawn.
-	ctx, cancel := withLaterDeadline(ctx, deadline.Add(replyMargin))
-	defer cancel()
-	granted, err := p.ask(ctx, math.MaxInt64, 0, deadline)
-	if granted == nil && err == nil {
-		return nil, fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
-	}
-	return granted, err
-}
-
-// try asks for the lock without waiting. It returns nil if the lock is busy.
-func (p *pendingAcquire) try(ctx context.Context) (*grant, error) {
-	return p.ask(ctx, p.client.patience, p.client.responseLimit+p.within, time.Time{})
-}
-
-// ask asks for the lock. If limit is 0, the server may let the request wait: until the deadline, if there is one. ask returns
-// nil if the lock is busy.
-func (p *pendingAcquire) ask(
-	ctx context.Context, patience, limit time.Duration, deadline time.Time,
-) (*grant, error) {
-	reply, err := p.client.ask(ctx, p.key, patience, limit, func(sent time.Time) []command {
-		return p.commands(sent, limit == 0, deadline)
-	})
-	if err != nil {
-		p.mayBeGranted = p.mayBeGranted || reply.mayHaveRun
-		return nil, err
-	}
-	if refusal := reply.serverError(); refusal != nil {
-		p.mayBeGranted = reply.mayHaveRun
-		return nil, refusal
-	}
-	if errors.Is(reply.replies[0].Err(), redis.Nil) {
-		p.mayBeGranted = false
-		return nil, nil
-	}
-	p.mayBeGranted = true
-	return p.readGrant(reply)
-}
-
-// commands acquire the lock, and wait for replicas.
-func (p *pendingAcquire) commands(sent time.Time, mayWait bool, deadline time.Time) []command {
-	acquire := p.acquire(1)
-	if p.hasLease {
-		acquire = append(acquire, "PX", p.lease)
-	}
-	if mayWait {
-		block := int64(0) // without limit
-		if !deadline.IsZero() {
-			// The server counts whole milliseconds: it must not reply before the deadline.
-			block = min(max(1, deadline.Sub(sent).Milliseconds()+2), maxWait)
+	isLast := false
+	r := p.newCall(slice+p.client.responseLimit, 0, nil)
+	r.commands = func(sent time.Time) []command {
+		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
+		if left := deadline.Sub(sent); hasDeadline && left <= slice {
+			isLast = true
+			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
-		acquire = append(acquire, "BLOCK", block)
+		return []command{p.command("LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)}
 	}
-	commands := []command{acquire}
-	if p.replicas > 0 {
-		commands = append(commands, command{"WAIT", p.replicas, p.within.Milliseconds()})
+	for err == nil && !isGranted && !isLast {
+		isGranted, err = p.request(ctx, r, func() bool { return !isLast })
 	}
-	return commands
+	if err == nil && !isGranted {
+		err = &keyError{ErrBusy, p.key, context.DeadlineExceeded}
+	}
+	return isGranted, err
 }
 
-// readGrant reads the replies to commands, of which the first is not null.
-func (p *pendingAcquire) readGrant(reply *answer) (*grant, error) {
-	numbers, err := reply.replies[0].Int64Slice()
-	if err != nil || len(numbers) != 3 {
-		return nil, fmt.Errorf("lockward: unexpected reply: %v", reply.replies[0])
-	}
-	granted := &grant{token: numbers[0], lease: numbers[2], sent: reply.sent}
-	if p.replicas > 0 {
-		reached, err := reply.replies[len(reply.replies)-1].Int()
-		if refusal := serverError(err); refusal != nil {
-			return nil, refusal
-		}
-		if reached < p.replicas {
-			return nil, fmt.Errorf("%w: %d of %d", ErrUnreplicated, reached, p.replicas)
-		}
-	}
-	return granted, nil
-}
-
-// confirm returns whether the client can rely on a grant. The client counts the lease from before the request was sent, so
-// after a long wait the lease may be over by its clock. Then confirm renews it first.
-func (p *pendingAcquire) confirm(ctx context.Context, granted *grant) (bool, error) {
-	if time.Since(granted.sent) <= time.Duration(granted.lease)*time.Millisecond/3 {
-		return true, nil
-	}
-	c := p.client
-	reply, err := c.ask(ctx, p.key, c.patience, c.responseLimit, func(time.Time) []command {
-		return []command{p.renew(granted.lease, granted.token, 1)}
-	})
-	if err != nil && ctx.Err() != nil {
-		return false, busyError(ctx)
-	}
-	if err != nil {
-		return false, err
-	}
-	refusal := reply.serverError()
-	switch {
-	case refusal == nil:
-		granted.sent = reply.sent
-		return true, nil
-	case !p.hasLease && refusal.isLeaseTooLong(granted.lease):
-		granted.lease = refusal.longestLease()
-		return p.confirm(ctx, granted)
-	case refusal.deniesTenure():
+// request asks for the lock. It returns false if the reply is null; isKept then tells whether the server keeps a place.
+func (p *part) request(ctx context.Context, r *call, isKept func() bool) (bool, error) {
+	switch refusal, err := p.ask(ctx, r); {
+	case refusal == nil && err == nil:
+		return true, p.readGrant(r)
+	case errors.Is(refusal, redis.Nil):
+		p.mayBeHeld = isKept()
 		return false, nil
+	default:
+		p.mayBeHeld = p.mayBeHeld || r.isUncertain
+		return false, cmp.Or(err, p.refused(refusal))
 	}
-	return false, refusal
 }
 
-// maxLease is how long the lock may stay held if it cannot be withdrawn: an hour, if the lease is the server's default, which
-// the client does not know.
-func (p *pendingAcquire) maxLease() time.Duration {
-	if !p.hasLease {
-		return time.Hour
+// confirm renews a grant to the full lease. It returns false if the grant is over.
+func (p *part) confirm(ctx context.Context) (bool, error) {
+	r := p.newCall(p.client.responseLimit, p.client.patience, func() command { return p.renewCommand(p.lease) })
+	switch refusal, err := p.ask(ctx, r); {
+	case err != nil:
+		return false, err
+	case refusal == nil:
+		p.granted(r.sent, p.lease)
+		return true, p.readReplicas(r)
+	case deniesTenure(refusal):
+		p.mayBeHeld = false
+		return false, nil
+	default:
+		return false, p.refused(refusal)
 	}
-	return time.Duration(min(p.lease, maxWait)) * time.Millisecond
 }
 
-// withdraw leaves the queue, and gives back what may have been granted.
-func (p *pendingAcquire) withdraw(ctx context.Context) {
-	c := p.client
-	// If no server answers, the lock ends with its lease.
-	_, _ = c.ask(ctx, p.key, math.MaxInt64, c.responseLimit, func(time.Time) []command {
-		return []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}}
-	})
-}
-
-// withLaterDeadline returns a context that is cancelled with ctx, but has a later deadline.
-func withLaterDeadline(ctx context.Context, deadline time.Time) (context.Context, func()) {
-	later, cancelDeadline := context.WithDeadline(context.WithoutCancel(ctx), deadline)
-	later, cancel := context.WithCancelCause(later)
-	stop := context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			cancel(context.Cause(ctx))
+// ask returns the error that the server has replied, or why there is no reply. If the server refuses the lease, ask asks once more
+// with the longest one that it accepts.
+func (p *part) ask(ctx context.Context, r *call) (refusal, err error) {
+	for range 2 {
+		err = p.client.ask(ctx, r)
+		if r.isAnswered {
+			p.isAnswered.Store(true)
 		}
-	})
-	return later, func() { stop(); cancel(nil); cancelDeadline() }
+		if err != nil {
+			return nil, err
+		}
+		if refusal = r.replies[0].Err(); !p.shorten(refusal, p.lease) {
+			break
+		}
+	}
+	return refusal, nil
 }
+
+// shorten takes the longest lease that the server accepts, if that is shorter than the one that it has refused.
+func (p *part) shorten(refusal error, asked int64) bool {
+	longest := longestLease(refusal)
+	isShorter := 0 < longest && longest < asked
+	if isShorter {
+		p.lease = longest
+	}
+	return isShorter
+}
+
+// readGrant reads a grant. Its lease is the one that was asked for, or that the server tells.
+func (p *part) readGrant(r *call) error {
+	p.mayBeHeld = true
+	numbers, err := r.replies[0].Int64Slice()
+	if err != nil || len(numbers) != 3 {
+		return p.refused(fmt.Errorf("unexpected reply: %v", r.replies[0]))
+	}
+	p.token = numbers[0]
+	if !p.isLeaseKnown {
+		p.lease, p.isLeaseKnown = numbers[2], true
+		if p.holdLimit > 0 {
+			p.lease = min(p.lease, p.holdLimit.Milliseconds())
+		}
+	}
+	p.granted(r.sent, min(p.lease, numbers[2]))
+	return p.readReplicas(r)
+}
+
+// readReplicas reads how many replicas have confirmed a grant, if that was asked for.
+func (p *part) readReplicas(r *call) error {
+	if len(r.replies) < 2 {
+		return nil
+	}
+	switch count, err := r.replies[1].Int(); {
+	case err != nil:
+		return p.refused(err)
+	case count < p.replicas:
+		return &keyError{ErrUnreplicated, p.key, fmt.Errorf("%d of %d", count, p.replicas)}
+	}
+	return nil
+}
+
+// newCall is a request about the key, for as long as the acquisition may take. If replicas are to confirm it, they do.
+func (p *part) newCall(limit, patience time.Duration, request func() command) *call {
+	r := &call{key: p.key, limit: limit + p.within, patience: patience, until: p.until}
+	r.commands = func(time.Time) []command {
+		if p.replicas > 0 {
+			return []command{request(), {"WAIT", p.replicas, p.within.Milliseconds()}}
+		}
+		return []command{request()}
+	}
+	return r
+}
+
+// command is a request of this owner. The arguments are in the order that the protocol of all clients names.
+func (p *part) command(name string, lease int64, arguments ...any) command {
+	request := append(make(command, 0, 16), name, p.key, p.owner)
+	if p.isLeaseKnown {
+		request = append(request, "PX", lease)
+	}
+	request = append(request, arguments...)
+	request = append(request, "HOLDS", 1)
+	request = append(request, p.limit...)
+	return append(request, p.weight...)
+}
+
+func (p *part) tryCommand() command { return p.command("LOCK.ACQUIRE", p.lease) }
+
+func (p *part) renewCommand(lease int64) command {
+	return p.command("LOCK.RENEW", lease, "TOKEN", p.token)
+}
+
+func (p *part) refused(refusal error) error { return &keyError{ErrRefused, p.key, refusal} }

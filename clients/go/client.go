@@ -17,10 +17,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -32,144 +34,131 @@ type Client struct {
 	rdb           redis.UniversalClient
 	responseLimit time.Duration
 	patience      time.Duration
+	idleLimit     time.Duration // of a connection without use
 	waitPermits   chan struct{} // one for each connection that waits
 
 	id      string
+	owners  atomic.Uint64   // how many were made
 	open    context.Context // ends when the client is closed
-	shut    context.CancelCauseFunc
-	running sync.WaitGroup // Close waits for it
+	shut    context.CancelFunc
+	running sync.WaitGroup // what Close waits for
 
-	mu           sync.Mutex
-	closed       bool
-	owners       uint64 // how many were made
-	nodes        map[string]*node
-	locks        map[weak.Pointer[Lock]]struct{}
-	renewedAllAt time.Time
-	due          map[*node][]*Lock // to be renewed next; a node is in the map while a goroutine renews its locks
+	knowsNodes atomic.Bool // of a cluster
+
+	mu          sync.Mutex
+	nodes       map[string]*node
+	connections map[*connection]struct{} // nil once all are closed
+	tenures     map[*tenure]struct{}     // that are held
+	renewal     *time.Timer              // calls renewDue
+	renewAt     time.Time                // when renewal is due; zero if it is not
 }
 
 // An Option sets how a Client behaves.
 type Option func(*Client)
 
-// WithResponseLimit sets how long a server has to reply before the client takes it for unreachable and sends the request again
-// on another connection: 2 seconds unless set, and at most an hour. A renewal gets only a part of the lease. While a caller
-// waits for a lock, the client asks the server by PING every six response limits whether it still answers.
+// WithResponseLimit sets how long a server has to reply before the client takes the reply and the connection for lost, and sends
+// the request again: 2 seconds unless set, 1 ms to an hour. A renewal waits for at most a sixth of the lease.
 func WithResponseLimit(limit time.Duration) Option {
 	return func(c *Client) { c.responseLimit = limit }
 }
 
-// WithPatience sets how long the client repeats a request while no server takes it, before it fails with ErrUnreachable: 10
-// seconds, or until the context ends. A failover or a restart has to be over by then. A caller that waits for a lock with a
-// deadline survives an outage until that deadline.
-func WithPatience(patience time.Duration) Option {
-	return func(c *Client) { c.patience = patience }
-}
+// WithPatience sets how long the client repeats a request while no server answers, before it fails with ErrUnreachable: 5
+// seconds unless set, and at least 1 ms. A caller that waits in a lock's queue survives an outage of any length.
+func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
-// WithWaiters sets how many connections may wait for locks at a time: 100 unless set, and at least 1. More callers wait in
-// the process until one of these connections is free. A caller that finds the lock free needs none.
-//
-// A caller without a connection asks for its lock once a second or more often. It gets the lock when the lock is free and
-// nobody waits in the server's queue. Otherwise callers that wait for a lock which this caller holds could take all
-// connections, and block it forever.
-func WithWaiters(count int) Option {
+// WithWaitingConnections sets how many connections may wait for locks at a time: 256 unless set, and at least 1. A caller beyond
+// that asks for its lock again and again: after 50 ms, doubling to a second. It gets the lock when the lock is free and nobody
+// waits in the server's queue, or it gets a connection, and a place in the queue.
+func WithWaitingConnections(count int) Option {
 	return func(c *Client) { c.waitPermits = make(chan struct{}, max(1, count)) }
 }
 
 // New returns a client of the servers that rdb is connected to. rdb is a *redis.Client, also one for Sentinels, or a
 // *redis.ClusterClient. New fails for any other client, and for options that are out of range.
 //
-// The client connects when it sends its first request. It opens connections of its own with rdb's options, because a wait on
-// rdb's connections cannot be ended, and rdb repeats requests by itself. Hooks and limiters of rdb do not apply to them. Keep
-// rdb open for as long as the client: rdb knows the Sentinels and the nodes of a cluster.
+// The client connects when it sends its first request. It opens connections of its own with rdb's options: dialer, TLS, user and
+// password, database. Hooks and limiters of rdb do not apply to them. Keep rdb open for as long as the client: rdb knows the
+// Sentinels and the nodes of a cluster.
 func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-	default:
-		return nil, fmt.Errorf("lockward: New takes a *redis.Client or a *redis.ClusterClient, not a %T", rdb)
-	}
 	c := &Client{
 		rdb:           rdb,
 		responseLimit: 2 * time.Second,
-		patience:      10 * time.Second,
-		waitPermits:   make(chan struct{}, 100),
+		patience:      5 * time.Second,
+		idleLimit:     30 * time.Second,
+		waitPermits:   make(chan struct{}, 256),
 		id:            uuid.NewString(),
 		nodes:         make(map[string]*node),
-		locks:         make(map[weak.Pointer[Lock]]struct{}),
-		due:           make(map[*node][]*Lock),
+		connections:   make(map[*connection]struct{}),
+		tenures:       make(map[*tenure]struct{}),
 	}
-	c.open, c.shut = context.WithCancelCause(context.Background())
+	c.open, c.shut = context.WithCancel(context.Background())
+	c.renewal = time.AfterFunc(time.Hour, func() { c.renewDue(nil) })
+	c.renewal.Stop()
 	for _, option := range options {
 		option(c)
 	}
-	if c.responseLimit <= 0 || c.patience <= 0 {
-		return nil, errors.New("lockward: the response limit and the patience must be more than 0")
+	if c.responseLimit < time.Millisecond || c.responseLimit > time.Hour || c.patience < time.Millisecond {
+		return nil, errors.New("lockward: the response limit or the patience is out of range")
 	}
-	c.responseLimit = min(c.responseLimit, time.Hour)
-	return c, nil
+	switch rdb.(type) {
+	case *redis.Client, *redis.ClusterClient:
+		return c, nil
+	}
+	return nil, fmt.Errorf("lockward: New takes a *redis.Client or a *redis.ClusterClient, not a %T", rdb)
 }
 
 // Close ends all requests under way with ErrClosed. Locks that are held are lost to their holders. The server keeps them until
-// their leases end, because the work may still go on; to give them back, release them before. Close returns when nothing is
-// under way any more, after the patience at the latest.
+// their leases end, because the work may still go on; to give them back, release them before. Close first waits for what callers
+// that have left are giving back, for the patience at the latest.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	if c.closed {
+	if c.open.Err() != nil {
 		c.mu.Unlock()
 		return ErrClosed
 	}
-	c.closed = true
+	c.shut()
+	c.renewal.Stop()
 	c.mu.Unlock()
-
-	for _, l := range c.liveLocks() {
-		_ = l.lose(ErrClosed)
+	for _, t := range c.allTenures() {
+		_ = t.parts[0].lose(ErrClosed)
 	}
-	c.shut(ErrClosed)
 	c.running.Wait()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, n := range c.nodes {
-		for _, idle := range n.idle {
-			idle.close()
-		}
+	open := c.connections
+	c.connections = nil
+	c.mu.Unlock()
+	for cn := range open {
+		cn.close()
 	}
 	return nil
 }
 
-// begin starts some work that Close waits for. The caller has to call end.
-func (c *Client) begin(ctx context.Context) (_ context.Context, end func(), err error) {
+// background runs a task for a caller that returns meanwhile. The channel is closed when the task has ended.
+func (c *Client) background(task func()) <-chan struct{} {
+	done := make(chan struct{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return nil, nil, ErrClosed
+	if c.open.Err() != nil {
+		close(done)
+		return done
 	}
-	ctx, cancel := context.WithCancelCause(ctx) // panics if ctx is nil
-	c.running.Add(1)
-	stop := context.AfterFunc(c.open, func() { cancel(ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); c.running.Done() }, nil
-}
-
-// runInBackground runs a task for a caller that returns meanwhile; only between begin and its end. The task's context ends
-// after limit, or when the client is closed and the patience is over. The channel is closed when the task has ended.
-func (c *Client) runInBackground(limit time.Duration, task func(ctx context.Context)) <-chan struct{} {
-	done := make(chan struct{})
 	c.running.Add(1)
 	go func() {
 		defer c.running.Done()
 		defer close(done)
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		defer context.AfterFunc(c.open, func() { time.AfterFunc(c.patience, cancel) })()
-		task(ctx)
+		task()
 	}()
 	return done
 }
 
 // newOwner returns an owner that no other tenure has.
-func (c *Client) newOwner() string {
+func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) }
+
+// allTenures are those that are held.
+func (c *Client) allTenures() []*tenure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.owners++
-	return c.id + ":" + strconv.FormatUint(c.owners, 10)
+	return slices.Collect(maps.Keys(c.tenures))
 }
 
 // Do acquires the lock, as Acquire does, runs fn, and releases the lock when fn returns or panics.
@@ -181,17 +170,46 @@ func (c *Client) newOwner() string {
 // up to its end.
 func (c *Client) Do(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
+) error {
+	return c.DoAll(ctx, []string{key}, fn, options...)
+}
+
+// DoAll is Do for several keys, which are one lock, as with AcquireAll.
+func (c *Client) DoAll(
+	ctx context.Context, keys []string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) (err error) {
-	lock, err := c.Acquire(ctx, key, options...)
+	lock, err := c.AcquireAll(ctx, keys, options...)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		// The lock is released also when ctx has ended.
-		released := lock.Release(context.WithoutCancel(ctx))
+		released := lock.Release(context.WithoutCancel(ctx)) // also when ctx has ended
 		if released != nil && !errors.Is(released, ErrReleased) {
 			err = errors.Join(err, released)
 		}
 	}()
 	return fn(lock.Context(ctx), lock)
+}
+
+// Lead waits until this candidate leads, runs fn, and then gives the leadership up. The lock is exclusive. lock.Token is the
+// number of the term: it is larger than that of every earlier leader.
+//
+// When the lock is lost, the context of fn is cancelled. When fn has returned, the candidate waits again, and fn is called
+// again. When fn returns by itself, Lead is done: it returns the error of fn, joined with ErrLost if the lock turns out to be
+// lost. Lead also returns when ctx ends and when the server refuses the request. It goes on while no server answers.
+func (c *Client) Lead(
+	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
+) error {
+	for {
+		hasRun, isDeposed := false, false
+		err := c.Do(ctx, key, func(ctx context.Context, lock *Lock) error {
+			err := fn(ctx, lock)
+			hasRun, isDeposed = true, errors.Is(context.Cause(ctx), ErrLost)
+			return err
+		}, options...)
+		goesOn := isDeposed || !hasRun && errors.Is(err, ErrUnreachable)
+		if !goesOn || ctx.Err() != nil {
+			return err
+		}
+	}
 }

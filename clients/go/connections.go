@@ -7,6 +7,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,177 +18,292 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// maxConnections is how many connections to each node may be in use at a time, not counting those that wait for a lock or for
-// replicas. As many may be idle.
-const maxConnections = 16
+const (
+	// maxConnections is how many connections to each node may be in use at a time, not counting those that wait for a lock or
+	// for replicas, and those of renewals. As many may be idle.
+	maxConnections = 16
+	// watchAfter is how long a connection is idle before the client reads from it, to hear when it breaks.
+	watchAfter = 50 * time.Millisecond
+	// sentinelPatience is how long Sentinels have to answer before the last known primary is taken.
+	sentinelPatience = 250 * time.Millisecond
+)
 
-// A connection is used by one request at a time. go-redis does not end a read when the context ends, so each connection is a
-// client of its own, which can be closed while a read is under way.
+// A connection is used by one attempt at a time. It is a go-redis client of its own, with one connection that this package has
+// opened. So an attempt can end at its deadline, or when its caller leaves.
 type connection struct {
-	client *redis.Client
-	conn   *redis.Conn
-	remote atomic.Value // string: the address, once connected
+	net     net.Conn
+	client  *redis.Client
+	conn    *redis.Conn
+	isReady bool        // the handshake is over
+	idle    *time.Timer // calls watch
+	watched chan error  // guarded by Client.mu: how watch has ended
 }
+
+func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
 // A node is a server, or what leads to the one that is the primary now.
 type node struct {
-	options *redis.Options
-	permits chan struct{} // one for each connection in use
-	idle    []*connection // guarded by Client.mu
+	options  *redis.Options
+	permits  chan struct{}          // one for each connection in use
+	primary  atomic.Pointer[string] // the last one that Sentinels have named
+	idle     []*connection          // guarded by Client.mu
+	isBroken bool                   // guarded by Client.mu: a connection broke, so all locks are renewed soon
 }
 
-// nodeFor is the node that has a key.
-func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (*node, error) {
-	var theirs *redis.Options
-	switch rdb := c.rdb.(type) {
-	case *redis.Client:
-		theirs = rdb.Options()
-	case *redis.ClusterClient:
-		master, err := rdb.MasterForKey(ctx, key)
+// A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
+// knows where the key is now.
+type redirect struct {
+	addr         string
+	isAsk, isAny bool
+}
+
+// redirected reads a redirection, such as MOVED 3999 127.0.0.1:6381.
+func redirected(err error) redirect {
+	code := errorCode(err)
+	if code != "MOVED" && code != "ASK" {
+		return redirect{}
+	}
+	words := strings.Fields(err.Error())
+	return redirect{addr: words[len(words)-1], isAsk: code == "ASK"}
+}
+
+// resolve is the complete address. A node that does not know its own host leaves it out, and then the host of asked is meant.
+// An IPv6 address has no brackets.
+func (r redirect) resolve(asked string) string {
+	colon := strings.LastIndexByte(r.addr, ':')
+	host := strings.Trim(r.addr[:max(colon, 0)], "[]?")
+	if host == "" {
+		host, _, _ = net.SplitHostPort(asked)
+	}
+	return net.JoinHostPort(host, r.addr[colon+1:])
+}
+
+// nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit. Later it answers at
+// once, and looks for changes in the background.
+func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node, err error) {
+	master, _ := c.rdb.(*redis.Client)
+	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
+		if to != (redirect{}) {
+			cluster.ReloadState(ctx) // in the background
+		}
+		if to.isAny {
+			key = strconv.FormatInt(time.Now().UnixNano(), 36)
+		}
+		find := func(ctx context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) }
+		if c.knowsNodes.Load() {
+			master, err = find(ctx)
+		} else {
+			master, err = bounded(ctx, find, func(*redis.Client) {})
+		}
 		if err != nil {
 			return nil, err
 		}
-		theirs = master.Options()
+		c.knowsNodes.Store(true)
 	}
-	addr := theirs.Addr
+	addr := master.Options().Addr
 	if to.addr != "" {
 		addr = to.resolve(addr)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.nodes[addr]
-	if n == nil {
-		n = &node{options: c.options(theirs, addr), permits: make(chan struct{}, maxConnections)}
+	if n = c.nodes[addr]; n == nil {
+		n = &node{options: ownOptions(master.Options(), addr), permits: make(chan struct{}, maxConnections)}
 		c.nodes[addr] = n
 	}
 	return n, nil
 }
 
-// options are the options for the client's own connections, made from those of rdb.
-func (c *Client) options(theirs *redis.Options, addr string) *redis.Options {
-	return &redis.Options{
-		Network:                      theirs.Network,
-		Addr:                         addr,
-		ClientName:                   theirs.ClientName,
-		Dialer:                       theirs.Dialer,
-		OnConnect:                    theirs.OnConnect,
-		Protocol:                     2,
-		Username:                     theirs.Username,
-		Password:                     theirs.Password,
-		CredentialsProvider:          theirs.CredentialsProvider,
-		CredentialsProviderContext:   theirs.CredentialsProviderContext,
-		StreamingCredentialsProvider: theirs.StreamingCredentialsProvider,
-		DB:                           theirs.DB,
-		TLSConfig:                    theirs.TLSConfig,
-		DisableIdentity:              theirs.DisableIdentity,
-		IdentitySuffix:               theirs.IdentitySuffix,
-		DialTimeout:                  c.responseLimit,
-		DialerRetries:                1,
-		DialerRetryTimeout:           1,  // go-redis waits for it after the last attempt, too
-		ReadTimeout:                  -1, // each request has a limit of its own
-		WriteTimeout:                 -1,
-		MaxRetries:                   -1, // ask has to know when a request is repeated
-		PoolSize:                     2,  // one is used; if all connections of a pool have failed, go-redis keeps dialing
-		MaintNotificationsConfig:     &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
+// ownOptions are the options for the client's own connections, made from those of rdb.
+func ownOptions(theirs *redis.Options, addr string) *redis.Options {
+	own := *theirs
+	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
+	own.ReadTimeout, own.WriteTimeout = -2, -2 // an attempt has a deadline
+	own.MaxRetries = -1                        // ask has to know when a request is repeated
+	own.DisableIdentity = true                 // it costs a round trip
+	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
+	own.ReadBufferSize, own.WriteBufferSize = 4096, 4096
+	own.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return &own
 }
 
 // connection returns an idle connection to a node, or a new one.
-func (c *Client) connection(n *node) *connection {
+func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connection, error) {
+	for !isNew {
+		c.mu.Lock()
+		last := len(n.idle) - 1
+		if last < 0 {
+			c.mu.Unlock()
+			break
+		}
+		cn := n.idle[last]
+		watched := cn.watched
+		n.idle, cn.watched = n.idle[:last], nil
+		cn.idle.Stop()
+		c.mu.Unlock()
+		if watched == nil {
+			return cn, nil
+		}
+		_ = cn.net.SetReadDeadline(time.Unix(1, 0)) // ends watch
+		err := <-watched
+		if errors.Is(err, os.ErrDeadlineExceeded) && cn.net.SetReadDeadline(time.Time{}) == nil {
+			return cn, nil
+		}
+		c.discard(n, cn, err)
+	}
+	conn, isLastKnown, err := n.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cn, own := &connection{net: conn}, *n.options
+	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
+	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
+		if isLastKnown {
+			if role, err := conn.Do(ctx, "ROLE").Slice(); err != nil || role[0] != "master" {
+				return cmp.Or(err, errors.New("no Sentinel answers, and the last known primary is a replica"))
+			}
+		}
+		if n.options.OnConnect != nil {
+			err = n.options.OnConnect(ctx, conn)
+		}
+		cn.isReady = err == nil
+		return err
+	}
+	cn.client = redis.NewClient(&own)
+	cn.conn = cn.client.Conn()
+	cn.idle = time.AfterFunc(time.Hour, func() { c.watch(n, cn) })
+	cn.idle.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last := len(n.idle) - 1; last >= 0 {
-		conn := n.idle[last]
-		n.idle = n.idle[:last]
-		return conn
+	if c.connections == nil {
+		cn.close()
+		return nil, ErrClosed
 	}
-	return newConnection(n.options)
+	c.connections[cn] = struct{}{}
+	return cn, nil
 }
 
 // keepIdle keeps a connection for the next request.
-func (c *Client) keepIdle(n *node, conn *connection) {
+func (c *Client) keepIdle(n *node, cn *connection) {
+	c.mu.Lock()
+	isKept := len(n.idle) < maxConnections && c.connections != nil
+	if isKept {
+		n.idle = append(n.idle, cn)
+		cn.idle.Reset(watchAfter)
+	}
+	c.mu.Unlock()
+	if !isKept {
+		c.discard(n, cn, nil)
+	}
+}
+
+// watch reads from a connection that has been idle for a moment: so the client hears when the server closes it. It closes the
+// connection at the idle limit.
+func (c *Client) watch(n *node, cn *connection) {
+	c.mu.Lock()
+	if !slices.Contains(n.idle, cn) || cn.watched != nil {
+		c.mu.Unlock()
+		return
+	}
+	watched := make(chan error, 1)
+	cn.watched = watched
+	_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
+	c.mu.Unlock()
+	_, err := cn.net.Read(make([]byte, 1))
+	watched <- cmp.Or(err, errors.New("the server has sent what nobody asked for"))
+	c.mu.Lock()
+	isIdle := cn.watched == watched // it was not taken
+	if isIdle {
+		n.idle = slices.DeleteFunc(n.idle, func(idle *connection) bool { return idle == cn })
+	}
+	c.mu.Unlock()
+	if isIdle {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = nil
+		}
+		c.discard(n, cn, err)
+	}
+}
+
+// discard closes a connection that is not used again. If it broke, then the server may have restarted, or another one may be the
+// primary. So all locks of the node are renewed: a server that has forgotten a tenure restores it for the first owner that claims it.
+func (c *Client) discard(n *node, cn *connection, failure error) {
+	cn.close() // outside of the mutex, because TLS says goodbye
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(n.idle) < maxConnections && !c.closed {
-		n.idle = append(n.idle, conn)
-	} else {
-		conn.close()
+	delete(c.connections, cn)
+	if failure != nil && !n.isBroken {
+		n.isBroken = true
+		time.AfterFunc(20*time.Millisecond, func() { c.renewDue(n) }) // many connections may break together
 	}
 }
 
-// connectionLost closes the idle connections to a node, after one to it has failed, and renews all locks: a server that has
-// forgotten a tenure restores it for the first owner that claims it.
-func (c *Client) connectionLost(n *node) {
-	c.mu.Lock()
-	idle := n.idle
-	n.idle = nil
-	c.mu.Unlock()
-	for _, conn := range idle {
-		conn.close()
+// dial opens a connection, and tells whether it leads to the last known primary, because no Sentinel has answered in time. The
+// dialer of go-redis asks Sentinels without a limit.
+func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
+	asking, primary := ctx, n.primary.Load()
+	if deadline, _ := ctx.Deadline(); primary != nil {
+		limited, cancel := context.WithTimeout(ctx, min(sentinelPatience, time.Until(deadline)/4))
+		defer cancel()
+		asking = limited
 	}
-	c.reload()
-	c.renewAllNow()
+	conn, err = bounded(asking, func(ctx context.Context) (net.Conn, error) {
+		return n.options.Dialer(ctx, n.options.Network, n.options.Addr)
+	}, func(late net.Conn) { _ = late.Close() })
+	if err == nil && n.options.Addr == "FailoverClient" { // so go-redis calls a server that Sentinels name
+		addr := conn.RemoteAddr().String()
+		n.primary.Store(&addr)
+	}
+	if err == nil || primary == nil || ctx.Err() != nil {
+		return conn, false, err
+	}
+	dial := new(net.Dialer).DialContext
+	if n.options.TLSConfig != nil {
+		dial = (&tls.Dialer{Config: n.options.TLSConfig}).DialContext
+	}
+	conn, err = dial(ctx, n.options.Network, *primary)
+	return conn, true, err
 }
 
-// reload lets rdb ask in the background which node of a cluster has which slots.
-func (c *Client) reload() {
-	if rdb, ok := c.rdb.(*redis.ClusterClient); ok {
-		rdb.ReloadState(context.Background())
-	}
-}
-
-// newConnection returns a connection that is opened when it is first used.
-func newConnection(options *redis.Options) *connection {
-	c := new(connection)
-	own := *options
-	own.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := options.Dialer(ctx, network, addr)
-		if err == nil {
-			c.remote.Store(conn.RemoteAddr().String())
-			keepAlive(conn, options.DialTimeout)
-		}
-		return conn, err
-	}
-	c.client = redis.NewClient(&own)
-	c.conn = c.client.Conn()
-	return c
-}
-
-// keepAlive lets the system find out when a server's host is gone, which closes no connection.
-func keepAlive(conn net.Conn, limit time.Duration) {
-	if secured, ok := conn.(*tls.Conn); ok {
-		conn = secured.NetConn()
-	}
-	if plain, ok := conn.(*net.TCPConn); ok {
-		_ = plain.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: probeAfter * limit, Interval: limit, Count: 3})
-	}
-}
-
-// exchange sends commands and reads their replies. It fails if one is missing, and closes the connection when the context
-// ends.
-func (c *connection) exchange(ctx context.Context, isAsk bool, commands []command) ([]*redis.Cmd, error) {
-	stop := context.AfterFunc(ctx, c.close)
-	defer stop()
-	replies := make([]*redis.Cmd, 0, len(commands))
-	_, err := c.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for _, command := range commands {
-			if isAsk {
-				pipe.Do(ctx, "ASKING")
+// bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
+func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, error), drop func(T)) (value T, err error) {
+	done := make(chan func())
+	go func() {
+		result, failure := task(ctx)
+		select {
+		case done <- func() { value, err = result, failure }:
+		case <-ctx.Done():
+			if failure == nil {
+				drop(result)
 			}
-			replies = append(replies, pipe.Do(ctx, command...))
 		}
-		return nil
-	})
+	}()
+	select {
+	case take := <-done:
+		take()
+		return value, err
+	case <-ctx.Done():
+		return value, ctx.Err()
+	}
+}
+
+// exchange sends commands and reads all replies. The connection is closed when the context ends.
+func (cn *connection) exchange(ctx context.Context, commands []command) ([]*redis.Cmd, error) {
+	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
+	replies, pipe, background := make([]*redis.Cmd, len(commands)), cn.conn.Pipeline(), context.Background()
+	for i, command := range commands {
+		replies[i] = pipe.Do(background, command...)
+	}
+	_, err := pipe.Exec(background)
+	if !cn.isReady { // maybe the server has refused the login, with the error of all replies
+		return nil, cmp.Or(err, io.ErrUnexpectedEOF)
+	}
 	for _, reply := range replies {
 		switch own := reply.Err(); {
 		case own == nil && reply.Val() == nil: // go-redis did not send it
 			return nil, cmp.Or(err, io.ErrUnexpectedEOF)
-		case own != nil && serverError(own) == nil && !errors.Is(own, redis.Nil):
+		case own != nil && errorCode(own) == "" && !errors.Is(own, redis.Nil):
 			return nil, own
 		}
 	}
 	return replies, nil
 }
-
-// close closes the connection, also while a read is under way.
-func (c *connection) close() { _ = c.client.Close() }

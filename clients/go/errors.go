@@ -4,101 +4,113 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
+// These are the errors of this package, for errors.Is. An error that is returned also tells the key and the cause. If the
+// cause is an error reply of the server, redis.HasErrorPrefix tells which.
 var (
-	// ErrBusy is returned when another owner holds the lock, or others wait for it, for as long as the caller waits, or when
-	// the server is in quarantine. If the deadline of the context was the limit, the error is context.DeadlineExceeded, too.
-	ErrBusy = errors.New("lockward: the lock is busy")
+	// ErrBusy means that others hold the lock or wait for it, for as long as the caller waits, or that the server is in
+	// quarantine. If the deadline of the context was the limit, the error is context.DeadlineExceeded, too.
+	ErrBusy error = &outcome{"others hold it or wait for it", "wait longer, or try again later"}
 
-	// ErrLost is returned when the tenure ended before it was released: another owner may hold the lock now.
-	ErrLost = errors.New("lockward: the lock is lost")
+	// ErrLost means that the tenure ended before it was released: another owner may hold the lock now.
+	ErrLost error = &outcome{"it is lost", "stop the work: another owner may hold the lock"}
 
-	// ErrReleased is returned when the last hold of a Lock was released before.
-	ErrReleased = errors.New("lockward: the lock was released")
+	// ErrReleased means that the Lock was released, or its Handle taken, before.
+	ErrReleased error = &outcome{"it was released", "acquire it again"}
 
-	// ErrUnreachable is returned when no server answers for as long as the client's patience, or until the context ends.
-	// The client gives back what may have been granted when a server answers; otherwise it ends with its lease. A command of
-	// Lock.Guarded may have run.
-	ErrUnreachable = errors.New("lockward: no server answers")
+	// ErrRefused means that the server has answered with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE.
+	ErrRefused error = &outcome{"the server refuses the request", "correct what its answer names"}
 
-	// ErrUnreplicated is returned when fewer replicas than wanted confirm the grant in time. The lock has been given back.
-	ErrUnreplicated = errors.New("lockward: too few replicas have confirmed the grant")
+	// ErrUnreachable means that no server answers for as long as the client's patience, or until the deadline of the context.
+	// What may have been granted is given back, or ends with its lease. A command of Lock.Guarded may have run.
+	ErrUnreachable error = &outcome{"no server answers", "try again when a server can be reached"}
 
-	// ErrClosed is returned when the client is closed. It is also the reason why its locks are lost then.
-	ErrClosed = errors.New("lockward: the client is closed")
+	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The lock has been given back.
+	ErrUnreplicated error = &outcome{"too few replicas have confirmed it", "try again when more replicas are connected"}
+
+	// ErrClosed means that the client is closed. It is also the reason why its locks are lost then.
+	ErrClosed error = &outcome{"the client is closed", "use one that is open"}
+
+	errCancelled = &outcome{"the caller has left", "nothing is held"}
 )
 
-// A ServerError is an error reply of the server, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed at the
-// server.
-type ServerError struct {
-	Code    string // the first word
-	Message string // the rest
+// An outcome says what happened, and what to do.
+type outcome struct{ what, todo string }
+
+func (o *outcome) Error() string { return "lockward: " + o.what + "; " + o.todo }
+
+// A keyError is an outcome for one key.
+type keyError struct {
+	outcome error
+	key     string
+	cause   error // or nil
 }
 
-// Error is the server's text.
-func (e *ServerError) Error() string { return "lockward: " + e.Code + " " + e.Message }
-
-// serverError is the error that a server has replied. It is nil if err is nil, a null reply or a failure of the connection.
-func serverError(err error) *ServerError {
-	var reply redis.Error
-	if !errors.As(err, &reply) || errors.Is(err, redis.Nil) {
-		return nil
+func (e *keyError) Error() string {
+	o, cause := e.outcome.(*outcome), ""
+	if e.cause != nil {
+		cause = fmt.Sprintf(" (%v)", e.cause)
 	}
-	code, message, _ := strings.Cut(reply.Error(), " ")
-	return &ServerError{code, message}
+	return fmt.Sprintf("lockward: lock %q: %s%s; %s", e.key, o.what, cause, o.todo)
 }
+
+func (e *keyError) Unwrap() []error { return []error{e.outcome, e.cause} }
+
+// contextError tells why a context has ended, and why no server has answered until then.
+func contextError(ctx context.Context, key string, failure error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &keyError{ErrUnreachable, key, joined(ctx.Err(), failure)}
+	}
+	return &keyError{errCancelled, key, joined(ctx.Err(), context.Cause(ctx))}
+}
+
+// joined is both errors, or the one that there is.
+func joined(a, b error) error {
+	switch {
+	case a == nil || errors.Is(b, a):
+		return b
+	case b == nil:
+		return a
+	}
+	return fmt.Errorf("%w: %w", a, b)
+}
+
+// errorCode is the first word of an error that a server has replied. It is empty for a null reply, and for any other error.
+func errorCode(err error) string {
+	var reply redis.Error
+	if err == nil || errors.Is(err, redis.Nil) || !errors.As(err, &reply) {
+		return ""
+	}
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	return code
+}
+
+// isLoginRefused returns whether the server refuses the user.
+func isLoginRefused(err error) bool { return hasCode(err, "WRONGPASS", "NOAUTH", "NOPERM") }
 
 // isTransient returns whether the server, or another one in its place, may accept the same request later.
-func (e *ServerError) isTransient() bool {
-	if e == nil {
-		return false
+func isTransient(err error) bool {
+	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED")
+}
+
+// deniesTenure returns whether the owner does not hold the lock as the client believed. (WRONGTYPE: the key was overwritten.)
+func deniesTenure(err error) bool { return hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") }
+
+func hasCode(err error, codes ...string) bool { return slices.Contains(codes, errorCode(err)) }
+
+// longestLease is the longest lease in milliseconds that the server accepts, if it refuses a longer one, and otherwise 0.
+func longestLease(err error) int64 {
+	if errorCode(err) != "ERR" {
+		return 0
 	}
-	switch e.Code {
-	case "UNBLOCKED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY":
-		return true
-	}
-	return false
-}
-
-// deniesTenure returns whether the owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was
-// overwritten.)
-func (e *ServerError) deniesTenure() bool {
-	return e != nil && (e.Code == "NOTHELD" || e.Code == "HOLDS" || e.Code == "WRONGTYPE")
-}
-
-// isLeaseTooLong returns whether the server refuses a lease in milliseconds because it accepts only shorter ones. Its limit may
-// have changed meanwhile.
-func (e *ServerError) isLeaseTooLong(lease int64) bool {
-	return e != nil && 0 < e.longestLease() && e.longestLease() < lease
-}
-
-// longestLease is the longest lease in milliseconds that the server accepts. It is 0 if the error does not tell that.
-func (e *ServerError) longestLease() int64 {
-	_, limit, _ := strings.Cut(e.Message, " command: at most ")
+	_, limit, _ := strings.Cut(err.Error(), " command: at most ")
 	number, _, _ := strings.Cut(limit, " ")
 	longest, _ := strconv.ParseInt(number, 10, 64)
 	return longest
-}
-
-func lostError(reason error) error { return fmt.Errorf("%w: %w", ErrLost, reason) }
-
-// contextError tells why a context has ended.
-func contextError(ctx context.Context) error {
-	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
-		return fmt.Errorf("lockward: %w: %w", ctx.Err(), cause)
-	}
-	return fmt.Errorf("lockward: %w", ctx.Err())
-}
-
-// busyError is the error for a caller whose context has ended before it got the lock.
-func busyError(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
-	}
-	return contextError(ctx)
 }

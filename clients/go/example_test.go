@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockward"
+	"github.com/lockward/lockward-go"
 )
 
 var (
@@ -83,31 +83,18 @@ func ExampleClient_Acquire() {
 	// Output: true true
 }
 
-func ExampleClient_TryAcquire() {
+func ExampleWithoutWaiting() {
 	client, end := newExample()
 	defer end()
-	lock, err := client.TryAcquire(ctx, "order:45")
+	lock, err := client.Acquire(ctx, "order:45", lockward.WithoutWaiting())
 	fmt.Println(err)
-	_, err = client.TryAcquire(ctx, "order:45")
+	_, err = client.Acquire(ctx, "order:45", lockward.WithoutWaiting())
 	fmt.Println(err)
 	fmt.Println(lock.Release(ctx))
 	// Output:
 	// <nil>
-	// lockward: the lock is busy
+	// lockward: lock "order:45": others hold it or wait for it; wait longer, or try again later
 	// <nil>
-}
-
-func ExampleLock_Reenter() {
-	client, end := newExample()
-	defer end()
-	_ = client.Do(ctx, "order:46", func(ctx context.Context, lock *lockward.Lock) error {
-		if err := lock.Reenter(ctx); err != nil {
-			return err
-		}
-		fmt.Println(lock.Holds())
-		return lock.Release(ctx)
-	})
-	// Output: 2
 }
 
 func ExampleLock_Context() {
@@ -122,5 +109,70 @@ func ExampleLock_Context() {
 	_ = lock.Release(ctx)
 	<-work.Done()
 	fmt.Println(context.Cause(work))
-	// Output: lockward: the lock was released
+	// Output: lockward: lock "order:47": it was released; acquire it again
+}
+
+func ExampleClient_AcquireAll() {
+	client, end := newExample()
+	defer end()
+	lock, err := client.AcquireAll(ctx, []string{"account:9", "account:8"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(lock.Key(), len(lock.Tokens()), lock.Release(ctx))
+	// Output: account:8 2 <nil>
+}
+
+func ExampleClient_Lead() {
+	client, end := newExample()
+	defer end()
+	err := client.Lead(ctx, "leader", func(ctx context.Context, lock *lockward.Lock) error {
+		fmt.Println("leading:", lock.Held()) // ctx ends when the leadership is lost
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// leading: true
+	// <nil>
+}
+
+func ExampleLock_Downgrade() {
+	client, end := newExample()
+	defer end()
+	writer, err := client.Acquire(ctx, "file")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(writer.Downgrade(ctx, lockward.Shared()))
+	reader, err := client.Acquire(ctx, "file", lockward.Shared())
+	fmt.Println(err)
+	fmt.Println(errors.Join(writer.Release(ctx), reader.Release(ctx)))
+	// Output:
+	// <nil>
+	// <nil>
+	// <nil>
+}
+
+func ExampleLock_Handle() {
+	client, end := newExample()
+	defer end()
+	lock, err := client.Acquire(ctx, "job:1", lockward.Slots(8), lockward.Weight(2))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	handle, err := lock.Handle()
+	fmt.Println(lock.Held(), err)
+
+	resumed, err := client.Resume(ctx, handle) // maybe in another process
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(resumed.Token() == lock.Token(), resumed.Release(ctx))
+	// Output:
+	// false <nil>
+	// true <nil>
 }

@@ -1,4 +1,4 @@
-module lockward
+module github.com/lockward/lockward-go
 
 go 1.24.0
 

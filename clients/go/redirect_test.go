@@ -12,12 +12,11 @@ func TestRedirectIsResolvedToAnAddress(t *testing.T) {
 		"MOVED 3999 ::1:6381":         "[::1]:6381",
 		"MOVED 3999 [2001:db8::1]:81": "[2001:db8::1]:81",
 	} {
-		refusal := serverError(reply(message))
-		if got := redirected(refusal).resolve("asked:6379"); got != want {
+		if got := redirected(reply(message)).resolve("asked:6379"); got != want {
 			t.Errorf("%s leads to %s", message, got)
 		}
 	}
-	if to := redirected(serverError(reply("ERR MOVED 3999 127.0.0.1:6381"))); to != (redirect{}) {
+	if to := redirected(reply("ERR MOVED 3999 127.0.0.1:6381")); to != (redirect{}) {
 		t.Error(to)
 	}
 }

@@ -90,21 +90,7 @@ func startSentinel(tb testing.TB) *server {
 	return &server{process: p, addr: address(p.facts.Port)}
 }
 
-// startCluster starts three nodes, each with a third of the slots.
-func startCluster(tb testing.TB) (nodes [3]*server) {
-	tb.Helper()
-	p := startProcess(tb, "cluster")
-	for i, port := range p.facts.Ports {
-		nodes[i] = &server{process: p, node: fmt.Sprint(i, " "), addr: address(port)}
-	}
-	return nodes
-}
-
 func address(port int) string { return fmt.Sprint("127.0.0.1:", port) }
-
-// kill ends the server like a crash, and start starts it again.
-func (s *server) kill()  { s.tb.Helper(); s.tell(s.node + "kill") }
-func (s *server) start() { s.tb.Helper(); s.tell(s.node + "start") }
 
 // pause stops the server process, whose connections stay open, and resume continues it.
 func (s *server) pause()  { s.tb.Helper(); s.tell(s.node + "pause") }
@@ -166,16 +152,6 @@ func (s *server) info(key string) (holders []holder, waiters int64) {
 		holders = append(holders, holder{h["owner"].(string), h["token"].(int64), h["holds"].(int64)})
 	}
 	return holders, lock["waiters"].(int64)
-}
-
-// waiter is the id of the first waiter's connection, or nil.
-func (s *server) waiter(key string) any {
-	s.tb.Helper()
-	queue := s.do("LOCK.INFO", key, "WAITERS", 1).(map[any]any)["queue"].([]any)
-	if len(queue) == 0 {
-		return nil
-	}
-	return queue[0].(map[any]any)["client-id"]
 }
 
 // waitFor waits for a number of waiters.

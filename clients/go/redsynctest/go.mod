@@ -4,9 +4,9 @@ go 1.26.0
 
 require (
 	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/lockward/lockward-go v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	golang.org/x/sync v0.24.0
-	lockward v0.0.0
 )
 
 require (
@@ -16,4 +16,4 @@ require (
 	golang.org/x/sys v0.48.0 // indirect
 )
 
-replace lockward => ../
+replace github.com/lockward/lockward-go => ../

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-redsync/redsync/v4/redis"
 
-	"lockward"
+	"github.com/lockward/lockward-go"
 )
 
 // client is set by the tests.
@@ -78,12 +78,12 @@ func (r *Redsync) NewMutex(name string, options ...Option) *Mutex {
 
 func genValue() (string, error) { return "", errors.New("the client chooses the owner") }
 
-// TryLock calls TryAcquire.
+// TryLock calls Acquire without waiting.
 func (m *Mutex) TryLock() error { return m.TryLockContext(context.Background()) }
 
-// TryLockContext calls TryAcquire.
+// TryLockContext calls Acquire without waiting.
 func (m *Mutex) TryLockContext(ctx context.Context) error {
-	return m.keep(client.TryAcquire(ctx, m.name, lockward.WithLease(m.expiry), lockward.WithoutRenewal()))
+	return m.keep(client.Acquire(ctx, m.name, lockward.WithoutWaiting(), lockward.WithLease(m.expiry), lockward.WithoutRenewal()))
 }
 
 // Lock calls Acquire. Its deadline is when redsync would try for the last time.

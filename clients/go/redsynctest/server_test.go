@@ -14,7 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	_ "golang.org/x/sync/errgroup" // redsync's tests import it
 
-	"lockward"
+	"github.com/lockward/lockward-go"
 )
 
 var server *goredis.Client

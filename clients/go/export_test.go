@@ -1,0 +1,6 @@
+package lockward
+
+import "time"
+
+// SetIdleLimit sets how long a connection stays open without use.
+func (c *Client) SetIdleLimit(limit time.Duration) { c.idleLimit = limit }
