@@ -6,60 +6,78 @@ A plan is a generator. It yields the next step, and gets the step's result sent,
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar, Union
 
 from redis.exceptions import ConnectionError, TimeoutError
 
-#: How long a server has to reply to a request that does not wait, in seconds.
-RESPONSE_LIMIT = 2.0
 #: The errors of a broken connection, in contrast to error replies.
 NETWORK_ERRORS = (ConnectionError, TimeoutError, OSError)
+FOREVER = float("inf")
 
 Command = tuple[Any, ...]
+Address = tuple[str, int]
 T = TypeVar("T")
 
 
-class Redirect(NamedTuple):
-    """The cluster node that has the key, or (is_ask) that is importing it."""
+class Connect(NamedTuple):
+    """Open a connection of a pool, or of a cluster node, with these options, within `limit` seconds."""
 
-    host: str
-    port: int
-    is_ask: bool
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Send the commands to the node that has `key`, and read their replies within `limit` seconds (None: no limit)."""
-
-    key: Any
-    commands: tuple[Command, ...]
-    limit: float | None
-    redirect: Redirect | None = None
-
-    def on_the_wire(self) -> tuple[Command, ...]:
-        """The commands that are sent: ASKING counts only for the next command."""
-        if not self._is_ask:
-            return self.commands
-        return tuple(each for command in self.commands for each in (("ASKING",), command))
-
-    def replies(self, received: list[Any]) -> list[Any]:
-        """The replies to the commands, from those to all that was sent."""
-        return received[1::2] if self._is_ask else received
-
-    @property
-    def _is_ask(self) -> bool:
-        return self.redirect is not None and self.redirect.is_ask
+    source: Any
+    options: dict[str, Any]
+    address: Address | None  # for a connection that finds its server through Sentinels
+    limit: float
 
 
-@dataclass(frozen=True)
-class Pause:
+class Receive(NamedTuple):
+    """Wait for bytes until then, by the monotonic clock."""
+
+    link: Any
+    until: float
+
+
+class Pause(NamedTuple):
     """Do nothing for so many seconds."""
 
     seconds: float
 
 
-#: A callable is called; in asyncio it is a coroutine function.
-Step = Union[Exchange, Pause, Callable[[], Any]]
-Plan = Generator[Step, Any, T]
+Plan = Generator[Union[Connect, Receive, Pause], Any, T]
+
+
+class Exchange(NamedTuple):
+    """Send the commands to the node that has `key`, and read their replies within `limit` seconds."""
+
+    key: bytes
+    commands: tuple[Command, ...]
+    limit: float
+    attempt: int = 0
+    asking: Address | None = None  # the cluster node that is importing the key
+    waits: int = 0  # if not 0, the server is asked to wait, on one of so many connections
+    is_repeatable: bool = True
+
+
+class NotSent(ConnectionError):
+    """No connection could be opened, so the commands were not sent."""
+
+
+class TooManyWaits(Exception):
+    """All waiting connections are in use."""
+
+
+def millis(seconds: float) -> int:
+    return max(1, int(seconds * 1000))
+
+
+def lease_end(sent: float, lease: int) -> float:
+    """When a lease of so many milliseconds ends whose request was sent at `sent`.
+
+    The server starts counting later. A thousandth and a millisecond are subtracted, because its clock may be faster.
+    """
+    return sent + (lease - lease // 1000 - 1) / 1000
+
+
+def back_off(failures: int) -> float:
+    """The pause before the next attempt: none after the first failure, then 50 ms, doubling to a second, with jitter."""
+    return min(1.0, 0.025 * float(2 ** min(failures, 6))) * random.uniform(0.5, 1.0) if failures else 0.0
