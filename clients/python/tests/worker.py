@@ -11,9 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 import redis.asyncio
+from redis.asyncio.cluster import ClusterNode as AsyncNode
 from redis.asyncio.cluster import RedisCluster as AsyncCluster
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.cluster import RedisCluster
+from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 
 import lockward
@@ -24,6 +25,7 @@ KINDS = {
     lockward.LockRefusedError: "refused",
     lockward.UnreachableError: "unreachable",
     lockward.UnreplicatedError: "unreplicated",
+    redis.ResponseError: "refused",
 }
 writing = threading.Lock()
 
@@ -53,11 +55,7 @@ def client_of(address: str, settings: dict[str, str], asynchronous: bool) -> Any
     if scheme == "sentinel":
         return (AsyncSentinel if asynchronous else Sentinel)(nodes).master_for(service)
     if asynchronous:
-        from redis.asyncio.cluster import ClusterNode
-
-        return AsyncCluster(startup_nodes=[ClusterNode(*node) for node in nodes])
-    from redis.cluster import ClusterNode
-
+        return AsyncCluster(startup_nodes=[AsyncNode(*node) for node in nodes])
     while True:  # redis-py's client asks the nodes when it is made
         try:
             return RedisCluster(startup_nodes=[ClusterNode(*node) for node in nodes])
@@ -152,7 +150,7 @@ class Worker:
         return f"held {','.join(map(str, self.locks[name].fencing_tokens))}"
 
     def lead(self, name: str, key: str, *words: str) -> Any:
-        lease = {"lease": int(value) / 1000 for value in options(list(words)).values()}
+        lease = {name: int(value) / 1000 for name, value in options(list(words)).items()}
         yield self.module.lead(self.client, key, self.led(name), **lease, **self.settings)
         return "ok"
 

@@ -99,8 +99,8 @@ class LockBase(Generic[E, B, N]):
         ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
         slots should be the same for all.
 
-        ``reentrant``: whether a thread that holds the lock may acquire it again (with ``thread_local=False``: any thread; in
-        asyncio: a task). If not, it waits for itself, as with redis-py and threading.Lock.
+        ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again; with
+        ``thread_local=False``: any. If not, it waits for itself, as with redis-py and threading.Lock.
 
         ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
 

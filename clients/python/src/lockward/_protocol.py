@@ -236,14 +236,14 @@ class _Acquisition:
         lease = None if request.lease is None else min(request.lease, SHORT_LEASE)
         command = request.acquire(lease, "BLOCK", millis(min(SLICE, left)), *keep)
         limit = min(SLICE + call.response_limit, left + min(call.response_limit, 0.1))
-        self._keeps_place = self._keeps_place or bool(keep)
         return Exchange(request.key, (command,), limit, waits=request.waiting_connections)
 
     def _grant(self, answer: Answer, is_confirmed: bool) -> Plan[Grant | None]:
         """What the client can rely on. None if the lock was lost before."""
         request, call = self._request, self._call
         token, holds, lease = map(int, answer.replies[0])
-        self._request = request = request._replace(lease=request.lease or lease)
+        lease = request.lease or lease
+        self._request = request._replace(lease=lease)
         if is_confirmed and monotonic() < lease_end(answer.sent, lease):
             self._check_replicas(answer)
             return Grant(token, holds, lease, answer.sent)
@@ -273,7 +273,9 @@ class _Acquisition:
         if isinstance(first, list):
             self._keeps_place = False
         elif first is None:
-            self._leaves_something = self._keeps_place = self._keeps_place and not self._is_last_slice
+            if make == self._slice:
+                self._keeps_place = not self._is_last_slice
+            self._leaves_something = self._keeps_place
         elif isinstance(first, ResponseError):
             is_confirmation = make not in (self._try, self._slice)
             if error_code(first) in DENIALS and (is_confirmation or self._request.holds > 1):

@@ -35,6 +35,8 @@ logger = logging.getLogger("lockward")
 
 #: How many idle connections to each node are kept, and for how many seconds.
 MAX_IDLE, IDLE_LIMIT = 64, 10.0
+#: While a lock is held, idle connections are looked at so often: a cut one may mean that the server was restarted.
+CUT_PERIOD = 0.1
 #: For how many seconds the Sentinels' answer is believed, how long one may take, and how long one is waited for if a primary
 #: is known.
 SENTINEL_PERIOD, SENTINEL_LIMIT, SENTINEL_PATIENCE = 5.0, 1.0, 0.25
@@ -378,7 +380,11 @@ class RuntimeBase:
         for group in groups.values():
             self.start(self._renew_together(group, now))
         self.close_idle(now - IDLE_LIMIT)
-        return min(self._schedule.next, now + IDLE_LIMIT if any(self._idle.values()) else FOREVER)
+        links = [(node, link) for node, idle in list(self._idle.items()) for link in list(idle)]
+        for node in {node for node, link in links if link.is_cut()} if self._schedule.holdings else ():
+            self.connection_lost(node)
+        idle_limit = CUT_PERIOD if self._schedule.holdings else IDLE_LIMIT
+        return min(self._schedule.next, now + idle_limit if links else FOREVER)
 
     def _renew_together(self, group: list[tuple[Holding, Tenure]], now: float) -> Plan[None]:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
@@ -402,6 +408,14 @@ class RuntimeBase:
                 self.lose(holding)
             else:
                 self.watch(holding)
+
+
+def bare(connection: Any) -> Any:
+    """The connection of redis-py, without the requests that tell the server the library's name."""
+    for name in ("driver_info", "lib_name", "lib_version"):
+        if getattr(connection, name, None):
+            setattr(connection, name, None)
+    return connection
 
 
 def converse(link: Any, commands: tuple[Command, ...], until: float) -> Plan[list[Any]]:

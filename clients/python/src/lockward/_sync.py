@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import weakref
 from concurrent import futures
@@ -15,7 +16,7 @@ from redis.retry import Retry
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._plan import NETWORK_ERRORS, Connect, Plan, Receive, T
-from ._runtime import RuntimeBase
+from ._runtime import RuntimeBase, bare
 from ._wire import Parser
 from .errors import LockLostError, UnreachableError
 
@@ -26,6 +27,9 @@ class _Link:
     def __init__(self, theirs: Any) -> None:
         self._theirs, self._socket, self.parser = theirs, theirs._sock, Parser()
         self.pid, self.idle_since = os.getpid(), 0.0
+        self._poll = select.poll() if hasattr(select, "POLLRDHUP") else None
+        if self._poll is not None:
+            self._poll.register(self._socket, select.POLLRDHUP)
 
     def send(self, data: bytes, until: float) -> None:
         self._socket.settimeout(max(0.001, until - monotonic()))
@@ -43,6 +47,10 @@ class _Link:
         except NETWORK_ERRORS:
             return False
 
+    def is_cut(self) -> bool:
+        """Whether the server has closed it. This takes no reply away from a thread that uses the connection."""
+        return bool(self._poll.poll(0)) if self._poll is not None else False
+
     def close(self) -> None:
         self._theirs.disconnect()
 
@@ -52,7 +60,7 @@ def _connect(step: Connect) -> _Link:
     outcome: futures.Future[_Link] = futures.Future()
 
     def connect() -> None:
-        connection = step.source.connection_class(**step.options)
+        connection = bare(step.source.connection_class(**step.options))
         try:
             if step.address is None:
                 connection.connect()

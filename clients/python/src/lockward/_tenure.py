@@ -102,13 +102,13 @@ class Tenure:
     failures: int = 0
     retry_at: float = 0.0
     is_urgent: bool = False
-    is_last_renewal: bool = False  # it leads to the hold limit
 
     def renewal_due(self, holding: Holding) -> float:
         """When a third of the lease is over."""
         if self.is_urgent:
             return self.retry_at
-        if not holding.is_renewed or self.is_last_renewal:
+        reaches_end = self.deadline + self.lease / 500_000 + 0.005 >= holding.end
+        if not holding.is_renewed or (reaches_end and self.deadline <= holding.end + 0.01):
             return FOREVER
         if self.deadline > holding.end + 0.01:  # the server must not keep the lock past the hold limit
             return self.retry_at
@@ -118,8 +118,7 @@ class Tenure:
         """The command that renews the lease. A tenure that is not renewed gets no more than what is left."""
         now = monotonic()
         lease, left = self.lease if holding.is_renewed else millis(self.deadline - now), holding.end - now
-        self.is_last_renewal = left * 1000 <= lease
-        return self.renew_command(millis(left) if self.is_last_renewal else lease)
+        return self.renew_command(min(lease, millis(left)) if left < FOREVER else lease)
 
     def renew_command(self, lease: int) -> Command:
         return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", self.holds, *self.kind)
@@ -161,7 +160,7 @@ class Tenure:
             self.note_answer()
             self.is_urgent = True
         else:
-            self.retry_at, self.is_last_renewal = monotonic() + back_off(self.failures), False
+            self.retry_at = monotonic() + back_off(self.failures)
             self.failures += 1
         return False
 

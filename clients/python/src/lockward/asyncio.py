@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._plan import FOREVER, Connect, Plan, Receive, T
-from ._runtime import RuntimeBase, logger
+from ._runtime import RuntimeBase, bare, logger
 from ._wire import Parser
 from .errors import LockLostError, UnreachableError, lost
 
@@ -49,12 +49,15 @@ class _Link:
     def is_open(self, be_sure: bool) -> bool:
         return not self._reader.at_eof() and not self._writer.is_closing()
 
+    def is_cut(self) -> bool:
+        return not self.is_open(True)
+
     def close(self) -> None:
         self._writer.transport.abort()
 
 
 async def _open(step: Connect) -> _Link:
-    connection = step.source.connection_class(**step.options)
+    connection = bare(step.source.connection_class(**step.options))
     try:
         await (connection.connect() if step.address is None else connection.connect_to(step.address))
         return _Link(connection)
@@ -207,8 +210,8 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
 
     def _place(self) -> tuple[dict[Any, Any], Any]:
         try:
-            return self._holdings, asyncio.current_task()
-        except RuntimeError:
+            return self._holdings, asyncio.current_task() if self.thread_local else None
+        except RuntimeError:  # not in an event loop
             return self._holdings, None
 
     def _run(self, plan: Plan[T]) -> Coroutine[Any, Any, T]:
