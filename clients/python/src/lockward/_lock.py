@@ -184,7 +184,6 @@ class LockBase(Generic[E, B, N]):
 
     def _forget(self, holding: Holding) -> None:
         holding.is_over = True
-        self._runtime.unwatch(holding)
         holdings, _ = self._place()
         for caller, kept in list(holdings.items()):
             if kept is holding:
@@ -393,8 +392,8 @@ class LockBase(Generic[E, B, N]):
                 return True
         except GeneratorExit:
             raise
-        except BaseException:
-            yield from self._give_back(holding)
+        except BaseException as error:
+            yield from self._give_back(holding, error)
             raise
         yield from self._give_back(holding)
         return False
@@ -407,11 +406,11 @@ class LockBase(Generic[E, B, N]):
         holding.tenures.append(Tenure(*tenure))
         self._runtime.watch(holding)
 
-    def _give_back(self, holding: Holding) -> Plan[None]:
+    def _give_back(self, holding: Holding, error: BaseException | None = None) -> Plan[None]:
         """Release several keys without a look at the outcome: what is left ends with its lease."""
         self._forget(holding)
         for tenure in holding.tenures:
-            yield from self._runtime.give_up(tenure.key, tenure.release_command())
+            yield from self._runtime.give_up(tenure.key, tenure.release_command(), error=error)
 
     def _reenter(self, holding: Holding, call: Call) -> Plan[bool]:
         taken: list[Tenure] = []

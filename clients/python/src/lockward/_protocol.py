@@ -180,12 +180,12 @@ class _Acquisition:
         except (GeneratorExit, LockLostError):
             raise
         except BaseException as error:
-            yield from self._give_up(0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT)
+            yield from self._give_up(error)
             if isinstance(error, UnreachableError) and self._call.answered and self._call.is_late():
                 return None
             raise
         if grant is None:
-            yield from self._give_up(GIVE_UP_LIMIT)
+            yield from self._give_up(None)
         return grant
 
     def _run(self) -> Plan[Grant | None]:
@@ -201,11 +201,12 @@ class _Acquisition:
                 return None
             answer, is_confirmed = yield from self._wait()
 
-    def _give_up(self, limit: float) -> Plan[None]:
+    def _give_up(self, error: BaseException | None) -> Plan[None]:
         if self._leaves_something:
+            limit = 0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
             left = self._call.wait_until + 0.19 - monotonic() if self._call.waits else limit
             limit = max(0.05, min(limit, left))
-            yield from self._call.runtime.give_up(self._request.key, self._request.release(), limit=limit)
+            yield from self._call.runtime.give_up(self._request.key, self._request.release(), error=error, limit=limit)
 
     def _wait(self) -> Plan[tuple[Answer, bool]]:
         """The answer to a slice, or while all waiting connections are in use, to a try: whether it needs no confirmation."""
@@ -324,9 +325,9 @@ def acquire_together(requests: list[AcquireRequest], call: Call) -> Plan[list[Gr
             return [grants[request.key] for request in requests]
     except GeneratorExit:
         raise
-    except BaseException:
+    except BaseException as error:
         for keys in call.runtime.by_node(of_key):
-            yield from call.runtime.give_up(keys[0], *(of_key[key].release() for key in keys))
+            yield from call.runtime.give_up(keys[0], *(of_key[key].release() for key in keys), error=error)
         raise
     for keys in call.runtime.by_node(grants):
         yield from call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.1))

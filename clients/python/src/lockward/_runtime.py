@@ -189,10 +189,15 @@ class RuntimeBase:
         ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
         return ours
 
-    def give_up(self, key: bytes, *commands: Command, limit: float = GIVE_UP_LIMIT) -> Plan[None]:
-        """Give back what may have been granted, once. What does not arrive ends with its lease."""
+    def give_up(
+        self, key: bytes, *commands: Command, error: BaseException | None = None, limit: float = GIVE_UP_LIMIT
+    ) -> Plan[None]:
+        """Give back what may have been granted, once. What does not arrive ends with its lease.
+
+        `error` is why. A task that was cancelled does not wait for it.
+        """
         plan = self._give_up(Exchange(key, commands, limit))
-        if self._gives_up_aside:
+        if self._gives_up_aside and error is not None and not isinstance(error, Exception):
             self.start(plan)
         else:
             yield from plan
@@ -354,12 +359,8 @@ class RuntimeBase:
         if not holding.is_over and self._schedule.add(holding):
             self.wake()
 
-    def unwatch(self, holding: Holding) -> None:
-        self._schedule.holdings.discard(holding)
-
     def lose(self, holding: Holding) -> None:
         """Tell the program, once, that the lock is lost."""
-        self.unwatch(holding)
         with self._mutex:
             if holding.is_over or holding.lost.is_set() or holding.pid != os.getpid():
                 return

@@ -214,8 +214,8 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
         except RuntimeError:  # not in an event loop
             return self._holdings, None
 
-    def _run(self, plan: Plan[T]) -> Coroutine[Any, Any, T]:
-        return self._runtime.run(plan)
+    async def _run(self, plan: Plan[T]) -> T:
+        return await self._runtime.run(plan)
 
     @contextlib.asynccontextmanager
     async def scope(self: L) -> AsyncIterator[L]:
