@@ -35,7 +35,7 @@ logger = logging.getLogger("lockward")
 
 #: How many idle connections to each node are kept, and for how many seconds.
 MAX_IDLE, IDLE_LIMIT = 64, 10.0
-#: While a lock is held, idle connections are looked at so often: a cut one may mean that the server was restarted.
+#: Idle connections are looked at so often, in seconds: a cut one may mean that the server was restarted.
 CUT_PERIOD = 0.1
 #: For how many seconds the Sentinels' answer is believed, how long one may take, and how long one is waited for if a primary
 #: is known.
@@ -384,8 +384,9 @@ class RuntimeBase:
         links = [(node, link) for node, idle in list(self._idle.items()) for link in list(idle)]
         for node in {node for node, link in links if link.is_cut()} if self._schedule.holdings else ():
             self.connection_lost(node)
-        idle_limit = CUT_PERIOD if self._schedule.holdings else IDLE_LIMIT
-        return min(self._schedule.next, now + idle_limit if links else FOREVER)
+        # Nobody needs to wake the watcher for what is not due before it looks again anyway.
+        self._schedule.next = min(self._schedule.next, now + CUT_PERIOD if links else FOREVER)
+        return self._schedule.next
 
     def _renew_together(self, group: list[tuple[Holding, Tenure]], now: float) -> Plan[None]:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""

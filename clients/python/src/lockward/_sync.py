@@ -26,17 +26,20 @@ class _Link:
 
     def __init__(self, theirs: Any) -> None:
         self._theirs, self._socket, self.parser = theirs, theirs._sock, Parser()
-        self.pid, self.idle_since = os.getpid(), 0.0
+        self.pid, self.idle_since, self._has_limit = os.getpid(), 0.0, False
         self._poll = select.poll() if hasattr(select, "POLLRDHUP") else None
         if self._poll is not None:
             self._poll.register(self._socket, select.POLLRDHUP)
 
     def send(self, data: bytes, until: float) -> None:
         self._socket.settimeout(max(0.001, until - monotonic()))
+        self._has_limit = True
         self._socket.sendall(data)
 
     def receive(self, until: float) -> bytes:
-        self._socket.settimeout(max(0.001, until - monotonic()))
+        if not self._has_limit:
+            self._socket.settimeout(max(0.001, until - monotonic()))
+        self._has_limit = False
         data: bytes = self._socket.recv(65536)
         return data
 
