@@ -273,36 +273,30 @@ class LockBase(Generic[E, B, N]):
         ``sleep`` is ignored. A caller that is interrupted or cancelled leaves the queue, and gives back what was granted
         meanwhile. LockRefusedError, UnreachableError and UnreplicatedError: nothing is held.
         """
-        result: B = self._run(self._acquire(blocking, blocking_timeout, token))
-        return result
+        return self._run(self._acquire(blocking, blocking_timeout, token))
 
     def release(self) -> N:
         """Give one hold back. LockLostError (a LockNotOwnedError) if the lock was lost before.
 
         UnreachableError: no server has answered. The lock is not renewed any more, and ends with its lease.
         """
-        result: N = self._run(self._release())
-        return result
+        return self._run(self._release())
 
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
         """Add seconds to the lease, or with ``replace_ttl`` set it to so many from now."""
-        result: B = self._run(self._change("extend", None if replace_ttl else additional_time, additional_time))
-        return result
+        return self._run(self._change("extend", None if replace_ttl else additional_time, additional_time))
 
     def reacquire(self) -> B:
         """Start the lease of ``timeout`` again."""
-        result: B = self._run(self._change("reacquire", None, self.timeout))
-        return result
+        return self._run(self._change("reacquire", None, self.timeout))
 
     def renew(self) -> N:
         """Start the lease again. The client does that by itself, unless ``auto_renewal`` is off."""
-        result: N = self._run(self._renew())
-        return result
+        return self._run(self._renew())
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
         """Let others in: from now on the lock is ``shared`` with readers, or one of more ``slots``. The token stays."""
-        result: N = self._run(self._downgrade(shared, slots))
-        return result
+        return self._run(self._downgrade(shared, slots))
 
     def guarded(self, *command: Any) -> Any:
         """Run a command only while the server has this tenure: LOCK.GUARD with the lock's token. Return its reply.
@@ -318,13 +312,11 @@ class LockBase(Generic[E, B, N]):
 
     def locked(self) -> B:
         """Whether any owner holds the lock at the server."""
-        result: B = self._run(self._locked())
-        return result
+        return self._run(self._locked())
 
     def owned(self) -> B:
         """Whether this lock object holds the lock at the server."""
-        result: B = self._run(self._owned())
-        return result
+        return self._run(self._owned())
 
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
