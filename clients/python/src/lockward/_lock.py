@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from time import monotonic
 from typing import Any, Callable, ClassVar, Generic, TypeVar, Union
 
@@ -12,7 +12,7 @@ from redis._parsers import BaseParser
 from redis.exceptions import LockError, ResponseError
 
 from . import _protocol as protocol
-from ._plan import FOREVER, Command, Plan, millis
+from ._exchange import FOREVER, Command, millis
 from ._protocol import AcquireRequest, Call, Grant
 from ._runtime import RuntimeBase, check_client, logger
 from ._tenure import Holding, Tenure, owners, unpack
@@ -158,7 +158,7 @@ class LockBase(Generic[E, B, N]):
         """What is held, by thread, object or task, and who is calling."""
         raise NotImplementedError
 
-    def _run(self, plan: Plan[Any]) -> Any:
+    def _run(self, action: Coroutine[Any, Any, Any]) -> Any:
         raise NotImplementedError
 
     # What is held.
@@ -329,19 +329,19 @@ class LockBase(Generic[E, B, N]):
         holding.end = FOREVER if left is None else monotonic() + left
         return lock._run(lock._resume(holding, tenures))
 
-    # The plans.
+    # The coroutines behind that.
 
     def _call(self, limit: float | None = 0) -> Call:
         return Call(self._runtime, self.patience, self.response_limit, limit)
 
-    def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> Plan[bool]:
+    async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
             limit = 0
         limit = None if limit is None else max(0, limit)
         own = self._own()
         if own is not None and self.reentrant:
-            return (yield from self._reenter(self._current("acquire once more"), self._call(limit)))
+            return await self._reenter(self._current("acquire once more"), self._call(limit))
         if own is not None and own.held:
             waits_for_itself = own.is_renewed and limit is None and self.thread_local
             if waits_for_itself or any(kind for _, kind in self._parts):
@@ -359,7 +359,7 @@ class LockBase(Generic[E, B, N]):
             for key, kind in self._parts
         ]
         holding = Holding(self._next_lost or self._make_event(), weakref.ref(self), local_token, self.auto_renewal)
-        acquired = yield from self._acquire_parts(requests, holding, self._call(limit))
+        acquired = await self._acquire_parts(requests, holding, self._call(limit))
         if acquired:
             self._store(holding)
         return acquired
@@ -367,27 +367,25 @@ class LockBase(Generic[E, B, N]):
     def _request(self, key: bytes, owner: bytes, lease: int | None, holds: int, kind: Command) -> AcquireRequest:
         return AcquireRequest(key, owner, lease, holds, kind, self.replicas, self.waiting_connections)
 
-    def _acquire_parts(self, requests: list[AcquireRequest], holding: Holding, call: Call) -> Plan[bool]:
+    async def _acquire_parts(self, requests: list[AcquireRequest], holding: Holding, call: Call) -> bool:
         if len(requests) > 1 and self.replicas is None:
-            grants = yield from protocol.acquire_together(requests, call)
+            grants = await protocol.acquire_together(requests, call)
             for request, grant in zip(requests, grants or []):
                 self._add(holding, request, grant)
             if grants or (grants is None and not call.waits):
                 return bool(grants)
         try:
             for request in requests:
-                granted = yield from protocol.acquire(request, call)
+                granted = await protocol.acquire(request, call)
                 if granted is None:
                     break
                 self._add(holding, request, granted)
             if len(holding.tenures) == len(requests) and (len(requests) == 1 or holding.held):
                 return True
-        except GeneratorExit:
-            raise
         except BaseException as error:
-            yield from self._give_back(holding, error)
+            await self._give_back(holding, error)
             raise
-        yield from self._give_back(holding)
+        await self._give_back(holding)
         return False
 
     def _add(self, holding: Holding, request: AcquireRequest, grant: Grant) -> None:
@@ -398,30 +396,30 @@ class LockBase(Generic[E, B, N]):
         holding.tenures.append(Tenure(*tenure))
         self._runtime.watch(holding)
 
-    def _give_back(self, holding: Holding, error: BaseException | None = None) -> Plan[None]:
+    async def _give_back(self, holding: Holding, error: BaseException | None = None) -> None:
         """Release several keys without a look at the outcome: what is left ends with its lease."""
         self._forget(holding)
         for tenure in holding.tenures:
-            yield from self._runtime.give_up(tenure.key, tenure.release_command(), error=error)
+            await self._runtime.give_up(tenure.key, tenure.release_command(), error=error)
 
-    def _reenter(self, holding: Holding, call: Call) -> Plan[bool]:
+    async def _reenter(self, holding: Holding, call: Call) -> bool:
         taken: list[Tenure] = []
         for tenure in holding.tenures:
             request = self._request(tenure.key, tenure.owner, tenure.lease, tenure.holds + 1, tenure.kind)
             try:
-                grant = yield from protocol.acquire(request, call)
+                grant = await protocol.acquire(request, call)
             except LockLostError:
                 self._runtime.lose(holding)
                 raise
             if grant is None:
                 for former in taken:
-                    former.holds = yield from protocol.release(former, self._call())
+                    former.holds = await protocol.release(former, self._call())
                 return False
             tenure.holds, tenure.deadline = grant.holds, max(tenure.deadline, grant.deadline)
             taken.append(tenure)
         return True
 
-    def _release(self) -> Plan[None]:
+    async def _release(self) -> None:
         holding = self._releasable()
         if holding is None:
             raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
@@ -431,7 +429,7 @@ class LockBase(Generic[E, B, N]):
             self._runtime.lose(holding)
             self._forget(holding)
             if len(holding.tenures) > 1:
-                yield from self._give_back(holding)
+                await self._give_back(holding)
             raise lost("release", self.name)
         if holding.tenures[0].holds == 1:
             # Before the request is sent: a renewal after it would find the lock lost.
@@ -439,7 +437,7 @@ class LockBase(Generic[E, B, N]):
         error: Exception | None = None
         for tenure in holding.tenures:
             try:
-                tenure.holds = yield from protocol.release(tenure, self._call())
+                tenure.holds = await protocol.release(tenure, self._call())
             except LockLostError as loss:
                 self._runtime.lose(holding)
                 self._forget(holding)
@@ -449,48 +447,48 @@ class LockBase(Generic[E, B, N]):
         if error is not None:
             raise error
 
-    def _change(self, verb: str, added: Number | None, seconds: Number | None) -> Plan[bool]:
+    async def _change(self, verb: str, added: Number | None, seconds: Number | None) -> bool:
         """Set the lease to so many seconds, or add these."""
         holding = self._releasable()
         if holding is not None and (self.timeout is None or seconds is None):
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
         for tenure in self._current(verb).tenures:
             lease = seconds if added is None else max(0.0, tenure.deadline - monotonic()) + added
-            yield from self._renew_tenure(tenure, millis(lease or 0), verb)
+            await self._renew_tenure(tenure, millis(lease or 0), verb)
         return True
 
-    def _renew(self) -> Plan[None]:
+    async def _renew(self) -> None:
         for tenure in self._current("renew").tenures:
-            yield from self._renew_tenure(tenure, tenure.lease, "renew")
+            await self._renew_tenure(tenure, tenure.lease, "renew")
 
-    def _renew_tenure(self, tenure: Tenure, lease: int, verb: str) -> Plan[None]:
+    async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str) -> None:
         holding = self._current(verb)
         if holding.end < FOREVER:
             lease = min(lease, millis(holding.end - monotonic()))
         try:
-            yield from protocol.renew(tenure, lease, self._call(), verb)
+            await protocol.renew(tenure, lease, self._call(), verb)
         except LockLostError:
             self._runtime.lose(holding)
             raise
         finally:
             self._runtime.watch(holding)
 
-    def _downgrade(self, shared: bool, slots: int | None) -> Plan[None]:
+    async def _downgrade(self, shared: bool, slots: int | None) -> None:
         for tenure in self._current("downgrade").tenures:
             former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # renewals name it from now on, whether a reply arrives or not
             try:
-                yield from self._renew_tenure(tenure, tenure.lease, "downgrade")
+                await self._renew_tenure(tenure, tenure.lease, "downgrade")
             except LockError:
                 tenure.kind = former
                 raise
 
-    def _guarded(self, command: Command) -> Plan[Any]:
+    async def _guarded(self, command: Command) -> Any:
         holding = self._current("guard a command with")
         encoded = tuple(bytes(self._encode(each)) for each in command)
         try:
-            reply = yield from protocol.guarded(holding, encoded, self._call())
+            reply = await protocol.guarded(holding, encoded, self._call())
         except LockLostError:
             self._runtime.lose(holding)
             raise
@@ -498,43 +496,43 @@ class LockBase(Generic[E, B, N]):
             raise BaseParser.parse_error(str(reply))  # type: ignore[no-untyped-call]
         return decoded(reply, self.redis.get_encoder().decode)
 
-    def _locked(self) -> Plan[bool]:
+    async def _locked(self) -> bool:
         for key, _ in self._parts:
-            reply = yield from protocol.query(key, ("LOCK.INFO", key), self._call())
+            reply = await protocol.query(key, ("LOCK.INFO", key), self._call())
             if isinstance(reply, ResponseError):
                 raise refused(reply, self.name)
             if reply is not None:
                 return True
         return False
 
-    def _owned(self) -> Plan[bool]:
+    async def _owned(self) -> bool:
         holding = self._releasable()
         if holding is None or holding.pid != os.getpid():
             return False
         for tenure in holding.tenures:
-            reply = yield from protocol.query(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token), self._call())
+            reply = await protocol.query(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token), self._call())
             if isinstance(reply, ResponseError) and error_code(reply) not in ("FENCED", "WRONGTYPE"):
                 raise refused(reply, self.name)
             if isinstance(reply, ResponseError):
                 return False
         return True
 
-    def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> Plan[L]:
+    async def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> L:
         for tenure in tenures:
             lease = tenure.lease if holding.end == FOREVER else min(tenure.lease, millis(holding.end - monotonic()))
-            yield from protocol.renew(tenure, lease, self._call(), "resume")
+            await protocol.renew(tenure, lease, self._call(), "resume")
             holding.tenures.append(tenure)
             self._runtime.watch(holding)
         self._store(holding)
         return self
 
-    def _enter(self) -> Plan[None]:
-        if not self._enters_held and not (yield from self._acquire(None, None, None)):
+    async def _enter(self) -> None:
+        if not self._enters_held and not (await self._acquire(None, None, None)):
             raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
 
-    def _exit(self) -> Plan[None]:
+    async def _exit(self) -> None:
         try:
-            yield from self._release()
+            await self._release()
         except LockError:
             if self.raise_on_release_error:
                 raise
@@ -585,5 +583,5 @@ class SemaphoreBase(_Kinds[L]):
         lock._enters_held = True
         return lock._run(self._acquire(lock, blocking, timeout))
 
-    def _acquire(self, lock: L, blocking: bool, timeout: Number | None) -> Plan[L | None]:
-        return lock if (yield from lock._acquire(blocking, timeout, None)) else None
+    async def _acquire(self, lock: L, blocking: bool, timeout: Number | None) -> L | None:
+        return lock if (await lock._acquire(blocking, timeout, None)) else None

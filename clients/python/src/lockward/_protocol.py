@@ -1,4 +1,4 @@
-"""Plans for all that a lock asks of a server, for threads and for asyncio alike: see clients/README.md.
+"""All that a lock asks of a server, for threads and for asyncio alike: see clients/README.md.
 
 A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So each
 acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
@@ -11,15 +11,13 @@ from typing import Any, Callable, NamedTuple
 
 from redis.exceptions import AuthenticationError, ResponseError
 
-from ._plan import (
+from ._exchange import (
     FOREVER,
     NETWORK_ERRORS,
     Address,
     Command,
     Exchange,
     NotSent,
-    Pause,
-    Plan,
     TooManyWaits,
     back_off,
     lease_end,
@@ -78,7 +76,7 @@ class Call:
 
         return make
 
-    def ask(self, make: Make, end: float | None = None) -> Plan[Answer]:  # noqa: PLR0912
+    async def ask(self, make: Make, end: float | None = None) -> Answer:  # noqa: PLR0912
         """Send a request until a server answers. UnreachableError if none does."""
         failures, attempt, redirects = 0, 0, 0
         asking: Address | None = None
@@ -89,7 +87,7 @@ class Call:
                 exchange = exchange._replace(attempt=attempt, asking=asking)
             asking, cause = None, None
             try:
-                replies = yield from self.runtime.exchange(exchange)
+                replies = await self.runtime.exchange(exchange)
             except (AuthenticationError, ResponseError) as error:  # from opening a connection
                 raise refused(error, exchange.key) from error
             except NETWORK_ERRORS as error:
@@ -118,7 +116,7 @@ class Call:
             failures += 1
             attempt = failures
             if pause:
-                yield Pause(pause)
+                await self.runtime.sleep(pause)
 
 
 # Acquire.
@@ -157,12 +155,12 @@ class Grant(NamedTuple):
         return lease_end(self.sent, self.lease)
 
 
-def acquire(request: AcquireRequest, call: Call) -> Plan[Grant | None]:
+async def acquire(request: AcquireRequest, call: Call) -> Grant | None:
     """Acquire within the call's wait limit. None if the lock is busy for longer.
 
     If the caller leaves, what may have been granted is given back.
     """
-    return (yield from _Acquisition(request, call).run())
+    return await _Acquisition(request, call).run()
 
 
 class _Acquisition:
@@ -174,50 +172,50 @@ class _Acquisition:
         self._keeps_place = False
         self._leaves_something = False  # at the server, if the caller leaves now
 
-    def run(self) -> Plan[Grant | None]:
+    async def run(self) -> Grant | None:
         try:
-            grant = yield from self._run()
-        except (GeneratorExit, LockLostError):
+            grant = await self._run()
+        except LockLostError:
             raise
         except BaseException as error:
-            yield from self._give_up(error)
+            await self._give_up(error)
             if isinstance(error, UnreachableError) and self._call.answered and self._call.is_late():
                 return None
             raise
         if grant is None:
-            yield from self._give_up(None)
+            await self._give_up(None)
         return grant
 
-    def _run(self) -> Plan[Grant | None]:
-        answer, is_confirmed = (yield from self._ask(self._try)), True
+    async def _run(self) -> Grant | None:
+        answer, is_confirmed = (await self._ask(self._try)), True
         while True:
             if answer.replies[0] is not None:
-                grant = yield from self._grant(answer, is_confirmed)
+                grant = await self._grant(answer, is_confirmed)
                 if grant is not None:
                     return grant
             elif self._is_last_slice:
                 return None
             if not self._call.waits or self._call.is_late():
                 return None
-            answer, is_confirmed = yield from self._wait()
+            answer, is_confirmed = await self._wait()
 
-    def _give_up(self, error: BaseException | None) -> Plan[None]:
+    async def _give_up(self, error: BaseException | None) -> None:
         if self._leaves_something:
             limit = 0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
             left = self._call.wait_until + 0.19 - monotonic() if self._call.waits else limit
             limit = max(0.05, min(limit, left))
-            yield from self._call.runtime.give_up(self._request.key, self._request.release(), error=error, limit=limit)
+            await self._call.runtime.give_up(self._request.key, self._request.release(), error=error, limit=limit)
 
-    def _wait(self) -> Plan[tuple[Answer, bool]]:
+    async def _wait(self) -> tuple[Answer, bool]:
         """The answer to a slice, or while all waiting connections are in use, to a try: whether it needs no confirmation."""
         pause = 0.05
         while True:
             try:
-                return (yield from self._ask(self._slice, self._call.wait_until)), False
+                return (await self._ask(self._slice, self._call.wait_until)), False
             except TooManyWaits:
-                yield Pause(max(0.0, min(pause, self._call.wait_until - monotonic())))
+                await self._call.runtime.sleep(max(0.0, min(pause, self._call.wait_until - monotonic())))
                 pause = min(1.0, pause * 2)
-                answer = yield from self._ask(self._try, self._call.wait_until)
+                answer = await self._ask(self._try, self._call.wait_until)
                 if answer.replies[0] is not None or self._call.is_late():
                     return answer, True
 
@@ -239,7 +237,7 @@ class _Acquisition:
         limit = min(SLICE + call.response_limit, left + min(call.response_limit, 0.1))
         return Exchange(request.key, (command,), limit, waits=request.waiting_connections)
 
-    def _grant(self, answer: Answer, is_confirmed: bool) -> Plan[Grant | None]:
+    async def _grant(self, answer: Answer, is_confirmed: bool) -> Grant | None:
         """What the client can rely on. None if the lock was lost before."""
         request, call = self._request, self._call
         token, holds, lease = map(int, answer.replies[0])
@@ -256,20 +254,20 @@ class _Acquisition:
                 commands, extra = (*commands, _wait_for(request.replicas)), request.replicas[1]
             return call.request(request.key, *commands, extra=extra, grace=0.1)(now)
 
-        answer = yield from self._ask(confirm, call.end(grace=0.1))
+        answer = await self._ask(confirm, call.end(grace=0.1))
         if isinstance(answer.replies[0], ResponseError):
             return None
         self._check_replicas(answer)
         return Grant(token, holds, self._request.lease or lease, answer.sent)
 
-    def _ask(self, make: Make, end: float | None = None) -> Plan[Answer]:
+    async def _ask(self, make: Make, end: float | None = None) -> Answer:
         """Ask, and take the longest lease that the server accepts if the request's is refused."""
         self._leaves_something = True
-        answer = yield from self._call.ask(make, end)
+        answer = await self._call.ask(make, end)
         longest = longest_lease(answer.replies[0])
         if longest is not None and self._request.lease is not None and self._request.lease > longest:
             self._request = self._request._replace(lease=longest)
-            answer = yield from self._call.ask(make, end)
+            answer = await self._call.ask(make, end)
         first = answer.replies[0]
         if isinstance(first, list):
             self._keeps_place = False
@@ -302,7 +300,7 @@ def _wait_for(replicas: tuple[int, float]) -> Command:
     return ("WAIT", replicas[0], millis(replicas[1]))
 
 
-def acquire_together(requests: list[AcquireRequest], call: Call) -> Plan[list[Grant] | None]:
+async def acquire_together(requests: list[AcquireRequest], call: Call) -> list[Grant] | None:
     """Acquire several keys at once if all are free, without waiting.
 
     None if one is busy, and nothing if a server has replied with an error; then all are given back.
@@ -313,7 +311,7 @@ def acquire_together(requests: list[AcquireRequest], call: Call) -> Plan[list[Gr
     try:
         for keys in call.runtime.by_node(of_key):
             commands = [of_key[key].acquire(of_key[key].lease) for key in keys]
-            sent, replies = yield from call.ask(call.request(keys[0], *commands))
+            sent, replies = await call.ask(call.request(keys[0], *commands))
             for key, reply in zip(keys, replies):
                 if isinstance(reply, list):
                     token, holds, lease = map(int, reply)
@@ -323,25 +321,23 @@ def acquire_together(requests: list[AcquireRequest], call: Call) -> Plan[list[Gr
                 break
         else:
             return [grants[request.key] for request in requests]
-    except GeneratorExit:
-        raise
     except BaseException as error:
         for keys in call.runtime.by_node(of_key):
-            yield from call.runtime.give_up(keys[0], *(of_key[key].release() for key in keys), error=error)
+            await call.runtime.give_up(keys[0], *(of_key[key].release() for key in keys), error=error)
         raise
     for keys in call.runtime.by_node(grants):
-        yield from call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.1))
+        await call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.1))
     return [] if has_failed else None
 
 
 # What is held.
 
 
-def release(tenure: Tenure, call: Call) -> Plan[int]:
+async def release(tenure: Tenure, call: Call) -> int:
     """Give one hold back. Return how many are left. The tenure was held when the release began."""
     command = tenure.release_command()
     end = min(call.end(), tenure.deadline)
-    _, [reply, *_] = yield from call.ask(call.request(tenure.key, command), end)
+    _, [reply, *_] = await call.ask(call.request(tenure.key, command), end)
     if call.may_have_run and error_code(reply) == "NOTHELD" and "ALL" in command:
         return 0  # an earlier attempt was carried out, and its reply lost
     if error_code(reply) in DENIALS:
@@ -351,12 +347,12 @@ def release(tenure: Tenure, call: Call) -> Plan[int]:
     return int(reply)
 
 
-def renew(tenure: Tenure, lease: int, call: Call, verb: str) -> Plan[None]:
+async def renew(tenure: Tenure, lease: int, call: Call, verb: str) -> None:
     """Give the tenure a lease in milliseconds, from now, or the longest that the server accepts."""
     while True:
         tenure.note_lease_request(lease)
         try:
-            sent, [reply, *_] = yield from call.ask(call.request(tenure.key, tenure.renew_command(lease)))
+            sent, [reply, *_] = await call.ask(call.request(tenure.key, tenure.renew_command(lease)))
         finally:
             tenure.renewals_count_from = monotonic()
         longest = longest_lease(reply)
@@ -371,7 +367,7 @@ def renew(tenure: Tenure, lease: int, call: Call, verb: str) -> Plan[None]:
     tenure.note_lease(sent, lease)
 
 
-def guarded(holding: Holding, command: Command, call: Call) -> Plan[Any]:
+async def guarded(holding: Holding, command: Command, call: Call) -> Any:
     """Run a command if the lock is held, also by the server's account. LockLostError if it is not.
 
     If the server denies the tenure, it is renewed first: a server in quarantine restores it.
@@ -384,15 +380,15 @@ def guarded(holding: Holding, command: Command, call: Call) -> Plan[Any]:
             raise lost(verb, tenure.key)
         return request(now)._replace(is_repeatable=False)
 
-    _, [reply, *_] = yield from call.ask(make)
+    _, [reply, *_] = await call.ask(make)
     if error_code(reply) == "FENCED":
-        yield from renew(tenure, tenure.lease, call, verb)
-        _, [reply, *_] = yield from call.ask(make)
+        await renew(tenure, tenure.lease, call, verb)
+        _, [reply, *_] = await call.ask(make)
     if error_code(reply) == "FENCED":
         raise lost(verb, tenure.key, reply)
     return reply
 
 
-def query(key: bytes, command: Command, call: Call) -> Plan[Any]:
+async def query(key: bytes, command: Command, call: Call) -> Any:
     """Send a command that changes nothing, and return its reply."""
-    return (yield from call.ask(call.request(key, command))).replies[0]
+    return (await call.ask(call.request(key, command))).replies[0]

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from time import monotonic
 from typing import Any
 
@@ -15,19 +15,7 @@ import redis.asyncio
 from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError
 
-from ._plan import (
-    FOREVER,
-    NETWORK_ERRORS,
-    Address,
-    Command,
-    Connect,
-    Exchange,
-    NotSent,
-    Pause,
-    Plan,
-    Receive,
-    TooManyWaits,
-)
+from ._exchange import FOREVER, NETWORK_ERRORS, Address, Command, Exchange, NotSent, TooManyWaits
 from ._tenure import Holding, Schedule, Tenure
 from ._wire import MORE, error_code, pack, redirected_to
 
@@ -84,8 +72,15 @@ class RuntimeBase:
 
     # What threads and asyncio do differently.
 
-    def start(self, plan: Plan[Any]) -> None:
-        """Carry a plan out where it delays nothing else."""
+    async def connect(self, source: Any, options: dict[str, Any], address: Address | None, limit: float) -> Any:
+        """Open a connection of a pool or cluster node within `limit` seconds; if it needs Sentinels, to this address."""
+        raise NotImplementedError
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    def start(self, action: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine where it delays nothing else."""
         raise NotImplementedError
 
     def wake(self) -> None:
@@ -108,20 +103,20 @@ class RuntimeBase:
 
     # Exchanges.
 
-    def exchange(self, exchange: Exchange) -> Plan[list[Any]]:
+    async def exchange(self, exchange: Exchange) -> list[Any]:
         if not exchange.waits:
-            return (yield from self._exchange(exchange))
+            return await self._exchange(exchange)
         with self._mutex:
             if self._waits >= exchange.waits:
                 raise TooManyWaits
             self._waits += 1
         try:
-            return (yield from self._exchange(exchange))
+            return await self._exchange(exchange)
         finally:
             with self._mutex:
                 self._waits -= 1
 
-    def _exchange(self, exchange: Exchange) -> Plan[list[Any]]:
+    async def _exchange(self, exchange: Exchange) -> list[Any]:
         until = monotonic() + exchange.limit
         if self._has_sentinels and monotonic() > self._asked_sentinels + SENTINEL_PERIOD:
             self._ask_sentinels()
@@ -129,7 +124,7 @@ class RuntimeBase:
             node = self._node_of(exchange.key, exchange.attempt, exchange.asking)
             link = self._take_idle(node, not exchange.is_repeatable)
             if link is None:
-                link, node = yield from self._open(node, until)
+                link, node = await self._open(node, until)
         except (AuthenticationError, ResponseError):
             raise
         except NETWORK_ERRORS as error:
@@ -138,7 +133,7 @@ class RuntimeBase:
         if exchange.asking is not None:  # ASKING counts only for the next command
             commands = tuple(each for command in commands for each in (("ASKING",), command))
         try:
-            replies = yield from converse(link, commands, until)
+            replies = await converse(link, commands, until)
         except BaseException as error:
             link.close()
             if isinstance(error, NETWORK_ERRORS):
@@ -151,23 +146,23 @@ class RuntimeBase:
             link.close()
         return replies
 
-    def _open(self, node: Address | None, until: float) -> Plan[tuple[Any, Address | None]]:
+    async def _open(self, node: Address | None, until: float) -> tuple[Any, Address | None]:
         """A new connection, and the node that it leads to."""
         try:
             if self._has_sentinels:
-                node = yield from self._find_primary(until)
+                node = await self._find_primary(until)
             limit = max(0.05, until - monotonic())
             source = self.client().connection_pool if not self._is_cluster else self._any_node()
             options = self._options(source, limit)
             if self._is_cluster and node is not None:
                 options.update(host=node[0], port=node[1])
-            link = yield Connect(source, options, node if self._has_sentinels else None, limit)
+            link = await self.connect(source, options, node if self._has_sentinels else None, limit)
         except NETWORK_ERRORS:
             self.connection_lost(node)
             raise
         if self._has_sentinels:
             try:
-                [role] = yield from converse(link, (("ROLE",),), until)
+                [role] = await converse(link, (("ROLE",),), until)
                 if isinstance(role, list) and role[0] != b"master":
                     raise ConnectionError("the server is not the primary")
             except BaseException:
@@ -189,31 +184,33 @@ class RuntimeBase:
         ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
         return ours
 
-    def give_up(
+    async def give_up(
         self, key: bytes, *commands: Command, error: BaseException | None = None, limit: float = GIVE_UP_LIMIT
-    ) -> Plan[None]:
+    ) -> None:
         """Give back what may have been granted, once. What does not arrive ends with its lease.
 
         `error` is why. A task that was cancelled does not wait for it.
         """
-        plan = self._give_up(Exchange(key, commands, limit))
+        if isinstance(error, GeneratorExit):  # the event loop is gone
+            return
+        action = self._give_up(Exchange(key, commands, limit))
         if self._gives_up_aside and error is not None and not isinstance(error, Exception):
-            self.start(plan)
+            self.start(action)
         else:
-            yield from plan
+            await action
 
-    def _give_up(self, exchange: Exchange) -> Plan[None]:
+    async def _give_up(self, exchange: Exchange) -> None:
         interruption: BaseException | None = None
         for _ in range(2):
             try:
-                yield from self.exchange(exchange)
+                await self.exchange(exchange)
                 break
             except Exception:
                 break
-            except GeneratorExit:
-                raise
             except BaseException as error:  # interrupted or cancelled: it is short, and frees the lock
                 interruption = error
+                if isinstance(error, GeneratorExit):
+                    break
         if interruption is not None:
             raise interruption
 
@@ -269,14 +266,14 @@ class RuntimeBase:
 
     # Sentinels.
 
-    def _find_primary(self, until: float) -> Plan[Address]:
+    async def _find_primary(self, until: float) -> Address:
         """The primary: what Sentinels say, or while they are silent, the last that they have named."""
         self._ask_sentinels()
         asked, limit = self._asked_sentinels, until
         if self._primary is not None:
             limit = min(asked + SENTINEL_PATIENCE, (monotonic() + until) / 2)
         while self._heard_from_sentinels < asked and monotonic() < limit:
-            yield Pause(0.002)
+            await self.sleep(0.002)
         if self._primary is None:
             raise ConnectionError("no Sentinel answers")
         return self._primary
@@ -291,13 +288,13 @@ class RuntimeBase:
         for sentinel in list(self.client().connection_pool.sentinel_manager.sentinels):
             self.start(self._ask_sentinel(sentinel.connection_pool, now))
 
-    def _ask_sentinel(self, pool: Any, asked: float) -> Plan[None]:
+    async def _ask_sentinel(self, pool: Any, asked: float) -> None:
         theirs = self.client().connection_pool
         command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", theirs.service_name)
         try:
-            link = yield Connect(pool, self._options(pool, SENTINEL_LIMIT), None, SENTINEL_LIMIT)
+            link = await self.connect(pool, self._options(pool, SENTINEL_LIMIT), None, SENTINEL_LIMIT)
             try:
-                [reply] = yield from converse(link, (command,), monotonic() + SENTINEL_LIMIT)
+                [reply] = await converse(link, (command,), monotonic() + SENTINEL_LIMIT)
             finally:
                 link.close()
         except Exception as error:
@@ -388,14 +385,14 @@ class RuntimeBase:
         self._schedule.next = min(self._schedule.next, now + CUT_PERIOD if links else FOREVER)
         return self._schedule.next
 
-    def _renew_together(self, group: list[tuple[Holding, Tenure]], now: float) -> Plan[None]:
+    async def _renew_together(self, group: list[tuple[Holding, Tenure]], now: float) -> None:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
         limit = max(0.05, min(2.0, *(min(t.lease / 6000, t.deadline - now) for _, t in group)))
         sent = monotonic()
         commands = tuple(tenure.renewal(holding) for holding, tenure in group)
         replies: list[Any]
         try:
-            replies = yield from self.exchange(Exchange(group[0][1].key, commands, limit))
+            replies = await self.exchange(Exchange(group[0][1].key, commands, limit))
         except Exception as error:
             replies = [error] * len(group)
         for (holding, tenure), command, answer in zip(group, commands, replies):
@@ -403,7 +400,7 @@ class RuntimeBase:
             if error_code(reply) == "ASK":
                 try:
                     asking = redirected_to(reply)
-                    [reply] = yield from self.exchange(Exchange(tenure.key, (command,), limit, asking=asking))
+                    [reply] = await self.exchange(Exchange(tenure.key, (command,), limit, asking=asking))
                 except Exception as error:
                     reply = error
             if not holding.is_over and tenure.is_lost(holding.is_renewed, sent, command, reply):
@@ -420,13 +417,13 @@ def bare(connection: Any) -> Any:
     return connection
 
 
-def converse(link: Any, commands: tuple[Command, ...], until: float) -> Plan[list[Any]]:
+async def converse(link: Any, commands: tuple[Command, ...], until: float) -> list[Any]:
     """Send commands, and read their replies."""
     link.send(pack(commands), until)
     replies = []
     for _ in commands:
         while (reply := link.parser.next()) is MORE:
-            data = yield Receive(link, until)
+            data = await link.receive(until)
             if not data:
                 raise ConnectionError("the server has closed the connection")
             link.parser.feed(data)

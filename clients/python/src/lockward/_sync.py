@@ -6,6 +6,7 @@ import os
 import select
 import threading
 import weakref
+from collections.abc import Coroutine
 from concurrent import futures
 from time import monotonic, sleep
 from typing import Any, Callable, TypeVar
@@ -14,8 +15,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import LockError, TimeoutError
 from redis.retry import Retry
 
+from ._exchange import NETWORK_ERRORS, Address, T
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
-from ._plan import NETWORK_ERRORS, Connect, Plan, Receive, T
 from ._runtime import RuntimeBase, bare
 from ._wire import Parser
 from .errors import LockLostError, UnreachableError
@@ -36,7 +37,7 @@ class _Link:
         self._has_limit = True
         self._socket.sendall(data)
 
-    def receive(self, until: float) -> bytes:
+    async def receive(self, until: float) -> bytes:
         if not self._has_limit:
             self._socket.settimeout(max(0.001, until - monotonic()))
         self._has_limit = False
@@ -58,37 +59,19 @@ class _Link:
         self._theirs.disconnect()
 
 
-def _connect(step: Connect) -> _Link:
-    """Open a connection, in a thread of its own: names, Sentinels and handshakes have limits of their own, or none."""
-    outcome: futures.Future[_Link] = futures.Future()
-
-    def connect() -> None:
-        connection = bare(step.source.connection_class(**step.options))
-        try:
-            if step.address is None:
-                connection.connect()
-            else:
-                connection.connect_to(step.address)
-            outcome.set_result(_Link(connection))
-        except BaseException as error:
-            connection.disconnect()
-            outcome.set_exception(error)
-
-    done: Any = ()
-    try:
-        _start_thread("lockward-connect", connect)
-        done, _ = futures.wait([outcome], max(0.0, step.limit))
-    finally:
-        if not done:
-            outcome.add_done_callback(_close_late)
-    if not done:
-        raise TimeoutError("no connection in time")
-    return outcome.result()
-
-
 def _close_late(outcome: futures.Future[_Link]) -> None:
     if outcome.exception() is None:
         outcome.result().close()
+
+
+def _run(action: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine whose awaits all block: it never suspends."""
+    try:
+        action.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("the coroutine was suspended")
 
 
 def _start_thread(name: str, action: Callable[[], Any]) -> threading.Thread:
@@ -101,7 +84,7 @@ def _start_thread(name: str, action: Callable[[], Any]) -> threading.Thread:
 
 
 class Runtime(RuntimeBase):
-    """Carries out the plans of one client's locks. A thread watches the leases. It does nothing that could hang."""
+    """The connections and holdings of one client's locks. A thread watches the leases. It does nothing that could hang."""
 
     _no_retries = Retry(NoBackoff(), 0)
 
@@ -120,29 +103,35 @@ class Runtime(RuntimeBase):
         self.wake()
         self.close_idle()
 
-    def run(self, plan: Plan[T]) -> T:
-        """Carry a plan out."""
-        result: Any = None
-        failure: BaseException | None = None
-        while True:
-            try:
-                step = plan.send(result) if failure is None else plan.throw(failure)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            result, failure = None, None
-            try:
-                if type(step) is Receive:
-                    result = step.link.receive(step.until)
-                elif type(step) is Connect:
-                    result = _connect(step)
-                else:
-                    sleep(step.seconds)  # type: ignore[union-attr]
-            except BaseException as error:
-                failure = error
+    async def connect(self, source: Any, options: dict[str, Any], address: Address | None, limit: float) -> _Link:
+        # In a thread of its own: names, handshakes and TLS have limits of their own, or none.
+        outcome: futures.Future[_Link] = futures.Future()
 
-    def start(self, plan: Plan[Any]) -> None:
-        _start_thread("lockward-task", lambda: self.run(plan))
+        def connect() -> None:
+            connection = bare(source.connection_class(**options))
+            try:
+                connection.connect() if address is None else connection.connect_to(address)
+                outcome.set_result(_Link(connection))
+            except BaseException as error:
+                connection.disconnect()
+                outcome.set_exception(error)
+
+        done: Any = ()
+        try:
+            _start_thread("lockward-connect", connect)
+            done, _ = futures.wait([outcome], max(0.0, limit))
+        finally:
+            if not done:
+                outcome.add_done_callback(_close_late)
+        if not done:
+            raise TimeoutError("no connection in time")
+        return outcome.result()
+
+    async def sleep(self, seconds: float) -> None:
+        sleep(seconds)
+
+    def start(self, action: Coroutine[Any, Any, Any]) -> None:
+        _start_thread("lockward-task", lambda: _run(action))
 
     def wake(self) -> None:
         with self._changed:
@@ -193,8 +182,8 @@ class Lock(LockBase[threading.Event, bool, None]):
     def _place(self) -> tuple[dict[Any, Any], Any]:
         return self._local.__dict__, "holding"
 
-    def _run(self, plan: Plan[T]) -> T:
-        return self._runtime.run(plan)
+    def _run(self, action: Coroutine[Any, Any, T]) -> T:
+        return _run(action)
 
     def __enter__(self: L) -> L:
         self._run(self._enter())

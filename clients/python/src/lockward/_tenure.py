@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Callable
 
-from ._plan import FOREVER, Command, back_off, lease_end, millis
+from ._exchange import FOREVER, Command, back_off, lease_end, millis
 from ._wire import DENIALS, error_code, longest_lease
 
 #: Renewals that are due within so many seconds are sent together.

@@ -15,8 +15,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError
 
+from ._exchange import FOREVER, Address, T
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
-from ._plan import FOREVER, Connect, Plan, Receive, T
 from ._runtime import RuntimeBase, bare, logger
 from ._wire import Parser
 from .errors import LockLostError, UnreachableError, lost
@@ -56,38 +56,13 @@ class _Link:
         self._writer.transport.abort()
 
 
-async def _open(step: Connect) -> _Link:
-    connection = bare(step.source.connection_class(**step.options))
-    try:
-        await (connection.connect() if step.address is None else connection.connect_to(step.address))
-        return _Link(connection)
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-
-
-async def _connect(step: Connect) -> _Link:
-    """Open a connection. If it takes too long, or the caller leaves, it is closed."""
-    task = asyncio.ensure_future(_open(step))
-    done: Any = ()
-    try:
-        done, _ = await asyncio.wait({task}, timeout=max(0.0, step.limit))
-    finally:
-        if not done:
-            task.add_done_callback(_close_late)
-            task.cancel()
-    if not done:
-        raise TimeoutError("no connection in time")
-    return task.result()
-
-
 def _close_late(task: asyncio.Future[_Link]) -> None:
     if not task.cancelled() and task.exception() is None:
         task.result().close()
 
 
 class Runtime(RuntimeBase):
-    """Carries out the plans of one client's locks in one event loop. A task watches the leases."""
+    """The connections and holdings of one client's locks in one event loop. A task watches the leases."""
 
     _no_retries = Retry(NoBackoff(), 0)
     _gives_up_aside = True
@@ -100,32 +75,32 @@ class Runtime(RuntimeBase):
         self._others: set[asyncio.Future[Any]] = set()
         self._loading: asyncio.Future[Any] | None = None
 
-    async def run(self, plan: Plan[T]) -> T:
-        """Carry a plan out."""
-        result: Any = None
-        failure: BaseException | None = None
-        while True:
+    async def connect(self, source: Any, options: dict[str, Any], address: Address | None, limit: float) -> _Link:
+        async def connect() -> _Link:
+            connection = bare(source.connection_class(**options))
             try:
-                step = plan.send(result) if failure is None else plan.throw(failure)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            result, failure = None, None
-            try:
-                if type(step) is Receive:
-                    result = await step.link.receive(step.until)
-                elif type(step) is Connect:
-                    result = await _connect(step)
-                else:
-                    await asyncio.sleep(step.seconds)  # type: ignore[union-attr]
-            except GeneratorExit:
-                plan.close()
+                await (connection.connect() if address is None else connection.connect_to(address))
+                return _Link(connection)
+            except BaseException:
+                await connection.disconnect(nowait=True)
                 raise
-            except BaseException as error:
-                failure = error
 
-    def start(self, plan: Plan[Any]) -> None:
-        self._keep(self.run(plan))
+        task, done = asyncio.ensure_future(connect()), None
+        try:
+            done, _ = await asyncio.wait({task}, timeout=max(0.0, limit))
+        finally:
+            if not done:
+                task.add_done_callback(_close_late)
+                task.cancel()
+        if not done:
+            raise TimeoutError("no connection in time")
+        return task.result()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def start(self, action: Coroutine[Any, Any, Any]) -> None:
+        self._keep(action)
 
     def _keep(self, action: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Run a task, and keep it: an event loop has only weak references."""
@@ -214,8 +189,8 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
         except RuntimeError:  # not in an event loop
             return self._holdings, None
 
-    async def _run(self, plan: Plan[T]) -> T:
-        return await self._runtime.run(plan)
+    def _run(self, action: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return action
 
     @contextlib.asynccontextmanager
     async def scope(self: L) -> AsyncIterator[L]:

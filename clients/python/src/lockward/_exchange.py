@@ -1,14 +1,13 @@
-"""Plans: what a lock does, step by step, without any I/O.
+"""What is exchanged with a server, and how long that may take.
 
-A plan is a generator. It yields the next step, and gets the step's result sent, or its error thrown. `lockward._sync` and
-`lockward.asyncio` carry plans out, with threads or in an event loop.
+The protocol is written once, in coroutines. In asyncio, the event loop runs them. With threads, what they await blocks instead
+of suspending them, so that they run to their end at once.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar
 
 from redis.exceptions import ConnectionError, TimeoutError
 
@@ -19,31 +18,6 @@ FOREVER = float("inf")
 Command = tuple[Any, ...]
 Address = tuple[str, int]
 T = TypeVar("T")
-
-
-class Connect(NamedTuple):
-    """Open a connection of a pool, or of a cluster node, with these options, within `limit` seconds."""
-
-    source: Any
-    options: dict[str, Any]
-    address: Address | None  # for a connection that finds its server through Sentinels
-    limit: float
-
-
-class Receive(NamedTuple):
-    """Wait for bytes until then, by the monotonic clock."""
-
-    link: Any
-    until: float
-
-
-class Pause(NamedTuple):
-    """Do nothing for so many seconds."""
-
-    seconds: float
-
-
-Plan = Generator[Union[Connect, Receive, Pause], Any, T]
 
 
 class Exchange(NamedTuple):
