@@ -226,6 +226,15 @@ def test_the_default_lease_is_known_without_permission_for_lock_info(client: red
         assert lock.held
 
 
+def test_another_thread_can_take_the_lost_event(client: redis.Redis) -> None:
+    lock, taken = Lock(client, "a"), []
+    lock.acquire()
+    in_thread(lambda: taken.append(lock.lost)).join(20)
+    assert taken == [lock.lost]
+    lock.release()
+    assert lock.lost is not taken[0]
+
+
 def test_a_failing_on_lost_does_not_stop_renewals(client: redis.Redis) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("not today")

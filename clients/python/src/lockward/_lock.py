@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Coroutine, Sequence
 from time import monotonic
-from typing import Any, Callable, ClassVar, Generic, TypeVar, Union
+from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
 
 from redis._parsers import BaseParser
 from redis.exceptions import LockError, ResponseError
@@ -147,6 +147,7 @@ class LockBase(Generic[E, B, N]):
         self._parts: list[tuple[bytes, Command]] = [(bytes(self._encode(name)), kind(shared, slots, weight))]
         self._enters_held = False  # the context manager releases the lock, but has not acquired it
         self._next_lost: Any = None
+        self._latest: Callable[[], Holding | None] = lambda: None
         self._prepare()
 
     # What threads and asyncio do differently.
@@ -180,7 +181,12 @@ class LockBase(Generic[E, B, N]):
             if former == caller or (not kept.held and (former is None or former.done())):
                 self._forget(kept)
         holdings[caller] = holding
-        self._next_lost = None
+        self._latest = weakref.ref(holding)
+        event, self._next_lost = self._next_lost, None
+        if event is not None:
+            if holding.lost.is_set():
+                event.set()
+            holding.lost = event
 
     def _forget(self, holding: Holding) -> None:
         holding.is_over = True
@@ -233,13 +239,14 @@ class LockBase(Generic[E, B, N]):
         """An event that is set when the lock is lost: its lease ended before it was renewed, or the key was deleted or
         overwritten. The client finds the latter at the next renewal.
 
-        Each acquisition has its own event. Before the lock is acquired, this is the event of the next acquisition.
+        Each acquisition has its own event. For a caller that has not acquired the lock, this is the event of the latest
+        acquisition that was not released, or else of the next one.
         """
-        holding = self._releasable()
-        if holding is None and self._next_lost is None:
-            self._next_lost = self._make_event()
-        event: E = self._next_lost if holding is None else holding.lost
-        return event
+        holding = self._releasable() or self._latest()
+        if holding is None or holding.is_over:
+            self._next_lost = self._next_lost or self._make_event()
+            return cast(E, self._next_lost)
+        return cast(E, holding.lost)
 
     def handle(self, detach: bool = False) -> str:
         """A string with which another thread, task or process continues what is held: see ``resume``.
@@ -358,7 +365,7 @@ class LockBase(Generic[E, B, N]):
             self._request(key, self._owner or owner, None if not lease else millis(lease), 1, kind)
             for key, kind in self._parts
         ]
-        holding = Holding(self._next_lost or self._make_event(), weakref.ref(self), local_token, self.auto_renewal)
+        holding = Holding(self._make_event(), weakref.ref(self), local_token, self.auto_renewal)
         acquired = await self._acquire_parts(requests, holding, self._call(limit))
         if acquired:
             self._store(holding)

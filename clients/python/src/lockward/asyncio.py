@@ -252,13 +252,14 @@ async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **op
     again. It waits without limit, also while no server answers. The options are those of ``Lock``.
     """
     while True:
-        lock, is_leader = Lock(redis, name, **options), False
+        leads = is_done = False
         try:
-            async with lock.scope():
-                is_leader = True
-                return await run(lock)
-        except UnreachableError:
-            if is_leader:
+            async with Lock(redis, name, **options).scope() as lock:
+                leads = True
+                result = await run(lock)
+                is_done = True
+        except (LockLostError, UnreachableError) as error:
+            if leads and not is_done and isinstance(error, UnreachableError):
                 raise
-        except LockLostError:
-            pass
+        if is_done:  # what could not be released ends with its lease
+            return result
