@@ -95,7 +95,7 @@ class Worker:
             say("event lost", name)
             time.sleep(int(given.get("slow-lost", 0)) / 1000)
 
-        arguments.update(self.settings, on_lost=on_lost, reentrant=True, thread_local=False)
+        arguments.update(self.settings, on_lost=on_lost, reentrant="," not in keys, thread_local=False)
         if "," in keys:
             lock = self.module.MultiLock(
                 [self.module.Lock(self.client, key, **kind) for key in keys.split(",")], **arguments

@@ -13,7 +13,7 @@ from redis.exceptions import LockError, ResponseError
 
 from . import _protocol as protocol
 from ._exchange import FOREVER, Command, millis
-from ._protocol import AcquireRequest, Call, Grant
+from ._protocol import AcquireRequest, Acquisition, Call, Grant
 from ._runtime import RuntimeBase, check_client, logger
 from ._tenure import Holding, Tenure, owners, unpack
 from ._wire import decoded, error_code
@@ -383,7 +383,7 @@ class LockBase(Generic[E, B, N]):
                 return bool(grants)
         try:
             for request in requests:
-                granted = await protocol.acquire(request, call)
+                granted = await Acquisition(request, call).run()
                 if granted is None:
                     break
                 self._add(holding, request, granted)
@@ -410,21 +410,16 @@ class LockBase(Generic[E, B, N]):
             await self._runtime.give_up(tenure.key, tenure.release_command(), error=error)
 
     async def _reenter(self, holding: Holding, call: Call) -> bool:
-        taken: list[Tenure] = []
-        for tenure in holding.tenures:
-            request = self._request(tenure.key, tenure.owner, tenure.lease, tenure.holds + 1, tenure.kind)
-            try:
-                grant = await protocol.acquire(request, call)
-            except LockLostError:
-                self._runtime.lose(holding)
-                raise
-            if grant is None:
-                for former in taken:
-                    former.holds = await protocol.release(former, self._call())
-                return False
+        [tenure] = holding.tenures
+        request = self._request(tenure.key, tenure.owner, tenure.lease, tenure.holds + 1, tenure.kind)
+        try:
+            grant = await Acquisition(request, call).run()
+        except LockLostError:
+            self._runtime.lose(holding)
+            raise
+        if grant is not None:
             tenure.holds, tenure.deadline = grant.holds, max(tenure.deadline, grant.deadline)
-            taken.append(tenure)
-        return True
+        return grant is not None
 
     async def _release(self) -> None:
         holding = self._releasable()
@@ -548,8 +543,8 @@ class LockBase(Generic[E, B, N]):
 
 class MultiLockBase(LockBase[Any, Any, Any]):
     def __init__(self, locks: Sequence[LockBase[Any, Any, Any]], **options: Any) -> None:
-        if not locks or any(lock.redis is not locks[0].redis for lock in locks):
-            raise ValueError("these must be locks of one client")
+        if not locks or any(lock.redis is not locks[0].redis for lock in locks) or options.get("reentrant"):
+            raise ValueError("these must be locks of one client, and cannot be re-entrant")
         super().__init__(locks[0].redis, ", ".join(readable(lock.name) for lock in locks), **options)
         self._parts = sorted(part for lock in locks for part in lock._parts)
         if len({key for key, _ in self._parts}) < len(self._parts):

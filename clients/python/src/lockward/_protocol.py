@@ -155,16 +155,8 @@ class Grant(NamedTuple):
         return lease_end(self.sent, self.lease)
 
 
-async def acquire(request: AcquireRequest, call: Call) -> Grant | None:
-    """Acquire within the call's wait limit. None if the lock is busy for longer.
-
-    If the caller leaves, what may have been granted is given back.
-    """
-    return await _Acquisition(request, call).run()
-
-
-class _Acquisition:
-    """An acquisition under way."""
+class Acquisition:
+    """One acquisition. If the caller leaves, what may have been granted is given back."""
 
     def __init__(self, request: AcquireRequest, call: Call) -> None:
         self._request, self._call = request, call
@@ -173,6 +165,7 @@ class _Acquisition:
         self._leaves_something = False  # at the server, if the caller leaves now
 
     async def run(self) -> Grant | None:
+        """Acquire within the call's wait limit. None if the lock is busy for longer."""
         try:
             grant = await self._run()
         except LockLostError:
@@ -220,12 +213,14 @@ class _Acquisition:
                     return answer, True
 
     def _try(self, now: float) -> Exchange:
-        request, self._is_last_slice = self._request, False
-        commands: tuple[Command, ...] = (request.acquire(request.lease),)
-        extra = 0.0
-        if request.replicas is not None:
-            commands, extra = (*commands, _wait_for(request.replicas)), request.replicas[1]
-        return self._call.request(request.key, *commands, extra=extra, grace=0.1)(now)
+        self._is_last_slice = False
+        return self._with_replicas(self._request.acquire(self._request.lease), now)
+
+    def _with_replicas(self, command: Command, now: float) -> Exchange:
+        """The command, and with it the wait for the replicas that are to confirm it."""
+        count, within = self._request.replicas or (0, 0.0)
+        wait: tuple[Command, ...] = (("WAIT", count, millis(within)),) if self._request.replicas else ()
+        return self._call.request(self._request.key, command, *wait, extra=within, grace=0.1)(now)
 
     def _slice(self, now: float) -> Exchange:
         request, call = self._request, self._call
@@ -239,22 +234,17 @@ class _Acquisition:
 
     async def _grant(self, answer: Answer, is_confirmed: bool) -> Grant | None:
         """What the client can rely on. None if the lock was lost before."""
-        request, call = self._request, self._call
         token, holds, lease = map(int, answer.replies[0])
-        lease = request.lease or lease
-        self._request = request._replace(lease=lease)
+        lease = self._request.lease or lease
+        self._request = self._request._replace(lease=lease)
         if is_confirmed and monotonic() < lease_end(answer.sent, lease):
             self._check_replicas(answer)
             return Grant(token, holds, lease, answer.sent)
 
         def confirm(now: float) -> Exchange:
-            commands: tuple[Command, ...] = (self._request.confirm(token, holds),)
-            extra = 0.0
-            if request.replicas is not None:
-                commands, extra = (*commands, _wait_for(request.replicas)), request.replicas[1]
-            return call.request(request.key, *commands, extra=extra, grace=0.1)(now)
+            return self._with_replicas(self._request.confirm(token, holds), now)
 
-        answer = await self._ask(confirm, call.end(grace=0.1))
+        answer = await self._ask(confirm, self._call.end(grace=0.1))
         if isinstance(answer.replies[0], ResponseError):
             return None
         self._check_replicas(answer)
@@ -294,10 +284,6 @@ class _Acquisition:
             if reached < wanted:
                 what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
                 raise lock_error(UnreplicatedError, what, self._request.key)
-
-
-def _wait_for(replicas: tuple[int, float]) -> Command:
-    return ("WAIT", replicas[0], millis(replicas[1]))
 
 
 async def acquire_together(requests: list[AcquireRequest], call: Call) -> list[Grant] | None:

@@ -21,8 +21,8 @@ from ._wire import MORE, error_code, pack, redirected_to
 
 logger = logging.getLogger("lockward")
 
-#: How many idle connections to each node are kept, and for how many seconds.
-MAX_IDLE, IDLE_LIMIT = 64, 10.0
+#: For how many seconds an idle connection is kept.
+IDLE_LIMIT = 10.0
 #: Idle connections are looked at so often, in seconds: a cut one may mean that the server was restarted.
 CUT_PERIOD = 0.1
 #: For how many seconds the Sentinels' answer is believed, how long one may take, and how long one is waited for if a primary
@@ -325,17 +325,13 @@ class RuntimeBase:
         idle = self._idle.setdefault(node, [])
         link.idle_since = monotonic()
         idle.append(link)
-        if self._is_closed or link.pid != os.getpid():
-            self.close_idle()
-        elif len(idle) > MAX_IDLE or idle[0].idle_since < link.idle_since - IDLE_LIMIT:
-            self.close_idle(link.idle_since - IDLE_LIMIT, len(idle) - MAX_IDLE)
+        self.close_idle(FOREVER if self._is_closed or link.pid != os.getpid() else link.idle_since - IDLE_LIMIT)
 
-    def close_idle(self, since: float = FOREVER, surplus: int = 0) -> None:
-        """Close the connections that were not used since then, or are too many."""
+    def close_idle(self, since: float = FOREVER) -> None:
+        """Close the connections that were not used since then."""
         for idle in list(self._idle.values()):
             try:
-                while idle and (idle[0].idle_since <= since or surplus > 0):
-                    surplus -= 1
+                while idle and idle[0].idle_since <= since:
                     idle.pop(0).close()
             except IndexError:  # another thread has taken the last one
                 pass
