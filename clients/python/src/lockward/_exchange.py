@@ -41,7 +41,7 @@ class TooManyWaits(Exception):
 
 
 def millis(seconds: float) -> int:
-    return max(1, int(seconds * 1000))
+    return max(1, round(seconds * 1000))
 
 
 def lease_end(sent: float, lease: int) -> float:

@@ -291,15 +291,16 @@ class LockBase(Generic[E, B, N]):
 
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
         """Add seconds to the lease, or with ``replace_ttl`` set it to so many from now."""
-        return self._run(self._change("extend", None if replace_ttl else additional_time, additional_time))
+        now = FOREVER if replace_ttl else monotonic()
+        return self._run(self._renew("extend", lambda tenure: max(0.0, tenure.deadline - now) + additional_time))
 
     def reacquire(self) -> B:
         """Start the lease of ``timeout`` again."""
-        return self._run(self._change("reacquire", None, self.timeout))
+        return self._run(self._renew("reacquire", lambda _: self.timeout or 0))
 
     def renew(self) -> N:
         """Start the lease again. The client does that by itself, unless ``auto_renewal`` is off."""
-        return self._run(self._renew())
+        return self._run(self._renew("renew", lambda tenure: tenure.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
         """Let others in: from now on the lock is ``shared`` with readers, or one of more ``slots``. The token stays."""
@@ -449,19 +450,13 @@ class LockBase(Generic[E, B, N]):
         if error is not None:
             raise error
 
-    async def _change(self, verb: str, added: Number | None, seconds: Number | None) -> bool:
-        """Set the lease to so many seconds, or add these."""
-        holding = self._releasable()
-        if holding is not None and (self.timeout is None or seconds is None):
+    async def _renew(self, verb: str, lease_of: Callable[[Tenure], Number], needs_timeout: bool = True) -> bool:
+        """Set the leases to so many seconds."""
+        if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
         for tenure in self._current(verb).tenures:
-            lease = seconds if added is None else max(0.0, tenure.deadline - monotonic()) + added
-            await self._renew_tenure(tenure, millis(lease or 0), verb)
+            await self._renew_tenure(tenure, millis(lease_of(tenure)), verb)
         return True
-
-    async def _renew(self) -> None:
-        for tenure in self._current("renew").tenures:
-            await self._renew_tenure(tenure, tenure.lease, "renew")
 
     async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str) -> None:
         holding = self._current(verb)

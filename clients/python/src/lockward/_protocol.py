@@ -56,6 +56,7 @@ class Call:
         self.runtime, self._patience, self.response_limit = runtime, patience, response_limit
         self.waits = limit != 0
         self.wait_until = FOREVER if limit is None else now + limit
+        self.until = FOREVER  # there is no point in asking any longer
         self.answered = False
         self.may_have_run = False  # a request without a reply may have been carried out
         self._heard_at = now  # for a call that waits, each answer starts the patience again
@@ -65,7 +66,7 @@ class Call:
 
     def end(self, grace: float = 0.0) -> float:
         """When to stop asking if no server answers."""
-        end = self._heard_at + self._patience
+        end = min(self._heard_at + self._patience, self.until)
         return min(end, max(self.wait_until, monotonic()) + grace) if self.waits else end
 
     def request(self, key: bytes, *commands: Command, extra: float = 0.0, grace: float = 0.0) -> Make:
@@ -322,8 +323,8 @@ async def acquire_together(requests: list[AcquireRequest], call: Call) -> list[G
 async def release(tenure: Tenure, call: Call) -> int:
     """Give one hold back. Return how many are left. The tenure was held when the release began."""
     command = tenure.release_command()
-    end = min(call.end(), tenure.deadline)
-    _, [reply, *_] = await call.ask(call.request(tenure.key, command), end)
+    call.until = tenure.deadline
+    _, [reply, *_] = await call.ask(call.request(tenure.key, command))
     if call.may_have_run and error_code(reply) == "NOTHELD" and "ALL" in command:
         return 0  # an earlier attempt was carried out, and its reply lost
     if error_code(reply) in DENIALS:
