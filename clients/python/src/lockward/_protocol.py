@@ -221,7 +221,7 @@ class Acquisition:
         """The command, and with it the wait for the replicas that are to confirm it."""
         count, within = self._request.replicas or (0, 0.0)
         wait: tuple[Command, ...] = (("WAIT", count, millis(within)),) if self._request.replicas else ()
-        return self._call.request(self._request.key, command, *wait, extra=within, grace=0.1)(now)
+        return self._call.request(self._request.key, command, *wait, extra=within, grace=0.05)(now)
 
     def _slice(self, now: float) -> Exchange:
         request, call = self._request, self._call
@@ -230,7 +230,7 @@ class Acquisition:
         keep = () if self._is_last_slice else ("KEEP", KEEP)
         lease = None if request.lease is None else min(request.lease, SHORT_LEASE)
         command = request.acquire(lease, "BLOCK", millis(min(SLICE, left)), *keep)
-        limit = min(SLICE + call.response_limit, left + min(call.response_limit, 0.1))
+        limit = min(SLICE + call.response_limit, left + min(call.response_limit, 0.06))
         return Exchange(request.key, (command,), limit, waits=request.waiting_connections)
 
     async def _grant(self, answer: Answer, is_confirmed: bool) -> Grant | None:
@@ -245,7 +245,7 @@ class Acquisition:
         def confirm(now: float) -> Exchange:
             return self._with_replicas(self._request.confirm(token, holds), now)
 
-        answer = await self._ask(confirm, self._call.end(grace=0.1))
+        answer = await self._ask(confirm, self._call.end(grace=0.05))
         if isinstance(answer.replies[0], ResponseError):
             return None
         self._check_replicas(answer)
@@ -313,7 +313,7 @@ async def acquire_together(requests: list[AcquireRequest], call: Call) -> list[G
             await call.runtime.give_up(keys[0], *(of_key[key].release() for key in keys), error=error)
         raise
     for keys in call.runtime.by_node(grants):
-        await call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.1))
+        await call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.05))
     return [] if has_failed else None
 
 
