@@ -11,8 +11,6 @@ from typing import Any, Callable
 import pytest
 import redis
 
-from lockward import _probe
-
 PROGRAM = Path(__file__).parents[3] / "target" / "release" / "lockward-test-server"
 
 
@@ -77,19 +75,6 @@ class Server(Process):
         self.ask("restart")
 
 
-class SentinelServer(Server):
-    def __init__(self) -> None:
-        Process.__init__(self, "sentinel")
-
-
-class Proxy(Process):
-    """Loses the given shares of LOCK commands and scripts or their replies, in parts of 1,000."""
-
-    def __init__(self, port: int, requests: int, replies: int) -> None:
-        super().__init__("proxy", str(port))
-        self.ask(f"random 7 {requests} {replies} LOCK.* EVAL*")
-
-
 @pytest.fixture(scope="session")
 def shared() -> Any:
     server = Server()
@@ -119,12 +104,6 @@ def own_server() -> Any:
 
 
 @pytest.fixture
-def short_probe_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Probe servers sooner."""
-    monkeypatch.setattr(_probe, "PROBE_INTERVAL", 0.3)
-
-
-@pytest.fixture
 def client(server: Server) -> Any:
     with server.client() as client:
         yield client
@@ -142,17 +121,6 @@ def waiters(client: Any, name: Any) -> int:
 
 def as_map(reply: Any) -> Any:
     return dict(zip(reply[::2], reply[1::2])) if isinstance(reply, list) else reply
-
-
-def queue(client: Any, name: Any) -> list[Any]:
-    """The waiters, in the order in which they are served."""
-    info = as_map(client.execute_command("LOCK.INFO", name, "WAITERS", 100))
-    return [as_map(waiter) for waiter in info[b"queue"]] if info else []
-
-
-def holds(client: Any, name: Any) -> int:
-    info = as_map(client.execute_command("LOCK.INFO", name))
-    return int(as_map(info[b"holders"][0])[b"holds"]) if info else 0
 
 
 def calls(client: redis.Redis, command: str) -> int:

@@ -3,8 +3,19 @@
 `lockward.Lock` has the interface of `redis.lock.Lock`, `lockward.asyncio.Lock` that of `redis.asyncio.lock.Lock`.
 """
 
-from ._sync import Lock
-from .errors import LockError, LockLost, LockNotOwnedError, LockRefused, Unreachable, Unreplicated
+from redis.exceptions import LockError as LockError
+from redis.exceptions import LockNotOwnedError as LockNotOwnedError
 
-__all__ = ["Lock", "LockError", "LockLost", "LockNotOwnedError", "LockRefused", "Unreachable", "Unreplicated"]
+from ._sync import Lock, MultiLock, ReadWriteLock, Semaphore, lead
+from .errors import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError
+
+__all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
+__all__ += [
+    "LockError",
+    "LockLostError",
+    "LockNotOwnedError",
+    "LockRefusedError",
+    "UnreachableError",
+    "UnreplicatedError",
+]
 __version__ = "0.1.0"

@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
+from collections.abc import Coroutine, Sequence
 from time import monotonic
-from typing import Any, Callable, ClassVar, Generic, Protocol, TypeVar, Union
+from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
 
-from . import _connections as connections
+from redis._parsers import BaseParser
+from redis.exceptions import LockError, ResponseError
+
 from . import _protocol as protocol
-from ._plan import Command, Plan
-from ._protocol import AcquireRequest
-from ._replies import decoded
-from ._tenure import Event, Handle, Tenure, owners, pack
-from ._timing import lease_end, millis
-from .errors import LockError, LockLost, lock_error
-
-logger = logging.getLogger("lockward")
+from ._exchange import FOREVER, Command, millis
+from ._protocol import AcquireRequest, Acquisition, Call, Grant
+from ._runtime import RuntimeBase, check_client, logger
+from ._tenure import Holding, Tenure, owners, unpack
+from ._wire import decoded, error_code
+from .errors import LockLostError, lock_error, lost, readable, refused
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
-E = TypeVar("E", bound=Event)
+E = TypeVar("E")  # the event
+B = TypeVar("B")  # bool, or what it is awaited from
+N = TypeVar("N")  # None, likewise
+L = TypeVar("L", bound="LockBase[Any, Any, Any]")
+#: A client of a server does not know its default lease. A hold limit up to this is the lease, too, if none is named.
+_DEFAULT_LEASE = 30.0
 
 
-class Renewer(Protocol):
-    """Renews tenures, and reports their loss."""
-
-    def watch(self, tenure: Tenure) -> None: ...
-    def unwatch(self, tenure: Tenure) -> None: ...
-    def lose(self, tenure: Tenure) -> None: ...
+def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
+    """The arguments that say with whom a lock is shared."""
+    return (
+        *(("SHARED",) if shared else ()),
+        *(("SLOTS", slots) if slots is not None else ()),
+        *(("WEIGHT", weight) if weight is not None else ()),
+    )
 
 
 class Local:
     """redis-py's `lock.local`, with the token while the lock is held."""
 
-    def __init__(self, lock: LockBase[Any]) -> None:
+    def __init__(self, lock: LockBase[Any, Any, Any]) -> None:
         self._lock = weakref.ref(lock)
 
     @property
     def token(self) -> bytes | None:
         lock = self._lock()
-        tenure = lock._releasable() if lock is not None else None
-        return tenure.local_token if tenure is not None else None
+        holding = lock._releasable() if lock is not None else None
+        return holding.local_token if holding is not None else None
 
 
-class LockBase(Generic[E]):
+class LockBase(Generic[E, B, N]):
     _asynchronous: ClassVar[bool]
+    _make_event: Callable[[], Any]
+    _runtime: RuntimeBase
 
     def __init__(
         self,
@@ -65,18 +73,22 @@ class LockBase(Generic[E]):
         reentrant: bool = False,
         auto_renewal: bool | None = None,
         lease: Number | None = None,
+        hold_limit: Number | None = None,
+        owner: str | bytes | None = None,
         on_lost: Callable[[Any], object] | None = None,
         replicas: tuple[int, Number] | None = None,
         patience: Number = 5.0,
+        response_limit: Number = 2.0,
+        waiting_connections: int = 256,
     ) -> None:
-        """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock.
+        """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
 
-        ``timeout``: the lease in seconds. The lock ends after it. None: the lock is held until it is released, and its lease
-        is renewed while this object lives.
+        ``timeout``: the lease. The lock ends after it. None: the lock is held until it is released, and its lease is renewed
+        while this object lives.
 
         ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
 
-        ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit in seconds; None: no limit.
+        ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit; None: no limit.
 
         ``thread_local``: whether only the thread that acquired the lock may release it through this object.
 
@@ -84,25 +96,33 @@ class LockBase(Generic[E]):
 
         ``shared``: whether the lock is held together with all others who ask for it as shared: a read lock.
 
-        ``slots``, ``weight``: acquire one of so many slots, or ``weight`` of them: a semaphore. The number of slots should be the
-        same for all.
+        ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
+        slots should be the same for all.
 
-        ``reentrant``: whether a thread that holds the lock may acquire it again (with ``thread_local=False``: any thread; in
-        asyncio: a task). If not, it waits for itself, as with redis-py and threading.Lock.
+        ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again; with
+        ``thread_local=False``: any. If not, it waits for itself, as with redis-py and threading.Lock.
 
         ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
 
-        ``lease``: the lease of a lock without ``timeout``, in seconds: how long the lock stays held after this process dies.
+        ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
         None: the server's default, 30 seconds unless set.
 
-        ``on_lost``: called with the lock when it is lost while held: see ``lost``. It must return quickly, because the
-        client's renewals wait for it.
+        ``hold_limit``: the lock is lost so long after it was granted, however often its lease is renewed.
 
-        ``replicas``: (n, seconds): raise Unreplicated unless n replicas confirm the grant in this time.
+        ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
 
-        ``patience``: how many seconds a request is repeated while no server answers, before Unreachable.
+        ``on_lost``: called with the lock when it is lost while held: see ``lost``. It runs in a thread of its own. In asyncio, a
+        coroutine function runs in the event loop instead.
+
+        ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
+
+        ``patience``: how long a request is repeated while no server answers, before UnreachableError.
+
+        ``response_limit``: a reply that takes longer is taken for lost, and so is its connection.
+
+        ``waiting_connections``: how many acquisitions of this client wait on connections of their own. More than that poll.
         """
-        connections.check_client(redis, self._asynchronous)
+        check_client(redis, self._asynchronous)
         self.redis = redis
         self.name = name
         self.timeout = timeout
@@ -114,41 +134,76 @@ class LockBase(Generic[E]):
         self.reentrant = reentrant
         self.auto_renewal = not timeout if auto_renewal is None else auto_renewal
         self.lease = lease
+        self.hold_limit = hold_limit
         self.on_lost = on_lost
         self.replicas = replicas
         self.patience = patience
-        self._mode: Command = (
-            *(("SHARED",) if shared else ()),
-            *(("SLOTS", slots) if slots is not None else ()),
-            *(("WEIGHT", weight) if weight is not None else ()),
-        )
+        self.response_limit = response_limit
+        self.waiting_connections = waiting_connections
         self.local = Local(self)
+        self._owner = owner.encode() if isinstance(owner, str) else owner
+        self._encode = redis.get_encoder().encode
+        #: The keys, in the order in which they are acquired, and the kind of lock that each is.
+        self._parts: list[tuple[bytes, Command]] = [(bytes(self._encode(name)), kind(shared, slots, weight))]
+        self._enters_held = False  # the context manager releases the lock, but has not acquired it
+        self._next_lost: Any = None
+        self._latest: Callable[[], Holding | None] = lambda: None
         self._prepare()
 
-    # The tenures: one for each thread, one for the object, or one for each task.
+    # What threads and asyncio do differently.
 
     def _prepare(self) -> None:
         raise NotImplementedError
 
-    def _own(self) -> Tenure | None:
-        """The tenure that the caller has acquired."""
+    def _place(self) -> tuple[dict[Any, Holding], Any]:
+        """What is held, by thread, object or task, and who is calling."""
         raise NotImplementedError
 
-    def _releasable(self) -> Tenure | None:
-        """The tenure that the caller may release."""
+    def _run(self, action: Coroutine[Any, Any, Any]) -> Any:
         raise NotImplementedError
 
-    def _store(self, tenure: Tenure) -> None:
-        raise NotImplementedError
+    # What is held.
 
-    def _discard(self, tenure: Tenure) -> None:
-        raise NotImplementedError
+    def _own(self) -> Holding | None:
+        """What the caller has acquired."""
+        holdings, caller = self._place()
+        return holdings.get(caller)
 
-    def _event(self) -> E:
-        raise NotImplementedError
+    def _releasable(self) -> Holding | None:
+        """What the caller may release."""
+        holdings, caller = self._place()
+        return holdings.get(caller) or next(iter(holdings.values()), None)
 
-    def _renewer(self) -> Renewer:
-        raise NotImplementedError
+    def _store(self, holding: Holding) -> None:
+        holdings, caller = self._place()
+        for former, kept in list(holdings.items()):
+            # What is lost is forgotten if its task has ended, or acquires again, without a release.
+            if former == caller or (not kept.held and (former is None or former.done())):
+                self._forget(kept)
+        holdings[caller] = holding
+        self._latest = weakref.ref(holding)
+        event, self._next_lost = self._next_lost, None
+        if event is not None:
+            if holding.lost.is_set():
+                event.set()
+            holding.lost = event
+
+    def _forget(self, holding: Holding) -> None:
+        holding.is_over = True
+        holdings, _ = self._place()
+        for caller, kept in list(holdings.items()):
+            if kept is holding:
+                del holdings[caller]
+
+    def _current(self, verb: str) -> Holding:
+        """What the caller holds. LockLostError if it was lost, which the clock may show before the watcher does."""
+        holding = self._releasable()
+        if holding is None or holding.pid != os.getpid():
+            raise lock_error(LockError, f"Cannot {verb} an unlocked lock", self.name)
+        if not holding.held:
+            self._runtime.lose(holding)
+            raise lost(verb, self.name)
+        return holding
 
     # Without a request to a server.
 
@@ -156,213 +211,374 @@ class LockBase(Generic[E]):
     def fencing_token(self) -> int | None:
         """The fencing token: larger than that of every earlier tenure of this lock. Send it along with every write.
 
-        None before acquire and after release.
+        None before acquire and after release. Of several locks, the first one's.
         """
-        tenure = self._releasable()
-        return tenure.token if tenure is not None else None
+        tokens = self.fencing_tokens
+        return tokens[0] if tokens else None
+
+    @property
+    def fencing_tokens(self) -> list[int]:
+        """The fencing tokens of several locks, in the order of the names' bytes."""
+        holding = self._releasable()
+        return [tenure.token for tenure in holding.tenures] if holding is not None else []
 
     @property
     def holds(self) -> int:
         """How many times the lock was acquired and not released."""
-        tenure = self._releasable()
-        return tenure.holds if tenure is not None else 0
+        holding = self._releasable()
+        return holding.tenures[0].holds if holding is not None else 0
 
     @property
     def held(self) -> bool:
         """Whether the lock is held: the lease runs by this process's clock, and no server has denied it."""
-        tenure = self._releasable()
-        return tenure is not None and tenure.held
+        holding = self._releasable()
+        return holding is not None and holding.held
 
     @property
     def lost(self) -> E:
         """An event that is set when the lock is lost: its lease ended before it was renewed, or the key was deleted or
-        overwritten.
+        overwritten. The client finds the latter at the next renewal.
 
-        Each tenure has its own event: read this property after acquire.
+        Each acquisition has its own event. For a caller that has not acquired the lock, this is the event of the latest
+        acquisition that was not released, or else of the next one.
         """
-        tenure = self._releasable()
-        event: E = tenure.lost if tenure is not None else self._event()  # type: ignore[assignment]
-        return event
+        holding = self._releasable() or self._latest()
+        if holding is None or holding.is_over:
+            self._next_lost = self._next_lost or self._make_event()
+            return cast(E, self._next_lost)
+        return cast(E, holding.lost)
 
     def handle(self, detach: bool = False) -> str:
-        """A string with which another thread, task or process continues the tenure: see ``resume``.
+        """A string with which another thread, task or process continues what is held: see ``resume``.
 
         This object still holds and renews the lock, until it finds out that the lock was released. With ``detach`` it forgets
         the lock, which is then not renewed until ``resume``.
         """
-        tenure = self._releasable()
-        if tenure is None:
-            raise lock_error(LockError, "Cannot hand over an unlocked lock", self.name)
-        handle = pack(tenure, self.timeout)
+        holding = self._current("hand over")
+        handle = holding.pack(self.timeout)
         if detach:
-            self._forget(tenure)
+            self._forget(holding)
         return handle
 
-    # The plans.
+    def __repr__(self) -> str:
+        holding = self._releasable()
+        state = "not held" if holding is None else "held" if holding.held else "lost"
+        tokens = f", token {', '.join(map(str, self.fencing_tokens))}" if holding is not None else ""
+        return f"<{type(self).__module__}.{type(self).__name__} {readable(self.name)!r}: {state}{tokens}>"
 
-    def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> Plan[bool]:
+    # With requests. In asyncio, these return coroutines.
+
+    def acquire(
+        self,
+        sleep: Number | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: Number | None = None,
+        token: str | bytes | None = None,
+    ) -> B:
+        """Acquire the lock, and wait in the server's queue if it is held. False when the wait limit, in seconds, is over.
+
+        ``sleep`` is ignored. A caller that is interrupted or cancelled leaves the queue, and gives back what was granted
+        meanwhile. LockRefusedError, UnreachableError and UnreplicatedError: nothing is held.
+        """
+        return self._run(self._acquire(blocking, blocking_timeout, token))
+
+    def release(self) -> N:
+        """Give one hold back. LockLostError (a LockNotOwnedError) if the lock was lost before.
+
+        UnreachableError: no server has answered. The lock is not renewed any more, and ends with its lease.
+        """
+        return self._run(self._release())
+
+    def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
+        """Add seconds to the lease, or with ``replace_ttl`` set it to so many from now."""
+        now = FOREVER if replace_ttl else monotonic()
+        return self._run(self._renew("extend", lambda tenure: max(0.0, tenure.deadline - now) + additional_time))
+
+    def reacquire(self) -> B:
+        """Start the lease of ``timeout`` again."""
+        return self._run(self._renew("reacquire", lambda _: self.timeout or 0))
+
+    def renew(self) -> N:
+        """Start the lease again. The client does that by itself, unless ``auto_renewal`` is off."""
+        return self._run(self._renew("renew", lambda tenure: tenure.lease / 1000, needs_timeout=False))
+
+    def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
+        """Let others in: from now on the lock is ``shared`` with readers, or one of more ``slots``. The token stays."""
+        return self._run(self._downgrade(shared, slots))
+
+    def guarded(self, *command: Any) -> Any:
+        """Run a command only while the server has this tenure: LOCK.GUARD with the lock's token. Return its reply.
+
+        The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same ``{tag}``. Without
+        arguments, this only checks that the lock is held. The reply is that of RESP2, decoded as the client decodes.
+
+        LockLostError if the lock is lost: the command did not run. Errors of the command are redis-py's, and the lock stays
+        held. The command is not repeated when its reply is lost: UnreachableError then means that it may have run, as after
+        a cancelled task.
+        """
+        return self._run(self._guarded(command))
+
+    def locked(self) -> B:
+        """Whether any owner holds the lock at the server."""
+        return self._run(self._locked())
+
+    def owned(self) -> B:
+        """Whether this lock object holds the lock at the server."""
+        return self._run(self._owned())
+
+    @classmethod
+    def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
+        """Continue what another object or process has acquired, from its ``handle()``. LockLostError if it is over."""
+        timeout, left, is_renewed, token, tenures = unpack(handle)
+        lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, **options)
+        lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
+        lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
+        holding = Holding(lock._make_event(), weakref.ref(lock), token, is_renewed)
+        holding.end = FOREVER if left is None else monotonic() + left
+        return lock._run(lock._resume(holding, tenures))
+
+    # The coroutines behind that.
+
+    def _call(self, limit: float | None = 0) -> Call:
+        return Call(self._runtime, self.patience, self.response_limit, limit)
+
+    async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
             limit = 0
-        own = self._own()
-        again = own if self.reentrant else None
-        if again is not None and not again.held:
-            raise lock_error(LockLost, "Cannot acquire once more a lock that's no longer owned", self.name)
-        if again is None and own is not None and own.held and self._mode:
-            raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
-        if again is None and own is not None and own.held and own.is_renewed and limit is None and self.thread_local:
-            message = "The caller holds the lock, and would wait for itself forever (reentrant=True?)"
-            raise lock_error(LockError, message, self.name)
         limit = None if limit is None else max(0, limit)
-        if again is not None:
-            return (yield from self._reenter(again, limit))
+        own = self._own()
+        if own is not None and self.reentrant:
+            return await self._reenter(self._current("acquire once more"), self._call(limit))
+        if own is not None and own.held:
+            waits_for_itself = own.is_renewed and limit is None and self.thread_local
+            if waits_for_itself or any(kind for _, kind in self._parts):
+                raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
         owner = local_token = owners.new()
         if token is not None:
             # The same token twice makes two owners, so the second has to wait, as with redis-py.
             local_token = token.encode() if isinstance(token, str) else bytes(token)
             owner = local_token + b":" + owner
-        seconds = self.timeout or self.lease
-        lease = None if seconds is None else millis(seconds)
-        request = AcquireRequest(self.name, owner, lease, 1, self.replicas, self._mode)
-        grant = yield from protocol.acquire(request, limit, self.patience)
-        if grant is None:
-            return False
-        tenure = (self.name, owner, local_token, grant.token, grant.holds, grant.lease, self.auto_renewal)
-        self._add(self._tenure(Handle(*tenure, None, self._mode), grant.deadline))
-        return True
+        lease = self.timeout or self.lease
+        if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
+            lease = min(lease or self.hold_limit, self.hold_limit)
+        requests = [
+            self._request(key, self._owner or owner, None if not lease else millis(lease), 1, kind)
+            for key, kind in self._parts
+        ]
+        holding = Holding(self._make_event(), weakref.ref(self), local_token, self.auto_renewal)
+        acquired = await self._acquire_parts(requests, holding, self._call(limit))
+        if acquired:
+            self._store(holding)
+        return acquired
 
-    def _reenter(self, tenure: Tenure, limit: Number | None) -> Plan[bool]:
-        request = AcquireRequest(self.name, tenure.owner, tenure.lease, tenure.holds + 1, self.replicas, tenure.mode)
-        grant = yield from protocol.acquire(request, limit, self.patience)
-        if grant is None:
-            return False
-        tenure.holds = grant.holds
-        tenure.deadline = max(tenure.deadline, grant.deadline)
-        return True
+    def _request(self, key: bytes, owner: bytes, lease: int | None, holds: int, kind: Command) -> AcquireRequest:
+        return AcquireRequest(key, owner, lease, holds, kind, self.replicas, self.waiting_connections)
 
-    def _tenure(self, handle: Handle, deadline: float) -> Tenure:
-        return Tenure(
-            key=handle.key,
-            owner=handle.owner,
-            token=handle.token,
-            holds=handle.holds,
-            lease=handle.lease,
-            is_renewed=handle.is_renewed,
-            deadline=deadline,
-            lost=self._event(),
-            lock=weakref.ref(self),
-            local_token=handle.local_token,
-            mode=handle.mode,
-        )
+    async def _acquire_parts(self, requests: list[AcquireRequest], holding: Holding, call: Call) -> bool:
+        if len(requests) > 1 and self.replicas is None:
+            grants = await protocol.acquire_together(requests, call)
+            for request, grant in zip(requests, grants or []):
+                self._add(holding, request, grant)
+            if grants or (grants is None and not call.waits):
+                return bool(grants)
+        try:
+            for request in requests:
+                granted = await Acquisition(request, call).run()
+                if granted is None:
+                    break
+                self._add(holding, request, granted)
+            if len(holding.tenures) == len(requests) and (len(requests) == 1 or holding.held):
+                return True
+        except BaseException as error:
+            await self._give_back(holding, error)
+            raise
+        await self._give_back(holding)
+        return False
 
-    def _add(self, tenure: Tenure) -> None:
-        self._store(tenure)
-        self._renewer().watch(tenure)
+    def _add(self, holding: Holding, request: AcquireRequest, grant: Grant) -> None:
+        """Watch what was granted: it is renewed while the next key is waited for."""
+        if self.hold_limit is not None:
+            holding.end = min(holding.end, grant.sent + self.hold_limit)
+        tenure = (request.key, request.owner, grant.token, grant.holds, grant.lease, grant.deadline, request.kind)
+        holding.tenures.append(Tenure(*tenure))
+        self._runtime.watch(holding)
 
-    def _forget(self, tenure: Tenure) -> None:
-        tenure.is_over = True
-        self._discard(tenure)
-        self._renewer().unwatch(tenure)
+    async def _give_back(self, holding: Holding, error: BaseException | None = None) -> None:
+        """Release several keys without a look at the outcome: what is left ends with its lease."""
+        self._forget(holding)
+        for tenure in holding.tenures:
+            await self._runtime.give_up(tenure.key, tenure.release_command(), error=error)
 
-    def _release(self) -> Plan[None]:
-        tenure = self._releasable()
-        if tenure is None:
+    async def _reenter(self, holding: Holding, call: Call) -> bool:
+        [tenure] = holding.tenures
+        request = self._request(tenure.key, tenure.owner, tenure.lease, tenure.holds + 1, tenure.kind)
+        try:
+            grant = await Acquisition(request, call).run()
+        except LockLostError:
+            self._runtime.lose(holding)
+            raise
+        if grant is not None:
+            tenure.holds, tenure.deadline = grant.holds, max(tenure.deadline, grant.deadline)
+        return grant is not None
+
+    async def _release(self) -> None:
+        holding = self._releasable()
+        if holding is None:
             raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
-        if tenure.pid != os.getpid():
-            raise lock_error(LockLost, "Cannot release a lock that was acquired before the fork", self.name)
-        is_last, was_held = tenure.holds == 1, tenure.held
-        if is_last or not was_held:
+        if holding.pid != os.getpid():
+            raise lost("release", self.name)
+        if not holding.held:
+            self._runtime.lose(holding)
+            self._forget(holding)
+            if len(holding.tenures) > 1:
+                await self._give_back(holding)
+            raise lost("release", self.name)
+        if holding.tenures[0].holds == 1:
             # Before the request is sent: a renewal after it would find the lock lost.
-            self._forget(tenure)
-        try:
-            left = yield from protocol.release(tenure, was_held, self.patience)
-        except LockLost:
-            if not is_last:
-                self._renewer().lose(tenure)
-                self._forget(tenure)
-            raise
-        tenure.holds = left
+            self._forget(holding)
+        error: Exception | None = None
+        for tenure in holding.tenures:
+            try:
+                tenure.holds = await protocol.release(tenure, self._call())
+            except LockLostError as loss:
+                self._runtime.lose(holding)
+                self._forget(holding)
+                error = loss
+            except Exception as failure:
+                error = error or failure
+        if error is not None:
+            raise error
 
-    def _extend(self, additional_time: Number, replace_ttl: bool) -> Plan[bool]:
-        tenure = self._renewable("extend")
-        left = 0.0 if replace_ttl else max(0.0, tenure.deadline - monotonic())
-        yield from self._renew(tenure, left + additional_time, "extend")
+    async def _renew(self, verb: str, lease_of: Callable[[Tenure], Number], needs_timeout: bool = True) -> bool:
+        """Set the leases to so many seconds."""
+        if needs_timeout and self.timeout is None and self._releasable() is not None:
+            raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
+        for tenure in self._current(verb).tenures:
+            await self._renew_tenure(tenure, millis(lease_of(tenure)), verb)
         return True
 
-    def _reacquire(self) -> Plan[bool]:
-        tenure = self._renewable("reacquire")
-        yield from self._renew(tenure, self.timeout or tenure.lease / 1000, "reacquire")
-        return True
-
-    def _renewable(self, what: str) -> Tenure:
-        tenure = self._releasable()
-        if tenure is None or tenure.pid != os.getpid():
-            raise lock_error(LockError, f"Cannot {what} an unlocked lock", self.name)
-        if self.timeout is None:
-            raise lock_error(LockError, f"Cannot {what} a lock with no timeout", self.name)
-        return tenure
-
-    def _renew(self, tenure: Tenure, lease: float, what: str) -> Plan[None]:
-        tenure.note_lease_request(millis(lease))
-        self._renewer().watch(tenure)
+    async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str) -> None:
+        holding = self._current(verb)
+        if holding.end < FOREVER:
+            lease = min(lease, millis(holding.end - monotonic()))
         try:
-            yield from protocol.renew(tenure, millis(lease), self.patience, what)
-        except LockLost:
-            self._renewer().lose(tenure)
+            await protocol.renew(tenure, lease, self._call(), verb)
+        except LockLostError:
+            self._runtime.lose(holding)
             raise
-        self._renewer().watch(tenure)
+        finally:
+            self._runtime.watch(holding)
 
-    def _guarded(self, command: Command) -> Plan[Any]:
-        tenure = self._releasable()
-        if tenure is None or tenure.pid != os.getpid():
-            raise lock_error(LockError, "Cannot guard a command with an unlocked lock", self.name)
+    async def _downgrade(self, shared: bool, slots: int | None) -> None:
+        for tenure in self._current("downgrade").tenures:
+            former = tenure.kind
+            weight = former[-1] if "WEIGHT" in former and not shared else None
+            tenure.kind = kind(shared, slots, weight)  # renewals name it from now on, whether a reply arrives or not
+            try:
+                await self._renew_tenure(tenure, tenure.lease, "downgrade")
+            except LockError:
+                tenure.kind = former
+                raise
+
+    async def _guarded(self, command: Command) -> Any:
+        holding = self._current("guard a command with")
+        encoded = tuple(bytes(self._encode(each)) for each in command)
         try:
-            reply = yield from protocol.guarded(tenure, command, self.patience)
-        except LockLost:
-            self._renewer().lose(tenure)
+            reply = await protocol.guarded(holding, encoded, self._call())
+        except LockLostError:
+            self._runtime.lose(holding)
             raise
+        if isinstance(reply, ResponseError):
+            raise BaseParser.parse_error(str(reply))  # type: ignore[no-untyped-call]
         return decoded(reply, self.redis.get_encoder().decode)
 
-    def _locked(self) -> Plan[bool]:
-        _, holders = yield from protocol.lock_info(self.name, self.patience)
-        return bool(holders)
+    async def _locked(self) -> bool:
+        for key, _ in self._parts:
+            reply = await protocol.query(key, ("LOCK.INFO", key), self._call())
+            if isinstance(reply, ResponseError):
+                raise refused(reply, self.name)
+            if reply is not None:
+                return True
+        return False
 
-    def _owned(self) -> Plan[bool]:
-        tenure = self._releasable()
-        if tenure is None or tenure.pid != os.getpid():
+    async def _owned(self) -> bool:
+        holding = self._releasable()
+        if holding is None or holding.pid != os.getpid():
             return False
-        _, holders = yield from protocol.lock_info(self.name, self.patience)
-        return any((h.owner, h.token) == (tenure.owner, tenure.token) for h in holders)
+        for tenure in holding.tenures:
+            reply = await protocol.query(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token), self._call())
+            if isinstance(reply, ResponseError) and error_code(reply) not in ("FENCED", "WRONGTYPE"):
+                raise refused(reply, self.name)
+            if isinstance(reply, ResponseError):
+                return False
+        return True
 
-    def _resume(self, handle: Handle) -> Plan[None]:
-        """Continue a tenure. LockLost if it is over."""
-        self._mode = tuple(handle.mode)
-        if handle.is_renewed:
-            tenure = self._tenure(handle, 0.0)
-            yield from protocol.resume(tenure, self.patience)
-            self._add(tenure)
-            return
-        asked, holders = yield from protocol.lock_info(self.name, self.patience)
-        for holder in holders:
-            if (holder.owner, holder.token) == (handle.owner, handle.token):
-                self._add(self._tenure(handle._replace(holds=holder.holds), lease_end(asked, holder.lease_left)))
-                return
-        raise lock_error(LockLost, "Cannot resume a lock that's no longer owned", self.name)
+    async def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> L:
+        for tenure in tenures:
+            lease = tenure.lease if holding.end == FOREVER else min(tenure.lease, millis(holding.end - monotonic()))
+            await protocol.renew(tenure, lease, self._call(), "resume")
+            holding.tenures.append(tenure)
+            self._runtime.watch(holding)
+        self._store(holding)
+        return self
 
-    def _exit(self) -> Plan[None]:
+    async def _enter(self) -> None:
+        if not self._enters_held and not (await self._acquire(None, None, None)):
+            raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
+
+    async def _exit(self) -> None:
         try:
-            yield from self._release()
+            await self._release()
         except LockError:
             if self.raise_on_release_error:
                 raise
             logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
 
-def call_on_lost(lock: Any) -> None:
-    """Call the callback. Its errors are logged: they must not stop the renewals."""
-    on_lost = lock.on_lost
-    if on_lost is not None:
-        try:
-            on_lost(lock)
-        except Exception:
-            logger.exception("the on_lost callback has failed")
+class MultiLockBase(LockBase[Any, Any, Any]):
+    def __init__(self, locks: Sequence[LockBase[Any, Any, Any]], **options: Any) -> None:
+        if not locks or any(lock.redis is not locks[0].redis for lock in locks) or options.get("reentrant"):
+            raise ValueError("these must be locks of one client, and cannot be re-entrant")
+        super().__init__(locks[0].redis, ", ".join(readable(lock.name) for lock in locks), **options)
+        self._parts = sorted(part for lock in locks for part in lock._parts)
+        if len({key for key, _ in self._parts}) < len(self._parts):
+            raise ValueError("the names must be distinct")
+
+
+class _Kinds(Generic[L]):
+    _make: Callable[..., L]
+
+    def __init__(self, redis: Any, name: Name, **options: Any) -> None:
+        self._arguments, self._options = (redis, name), options
+
+    def _lock(self, **kind: Any) -> L:
+        return type(self)._make(*self._arguments, **self._options, **kind)
+
+
+class ReadWriteLockBase(_Kinds[L]):
+    def read(self) -> L:
+        """A lock that is held together with other readers, not yet acquired."""
+        return self._lock(shared=True)
+
+    def write(self) -> L:
+        """A lock that excludes all others, not yet acquired."""
+        return self._lock()
+
+
+class SemaphoreBase(_Kinds[L]):
+    def __init__(self, redis: Any, name: Name, slots: int, **options: Any) -> None:
+        super().__init__(redis, name, slots=slots, thread_local=False, **options)
+
+    def permits(self, permits: int = 1) -> L:
+        """A lock of so many slots, not yet acquired."""
+        return self._lock(weight=None if permits == 1 else permits)
+
+    def acquire(self, permits: int = 1, blocking: bool = True, timeout: Number | None = None) -> Any:
+        """Acquire so many slots within `timeout` seconds. Return a held lock, or None."""
+        lock = self.permits(permits)
+        lock._enters_held = True
+        return lock._run(self._acquire(lock, blocking, timeout))
+
+    async def _acquire(self, lock: L, blocking: bool, timeout: Number | None) -> L | None:
+        return lock if (await lock._acquire(blocking, timeout, None)) else None

@@ -1,4 +1,7 @@
-"""A tenure, from an owner's first hold to its last, as this process knows it; and which tenures to renew when.
+"""What is held, as this process knows it.
+
+A *tenure* is one key's, from an owner's first hold to its last. A *holding* is what one acquisition has given the program:
+a tenure, or with several keys one for each. All tenures of a holding are lost together.
 
 A lease is counted from before its request was sent, by the monotonic clock of this process. The server starts counting
 later. So the lease ends here before it ends at the server, however long either was paused.
@@ -14,18 +17,13 @@ import uuid
 import weakref
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Callable, NamedTuple, Protocol
+from typing import Any, Callable
 
-from ._plan import Command
-from ._replies import denies_tenure, longest_lease
-from ._timing import back_off, lease_end, millis
+from ._exchange import FOREVER, Command, back_off, lease_end, millis
+from ._wire import DENIALS, error_code, longest_lease
 
-
-class Event(Protocol):
-    """What `threading.Event` and `asyncio.Event` have in common."""
-
-    def set(self) -> None: ...
-    def is_set(self) -> bool: ...
+#: Renewals that are due within so many seconds are sent together.
+_TOGETHER = 0.1
 
 
 class _Owners:
@@ -37,8 +35,7 @@ class _Owners:
             os.register_at_fork(after_in_child=self.restart)
 
     def restart(self) -> None:
-        self._process = str(uuid.uuid4())
-        self._count = itertools.count(1)
+        self._process, self._count = str(uuid.uuid4()), itertools.count(1)
 
     def new(self) -> bytes:
         return f"{self._process}:{next(self._count)}".encode()
@@ -48,164 +45,158 @@ owners = _Owners()
 
 
 @dataclass(eq=False)
+class Holding:
+    lost: Any  # a `threading.Event` or an `asyncio.Event`
+    lock: Callable[[], Any]  # a weak reference
+    local_token: bytes  # redis-py's `lock.local.token`
+    is_renewed: bool
+    end: float = FOREVER  # when the hold limit is reached, by this process's clock
+    tenures: list[Tenure] = field(default_factory=list)
+    is_over: bool = False  # given back, or about to be
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def held(self) -> bool:
+        if self.is_over or self.lost.is_set() or self.pid != os.getpid():
+            return False
+        return monotonic() < min([self.end, *(tenure.deadline for tenure in self.tenures)])
+
+    def pack(self, timeout: float | None) -> str:
+        """A handle with which another process can continue."""
+        left = None if self.end == FOREVER else self.end - monotonic()
+        tenures = [[_text(t.key), _text(t.owner), t.token, t.holds, t.lease, t.kind] for t in self.tenures]
+        parts = [2, timeout, left, self.is_renewed, _text(self.local_token), tenures]
+        return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+
+
+def unpack(handle: str) -> tuple[float | None, float | None, bool, bytes, list[Tenure]]:
+    """The timeout, what is left of the hold limit, whether the leases are renewed, the local token, and the tenures."""
+    try:
+        version, timeout, left, is_renewed, token, tenures = json.loads(base64.urlsafe_b64decode(handle))
+        if version != 2:
+            raise ValueError("another version")
+        listed = [Tenure(_bytes(k), _bytes(o), t, h, lease, 0.0, tuple(kind)) for k, o, t, h, lease, kind in tenures]
+        return timeout, left, is_renewed, _bytes(token), listed
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("this is not a handle of a lock") from error
+
+
+def _text(data: bytes) -> str:
+    return data.decode("latin-1")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+@dataclass(eq=False)
 class Tenure:
-    key: Any
+    key: bytes
     owner: bytes
     token: int
     holds: int
     lease: int  # milliseconds
-    is_renewed: bool
     deadline: float  # when the lease ends, by this process's clock
-    lost: Event
-    lock: Callable[[], Any]  # a weak reference
-    local_token: bytes  # redis-py's `lock.local.token`
-    mode: Command = ()
-    pid: int = field(default_factory=os.getpid)
-    is_over: bool = False
+    kind: Command = ()
     renewals_count_from: float = 0.0  # the reply to a renewal that was sent earlier is ignored
     failures: int = 0
     retry_at: float = 0.0
     is_urgent: bool = False
 
-    @property
-    def held(self) -> bool:
-        return not self.is_over and not self.lost.is_set() and monotonic() < self.deadline and self.pid == os.getpid()
-
-    @property
-    def renewal_due(self) -> float:
+    def renewal_due(self, holding: Holding) -> float:
         """When a third of the lease is over."""
         if self.is_urgent:
             return self.retry_at
-        if not self.is_renewed:
-            return float("inf")
+        reaches_end = self.deadline + self.lease / 500_000 + 0.005 >= holding.end
+        if not holding.is_renewed or (reaches_end and self.deadline <= holding.end + 0.01):
+            return FOREVER
+        if self.deadline > holding.end + 0.01:  # the server must not keep the lock past the hold limit
+            return self.retry_at
         return max(self.deadline - self.lease / 1000 * 2 / 3, self.retry_at)
 
-    def renew_command(self, lease: int | None = None) -> Command:
-        if lease is None:  # a tenure that is not renewed gets no more than what is left
-            lease = self.lease if self.is_renewed else millis(self.deadline - monotonic())
-        return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", self.holds, *self.mode)
+    def renewal(self, holding: Holding) -> Command:
+        """The command that renews the lease. A tenure that is not renewed gets no more than what is left."""
+        now = monotonic()
+        lease, left = self.lease if holding.is_renewed else millis(self.deadline - now), holding.end - now
+        return self.renew_command(min(lease, millis(left)) if left < FOREVER else lease)
+
+    def renew_command(self, lease: int) -> Command:
+        return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", self.holds, *self.kind)
 
     def release_command(self) -> Command:
         """The reply to `HOLDS 0` does not tell whether the lock was lost. The reply to `ALL` with the token does."""
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
         return ("LOCK.RELEASE", self.key, self.owner, *count, "TOKEN", self.token)
 
-    def note_lease(self, sent: float, lease: int) -> None:
-        """Note a lease that the server has set."""
-        self.deadline = lease_end(sent, lease)
-        self.note_success()
-
     def note_lease_request(self, lease: int) -> None:
-        """Note that a lease is about to be requested: it may be shorter, and be set though no reply arrives.
+        """Note that the program requests a lease: it may be shorter, and be set though no reply arrives.
 
         If another renewal is under way, the client does not know which of the two the server carries out last. So the reply
         to that one is ignored.
         """
         self.deadline = min(self.deadline, lease_end(monotonic(), lease))
-        self.renewals_count_from = float("inf")
+        self.renewals_count_from = FOREVER
 
-    def note_success(self) -> None:
+    def note_lease(self, sent: float, lease: int) -> None:
+        """Note a lease that the server has set."""
+        self.deadline = lease_end(sent, lease)
+        self.note_answer()
+
+    def note_answer(self) -> None:
         self.failures, self.retry_at, self.is_urgent = 0, 0.0, False
 
-    def shorten_lease(self, reply: Exception) -> bool:
-        """Take the longest lease that the server accepts, if it refuses this one. Return whether to renew the tenure again at
-        once."""
-        longest = longest_lease(reply)
-        if not self.is_renewed or longest is None or self.lease <= longest:
-            return False
-        self.lease = longest
-        self.deadline = min(self.deadline, lease_end(monotonic(), self.lease))
-        self.note_success()
-        self.is_urgent = True
-        return True
-
-    def postpone_renewal(self, now: float) -> None:
-        self.retry_at = now + back_off(self.failures)
-        self.failures += 1
-
-
-class Schedule:
-    """The tenures of a client. References are weak: a tenure that the program has dropped is renewed no more."""
-
-    def __init__(self) -> None:
-        self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
-
-    def add(self, tenure: Tenure) -> None:
-        self._tenures.add(tenure)
-
-    def remove(self, tenure: Tenure) -> None:
-        self._tenures.discard(tenure)
-
-    def clear(self) -> None:
-        self._tenures = weakref.WeakSet()
-
-    def __len__(self) -> int:
-        return len(self._tenures)
-
-    def next_event(self) -> float | None:
-        """When the next tenure is to be renewed, or ends."""
-        return min((min(t.renewal_due, t.deadline) for t in list(self._tenures)), default=None)
-
-    def due(self, now: float) -> list[Tenure]:
-        return [t for t in list(self._tenures) if t.renewal_due <= now < t.deadline]
-
-    def expired(self, now: float) -> list[Tenure]:
-        return [t for t in list(self._tenures) if t.deadline <= now]
-
-    def response_limit(self, due: list[Tenure], now: float) -> float:
-        """How long to wait for the replies: a sixth of a lease, and never past the end of any lease."""
-        first = min((t.deadline for t in list(self._tenures)), default=now)
-        return max(0.05, min(first - now, *(t.lease / 6000 for t in due)))
-
-    def renew_all_now(self) -> None:
-        """Make all renewals due: a server that was restarted may have forgotten the tenures."""
-        for tenure in list(self._tenures):
-            tenure.is_urgent = True
-
-    def renewed(self, tenure: Tenure, sent: float, reply: Any) -> bool:
+    def is_lost(self, is_renewed: bool, sent: float, command: Command, reply: Any) -> bool:
         """Note the reply to a renewal. Return whether the tenure is lost."""
-        if tenure.is_over:
-            return False
-        if denies_tenure(reply):
+        if error_code(reply) in DENIALS:
             return True
-        if isinstance(reply, Exception):
-            if not tenure.shorten_lease(reply):
-                tenure.postpone_renewal(monotonic())
-        elif tenure.is_renewed and sent >= tenure.renewals_count_from:
-            tenure.note_lease(sent, tenure.lease)
+        longest = longest_lease(reply)
+        if not isinstance(reply, Exception):
+            if is_renewed and sent >= self.renewals_count_from:
+                self.deadline = lease_end(sent, command[4])
+            self.note_answer()
+        elif is_renewed and longest is not None and self.lease > longest:
+            self.lease = longest
+            self.deadline = min(self.deadline, lease_end(monotonic(), longest))
+            self.note_answer()
+            self.is_urgent = True
         else:
-            tenure.note_success()
+            self.retry_at = monotonic() + back_off(self.failures)
+            self.failures += 1
         return False
 
 
-class Handle(NamedTuple):
-    """A tenure as another process can continue it."""
+class Schedule:
+    """The holdings of a client, and when the next one is to be renewed or ends.
 
-    key: Any
-    owner: bytes
-    local_token: bytes
-    token: int
-    holds: int
-    lease: int
-    is_renewed: bool
-    timeout: float | None
-    mode: Command
+    References are weak: what the program has dropped is renewed no more.
+    """
 
+    def __init__(self) -> None:
+        self.holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
+        #: Only a holding that needs something before that needs to wake the thread or task which watches.
+        self.next = FOREVER
 
-def pack(tenure: Tenure, timeout: float | None) -> str:
-    key = tenure.key if isinstance(tenure.key, str) else {"bytes": base64.b64encode(bytes(tenure.key)).decode()}
-    owner, local_token = (base64.b64encode(b).decode() for b in (tenure.owner, tenure.local_token))
-    rest = [tenure.token, tenure.holds, tenure.lease, tenure.is_renewed, timeout, tenure.mode]
-    return base64.urlsafe_b64encode(json.dumps([1, key, owner, local_token, *rest]).encode()).decode()
+    def add(self, holding: Holding) -> bool:
+        """Watch a holding. Return whether it needs something before all others."""
+        self.holdings.add(holding)
+        return self.next > min([holding.end, *(min(t.renewal_due(holding), t.deadline) for t in holding.tenures)])
 
-
-def unpack(handle: str) -> Handle:
-    try:
-        version, key, owner, local_token, *rest = json.loads(base64.urlsafe_b64decode(handle))
-        if version != 1:
-            raise ValueError("another version")
-        if isinstance(key, dict):
-            key = base64.b64decode(key["bytes"])
-        return Handle(key, base64.b64decode(owner), base64.b64decode(local_token), *rest)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("this is not a handle of a lock") from error
+    def take(self, now: float) -> tuple[list[Holding], list[tuple[Holding, Tenure]]]:
+        """What is over, and what is to be renewed now."""
+        self.next = FOREVER  # from here on, `add` wakes the watcher: it may come too late for this round
+        expired, due, then = [], [], FOREVER
+        for holding in list(self.holdings):
+            if holding.is_over or holding.lost.is_set():
+                self.holdings.discard(holding)
+            elif not holding.tenures or now < min([holding.end, *(tenure.deadline for tenure in holding.tenures)]):
+                then = min(then, holding.end)
+                for tenure in holding.tenures:
+                    if tenure.renewal_due(holding) <= now + min(_TOGETHER, tenure.lease / 30_000):
+                        due.append((holding, tenure))
+                        # The outcome sets it anew.
+                        tenure.is_urgent, tenure.retry_at = True, now + tenure.lease / 3000
+                    then = min(then, tenure.deadline, tenure.renewal_due(holding))
+            else:
+                expired.append(holding)
+        self.next = then
+        return expired, due

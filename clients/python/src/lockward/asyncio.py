@@ -4,449 +4,262 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import inspect
 import os
-import socket
 import weakref
-from collections.abc import Awaitable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from time import monotonic
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
-from redis.exceptions import ConnectionError, RedisClusterException, RedisError, ResponseError, TimeoutError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import TimeoutError
 
-from . import _connections as connections
-from . import _protocol as protocol
-from ._lock import LockBase, Number, call_on_lost
-from ._plan import NETWORK_ERRORS, RESPONSE_LIMIT, Exchange, Pause, Plan, Step
-from ._probe import needs_probe, probe, probe_pause
-from ._tenure import Schedule, Tenure, unpack
-from .errors import LockError, lock_error
+from ._exchange import FOREVER, Address, T
+from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._runtime import RuntimeBase, bare, logger
+from ._wire import Parser
+from .errors import LockLostError, UnreachableError, lost
 
-__all__ = ["Lock"]
-
-T = TypeVar("T")
-#: How many seconds idle connections are kept.
-_IDLE_LIMIT = 10.0
+__all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
 
 
-class Runtime:
-    """Carries out the plans of one client's locks in one event loop. It has idle connections, and a task that renews."""
+class _Link:
+    """An open connection, made by redis-py and used without it."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._reader, self._writer, self.parser = theirs._reader, theirs._writer, Parser()
+        theirs._reader = theirs._writer = None
+        self.pid, self.idle_since = os.getpid(), 0.0
+
+    def send(self, data: bytes, until: float) -> None:
+        self._writer.write(data)
+
+    async def receive(self, until: float) -> bytes:
+        # A timer that closes the connection costs less than a task with a timeout.
+        timer = asyncio.get_running_loop().call_later(until - monotonic(), self.close)
+        try:
+            data: bytes = await self._reader.read(65536)
+        finally:
+            timer.cancel()
+        if not data and monotonic() >= until:
+            raise TimeoutError("no reply in time")
+        return data
+
+    def is_open(self, be_sure: bool) -> bool:
+        return not self._reader.at_eof() and not self._writer.is_closing()
+
+    def is_cut(self) -> bool:
+        return not self.is_open(True)
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+def _close_late(task: asyncio.Future[_Link]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
+
+
+class Runtime(RuntimeBase):
+    """The connections and holdings of one client's locks in one event loop. A task watches the leases."""
+
+    _no_retries = Retry(NoBackoff(), 0)
+    _gives_up_aside = True
 
     def __init__(self, client: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._client = weakref.ref(client)
-        self.loop = loop
-        self.pid = os.getpid()
-        self._schedule = Schedule()
-        self._idle: dict[Any, list[Any]] = {}
-        self._used = monotonic()
+        super().__init__(client)
+        self.loop, self.pid = loop, os.getpid()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._others: set[asyncio.Future[Any]] = set()
+        self._loading: asyncio.Future[Any] | None = None
 
-    async def run(self, plan: Plan[T]) -> T:
-        """Carry a plan out."""
-        result: Any = None
-        failure: BaseException | None = None
-        while True:
+    async def connect(self, source: Any, options: dict[str, Any], address: Address | None, limit: float) -> _Link:
+        async def connect() -> _Link:
+            connection = bare(source.connection_class(**options))
             try:
-                step = plan.send(result) if failure is None else plan.throw(failure)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            result, failure = None, None
-            try:
-                result = await self._carry_out(step)
-            except BaseException as error:
-                failure = error
+                await (connection.connect() if address is None else connection.connect_to(address))
+                return _Link(connection)
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
 
-    async def _carry_out(self, step: Step) -> Any:
-        if isinstance(step, Pause):
-            return await asyncio.sleep(step.seconds)
-        return await (self.exchange(step) if isinstance(step, Exchange) else step())
-
-    async def exchange(self, exchange: Exchange) -> list[Any]:
-        """If it is cancelled, or the limit is over, the connection that waits is closed first."""
-        task = asyncio.ensure_future(self._exchange(exchange))
+        task, done = asyncio.ensure_future(connect()), None
         try:
-            done, _ = await asyncio.wait({task}, timeout=exchange.limit)
-        except asyncio.CancelledError:
-            await _stop(task)
-            raise
+            done, _ = await asyncio.wait({task}, timeout=max(0.0, limit))
+        finally:
+            if not done:
+                task.add_done_callback(_close_late)
+                task.cancel()
         if not done:
-            await _stop(task)
-            raise TimeoutError("no reply in time")
+            raise TimeoutError("no connection in time")
         return task.result()
 
-    async def _exchange(self, exchange: Exchange) -> list[Any]:
-        client = self._client()
-        if client is None:
-            raise ConnectionError("the client has been dropped")
-        exchange = connections.remapped(client, exchange)
-        cluster = connections.is_cluster(client)
-        if cluster:
-            try:
-                await client.initialize()
-            except RedisClusterException as error:
-                raise ConnectionError(str(error)) from error
-            if exchange.redirect is not None and not exchange.redirect.is_ask:
-                await self._refresh_slots(client)
-        try:
-            node_id = connections.node_id(client, exchange.key, exchange.redirect)
-        except RedisError as error:
-            await self._refresh_slots(client)
-            raise ConnectionError(str(error)) from error
-        connection = await self.connection(client, node_id, exchange)
-        try:
-            if needs_probe(exchange):
-                server = _Probe(self, client, node_id, exchange, connection)
-                replies = await self._exchange_with_probe(connection, exchange, server)
-            else:
-                replies = await _exchange(connection, exchange)
-        except BaseException as error:
-            await connection.disconnect(nowait=True)
-            if isinstance(error, NETWORK_ERRORS):
-                await self._connection_lost(client, node_id, cluster)
-            raise
-        await self.keep_idle(node_id, connection)
-        return replies
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    async def _exchange_with_probe(self, connection: Any, exchange: Exchange, server: _Probe) -> list[Any]:
-        """Probe the server now and then while the replies are awaited."""
-        task = asyncio.ensure_future(_exchange(connection, exchange))
-        check: asyncio.Future[None] | None = None
-        try:
-            while not (await asyncio.wait({task}, timeout=probe_pause()))[0]:
-                check = asyncio.ensure_future(self.run(probe(server)))
-                await asyncio.wait({task, check}, return_when=asyncio.FIRST_COMPLETED)
-                if task.done():
-                    break
-                check.result()
-            return task.result()
-        finally:
-            for each in (task, check):
-                if each is not None:
-                    await _stop(each)
+    def start(self, action: Coroutine[Any, Any, Any]) -> None:
+        self._keep(action)
 
-    async def connection(self, client: Any, node_id: Any, exchange: Exchange, again: Any = None) -> Any:
-        """A connection. A new one is made with the server name ``again``, if given, without asking Sentinels."""
-        connection = await self._idle_connection(node_id)
-        if connection is not None:
-            return connection
-        cluster = connections.is_cluster(client)
-        node = connections.node(client, exchange.key) if cluster else client.connection_pool
-        try:
-            return await _connect(node, exchange, cluster, again)
-        except NETWORK_ERRORS:
-            if cluster:
-                await self._refresh_slots(client)
-            raise
+    def _keep(self, action: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """Run a task, and keep it: an event loop has only weak references."""
+        task = asyncio.ensure_future(action)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+        return task
 
-    async def keep_idle(self, node_id: Any, connection: Any) -> None:
-        self._used = monotonic()
-        self._ensure_task()
-        idle = self._idle.setdefault(node_id, [])
-        if len(idle) < connections.MAX_IDLE:
-            idle.append(connection)
-        else:
-            await connection.disconnect(nowait=True)
-
-    async def _idle_connection(self, node_id: Any) -> Any:
-        idle = self._idle.get(node_id)
-        while idle:
-            connection = idle.pop()
-            if not connection._reader.at_eof() and not connection._writer.is_closing():
-                return connection
-            self._renew_all_now()
-            await connection.disconnect(nowait=True)
-        return None
-
-    async def _connection_lost(self, client: Any, node_id: Any, cluster: bool) -> None:
-        idle = self._idle.pop(node_id, [])
-        self._renew_all_now()
-        for connection in idle:
-            await connection.disconnect(nowait=True)
-        if cluster:
-            await self._refresh_slots(client)
-
-    def _renew_all_now(self) -> None:
-        self._schedule.renew_all_now()
+    def wake(self) -> None:
         self._changed.set()
+        if (self._task is None or self._task.done()) and not self.loop.is_closed():
+            self._is_closed = False
+            self._task = self.loop.create_task(self._watch_leases(), name="lockward")
 
-    async def _refresh_slots(self, client: Any) -> None:
-        """Load the cluster's slot map again."""
-        try:
-            await client.nodes_manager.initialize()
-        except Exception:  # the known nodes may still work
-            pass
+    def _keep_idle(self, node: Any, link: Any) -> None:
+        super()._keep_idle(node, link)
+        if self._task is None:
+            self.wake()
 
-    # The renewals.
-
-    def watch(self, tenure: Tenure) -> None:
-        if not tenure.is_over and not tenure.lost.is_set():
-            self._schedule.add(tenure)
-            self._ensure_task()
-            self._changed.set()
-
-    def unwatch(self, tenure: Tenure) -> None:
-        self._schedule.remove(tenure)
-
-    def lose(self, tenure: Tenure) -> None:
-        self._schedule.remove(tenure)
-        if tenure.is_over or tenure.lost.is_set():
-            return
-        tenure.lost.set()
-        lock = tenure.lock()
-        if lock is not None:
-            call_on_lost(lock)
-
-    def _ensure_task(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = self.loop.create_task(self._renew_loop(), name="lockward")
-
-    async def _renew_loop(self) -> None:
+    async def _watch_leases(self) -> None:
         """Run until no lock is held and all connections have been idle for a while."""
         try:
-            while len(self._schedule) or monotonic() < self._used + _IDLE_LIMIT:
-                await self._renew_due()
-        finally:
-            idle, self._idle = self._idle, {}
-            for connection in itertools.chain.from_iterable(idle.values()):
-                await connection.disconnect(nowait=True)
-
-    async def _renew_due(self) -> None:
-        self._changed.clear()
-        now = monotonic()
-        then = self._schedule.next_event()
-        then = self._used + _IDLE_LIMIT if then is None else then
-        if then > now:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), then - now)
-            return
-        due = self._schedule.due(now)
-        limit = self._schedule.response_limit(due, now) if due else 0.0
-        for tenure in self._schedule.expired(now):
-            self.lose(tenure)
-        groups = connections.by_node(self._client(), due)
-        plans = (protocol.renew_together(group, limit, self._schedule, self.lose) for group in groups)
-        await asyncio.gather(*(self.run(plan) for plan in plans))
-
-
-async def _stop(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # otherwise asyncio would log it as never retrieved
-
-
-async def _within(seconds: float, action: Awaitable[T]) -> T:
-    try:
-        return await asyncio.wait_for(action, seconds)
-    except asyncio.TimeoutError:
-        raise TimeoutError("no reply in time") from None
-
-
-class _Probe:
-    """Probes the server of a connection that waits."""
-
-    def __init__(self, runtime: Runtime, client: Any, node_id: Any, exchange: Exchange, waiting: Any) -> None:
-        self._runtime, self._client, self._node_id, self._waiting = runtime, client, node_id, waiting
-        self._ping = replace(exchange, commands=(("PING",),), limit=RESPONSE_LIMIT)
-        self._family, self.address = waiting._writer.get_extra_info("socket").family, _peer(waiting)
-        self.sentinels = connections.sentinels(client)
-
-    async def ping(self) -> Any:
-        name = connections.server_name(self._waiting)
-        connection = await self._runtime.connection(self._client, self._node_id, self._ping, name)
-        try:
-            if _peer(connection) != self.address:
-                await connection.disconnect(nowait=True)
-                return connections.server_name(connection)
-            await _within(RESPONSE_LIMIT, _exchange(connection, self._ping))
-        except BaseException:
-            await connection.disconnect(nowait=True)
+            then = 0.0
+            while then < FOREVER or self._schedule.holdings:
+                self._changed.clear()
+                then = self.tick()
+                timer = None if then == FOREVER else self.loop.call_later(then - monotonic(), self._changed.set)
+                try:
+                    if timer is not None or self._schedule.holdings:
+                        await self._changed.wait()
+                finally:
+                    if timer is not None:
+                        timer.cancel()
+            self._task = None
+        except asyncio.CancelledError:
+            self._is_closed = True  # the event loop ends
             raise
-        await self._runtime.keep_idle(self._node_id, connection)
-        return None
-
-    async def try_connect(self) -> None:
-        with socket.socket(self._family) as probe:
-            probe.setblocking(False)
-            await _within(RESPONSE_LIMIT, self._runtime.loop.sock_connect(probe, self.address))
-
-    async def ask_sentinel(self, sentinel: Any) -> Any:
-        manager, pool = connections.manager_for(self._client, sentinel, asynchronous=True)
-        service = self._client.connection_pool.service_name
-        try:
-            found = await _within(RESPONSE_LIMIT, manager.discover_master(service))
         finally:
-            await pool.disconnect()
-        return connections.other_name(found, self._waiting)
+            self.close_idle()
 
-    async def resolve(self, name: Any) -> list[Any]:
-        return await _addresses(name)
+    def load_nodes(self) -> None:
+        if self._loading is None or self._loading.done():
+            self._loading = self._keep(self.client().initialize())
+            self._loading.add_done_callback(lambda done: done.cancelled() or done.exception())
 
+    def call_on_lost(self, lock: Any) -> None:
+        if inspect.iscoroutinefunction(lock.on_lost):
+            self._keep(self._call_on_lost(lock))
+        else:
+            super().call_on_lost(lock)
 
-def _peer(connection: Any) -> Any:
-    return connection._writer.get_extra_info("peername")
-
-
-async def _addresses(name: Any) -> list[Any]:
-    host, port = name
-    return [found[4] for found in await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-
-
-async def _connect(node: Any, exchange: Exchange, cluster: bool, again: Any = None) -> Any:
-    options = connections.options(node.connection_kwargs, exchange, asynchronous=True, cluster=cluster)
-    connection = node.connection_class(**options)
-    try:
-        is_known = again is not None and hasattr(connection, "connect_to")
-        if again is not None:
-            await _addresses(again)  # a slow name server says nothing about the server: not within the limit
-        connected = connection.connect_to(again) if is_known else connection.connect()
-        await _within(min(exchange.limit or connections.CONNECT_LIMIT, connections.CONNECT_LIMIT), connected)
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-    return connection
-
-
-async def _exchange(connection: Any, exchange: Exchange) -> list[Any]:
-    commands = exchange.on_the_wire()
-    await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-    replies: list[Any] = []
-    for _ in commands:
+    async def _call_on_lost(self, lock: Any) -> None:
         try:
-            replies.append(await connection.read_response())
-        except NETWORK_ERRORS:
-            raise
-        except ResponseError as error:
-            replies.append(error)
-    return exchange.replies(replies)
+            await lock.on_lost(lock)
+        except Exception:
+            logger.exception("the on_lost callback has failed")
 
 
 _runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
 
 
-def runtime_of(client: Any) -> Runtime:
-    loop = asyncio.get_running_loop()
-    runtime = _runtimes.get(client)
-    if runtime is None or runtime.loop is not loop or runtime.pid != os.getpid():
-        runtime = _runtimes[client] = Runtime(client, loop)
-    return runtime
-
-
-class Lock(LockBase[asyncio.Event]):
+class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
     """A lock on a server with Lockward, with the interface of redis.asyncio.lock.Lock. Arguments: see ``Lock.__init__``.
 
-    Tasks that share the object exclude each other, too. A task that has not acquired the lock itself releases the first
-    tenure of the object. So a lock may be acquired in one task, as asyncio.wait_for does, and released in another.
+    Tasks that share the object exclude each other, too. A task that has not acquired the lock itself releases what the
+    object has acquired first. So a lock may be acquired in one task, as asyncio.wait_for does, and released in another.
     """
 
     _asynchronous = True
+    _make_event = asyncio.Event
 
     def _prepare(self) -> None:
-        self._tenures: dict[asyncio.Task[Any] | None, Tenure] = {}
+        self._holdings: dict[Any, Any] = {}
 
-    def _own(self) -> Tenure | None:
-        return self._tenures.get(_current_task())
+    @property
+    def _runtime(self) -> Runtime:  # type: ignore[override]
+        loop = asyncio.get_running_loop()
+        runtime = _runtimes.get(self.redis)
+        if runtime is None or runtime.loop is not loop or runtime.pid != os.getpid():
+            runtime = _runtimes[self.redis] = Runtime(self.redis, loop)
+        return runtime
 
-    def _releasable(self) -> Tenure | None:
-        return self._own() or next(iter(self._tenures.values()), None)
+    def _place(self) -> tuple[dict[Any, Any], Any]:
+        try:
+            return self._holdings, asyncio.current_task() if self.thread_local else None
+        except RuntimeError:  # not in an event loop
+            return self._holdings, None
 
-    def _store(self, tenure: Tenure) -> None:
-        # Forget tenures that are lost, if their tasks have ended, or acquire again, without a release.
-        for task, former in list(self._tenures.items()):
-            if (task is None or task.done() or task is _current_task()) and not former.held:
-                del self._tenures[task]
-        own = self._tenures.pop(_current_task(), None)
-        if own is not None:
-            self._renewer().unwatch(own)
-        self._tenures[_current_task()] = tenure
+    def _run(self, action: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return action
 
-    def _discard(self, tenure: Tenure) -> None:
-        for task, kept in list(self._tenures.items()):
-            if kept is tenure:
-                del self._tenures[task]
+    @contextlib.asynccontextmanager
+    async def scope(self: L) -> AsyncIterator[L]:
+        """Hold the lock in an ``async with`` block. If it is lost, the block is cancelled, and LockLostError is raised.
 
-    def _event(self) -> asyncio.Event:
-        return asyncio.Event()
-
-    def _renewer(self) -> Runtime:
-        return runtime_of(self.redis)
-
-    async def _run(self, plan: Plan[T]) -> T:
-        return await self._renewer().run(plan)
-
-    async def acquire(
-        self,
-        sleep: Number | None = None,
-        blocking: bool | None = None,
-        blocking_timeout: Number | None = None,
-        token: str | bytes | None = None,
-    ) -> bool:
-        """Acquire the lock, and wait in the server's queue if it is held. False when the wait limit is over.
-
-        ``sleep`` is ignored. A cancelled task leaves the queue, and gives back what was granted meanwhile.
+        Other cancellations of the task pass through.
         """
-        return await self._run(self._acquire(blocking, blocking_timeout, token))
+        async with self:
+            block, event = asyncio.current_task(), self.lost
+            assert block is not None
 
-    async def release(self) -> None:
-        """Give one hold back. LockLost (a LockNotOwnedError) if the lock was lost before."""
-        await self._run(self._release())
+            async def cancel_when_lost() -> None:
+                await event.wait()
+                block.cancel()
 
-    async def extend(self, additional_time: Number, replace_ttl: bool = False) -> bool:
-        """Add seconds to the lease, or with ``replace_ttl`` set it to so many from now."""
-        return await self._run(self._extend(additional_time, replace_ttl))
+            watcher = asyncio.ensure_future(cancel_when_lost())
+            try:
+                yield self
+            except asyncio.CancelledError:
+                is_ours = watcher.done() and not watcher.cancelled()
+                # Before Python 3.11, a task does not know how often it was cancelled.
+                if not is_ours or (hasattr(block, "uncancel") and block.uncancel() > 0):
+                    raise
+                raise lost("go on with", self.name) from None
+            finally:
+                watcher.cancel()
 
-    async def reacquire(self) -> bool:
-        """Start the lease of ``timeout`` again."""
-        return await self._run(self._reacquire())
+    async def __aenter__(self: L) -> L:
+        await self._run(self._enter())
+        return self
 
-    async def guarded(self, *command: Any) -> Any:
-        """Run a command only while the server has this tenure: LOCK.GUARD with the lock's token. Return its reply.
-
-        The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same ``{tag}``. Without
-        arguments, this only checks that the lock is held. The reply is that of RESP2, decoded as the client decodes.
-
-        LockLost if the lock is lost: the command did not run. Errors of the command are redis-py's, and the lock stays held.
-        The command is not repeated when its reply is lost: Unreachable then means that it may have run, as after a
-        cancelled task.
-        """
-        return await self._run(self._guarded(command))
-
-    async def locked(self) -> bool:
-        """Whether any owner holds the lock at the server."""
-        return await self._run(self._locked())
-
-    async def owned(self) -> bool:
-        """Whether this lock object holds the lock at the server."""
-        return await self._run(self._owned())
-
-    @classmethod
-    async def resume(cls, redis: Any, handle: str, **options: Any) -> Lock:
-        """Continue a tenure of another object or process, from its ``handle()``. LockLost if the tenure is over."""
-        unpacked = unpack(handle)
-        lock = cls(redis, unpacked.key, unpacked.timeout, auto_renewal=unpacked.is_renewed, **options)
-        await lock._run(lock._resume(unpacked))
-        return lock
-
-    async def __aenter__(self) -> Lock:
-        if await self.acquire():
-            return self
-        raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._run(self._exit())
 
 
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
+L = TypeVar("L", bound=Lock)
+
+
+class MultiLock(MultiLockBase, Lock):
+    """Several locks of one client as one: see ``lockward.MultiLock``."""
+
+
+class ReadWriteLock(ReadWriteLockBase[Lock]):
+    """``read()`` makes a lock that readers hold together, ``write()`` one that excludes all others."""
+
+    _make = Lock
+
+
+class Semaphore(SemaphoreBase[Lock]):
+    """A semaphore with so many slots: see ``lockward.Semaphore``."""
+
+    _make = Lock
+
+
+async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **options: Any) -> T:
+    """Become the leader, await ``run(lock)``, and release the lock when it returns. Return its result.
+
+    ``lock.fencing_token`` is the term. When the lock is lost, ``run`` is cancelled, and this waits to become the leader
+    again. It waits without limit, also while no server answers. The options are those of ``Lock``.
+    """
+    while True:
+        leads = is_done = False
+        try:
+            async with Lock(redis, name, **options).scope() as lock:
+                leads = True
+                result = await run(lock)
+                is_done = True
+        except (LockLostError, UnreachableError) as error:
+            if leads and not is_done and isinstance(error, UnreachableError):
+                raise
+        if is_done:  # what could not be released ends with its lease
+            return result

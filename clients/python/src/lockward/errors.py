@@ -6,32 +6,39 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, LockError, LockNotOwnedError, ResponseError
 
-__all__ = ["LockError", "LockLost", "LockNotOwnedError", "LockRefused", "Unreachable", "Unreplicated"]
+
+class LockLostError(LockNotOwnedError):
+    """The tenure ended before it was released: another owner may hold the lock now."""
 
 
-class LockLost(LockNotOwnedError):
-    """The tenure ended before it was released, or was never this owner's: another owner may hold the lock now."""
-
-
-class LockRefused(LockError, ResponseError):
+class LockRefusedError(LockError, ResponseError):
     """The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed."""
 
 
-class Unreplicated(LockError):
+class UnreplicatedError(LockError):
     """Fewer replicas than wanted have confirmed the grant in time. The lock has been given back."""
 
 
-class Unreachable(ConnectionError):
+class UnreachableError(ConnectionError):
     """No server has answered for as long as the patience or the wait limit. What may have been granted ends with its
     lease at the latest. A guarded command may have run."""
 
 
-def lock_error(kind: type[LockError], message: str, name: Any) -> LockError:
-    """The error with the name of its lock. The constructors of redis-py before 5.1 do not take it."""
-    error = kind(message)
-    error.lock_name = name if isinstance(name, str) else _readable(name)
+def lock_error(kind: type[LockError], what: str, name: Any) -> LockError:
+    """The error, with the name of its lock. The constructors of redis-py before 5.1 do not take it."""
+    error = kind(f"{what} (lock {readable(name)!r})")
+    error.lock_name = readable(name)
     return error
 
 
-def _readable(name: Any) -> str | None:
-    return bytes(name).decode(errors="replace") if isinstance(name, (bytes, bytearray, memoryview)) else str(name)
+def lost(verb: str, name: Any, reply: Any = None) -> LockError:
+    what = f"Cannot {verb} a lock that's no longer owned" + (f": {reply}" if reply else "")
+    return lock_error(LockLostError, f"{what}. Stop the work that it protects", name)
+
+
+def refused(reply: Exception, name: Any) -> LockError:
+    return lock_error(LockRefusedError, str(reply), name)
+
+
+def readable(name: Any) -> str:
+    return name if isinstance(name, str) else bytes(name).decode(errors="replace")

@@ -1,0 +1,340 @@
+"""Kinds of locks, and what only this client has: for threads and for asyncio alike."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from conftest import calls, eventually, holders, waiters
+
+import lockward
+import lockward.asyncio
+from lockward import LockError, LockLostError, UnreachableError
+
+
+class InLoop:
+    """Runs what is for asyncio, so that one test is for both."""
+
+    def __init__(self, found: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._found, self._loop = found, loop
+
+    def __getattr__(self, name: str) -> Any:
+        return self._wrap(getattr(self._found, name))
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        given = [self._bare(each) for each in arguments]
+        return self._wrap(self._found(*given, **options))
+
+    def __enter__(self) -> Any:
+        return self._wrap(self._loop.run_until_complete(self._found.__aenter__()))
+
+    def __exit__(self, *exception: Any) -> None:
+        self._loop.run_until_complete(self._found.__aexit__(*exception))
+
+    def _bare(self, argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [self._bare(each) for each in argument]
+        return argument._found if isinstance(argument, InLoop) else argument
+
+    def _wrap(self, found: Any) -> Any:
+        if inspect.isawaitable(found):
+            return self._wrap(self._loop.run_until_complete(found))
+        ours = getattr(type(found), "__module__", "").startswith("lockward")
+        return InLoop(found, self._loop) if ours or inspect.ismethod(found) or inspect.isclass(found) else found
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def module(request: Any) -> Iterator[Any]:
+    """`lockward`, or `lockward.asyncio` in an event loop."""
+    if request.param == "threads":
+        lockward.connect = lambda port, **options: redis.Redis(port=port, **options)
+        yield lockward
+        return
+    loop = asyncio.new_event_loop()
+    made: list[Any] = []
+
+    class Module:
+        def __getattr__(self, name: str) -> Any:
+            return InLoop(getattr(lockward.asyncio, name), loop)
+
+        def connect(self, port: int, **options: Any) -> Any:
+            made.append(redis.asyncio.Redis(port=port, **options))
+            return made[-1]
+
+    yield Module()
+    for client in made:
+        loop.run_until_complete(client.aclose() if hasattr(client, "aclose") else client.close())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        loop.run_until_complete(asyncio.wait({task}))
+    loop.close()
+
+
+@pytest.fixture
+def own(module: Any, server: Any) -> Any:
+    return module.connect(server.port)
+
+
+def test_readers_hold_together_and_exclude_a_writer(module: Any, own: Any, client: redis.Redis) -> None:
+    lock = module.ReadWriteLock(own, "a")
+    with lock.read(), lock.read():
+        assert len(holders(client, "a")) == 2
+        assert not lock.write().acquire(blocking=False)
+    with lock.write():
+        assert not lock.read().acquire(blocking=False)
+
+
+def test_a_writer_lets_readers_in(module: Any, own: Any) -> None:
+    with module.Lock(own, "a") as writer:
+        token = writer.fencing_token
+        assert not module.Lock(own, "a", shared=True).acquire(blocking=False)
+        writer.downgrade(shared=True)
+        assert writer.fencing_token == token and writer.owned()
+        with module.Lock(own, "a", shared=True):
+            pass
+
+
+def test_a_semaphore_has_permits(module: Any, own: Any) -> None:
+    semaphore = module.Semaphore(own, "a", 3)
+    two, one = semaphore.acquire(permits=2), semaphore.acquire()
+    assert two.held and one.held and semaphore.acquire(timeout=0.01) is None
+    with two:
+        pass
+    assert not two.held
+    with semaphore.permits(2):
+        assert semaphore.acquire(blocking=False) is None
+    one.release()
+
+
+def test_several_locks_are_one(module: Any, own: Any, client: redis.Redis) -> None:
+    def locks() -> list[Any]:
+        return [module.Lock(own, "b"), module.Lock(own, "a", shared=True)]
+
+    with module.MultiLock(locks()) as both:
+        assert len(both.fencing_tokens) == 2 and both.owned()
+        assert not module.MultiLock(locks()).acquire(blocking=False)
+        assert len(holders(client, "a")) == 1
+        resumed = module.Lock.resume(own, both.handle(detach=True))
+        assert resumed.fencing_tokens == both.fencing_tokens or not both.fencing_tokens
+        resumed.release()
+        assert both.acquire()
+    assert not holders(client, "a") and not holders(client, "b")
+    with pytest.raises(ValueError, match="distinct"):
+        module.MultiLock([module.Lock(own, "a"), module.Lock(own, "a")])
+
+
+def test_several_locks_are_lost_with_one_of_them(module: Any, own: Any, client: redis.Redis) -> None:
+    told: list[Any] = []
+    both = module.MultiLock([module.Lock(own, "a"), module.Lock(own, "b")], on_lost=told.append)
+    assert both.acquire()
+    lost = both.lost
+    client.delete("b")
+    with pytest.raises(LockLostError):
+        both.renew()
+    assert lost.is_set() and not both.held
+    with pytest.raises(LockLostError):
+        both.release()
+    eventually(lambda: not holders(client, "a") and len(told) == 1)
+
+
+def test_the_lost_event_can_be_taken_before_the_lock_is_acquired(module: Any, own: Any, client: redis.Redis) -> None:
+    lock = module.Lock(own, "a")
+    lost = lock.lost
+    lock.acquire()
+    client.delete("a")
+    with pytest.raises(LockLostError):
+        lock.renew()
+    assert lost.is_set()
+
+
+def test_a_release_after_the_loss_raises(module: Any, own: Any) -> None:
+    lock = module.Lock(own, "a")
+    lock.acquire()
+    lock.lost.set()  # as if the lease had ended here, but not at the server
+    with pytest.raises(LockLostError):
+        lock.release()
+
+
+def test_what_a_lock_prints(module: Any, own: Any) -> None:
+    lock = module.Lock(own, "a")
+    lock = lock._found if isinstance(lock, InLoop) else lock
+    assert repr(lock).endswith("Lock 'a': not held>")
+    wrapped = module.Lock(own, "a")
+    wrapped.acquire()
+    inner = wrapped._found if isinstance(wrapped, InLoop) else wrapped
+    assert f"held, token {wrapped.fencing_token}" in repr(inner)
+    wrapped.release()
+
+
+def test_a_hold_limit_loses_the_lock(module: Any, own: Any) -> None:
+    told = threading.Event()
+    lock = module.Lock(own, "a", hold_limit=0.3, on_lost=lambda _: told.set())
+    assert lock.acquire()
+    if isinstance(lock, InLoop):
+        lock._loop.run_until_complete(asyncio.wait_for(lock.lost.wait(), 20))
+    assert told.wait(20) and not lock.held
+
+
+def test_one_owner_holds_a_lock_twice(module: Any, own: Any, client: redis.Redis) -> None:
+    locks = [module.Lock(own, "a", owner="job-7") for _ in range(2)]
+    assert all(lock.acquire(blocking=False) for lock in locks)
+    assert holders(client, "a") == [b"job-7"] and locks[0].fencing_token == locks[1].fencing_token
+
+
+def test_guarded_commands(module: Any, own: Any, server: Any, client: redis.Redis) -> None:
+    decoding = module.connect(server.port, decode_responses=True)
+    with module.Lock(decoding, "a") as lock:
+        assert lock.guarded("SET", "data", 1) == "OK" and lock.guarded("INCR", b"data") == 2
+        lock.guarded("RPUSH", "list", "one", "zwei", "x" * 100_000)
+        assert lock.guarded("LRANGE", "list", 0, 1) == ["one", "zwei"]
+        assert len(lock.guarded("LINDEX", "list", 2)) == 100_000
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE") as raised:
+            lock.guarded("LPUSH", "a", "x")
+        assert not isinstance(raised.value, LockError) and lock.held
+        assert lock.guarded() == "OK"
+        sent = calls(client, "lock.guard")
+        client.delete("a")
+        for _ in range(2):
+            with pytest.raises(LockLostError):
+                lock.guarded("SET", "data", 7)
+        assert calls(client, "lock.guard") == sent + 1  # the second one was not sent
+        assert client.get("data") == b"2" and lock.acquire()
+
+
+def test_a_former_thread_leader_leads_again(client: redis.Redis, server: Any) -> None:
+    terms: list[int] = []
+
+    def run(lock: Any) -> str:
+        terms.append(lock.fencing_token)
+        if len(terms) == 1:
+            client.delete("a")
+            assert lock.lost.wait(20)
+        return "done"
+
+    with server.client() as own:
+        assert lockward.lead(own, "a", run, lease=0.3) == "done"
+    assert len(terms) == 2 and terms[0] < terms[1] and not holders(client, "a")
+
+
+def test_a_task_is_cancelled_when_it_leads_no_more(client: redis.Redis, server: Any) -> None:
+    terms: list[int] = []
+
+    async def run(lock: Any) -> str:
+        terms.append(lock.fencing_token)
+        if len(terms) == 1:
+            client.delete("a")
+            await asyncio.sleep(60)
+        return "done"
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        assert await lockward.asyncio.lead(own, "a", run, lease=0.3) == "done"
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+    assert len(terms) == 2 and terms[0] < terms[1] and not holders(client, "a")
+
+
+def test_a_scope_is_cancelled_by_a_loss_and_by_nothing_else(client: redis.Redis, server: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        with pytest.raises(LockLostError):
+            async with lockward.asyncio.Lock(own, "a", lease=0.3).scope():
+                client.delete("a")
+                await asyncio.sleep(60)
+        await asyncio.sleep(0)  # the task itself is not cancelled
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with lockward.asyncio.Lock(own, "a").scope() as lock:
+                assert lock.held
+                entered.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(work())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not holders(client, "a")
+        async with lockward.asyncio.Lock(own, "a").scope():
+            pass
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_function_is_called_in_the_loop_when_the_lock_is_lost(client: redis.Redis, server: Any) -> None:
+    async def main() -> None:
+        own, told = redis.asyncio.Redis(port=server.port), asyncio.Event()
+
+        async def on_lost(_: Any) -> None:
+            told.set()
+
+        lock = lockward.asyncio.Lock(own, "a", lease=0.3, on_lost=on_lost)
+        await lock.acquire()
+        client.delete("a")
+        await asyncio.wait_for(told.wait(), 20)
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+
+
+def test_a_slow_callback_delays_no_other_loss(client: redis.Redis, server: Any) -> None:
+    blocked, told = threading.Event(), threading.Event()
+    with server.client() as own:
+        slow = lockward.Lock(own, "a", timeout=0.2, on_lost=lambda _: blocked.wait(20))
+        other = lockward.Lock(own, "b", timeout=0.3, on_lost=lambda _: told.set())
+        slow.acquire()
+        other.acquire()
+        assert told.wait(10)
+        blocked.set()
+
+
+def test_a_cut_connection_is_not_used_for_a_guarded_command(own_server: Any) -> None:
+    server = own_server("appendonly yes")
+    lock = lockward.Lock(server.client(), "a", auto_renewal=False)
+    lock.acquire()
+    server.restart()
+    eventually(lambda: server.client().ping())
+    assert lock.guarded("SET", "data", 1) == b"OK"
+    server.kill()
+    lock.patience = 0.3
+    with pytest.raises(UnreachableError):
+        lock.guarded("SET", "data", 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_the_child_of_a_fork_guards_nothing(server: Any, client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a")
+    lock.acquire()
+    child = os.fork()
+    if child == 0:
+        try:
+            lock.guarded("SET", "data", 1)
+        except LockError as error:
+            os._exit(7 if type(error) is LockError else 1)  # not LockLostError: the parent has the lock
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and lock.held
+    lock.release()
+
+
+def test_beyond_its_waiting_connections_a_client_polls(module: Any, own: Any, client: redis.Redis) -> None:
+    with lockward.Lock(client, "a"):
+        waiting = threading.Thread(
+            target=lambda: lockward.Lock(client, "a", waiting_connections=1).acquire(), daemon=True
+        )
+        waiting.start()
+        eventually(lambda: waiters(client, "a") == 1)
+        tries = calls(client, "lock.acquire")
+        assert not lockward.Lock(client, "a", waiting_connections=1).acquire(blocking_timeout=0.3)
+        assert waiters(client, "a") == 1 and calls(client, "lock.acquire") > tries + 2
+    waiting.join(20)
+    assert not waiting.is_alive()
