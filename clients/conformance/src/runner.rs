@@ -73,7 +73,8 @@ fn chosen(options: &Options) -> VecDeque<Scenario> {
     files.sort();
     for file in files {
         let text = fs::read_to_string(&file).expect("a script");
-        let scripts = Script::parse_all(&text).into_iter();
+        let scripts =
+            Script::parse_all(&text).into_iter().filter(|script| options.is_long || !script.is_long);
         found
             .extend(scripts.map(|script| Scenario { name: script.name.clone(), play: Play::Script(script) }));
     }

@@ -29,6 +29,8 @@ const COMMANDS: [&str; 12] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) name: String,
+    /// Whether it is played only in the long form of the suite.
+    pub(crate) is_long: bool,
     settings: Vec<String>,
     steps: Vec<Step>,
 }
@@ -82,10 +84,14 @@ impl Script {
     fn parse(text: &str) -> Self {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let name = lines.next().expect("a name").to_owned();
-        let mut script = Self { name, settings: Vec::new(), steps: Vec::new() };
+        let mut script = Self { name, is_long: false, settings: Vec::new(), steps: Vec::new() };
         let mut group: Option<Vec<Exchange>> = None;
         for line in lines {
             let step = match line {
+                "long" => {
+                    script.is_long = true;
+                    continue;
+                }
                 "{" => {
                     group = Some(Vec::new());
                     continue;

@@ -2,7 +2,7 @@
 
 use crate::log::{Log, locked};
 use crate::worker::Worker;
-use lockward_tests::{Fate, Proxy, Reply, Server};
+use lockward_tests::{Client, Fate, Proxy, Reply, Server};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -94,6 +94,14 @@ impl Stage {
         gate.plan("forward all", |_| Fate::Carried);
         gate
     }
+}
+
+/// How many renewals a server has answered.
+#[track_caller]
+pub(crate) fn renewals(client: &mut Client) -> u64 {
+    let stats = client.call("INFO commandstats").text();
+    let calls = stats.split("lock.renew:calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
 }
 
 /// A request that has come to a gate.
