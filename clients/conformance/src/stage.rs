@@ -173,15 +173,18 @@ impl Gate {
         locked(&self.seen).iter().filter(fits).count()
     }
 
-    /// When the last request came that was forwarded and gave the lock on `key` a lease.
+    /// When the last requests came that were forwarded and gave the lock on `key` a lease: the last one, and the one before. The
+    /// client may not have got the last reply.
     #[track_caller]
-    pub(crate) fn last_lease(&self, key: &str) -> Instant {
+    pub(crate) fn last_leases(&self, key: &str) -> (Instant, Instant) {
         let seen = self.seen();
         let is_lease = |seen: &&Seen| {
             seen.fate == Fate::Carried
                 && ["LOCK.ACQUIRE", "LOCK.RENEW"].contains(&&*seen.words[0])
                 && seen.words[1] == key
         };
-        seen.iter().rev().find(is_lease).unwrap_or_else(|| panic!("nobody has asked for a lease of {key}")).at
+        let mut leases = seen.iter().rev().filter(is_lease).map(|seen| seen.at);
+        let last = leases.next().unwrap_or_else(|| panic!("nobody has asked for a lease of {key}"));
+        (last, leases.next().unwrap_or(last))
     }
 }

@@ -25,13 +25,12 @@ pub(super) const ALL: &[Named] = named![
 
 const LEASE: Duration = Duration::from_millis(1_200);
 
-/// Waits for the loss of a lock whose lease was requested at `asked`.
+/// Waits for the loss of a lock whose lease was requested at `asked`, or the time before.
 #[track_caller]
-fn see_loss(stage: &Stage, worker: &mut Worker, name: &str, asked: Instant, lease: Duration) {
+fn see_loss(stage: &Stage, worker: &mut Worker, name: &str, asked: (Instant, Instant), lease: Duration) {
     let came = worker.event(&format!("lost {name}")).at;
-    let end = asked + lease;
-    stage.on_time("lost signal", end, 50, came);
-    let least = end - lease / 1_000 - Duration::from_millis(1);
+    stage.on_time("lost signal", asked.0 + lease, 50, came);
+    let least = asked.1 + lease - lease / 1_000 - Duration::from_millis(1);
     assert!(came + SLACK >= least, "{name} is lost {:?} before its lease is over", least - came);
 }
 
@@ -49,7 +48,7 @@ fn a_stopped_server_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = renewing(stage, &server, &gate);
-    let asked = gate.last_lease("k");
+    let asked = gate.last_leases("k");
     server.freeze();
     see_loss(stage, &mut worker, "a", asked, LEASE);
     assert_eq!(worker.call("status a"), "lost");
@@ -62,7 +61,7 @@ fn a_silent_network_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
     let gate = stage.gate(&server);
     let mut worker = renewing(stage, &server, &gate);
     gate.hang();
-    see_loss(stage, &mut worker, "a", gate.last_lease("k"), LEASE);
+    see_loss(stage, &mut worker, "a", gate.last_leases("k"), LEASE);
     assert_eq!(worker.call("status a"), "lost");
 }
 
@@ -70,7 +69,7 @@ fn a_killed_server_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
     let mut server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = renewing(stage, &server, &gate);
-    let asked = gate.last_lease("k");
+    let asked = gate.last_leases("k");
     server.kill();
     see_loss(stage, &mut worker, "a", asked, LEASE);
 }
@@ -84,7 +83,7 @@ fn a_slow_callback_holds_up_no_other_loss(stage: &Stage) {
     worker.acquire("c m wait=0 lease=1200");
     worker.acquire("d n wait=0 lease=2400");
     gate.hang();
-    let ends = ["k", "l", "m", "n"].map(|key| gate.last_lease(key));
+    let ends = ["k", "l", "m", "n"].map(|key| gate.last_leases(key));
     see_loss(stage, &mut worker, "a", ends[0], Duration::from_millis(1_000));
     see_loss(stage, &mut worker, "b", ends[1], LEASE);
     see_loss(stage, &mut worker, "c", ends[2], LEASE);
@@ -227,7 +226,7 @@ fn a_hold_limit_is_kept_beside_renewals(stage: &Stage) {
     let mut worker = stage.worker(server.port());
     let asked = Instant::now();
     worker.acquire("a k wait=0 lease=600 hold-limit=1500");
-    see_loss(stage, &mut worker, "a", asked, Duration::from_millis(1_500));
+    see_loss(stage, &mut worker, "a", (asked, asked), Duration::from_millis(1_500));
     let lost = Instant::now();
     let mut client = server.client();
     eventually("the lock is free", || client.info("k").is_none());
@@ -242,7 +241,7 @@ fn without_renewal_a_lock_lasts_for_one_lease(stage: &Stage) {
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
     worker.acquire("a k wait=0 lease=1200 no-renewal");
-    see_loss(stage, &mut worker, "a", gate.last_lease("k"), LEASE);
+    see_loss(stage, &mut worker, "a", gate.last_leases("k"), LEASE);
     assert_eq!(gate.count("LOCK.RENEW"), 0);
 }
 
@@ -252,5 +251,5 @@ fn a_lease_counts_from_the_request(stage: &Stage) {
     let mut worker = stage.worker(gate.port());
     gate.proxy.delay(Duration::from_millis(600));
     worker.acquire("a k wait=0 lease=1200 no-renewal");
-    see_loss(stage, &mut worker, "a", gate.last_lease("k"), LEASE);
+    see_loss(stage, &mut worker, "a", gate.last_leases("k"), LEASE);
 }

@@ -257,7 +257,7 @@ fn a_release_ends_with_the_lease(stage: &Stage) {
     let gate = stage.gate(&server);
     let mut worker = stage.worker_with(gate.port(), &["response-limit=300"]);
     worker.acquire("a k wait=0 lease=1200");
-    let asked = gate.last_lease("k");
+    let asked = gate.last_leases("k").0;
     gate.hang();
     let id = worker.send("release a");
     let came = worker.reply(id).at;
