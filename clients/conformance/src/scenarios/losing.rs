@@ -249,6 +249,8 @@ fn a_lease_counts_from_the_request(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
+    // The connection is there when replies get slow.
+    worker.acquire("b l wait=0 lease=30000");
     gate.proxy.delay(Duration::from_millis(600));
     worker.acquire("a k wait=0 lease=1200 no-renewal");
     see_loss(stage, &mut worker, "a", gate.last_leases("k"), LEASE);
