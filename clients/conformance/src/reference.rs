@@ -482,26 +482,8 @@ impl Lockward {
             self.acquire_several(&request, &mut attempt)
         };
         let granted = granted?;
-        let first = granted.iter().map(|granted| granted.1).min().expect("a key");
-        let (lease, kind) = (granted[0].2, request.kind);
-        let sent = if self.has(Defect::LateLease) { Instant::now() } else { first };
-        let tenure = Arc::new(Tenure {
-            name: name.to_owned(),
-            parts: granted.into_iter().map(|granted| granted.0).collect(),
-            slow_lost: request.slow_lost,
-            renews: AtomicBool::new(!request.no_renewal && !self.has(Defect::NeverRenews)),
-            hold_limit: request.hold_limit.map(|limit| began + limit),
-            state: Mutex::new(State {
-                kind,
-                lease,
-                holds: 1,
-                end: end(sent, lease),
-                renewed: first,
-                phase: Phase::Held,
-            }),
-        });
-        self.hold(&tenure);
-        Ok(tenure)
+        let hold_limit = request.hold_limit.map(|limit| began + limit);
+        Ok(self.hold(name, granted, &request, hold_limit))
     }
 
     /// Acquires one key: its part, when the request was sent that began the lease, and the lease.
@@ -752,32 +734,32 @@ impl Lockward {
         if request.wait == Some(Duration::ZERO) {
             return Err(End::Busy);
         }
-        let mut granted = Vec::new();
+        let mut granted: Vec<(Part, Instant, u128)> = Vec::new();
+        let mut result = Ok(());
+        let mut renewed = Vec::new();
         for (key, owner) in request.keys.iter().zip(&owners) {
             match self.acquire_one(key, owner, 1, request, attempt) {
-                Ok(part) => {
-                    // The keys before are kept for the time of the wait.
-                    granted.push(part);
+                Ok(one) => {
+                    // The keys before are kept while the next ones are waited for.
+                    renewed.push(self.hold(&format!("{key} {owner}"), vec![one.clone()], request, None));
+                    granted.push(one);
                 }
                 Err(end) => {
-                    give_all_up();
-                    return Err(end);
+                    result = Err(end);
+                    break;
                 }
             }
         }
-        // The first keys may have waited for the others: all leases begin anew.
-        for (part, sent, lease) in &mut granted {
-            let renew = format!(
-                "LOCK.RENEW {} {} PX {lease} TOKEN {} HOLDS 1{kind}",
-                part.key, part.owner, part.token
-            );
-            *sent = Instant::now();
-            if !matches!(self.ask(&[renew], attempt).as_deref(), Ok([Reply::Int(_)])) {
-                give_all_up();
-                return Err(End::Lost);
+        for (tenure, one) in renewed.iter().zip(&mut granted) {
+            locked(&self.held).remove(&tenure.name);
+            let mut state = locked(&tenure.state);
+            if state.phase != Phase::Held {
+                result = Err(End::Lost);
             }
+            state.phase = Phase::HandedOver;
+            one.1 = state.renewed;
         }
-        Ok(granted)
+        result.map(|()| granted).inspect_err(|_| give_all_up())
     }
 
     fn reenter(self: &Arc<Self>, name: &str, options: &[&str], call: &Call) -> Result<String, End> {
@@ -804,36 +786,44 @@ impl Lockward {
             return Err(End::Other("no handle".into()));
         };
         let lease = lease.parse().expect("a lease");
-        let tenure = Arc::new(Tenure {
-            name: name.to_owned(),
-            parts: vec![Part {
-                key: key.into(),
-                owner: owner.into(),
-                token: token.parse().expect("a token"),
-            }],
-            slow_lost: Duration::ZERO,
-            renews: AtomicBool::new(true),
-            hold_limit: None,
-            state: Mutex::new(State {
-                kind: kind.replace('+', " "),
-                lease,
-                holds: holds.parse().expect("holds"),
-                end: end(Instant::now(), lease),
-                renewed: Instant::now(),
-                phase: Phase::Held,
-            }),
-        });
-        locked(&self.held).insert(name.to_owned(), Arc::clone(&tenure));
+        let part = Part { key: key.into(), owner: owner.into(), token: token.parse().expect("a token") };
+        let request = Request { kind: kind.replace('+', " "), ..Request::default() };
+        let tenure = self.hold(name, vec![(part, Instant::now(), lease)], &request, None);
+        locked(&tenure.state).holds = holds.parse().expect("holds");
         self.renew(name, None, call)?;
-        self.hold(&tenure);
         Ok(format!("held {token}"))
     }
 
     // What is held.
 
     /// From now on a lock is renewed and watched.
-    fn hold(&self, tenure: &Arc<Tenure>) {
-        locked(&self.held).insert(tenure.name.clone(), Arc::clone(tenure));
+    fn hold(
+        &self,
+        name: &str,
+        granted: Vec<(Part, Instant, u128)>,
+        request: &Request,
+        hold_limit: Option<Instant>,
+    ) -> Arc<Tenure> {
+        let first = granted.iter().map(|granted| granted.1).min().expect("a key");
+        let (lease, kind) = (granted[0].2, request.kind.clone());
+        let sent = if self.has(Defect::LateLease) { Instant::now() } else { first };
+        let tenure = Arc::new(Tenure {
+            name: name.to_owned(),
+            parts: granted.into_iter().map(|granted| granted.0).collect(),
+            slow_lost: request.slow_lost,
+            renews: AtomicBool::new(!request.no_renewal && !self.has(Defect::NeverRenews)),
+            hold_limit,
+            state: Mutex::new(State {
+                kind,
+                lease,
+                holds: 1,
+                end: end(sent, lease),
+                renewed: first,
+                phase: Phase::Held,
+            }),
+        });
+        locked(&self.held).insert(name.to_owned(), Arc::clone(&tenure));
+        tenure
     }
 
     /// Ends locks whose leases are over.
@@ -969,6 +959,7 @@ impl Lockward {
             let what = if holds == 0 { "ALL".to_owned() } else { format!("HOLDS {holds}") };
             let request = format!("LOCK.RELEASE {key} {owner} {what} TOKEN {token}");
             let mut attempt = self.attempt(call, None);
+            attempt.limit = Some(lease_end);
             if self.has(Defect::OneRelease) {
                 attempt.patience = Some(Instant::now() + self.response_limit / 2);
                 attempt.pause = self.response_limit;

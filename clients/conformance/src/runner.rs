@@ -10,6 +10,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe, Location};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -35,7 +36,14 @@ pub(crate) struct Options {
 pub(crate) struct Scenario {
     pub(crate) name: String,
     play: Play,
+    /// How often it has failed while the machine was too busy.
+    replays: u32,
 }
+
+/// How much later than asked a sleeping thread goes on when the machine is too busy to judge times.
+const BUSY: Duration = Duration::from_millis(40);
+/// How often a scenario is played again that failed on a busy machine.
+const REPLAYS: u32 = 3;
 
 enum Play {
     Script(Script),
@@ -55,6 +63,8 @@ pub(crate) struct Summary {
     pub(crate) passed: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) unsupported: Vec<String>,
+    /// How many scenarios were played again, since the machine was too busy.
+    replays: u32,
 }
 
 impl Summary {
@@ -66,16 +76,20 @@ impl Summary {
 /// The chosen scenarios. Those that take long come first.
 fn chosen(options: &Options) -> VecDeque<Scenario> {
     let mut found: Vec<Scenario> = scenarios::all()
-        .map(|(name, play)| Scenario { name: name.to_owned(), play: Play::BlackBox(play) })
+        .map(|(name, play)| Scenario { name: name.to_owned(), play: Play::BlackBox(play), replays: 0 })
         .collect();
     let mut files: Vec<_> =
         fs::read_dir(SCRIPTS).expect("the scripts").map(|entry| entry.expect("a script").path()).collect();
     files.sort();
     for file in files {
         let text = fs::read_to_string(&file).expect("a script");
-        let scripts = Script::parse_all(&text).into_iter();
-        found
-            .extend(scripts.map(|script| Scenario { name: script.name.clone(), play: Play::Script(script) }));
+        let scripts =
+            Script::parse_all(&text).into_iter().filter(|script| options.is_long || !script.is_long);
+        found.extend(scripts.map(|script| Scenario {
+            name: script.name.clone(),
+            play: Play::Script(script),
+            replays: 0,
+        }));
     }
     found.retain(|scenario| {
         options.only.is_empty() || options.only.iter().any(|only| scenario.name.contains(only))
@@ -104,9 +118,20 @@ pub(crate) fn run(options: &Options) -> Summary {
     let latenesses: Arc<Latenesses> = Arc::default();
     let (left, summary, times) =
         (Mutex::new(chosen(options)), Mutex::new(Summary::default()), Mutex::new(Vec::new()));
+    let (busy, is_over) = (Mutex::new(Instant::now()), AtomicBool::new(false));
+    let watch_machine = || {
+        const NAP: Duration = Duration::from_millis(5);
+        while !is_over.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            thread::sleep(NAP);
+            if begun.elapsed() > NAP + BUSY {
+                *locked(&busy) = Instant::now();
+            }
+        }
+    };
     let play_all = || {
         loop {
-            let Some(scenario) = locked(&left).pop_front() else { return };
+            let Some(mut scenario) = locked(&left).pop_front() else { return };
             let stage = Stage {
                 worker: options.worker.clone(),
                 server: server.port(),
@@ -125,7 +150,14 @@ pub(crate) fn run(options: &Options) -> Summary {
                 |panic| failed(&*panic, &PANICKED_AT.with_borrow(Clone::clone), &stage),
                 |()| End::Passed,
             );
+            let was_busy = *locked(&busy) > begun;
+            if matches!(end, End::Failed { .. }) && was_busy && scenario.replays < REPLAYS {
+                scenario.replays += 1;
+                locked(&left).push_back(scenario);
+                continue;
+            }
             let mut summary = locked(&summary);
+            summary.replays += scenario.replays;
             match end {
                 End::Passed => summary.passed.push(scenario.name),
                 End::Unsupported => summary.unsupported.push(scenario.name),
@@ -139,9 +171,12 @@ pub(crate) fn run(options: &Options) -> Summary {
         }
     };
     thread::scope(|scope| {
-        for _ in 0..options.jobs {
-            scope.spawn(play_all);
+        scope.spawn(watch_machine);
+        let players: Vec<_> = (0..options.jobs).map(|_| scope.spawn(play_all)).collect();
+        for player in players {
+            player.join().expect("a scenario that fails is caught");
         }
+        is_over.store(true, Ordering::Relaxed);
     });
     let summary = summary.into_inner().expect("no scenario holds it");
     if !options.is_quiet {
@@ -179,6 +214,9 @@ fn print(summary: &Summary, mut times: Vec<(Duration, String)>, latenesses: &Lat
     println!("slowest: {}", slowest.join(", "));
     for (what, (worst, bound)) in &*locked(latenesses) {
         println!("{what}: at most {worst:.0?} late (bound {bound:?}, slack {SLACK:?})");
+    }
+    if summary.replays > 0 {
+        println!("played again, because the machine was too busy: {}", summary.replays);
     }
     println!(
         "{} passed, {} failed, {} unsupported in {:.1} s",

@@ -2,7 +2,7 @@
 
 use crate::log::{Log, locked};
 use crate::worker::Worker;
-use lockward_tests::{Fate, Proxy, Reply, Server};
+use lockward_tests::{Client, Fate, Proxy, Reply, Server};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -96,6 +96,14 @@ impl Stage {
     }
 }
 
+/// How many renewals a server has answered.
+#[track_caller]
+pub(crate) fn renewals(client: &mut Client) -> u64 {
+    let stats = client.call("INFO commandstats").text();
+    let calls = stats.split("lock.renew:calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
+}
+
 /// A request that has come to a gate.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
@@ -165,15 +173,18 @@ impl Gate {
         locked(&self.seen).iter().filter(fits).count()
     }
 
-    /// When the last request came that was forwarded and gave the lock on `key` a lease.
+    /// When the last requests came that were forwarded and gave the lock on `key` a lease: the last one, and the one before. The
+    /// client may not have got the last reply.
     #[track_caller]
-    pub(crate) fn last_lease(&self, key: &str) -> Instant {
+    pub(crate) fn last_leases(&self, key: &str) -> (Instant, Instant) {
         let seen = self.seen();
         let is_lease = |seen: &&Seen| {
             seen.fate == Fate::Carried
                 && ["LOCK.ACQUIRE", "LOCK.RENEW"].contains(&&*seen.words[0])
                 && seen.words[1] == key
         };
-        seen.iter().rev().find(is_lease).unwrap_or_else(|| panic!("nobody has asked for a lease of {key}")).at
+        let mut leases = seen.iter().rev().filter(is_lease).map(|seen| seen.at);
+        let last = leases.next().unwrap_or_else(|| panic!("nobody has asked for a lease of {key}"));
+        (last, leases.next().unwrap_or(last))
     }
 }

@@ -1,15 +1,19 @@
 //! Clusters, Sentinels and TLS.
 
 use super::named::{Named, named};
-use crate::stage::Stage;
-use lockward_tests::{Certificates, Client, Cluster, Sentinels, Server, Setup, eventually, slot_of, soon};
+use crate::stage::{Stage, renewals};
+use lockward_tests::{
+    Certificates, Client, Cluster, Reply, Sentinels, Server, Setup, eventually, slot_of, soon,
+};
 use std::time::{Duration, Instant};
 
 pub(super) const ALL: &[Named] = named![
     a_lock_lives_on_over_a_failover_of_sentinels,
+    a_lock_lives_on_when_the_primary_hangs_and_a_replica_is_promoted,
     a_waiter_goes_on_at_the_new_primary,
     a_silent_cluster_node_costs_no_lock_of_another_node,
     a_lock_and_a_wait_go_on_when_their_slot_moves,
+    a_lock_is_kept_while_its_slot_is_moving,
     silent_sentinels_cost_no_lock_of_a_healthy_primary,
     certificates_and_acl_users_are_used,
 ];
@@ -19,32 +23,38 @@ fn sentinel_address(sentinels: &Sentinels) -> String {
     sentinels.url().replace("redis+sentinel://", "sentinel://")
 }
 
-fn a_lock_lives_on_over_a_failover_of_sentinels(stage: &Stage) {
-    // The quarantine of the start is over soon; that of a promotion lasts longer than the failover.
-    let setup = || Setup::new().module("default-lease 8000");
-    let mut primary = setup().start();
-    let replica = setup().start_replica_of(&primary);
+/// A lock lives on over a failover.
+#[track_caller]
+fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
+    let setup = Setup::new().module("default-lease 8000");
+    let mut primary = setup.clone().start();
+    let replica = setup.start_replica_of(&primary);
+    // The quarantine of the promotion lasts for longer than the failover.
+    assert_eq!(replica.client().call("CONFIG SET lock.quarantine 8000"), Reply::ok());
     let sentinels = Sentinels::watch(&primary, 1);
-    for server in [&primary, &replica] {
-        assert_eq!(server.client().call("CONFIG SET lock.quarantine 8000"), lockward_tests::Reply::ok());
-    }
-    assert_eq!(primary.client().call("CONFIG SET lock.quarantine 0"), lockward_tests::Reply::ok());
     let mut worker = stage.worker_at(&sentinel_address(&sentinels), &[]);
     let token = worker.acquire("a k wait=5000 lease=8000");
     eventually("the replica knows the lock", || replica.client().info("k").is_some());
-    primary.kill();
-    sentinels.see_failover_from(primary.port());
+    stop(&mut primary);
+    stage.note("the primary is gone");
+    assert_eq!(sentinels.see_failover_from(primary.port()), replica.port());
+    stage.note("the replica is the primary");
     let mut client = replica.client();
-    // It is renewed as soon as the client knows the new primary.
-    eventually("the lock is renewed at the new primary", || {
-        let holder = client.holder("k");
-        assert_eq!(holder.token, token);
-        holder.lease_left > 5_400
-    });
+    // A replica counts a lease from when it heard of it.
+    see_renewal(&mut client, "k");
+    assert_eq!(client.holder("k").token, token);
     assert!(!worker.has_event("lost"), "a lock is lost that the new primary has");
     assert_eq!(worker.call("status a"), "held");
     worker.expect("release a", "ok");
     assert_eq!(client.info("k"), None);
+}
+
+fn a_lock_lives_on_over_a_failover_of_sentinels(stage: &Stage) {
+    lives_on(stage, Server::kill);
+}
+
+fn a_lock_lives_on_when_the_primary_hangs_and_a_replica_is_promoted(stage: &Stage) {
+    lives_on(stage, |primary| primary.freeze());
 }
 
 fn a_waiter_goes_on_at_the_new_primary(stage: &Stage) {
@@ -181,6 +191,25 @@ fn a_lock_and_a_wait_go_on_when_their_slot_moves(stage: &Stage) {
     let next = worker.held_reply(waiter);
     assert!(next > token);
     worker.expect("release b", "ok");
+}
+
+fn a_lock_is_kept_while_its_slot_is_moving(stage: &Stage) {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let mut worker = stage.worker_at(&cluster_address(&cluster), &[]);
+    let (from, to) = cluster.owner_and_other("k");
+    let token = worker.acquire("a k wait=0 lease=1500");
+    let moving = cluster.begin_to_move(slot_of("k"), to);
+    moving.carry_all();
+    stage.note("the key has moved, and the slot has not");
+    // The source answers ASK from now on.
+    let mut client = to.client();
+    eventually("it is renewed where it is now", || renewals(&mut client) >= 4 || worker.has_event("lost"));
+    assert!(!worker.has_event("lost"), "a lock is lost that another node has");
+    moving.end();
+    assert_eq!(client.holder("k").token, token);
+    assert_eq!(worker.call("status a"), "held");
+    worker.expect("release a", "ok");
+    assert!(from.client().call("LOCK.INFO k").redirection().is_some());
 }
 
 fn certificates_and_acl_users_are_used(stage: &Stage) {

@@ -11,6 +11,7 @@ pub(super) const ALL: &[Named] = named![
     a_downgrade_lets_readers_in,
     several_keys_are_lost_together,
     several_keys_are_given_back_at_the_wait_limit,
+    several_keys_are_kept_while_the_last_one_is_waited_for,
     a_leader_is_deposed_and_leads_again_with_a_larger_term,
     a_guarded_command_runs_only_while_the_lock_is_held,
     a_handle_is_resumed_by_another_process,
@@ -91,6 +92,26 @@ fn several_keys_are_given_back_at_the_wait_limit(stage: &Stage) {
     eventually("all are given back", || client.info("k").is_none() && client.info("m").is_none());
     assert_eq!(client.holder("l").owner, "H");
     client.see_places_kept(0);
+}
+
+fn several_keys_are_kept_while_the_last_one_is_waited_for(stage: &Stage) {
+    let server = Server::start();
+    let mut client = server.client();
+    client.acquire("l H PX 60000");
+    let mut worker = stage.worker(server.port());
+    let id = worker.send("acquire a k,l wait=15000 lease=900");
+    client.see_waiters("l", 1);
+    let token = client.holder("k").token;
+    eventually("two leases later", || {
+        let holder = client.holder("k");
+        assert_eq!(holder.token, token, "the first key is given up during the wait");
+        holder.held_for > 1_800
+    });
+    assert_eq!(client.call("LOCK.RELEASE l H").int(), 0);
+    worker.expect_reply(id, "held ");
+    assert_eq!(client.holder("k").token, token);
+    worker.expect("release a", "ok");
+    assert_eq!((client.info("k"), client.info("l")), (None, None));
 }
 
 fn a_leader_is_deposed_and_leads_again_with_a_larger_term(stage: &Stage) {

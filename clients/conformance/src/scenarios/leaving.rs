@@ -42,7 +42,7 @@ fn a_holder_that_is_killed_gives_way_after_its_lease(stage: &Stage) {
     behind.reply().grant();
     stage.on_time(
         "grant after a killed holder",
-        gate.last_lease("k") + Duration::from_secs(1),
+        gate.last_leases("k").0 + Duration::from_secs(1),
         50,
         Instant::now(),
     );

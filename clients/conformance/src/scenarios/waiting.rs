@@ -22,6 +22,8 @@ pub(super) const ALL: &[Named] = named![
     a_server_that_comes_back_within_the_patience_is_used,
     a_wait_outlasts_a_server_that_is_away_for_longer_than_the_patience,
     calls_beyond_the_waiting_connections_poll,
+    a_grant_that_ends_while_the_program_is_paused_is_waited_for_again,
+    a_release_ends_with_the_lease,
 ];
 
 fn a_waiter_keeps_its_place_over_a_cut_connection(stage: &Stage) {
@@ -231,4 +233,33 @@ fn calls_beyond_the_waiting_connections_poll(stage: &Stage) {
         assert_eq!(client.call(format!("LOCK.RELEASE k{number} H")).int(), 0);
         worker.held_reply(id);
     }
+}
+
+fn a_grant_that_ends_while_the_program_is_paused_is_waited_for_again(stage: &Stage) {
+    let server = Server::start();
+    let mut client = server.client();
+    client.acquire("k H PX 60000");
+    let mut worker = stage.worker(server.port());
+    let id = worker.send("acquire a k wait=15000 lease=800");
+    client.see_waiters("k", 1);
+    worker.freeze();
+    assert_eq!(client.call("LOCK.RELEASE k H").int(), 0);
+    eventually("the grant is over", || client.info("k").is_none());
+    let between = client.acquire("k B PX 300").token;
+    worker.thaw();
+    let token = worker.held_reply(id);
+    assert!(token > between, "the worker has the token of a grant that is over");
+    assert_eq!(client.holder("k").token, token);
+}
+
+fn a_release_ends_with_the_lease(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut worker = stage.worker_with(gate.port(), &["response-limit=300"]);
+    worker.acquire("a k wait=0 lease=1200");
+    let asked = gate.last_leases("k").0;
+    gate.hang();
+    let id = worker.send("release a");
+    let came = worker.reply(id).at;
+    stage.on_time("end of a release without a server", asked + Duration::from_millis(1_200), 50, came);
 }
