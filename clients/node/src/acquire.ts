@@ -1,188 +1,225 @@
-// Acquiring a lock: try it first, and wait in the server's queue if it is busy.
+// Acquiring locks: try, wait in the server's queue, confirm, or give up.
 
 import { type Command, ServerError } from "./adapters.js";
-import { LockRefused, Unreplicated } from "./errors.js";
-import type { Permits } from "./permits.js";
-import { type Answer, RESPONSE_LIMIT } from "./request.js";
-import type { Servers } from "./servers.js";
-import {
-  acquireCommand,
-  deniesTenure,
-  type Grant,
-  leaseEnd,
-  longestLease,
-  type OwnedKey,
-  renewCommand,
-  withdraw,
-} from "./tenure.js";
-import { MAX_DELAY, now } from "./time.js";
+import { UnreachableError, UnreplicatedError } from "./errors.js";
+import { FIRST_PAUSE, LONGEST_PAUSE, Progress, refused } from "./servers.js";
+import { deniesTenure, leaseEnd, type Tenure } from "./tenure.js";
+import { now, rest } from "./time.js";
 
-export interface AcquireRequest {
-  readonly ownedKey: OwnedKey;
-  /** In milliseconds. 0: only try. Infinity: no limit. */
-  readonly waitLimit: number;
-  /** In milliseconds. Undefined: the server's default. */
-  readonly lease: number | undefined;
+/** The longest lease of a grant that the client has not confirmed, in milliseconds. */
+const SHORT_LEASE = 3_000;
+/** The longest time that the server lets a request wait, in milliseconds. The next request keeps the place in the queue. */
+const SLICE = 10_000;
+/** How long the server keeps a place in the queue, in milliseconds. */
+const KEEP = 5_000;
+/** How long after its wait limit a call may end, in milliseconds. */
+const GRACE = 150;
+
+/** What all keys of one call share. Times are in milliseconds. */
+export interface AcquireCall {
+  /** When the wait limit is over. */
+  readonly deadline: number;
+  readonly waits: boolean;
+  /** How long to try while no server answers. */
+  readonly patience: number;
   readonly signal: AbortSignal | undefined;
   readonly replicas: { readonly count: number; readonly within: number } | undefined;
-  readonly patience: number;
+  readonly connections: WaitingConnections;
 }
 
-/** What the server has granted. The lease is in milliseconds. */
-interface Granted {
-  readonly token: number;
-  readonly lease: number;
+/** How many more connections may wait. */
+export interface WaitingConnections {
+  left: number;
 }
 
-/** How long a grant with an unknown lease is withdrawn, in milliseconds: an hour. */
-const UNKNOWN_LEASE = 3_600_000;
+/** Acquires all, or none. Returns whether they are held; they are not when the wait limit is over. */
+export async function acquireAll(tenures: Tenure[], call: AcquireCall): Promise<boolean> {
+  const [first] = tenures;
+  if (first !== undefined && tenures.length === 1) return new PendingAcquire(first, call).run();
+  const tried = await Promise.allSettled(
+    tenures.map((each) => new PendingAcquire(each, { ...call, waits: false }).run()),
+  );
+  if (tried.every((each) => each.status === "fulfilled" && each.value)) return true;
+  const givenBack = giveBack(tenures);
+  for (const each of tried) if (each.status === "rejected") throw each.reason;
+  await givenBack;
+  while (call.waits) {
+    try {
+      for (const each of tenures) {
+        if (await new PendingAcquire(each, call).run()) continue;
+        await giveBack(tenures);
+        return false;
+      }
+    } catch (error) {
+      void giveBack(tenures);
+      throw error;
+    }
+    if (tenures.every((each) => each.isHeld)) return true;
+    await giveBack(tenures); // one was lost while the next ones were acquired
+  }
+  return false;
+}
 
-/** Pauses between tries while all waiting connections are in use, in milliseconds: the first and the longest. */
-const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
+async function giveBack(tenures: Tenure[]): Promise<void> {
+  await Promise.allSettled(tenures.filter((each) => each.isHeld).map((each) => each.release()));
+}
 
 /** An acquisition under way. The server may have granted it, or queued it, without the client knowing. */
-export class PendingAcquire {
-  readonly #servers: Servers;
-  readonly #waitPermits: Permits;
-  readonly #request: AcquireRequest;
-  readonly #deadline: number;
-  readonly #release: Command;
-  #mayBeGranted = false;
-  #hasWaited = false;
+class PendingAcquire {
+  readonly #tenure: Tenure;
+  readonly #call: AcquireCall;
+  readonly #progress = new Progress();
+  /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
+  #isKept = false;
 
-  constructor(servers: Servers, waitPermits: Permits, request: AcquireRequest) {
-    this.#servers = servers;
-    this.#waitPermits = waitPermits;
-    this.#request = request;
-    this.#deadline = now() + request.waitLimit;
-    const { key, owner } = request.ownedKey;
-    this.#release = ["LOCK.RELEASE", key, owner, "HOLDS", 0];
+  constructor(tenure: Tenure, call: AcquireCall) {
+    this.#tenure = tenure;
+    this.#call = call;
   }
 
-  /** The grant, or null when the wait limit is over. A caller that gives up leaves nothing behind. */
-  async run(): Promise<Grant | null> {
+  /** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
+  async run(): Promise<boolean> {
+    const { signal, waits, deadline } = this.#call;
     try {
-      const grant = await this.#acquire();
-      this.#request.signal?.throwIfAborted();
-      return grant;
+      const isGranted = (await this.#try()) || (waits && (await this.#wait()));
+      if (isGranted) this.#isKept = true;
+      signal?.throwIfAborted();
+      if (!isGranted && this.#isKept) this.#tenure.giveUp();
+      return isGranted;
     } catch (error) {
-      // A grant may have been on its way, or too few replicas have confirmed it.
-      if (this.#mayBeGranted && !(error instanceof LockRefused)) this.#withdraw();
+      const { isSent, isReplyLost, isAnswered } = this.#progress;
+      if (isSent || isReplyLost || this.#isKept) this.#tenure.giveUp();
+      if (waits && isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
       throw error;
     }
   }
 
-  async #acquire(): Promise<Grant | null> {
-    const { waitLimit, patience, signal } = this.#request;
-    const isLimited = Number.isFinite(waitLimit);
-    let pause = FIRST_PAUSE;
-    let answer = await this.#try(isLimited && waitLimit > 0 ? this.#deadline : now() + patience);
-    for (;;) {
-      const granted = this.#readGrant(answer);
-      const grant = granted && (await this.#confirm(granted, answer.sent));
-      if (grant !== undefined) return grant;
-      if (now() >= this.#deadline) return null;
-      if (await this.#waitPermits.acquire(Math.min(this.#deadline, now() + pause), signal)) {
-        answer = await this.#waitInQueue();
-        if (answer.replies[0] === null) return null;
+  async #try(patience = this.#call.patience): Promise<boolean> {
+    const tenure = this.#tenure;
+    const { sent, replies } = await tenure.ask({
+      ...this.#request(patience),
+      commands: () => [this.#acquireCommand(tenure.lease), ...this.#waitForReplicas()],
+      // WAIT would hold up others on a shared connection.
+      isAlone: this.#call.replicas !== undefined,
+    });
+    return this.#readGrant(replies, sent, false);
+  }
+
+  /** Waits in slices, until the wait limit. */
+  async #wait(): Promise<boolean> {
+    const { deadline, signal, connections } = this.#call;
+    for (let pause = FIRST_PAUSE; now() < deadline; ) {
+      if (connections.left > 0) {
+        const isGranted = await this.#waitInQueue();
+        if (isGranted !== undefined) return isGranted;
       } else {
-        if (now() >= this.#deadline) return null;
         // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
+        await rest(Math.min(pause, deadline - now()), signal);
         pause = Math.min(2 * pause, LONGEST_PAUSE);
-        answer = await this.#try(isLimited ? this.#deadline : now() + patience);
+        signal?.throwIfAborted();
+        if (now() < deadline && (await this.#try(Number.POSITIVE_INFINITY))) return true;
       }
     }
+    return false;
   }
 
-  #try(until: number): Promise<Answer> {
-    return this.#servers.ask({ ...this.#common(), until, commands: () => this.#commands([]) });
-  }
-
-  /** The caller has a permit, which is released here. */
-  async #waitInQueue(): Promise<Answer> {
-    this.#hasWaited = true;
+  /** One slice. Undefined: the caller waits again, and keeps its place. */
+  async #waitInQueue(): Promise<boolean | undefined> {
+    const { deadline, connections } = this.#call;
+    const tenure = this.#tenure;
+    let isLast = false;
+    connections.left -= 1;
     try {
-      return await this.#servers.ask({
-        ...this.#common(),
-        until: this.#deadline,
-        commands: (sent) => this.#commands(["BLOCK", blockArgument(this.#deadline - sent)]),
-        limit: (sent) => this.#deadline - sent + RESPONSE_LIMIT,
-        withdrawal: this.#release,
+      const { sent, replies } = await tenure.ask({
+        ...this.#request(Number.POSITIVE_INFINITY),
+        commands: (sent) => {
+          const left = Math.max(1, Math.ceil(deadline - sent));
+          isLast = left <= SLICE;
+          const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
+          return [this.#acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
+        },
+        limit: (sent) => Math.min(SLICE, Math.max(0, deadline - sent)) + tenure.settings.responseLimit,
+        isAlone: true,
+        onLateReplies: ([reply]) => {
+          if (Array.isArray(reply)) tenure.giveUp();
+        },
       });
+      if (replies[0] !== null) return (await this.#readGrant(replies, sent, true)) || undefined;
+      this.#isKept = !isLast;
+      return isLast ? false : undefined;
     } finally {
-      this.#waitPermits.release();
+      connections.left += 1;
     }
   }
 
-  /**
-   * What the client can rely on; undefined if the lock was lost before. The lease is counted from before the request was
-   * sent, so after a long wait it may be over by this clock. Then it is renewed first.
-   */
-  async #confirm(granted: Granted, sent: number): Promise<Grant | undefined> {
-    const { ownedKey, lease, replicas, patience } = this.#request;
-    if (replicas === undefined && now() - sent <= granted.lease / 3) return toGrant(granted, sent);
-    const renew = renewCommand(ownedKey, granted.lease, granted.token, 1);
-    const answer = await this.#servers.ask({
-      ...this.#common(),
-      until: now() + patience,
-      commands: () => (replicas === undefined ? [renew] : [renew, ["WAIT", replicas.count, replicas.within]]),
-      limit: () => RESPONSE_LIMIT + (replicas?.within ?? 0),
-      // On a dedicated connection: WAIT would hold up others on a shared one. And after a wait, the server may accept no
-      // other connection than the one that has waited.
-      ...(replicas === undefined && !this.#hasWaited ? {} : { withdrawal: this.#release }),
-    });
-    const [reply, reached] = answer.replies;
-    if (deniesTenure(reply)) return undefined;
-    const longest = longestLease(reply, granted.lease);
-    if (longest !== undefined && lease === undefined) {
-      return this.#confirm({ ...granted, lease: longest }, Number.NEGATIVE_INFINITY);
-    }
-    for (const each of answer.replies) if (each instanceof ServerError) throw this.#refused(each, true);
-    if (replicas !== undefined && (reached as number) < replicas.count) {
-      const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time`;
-      throw new Unreplicated(message, ownedKey.key.toString());
-    }
-    return toGrant(granted, answer.sent);
-  }
-
-  #readGrant({ replies, mayHaveRun }: Answer): Granted | undefined {
-    const [reply] = replies;
-    if (reply === null) return undefined;
-    if (reply instanceof ServerError) throw this.#refused(reply, mayHaveRun);
+  /** Whether the replies grant the lock, and it is held then. The lease of a wait is short until it is confirmed. */
+  async #readGrant([reply, reached]: unknown[], sent: number, isShort: boolean): Promise<boolean> {
+    const tenure = this.#tenure;
+    if (reply === null) return false;
+    if (reply instanceof ServerError) throw refused(tenure.key, reply);
+    this.#isKept = true;
     const [token, , lease] = reply as [number, number, number];
-    return { token, lease };
+    tenure.token = token;
+    tenure.lease ||= lease;
+    // The lease of a late reply may be over.
+    if (isShort || now() >= leaseEnd(sent, tenure.lease)) return this.#confirm();
+    this.#checkReplicas(reached);
+    tenure.begin(sent);
+    return true;
   }
 
-  #refused({ message, code }: ServerError, mayBeGranted: boolean): LockRefused {
-    if (mayBeGranted) this.#withdraw();
-    return new LockRefused(message, this.#request.ownedKey.key.toString(), code);
+  /** Renews the lease, which counts from then. If the lock was lost meanwhile, the caller waits again. */
+  async #confirm(): Promise<boolean> {
+    const tenure = this.#tenure;
+    const { sent, replies } = await tenure.ask({
+      ...this.#request(),
+      commands: () => [tenure.renewCommand(tenure.lease), ...this.#waitForReplicas()],
+      // On the connection that has waited: the server may accept no other one.
+      isAlone: true,
+    });
+    const [reply, reached] = replies;
+    if (deniesTenure(reply)) {
+      this.#isKept = false;
+      return false;
+    }
+    if (reply instanceof ServerError) throw refused(tenure.key, reply);
+    this.#checkReplicas(reached);
+    if (now() >= leaseEnd(sent, tenure.lease)) return false;
+    tenure.begin(sent);
+    return true;
   }
 
-  #withdraw(): void {
-    const { ownedKey, patience, lease } = this.#request;
-    withdraw(this.#servers, ownedKey, Math.max(patience, lease ?? UNKNOWN_LEASE));
-  }
-
-  #commands(block: (string | number)[]): Command[] {
-    const { ownedKey, lease } = this.#request;
-    const named = lease === undefined ? [] : ["PX", lease];
-    return [acquireCommand(ownedKey, 1, ...named, ...block)];
-  }
-
-  #common() {
-    const { ownedKey, patience, signal } = this.#request;
-    const onSend = () => {
-      this.#mayBeGranted = true;
+  /** A call that does not wait ends within the patience, whatever servers answer. */
+  #request(patience = this.#call.patience) {
+    const { waits, deadline, signal, replicas } = this.#call;
+    const { responseLimit } = this.#tenure.settings;
+    return {
+      until: waits ? deadline + GRACE : now() + patience,
+      patience,
+      limit: () => responseLimit + (replicas?.within ?? 0),
+      signal,
+      progress: this.#progress,
     };
-    return { key: ownedKey.key, patience, signal, onSend };
   }
-}
 
-function toGrant(granted: Granted, sent: number): Grant {
-  return { ...granted, deadline: leaseEnd(sent, granted.lease) };
-}
+  #acquireCommand(lease: number, ...block: (string | number)[]): Command {
+    const { key, owner, kind } = this.#tenure;
+    return ["LOCK.ACQUIRE", key, owner, ...(lease > 0 ? ["PX", lease] : []), ...block, "HOLDS", 1, ...kind];
+  }
 
-/** The argument of BLOCK: rounded up, as 0 means no limit; and 0 for many years. */
-function blockArgument(milliseconds: number): number {
-  return milliseconds > 1_000 * MAX_DELAY ? 0 : Math.max(1, Math.ceil(milliseconds));
+  #waitForReplicas(): Command[] {
+    const { waits, deadline, replicas } = this.#call;
+    if (replicas === undefined) return [];
+    const left = waits ? Math.max(1, Math.ceil(deadline - now())) : replicas.within;
+    return [["WAIT", replicas.count, Math.min(left, replicas.within)]];
+  }
+
+  #checkReplicas(reached: unknown): void {
+    const { replicas } = this.#call;
+    if (replicas === undefined) return;
+    if (reached instanceof ServerError) throw refused(this.#tenure.key, reached);
+    if ((reached as number) >= replicas.count) return;
+    const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
+    throw new UnreplicatedError(message, this.#tenure.key.toString());
+  }
 }

@@ -6,7 +6,7 @@
 // requests go on duplicates of it, which repeat nothing and queue nothing.
 
 import calculateSlot from "cluster-key-slot";
-import { within } from "./time.js";
+import { rest, within } from "./time.js";
 
 /** The used part of ioredis: `Redis`, with or without Sentinels. */
 interface IoRedis {
@@ -84,8 +84,7 @@ export interface Connection {
   onClose(listener: () => void): void;
   /** Adds to a count. The connection keeps the process from ending while that is above 0. */
   addRef(count: number): void;
-  /** Sends the last command, if there is one, and closes the connection. Resolves when it is closed. */
-  close(last?: Command): Promise<void>;
+  close(): void;
 }
 
 /** Where connections lead: a server, or whichever is the primary now. */
@@ -93,7 +92,7 @@ export interface Endpoint {
   /** Endpoints of one name are the same. */
   readonly name: string;
   readonly host: string;
-  /** Rejects with a `ServerError` when the server refuses the login. */
+  /** Takes a bounded time. Rejects with a `ServerError` when the server refuses the login. */
   open(): Promise<Connection>;
 }
 
@@ -106,18 +105,21 @@ export interface Address {
 export interface Adapter {
   /** The prefix of all keys. */
   readonly prefix: string | Buffer;
+  readonly isCluster: boolean;
   /** Whether the caller has closed the client. */
   isEnded(): boolean;
   onEnd(listener: () => void): void;
   /**
    * The node of a slot: at `address`, if that is given. After `failures` attempts have failed, another node, which may know
-   * where the slot is.
+   * where the slot is. It asks no server.
    */
   locate(slot: number, failures: number, address?: Address): Endpoint;
 }
 
 /** How long opening a connection may take, in milliseconds. */
 const CONNECT_LIMIT = 2_000;
+/** How long Sentinels may take to name another primary than the last known one, in milliseconds. */
+const SENTINEL_LIMIT = 100;
 /** When TCP first probes an idle connection, in milliseconds. */
 const KEEPALIVE = 10_000;
 
@@ -148,7 +150,9 @@ interface IoOptions {
   host?: string;
   port?: number;
   keyPrefix?: string;
-  sentinels?: unknown[];
+  sentinels?: unknown[] | null;
+  enableTLSForSentinelMode?: boolean;
+  tls?: object;
   natMap?: NatMap;
 }
 
@@ -156,7 +160,13 @@ type NatMap = Record<string, Address> | ((address: string) => Address | null | u
 
 interface IoConnection {
   readonly status: string;
-  readonly stream: { ref?(): void; unref?(): void };
+  readonly stream: {
+    ref?(): void;
+    unref?(): void;
+    remoteAddress?: string;
+    remotePort?: number;
+    servername?: string | false;
+  };
   connect(): Promise<void>;
   disconnect(): void;
   callBuffer(...command: Command): Promise<unknown>;
@@ -184,20 +194,31 @@ const IO_OVERRIDES = {
   reconnectOnError: null,
   replyMapping: "legacy",
   retryStrategy: () => null,
+  sentinelCommandTimeout: CONNECT_LIMIT / 2,
   sentinelRetryStrategy: () => null,
   socketTimeout: undefined,
   stringNumbers: false,
 };
 
 function ioRedisAdapter(client: IoRedis): Adapter {
-  const { keyPrefix = "", host = "" } = client.options as IoOptions;
-  return singleNode(keyPrefix, ioEnd(client), () => openIo(client, {}), host);
+  const { keyPrefix = "", host = "", sentinels, enableTLSForSentinelMode, tls } = client.options as IoOptions;
+  if (!sentinels?.length) return singleNode(keyPrefix, ioEnd(client), () => openIo(client, {}), host);
+  let last: Address | undefined;
+  const ask = async () => {
+    const connection = await openIo(client, {}, CONNECT_LIMIT * (sentinels.length + 1));
+    last = connection.address;
+    return connection;
+  };
+  const tlsOfPrimary = enableTLSForSentinelMode ? tls : undefined;
+  const reopen = () => last && openIo(client, { ...last, sentinels: null, tls: tlsOfPrimary });
+  return singleNode(keyPrefix, ioEnd(client), () => openPrimary(ask, reopen), host);
 }
 
 function ioClusterAdapter(client: IoCluster): Adapter {
   const options = client.options as IoOptions & { redisOptions?: IoOptions };
   return {
     ...ioEnd(client),
+    isCluster: true,
     prefix: options.keyPrefix ?? options.redisOptions?.keyPrefix ?? "",
     locate(slot, failures, address) {
       if (client.status === "wait") client.connect().catch(() => {});
@@ -230,7 +251,11 @@ function mappedBy(map: NatMap | undefined, address: Address | undefined): Addres
   return (typeof map === "function" ? map(name) : map[name]) ?? address;
 }
 
-async function openIo(template: IoRedis, override: object): Promise<Connection> {
+async function openIo(
+  template: IoRedis,
+  override: object,
+  limit = CONNECT_LIMIT,
+): Promise<Connection & { readonly address: Address }> {
   const redis = template.duplicate({ ...IO_OVERRIDES, ...override }) as IoConnection;
   let failure: Error | undefined;
   redis.on("error", (error) => {
@@ -238,19 +263,17 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
   });
   const ended = new Promise<void>((resolve) => redis.once("end", resolve));
   // disconnect() on a closed connection would keep the process from ending for a while.
-  const disconnect = () => redis.status === "close" || redis.status === "end" || redis.disconnect();
-  const sentinels = (template.options as IoOptions).sentinels?.length ?? 0;
+  const close = () => void (redis.status === "close" || redis.status === "end" || redis.disconnect());
   try {
-    await within(redis.connect(), CONNECT_LIMIT * (sentinels + 1), { isBackground: true });
+    await within(redis.connect(), limit, undefined, true);
   } catch (error) {
-    disconnect();
+    close();
     throw connectError(failure ?? (error as Error));
   }
   const { stream } = redis;
-  let isClosing = false;
-  const send = (command: Command) => redis.callBuffer(...command).catch(toServerError);
   return {
-    send,
+    address: { host: stream.servername || stream.remoteAddress || "", port: stream.remotePort ?? 0 },
+    send: (command) => redis.callBuffer(...command).catch(toServerError),
     get isClosed() {
       return redis.status === "end";
     },
@@ -259,12 +282,7 @@ async function openIo(template: IoRedis, override: object): Promise<Connection> 
       () => stream.ref?.(),
       () => stream.unref?.(),
     ),
-    close(last) {
-      if (last !== undefined) send(last).catch(() => {});
-      if (!isClosing) disconnect();
-      isClosing = true;
-      return ended;
-    },
+    close,
   };
 }
 
@@ -308,16 +326,23 @@ function nodeRedisAdapter(client: NodeRedis): Adapter {
 }
 
 function nodeSentinelAdapter(client: NodeSentinel): Adapter {
+  let last: NodeRedis | undefined;
+  const open = (primary: NodeRedis) => {
+    last = primary;
+    return openNode(primary, {});
+  };
   // The library hides the options of a Sentinel client. So the connection to the primary is duplicated.
-  const open = () => client._execute(false, (master: NodeRedis) => openNode(master, {}));
+  const ask = () => bounded(client._execute(false, open));
   const { _keyPrefix = "" } = client as { _keyPrefix?: string | Buffer };
-  return singleNode(_keyPrefix, nodeEnd(client, "ready", "end"), open);
+  const end = nodeEnd(client, "ready", "end");
+  return singleNode(_keyPrefix, end, () => openPrimary(ask, () => last && openNode(last, {})));
 }
 
 function nodeClusterAdapter(client: NodeCluster): Adapter {
   const options = client._options as NodeOptions;
   return {
     ...nodeEnd(client, "connect", "disconnect"),
+    isCluster: true,
     prefix: options.keyPrefix ?? "",
     locate(slot, failures, address) {
       const { masters } = client;
@@ -325,7 +350,7 @@ function nodeClusterAdapter(client: NodeCluster): Adapter {
       if (node === undefined) throw new Error("no node of the cluster is known");
       const { host, port } = mappedBy(options.nodeAddressMap, address ?? node) as Address;
       const connected = masters.find((each) => each.client !== undefined) ?? node;
-      const open = async () => openNode(await client.nodeClient(connected), { host, port });
+      const open = () => bounded(client.nodeClient(connected).then((each) => openNode(each, { host, port })));
       return { name: nameOf({ host, port }), host, open };
     },
   };
@@ -361,15 +386,14 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
     client.on("end", () => resolve());
   });
   try {
-    await within(client.connect(), CONNECT_LIMIT, { isBackground: true });
+    await within(client.connect(), CONNECT_LIMIT, undefined, true);
   } catch (error) {
     if (client.isOpen) client.destroy();
     throw connectError(error as Error);
   }
-  const send = (command: Command) =>
-    client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(toServerError);
   return {
-    send,
+    send: (command) =>
+      client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(toServerError),
     get isClosed() {
       return !client.isOpen;
     },
@@ -378,13 +402,7 @@ async function openNode(template: NodeRedis, address: object): Promise<Connectio
       () => client.ref(),
       () => client.unref(),
     ),
-    async close(last) {
-      if (last !== undefined) send(last).catch(() => {});
-      // node-redis writes in the next iteration of the event loop. destroy() drops what is not written.
-      await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
-      if (client.isOpen) client.destroy();
-      return ended;
-    },
+    close: () => client.isOpen && client.destroy(),
   };
 }
 
@@ -394,7 +412,43 @@ type End = Pick<Adapter, "isEnded" | "onEnd">;
 
 function singleNode(prefix: string | Buffer, end: End, open: () => Promise<Connection>, host = ""): Adapter {
   const endpoint: Endpoint = { name: "", host, open };
-  return { ...end, prefix, locate: () => endpoint };
+  return { ...end, prefix, isCluster: false, locate: () => endpoint };
+}
+
+/**
+ * Opens a connection to the primary that the Sentinels name. If they are silent, to the last known one, if its role is that
+ * of a primary.
+ */
+async function openPrimary(
+  ask: () => Promise<Connection>,
+  reopen: () => Promise<Connection> | undefined,
+): Promise<Connection> {
+  const asked = ask();
+  const reopening = reopen();
+  if (reopening === undefined) return asked;
+  const kept = reopening.then(async (connection) => {
+    const reply = await within(connection.send(["ROLE"]), CONNECT_LIMIT, undefined, true).catch(() => undefined);
+    if (Array.isArray(reply) && `${reply[0]}` === "master") return connection;
+    connection.close();
+    throw new Error("the last known primary is none");
+  });
+  const late = kept.then(async (connection) => {
+    await rest(SENTINEL_LIMIT, undefined, true);
+    return connection;
+  });
+  const first = await Promise.any([asked, late]).catch(() => asked);
+  for (const each of [asked, kept]) each.then((other) => other === first || other.close()).catch(() => {});
+  return first;
+}
+
+/** Rejects when the connection is not open in time. */
+function bounded(opening: Promise<Connection>): Promise<Connection> {
+  let isLate = false;
+  opening.then((connection) => isLate && connection.close()).catch(() => {});
+  return within(opening, CONNECT_LIMIT, undefined, true).catch((error) => {
+    isLate = true;
+    throw error;
+  });
 }
 
 /** Calls `ref` while the count is above 0, and `unref` otherwise, as at first. */

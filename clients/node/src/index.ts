@@ -1,11 +1,20 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 export type { RedisClient } from "./adapters.js";
-export { LockBusy, LockError, LockLost, LockRefused, Unreachable, Unreplicated } from "./errors.js";
+export {
+  LockBusyError,
+  LockError,
+  LockLostError,
+  LockRefusedError,
+  UnreachableError,
+  UnreplicatedError,
+} from "./errors.js";
+export type { KindOptions, Lock } from "./lock.js";
 export {
   type AcquireOptions,
-  type Lock,
+  type Keys,
+  type LeaderRoutine,
+  type LeadOptions,
   Lockward,
   type LockwardOptions,
   type Routine,
-  type TryOptions,
 } from "./lockward.js";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { beforeEach, describe, test } from "node:test";
-import { type Lock, LockLost, LockRefused, Lockward, Unreachable } from "../src/index.js";
+import { type Lock, LockLostError, LockRefusedError, Lockward, UnreachableError } from "../src/index.js";
 import { eventually, LIBRARIES, LossyProxy, Server } from "./servers.js";
 
 const LONG = 600_000;
@@ -53,13 +53,13 @@ for (const library of LIBRARIES) {
       const lock = await acquire();
       assert.equal(await lock.guarded(), "OK");
       await overtake();
-      await assert.rejects(lock.guarded(), LockLost);
+      await assert.rejects(lock.guarded(), LockLostError);
     });
 
     test("a guarded command of a former holder does not run", async () => {
       const lock = await acquire();
       await overtake();
-      const refusal = { name: "LockLost", message: /NOTHELD the lock is held by another owner/ };
+      const refusal = { name: "LockLostError", message: /NOTHELD the lock is held by another owner/ };
       await assert.rejects(lock.guarded("SET", "data", 1), refusal);
       await checkUnwritten();
     });
@@ -68,33 +68,33 @@ for (const library of LIBRARIES) {
       const lock = await acquire();
       await overtake();
       assert(lock.held);
-      await assert.rejects(lock.guarded("SET", "data", 1), LockLost);
+      await assert.rejects(lock.guarded("SET", "data", 1), LockLostError);
       assert(!lock.held && lock.signal.aborted);
-      await assert.rejects(lock.guarded("SET", "data", 1), LockLost);
+      await assert.rejects(lock.guarded("SET", "data", 1), LockLostError);
       assert.equal(await server.calls("lock.guard"), 1, "the second one was sent");
     });
 
     test("an error of the guarded command keeps the lock", async () => {
       const lock = await acquire();
       await assert.rejects(lock.guarded("LPUSH", "k", "x"), (error) => {
-        return error instanceof LockRefused && error.code === "WRONGTYPE";
+        return error instanceof LockRefusedError && error.code === "WRONGTYPE";
       });
       assert(lock.held);
       await lock.release();
     });
 
     test("a guarded command is not sent after the lease", async () => {
-      const lock = await acquire(server.port, { lease: 50, autoRenewal: false });
+      const lock = await acquire(server.port, { lease: 50, renewal: false });
       await eventually(() => !lock.held);
-      await assert.rejects(lock.guarded("SET", "data", 1), LockLost);
+      await assert.rejects(lock.guarded("SET", "data", 1), LockLostError);
       assert.equal(await server.calls("lock.guard"), 0);
     });
 
     test("a guarded command that arrives after the lease does not run", async () => {
       const proxy = await LossyProxy.start(server.port);
-      const lock = await acquire(proxy.port, { lease: 500, autoRenewal: false });
+      const lock = await acquire(proxy.port, { lease: 500, renewal: false });
       await proxy.tell("plan hold LOCK.GUARD");
-      const refused = assert.rejects(lock.guarded("SET", "data", 1), LockLost);
+      const refused = assert.rejects(lock.guarded("SET", "data", 1), LockLostError);
       await eventually(async () => (await server.ask(["EXISTS", "k"])) === 0);
       await overtake();
       await proxy.tell("plan");
@@ -107,7 +107,7 @@ for (const library of LIBRARIES) {
       const proxy = await LossyProxy.start(server.port);
       const lock = await acquire(proxy.port);
       await proxy.tell("plan reply LOCK.GUARD");
-      await assert.rejects(lock.guarded("INCR", "data"), Unreachable);
+      await assert.rejects(lock.guarded("INCR", "data"), UnreachableError);
       assert.equal(await server.ask(["GET", "data"]), "1");
       assert(lock.held);
     });

@@ -1,10 +1,16 @@
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { setFlagsFromString } from "node:v8";
-import { runInNewContext } from "node:vm";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
-import { type Lock, LockBusy, LockLost, LockRefused, Lockward, Unreachable, Unreplicated } from "../src/index.js";
+import {
+  type Lock,
+  LockBusyError,
+  LockLostError,
+  LockRefusedError,
+  Lockward,
+  UnreachableError,
+  UnreplicatedError,
+} from "../src/index.js";
 import { eventually, LIBRARIES, Server } from "./servers.js";
 
 for (const library of LIBRARIES) {
@@ -20,7 +26,7 @@ for (const library of LIBRARIES) {
       const lock = await lockward.acquire("one");
       assert(lock.held);
       assert.equal(await lockward.tryAcquire("one"), null);
-      await assert.rejects(lockward.acquire("one", { waitLimit: 20 }), LockBusy);
+      await assert.rejects(lockward.acquire("one", { waitLimit: 20 }), LockBusyError);
       assert.equal((await server.info("one")).holders[0]?.owner, lock.owner);
       await lock.release();
       assert(!lock.held && !lock.signal.aborted);
@@ -72,7 +78,7 @@ for (const library of LIBRARIES) {
         await eventually(async () => (await server.waiters("narrow")) === number + 1);
       }
       const late = begin(2);
-      await assert.rejects(narrow.acquire("narrow", { waitLimit: 30 }), LockBusy);
+      await assert.rejects(narrow.acquire("narrow", { waitLimit: 30 }), LockBusyError);
       const leaving = new AbortController();
       const left = assert.rejects(narrow.acquire("narrow", { signal: leaving.signal }), { name: "AbortError" });
       setImmediate(() => leaving.abort());
@@ -98,51 +104,6 @@ for (const library of LIBRARIES) {
       await waiting;
     });
 
-    test("re-entries are counted", async () => {
-      const outer = await lockward.acquire("again");
-      const inner = await outer.reenter();
-      const innermost = await inner.reenter();
-      assert.deepEqual([inner.token, innermost.token], [outer.token, outer.token]);
-      const holds = async () => (await server.info("again")).holders[0]?.holds;
-      assert.equal(await holds(), 3);
-      await inner.release();
-      await inner.release();
-      assert.equal(await holds(), 2);
-      assert(outer.held && !inner.held && innermost.held);
-      await outer.release();
-      assert.equal(await holds(), 1);
-      await assert.rejects(outer.reenter(), TypeError);
-      await innermost.release();
-      assert.equal(await holds(), undefined);
-    });
-
-    test("concurrent re-entries are counted", async () => {
-      const outer = await lockward.acquire("together");
-      const inner = await Promise.all(Array.from({ length: 8 }, () => outer.reenter()));
-      assert.equal((await server.info("together")).holders[0]?.holds, 9);
-      await Promise.all([outer, ...inner].map((lock) => lock.release()));
-      assert.equal(await server.ask(["EXISTS", "together"]), 0);
-    });
-
-    test("a re-entry keeps a lock that is released meanwhile", async () => {
-      const outer = await lockward.acquire("overlap");
-      const entering = outer.reenter();
-      await outer.release();
-      const inner = await entering;
-      assert(inner.held);
-      assert.equal((await server.info("overlap")).holders[0]?.holds, 1);
-      await inner.release();
-      assert.equal(await server.ask(["EXISTS", "overlap"]), 0);
-    });
-
-    test("a re-entry into a lost tenure rejects", async () => {
-      const lock = await lockward.acquire("gone");
-      await server.ask(["DEL", "gone"]);
-      await assert.rejects(lock.reenter(), LockLost);
-      assert(lock.signal.aborted);
-      await assert.rejects(lock.release(), LockLost);
-    });
-
     test("the lease is renewed only while the lock is held", async () => {
       const lock = await lockward.acquire("renewed", { lease: 2_000 });
       const before = await server.calls("lock.renew");
@@ -150,15 +111,15 @@ for (const library of LIBRARIES) {
       assert(lock.held);
       await lock.release();
       const after = await server.calls("lock.renew");
-      await lockward.acquire("renewed", { lease: 400, autoRenewal: false });
+      await lockward.acquire("renewed", { lease: 400, renewal: false });
       await eventually(async () => !(await server.ask(["EXISTS", "renewed"])));
       assert.equal(await server.calls("lock.renew"), after);
     });
 
     test("without renewal the lock is lost with its lease", async () => {
-      const lock = await lockward.acquire("short", { lease: 50, autoRenewal: false });
+      const lock = await lockward.acquire("short", { lease: 50, renewal: false });
       await eventually(() => lock.signal.aborted);
-      assert(lock.signal.reason instanceof LockLost);
+      assert(lock.signal.reason instanceof LockLostError);
       assert(!lock.held);
       await assert.rejects(lock.release(), (error) => error === lock.signal.reason);
       await assert.rejects(lock.renew(), TypeError);
@@ -170,15 +131,6 @@ for (const library of LIBRARIES) {
       assert(((await server.info("longer")).holders[0]?.["lease-left"] as number) > 90_000);
       await lock.renew();
       assert(((await server.info("longer")).holders[0]?.["lease-left"] as number) > 90_000);
-      await lock.release();
-    });
-
-    test("a lease that was refused is not used for renewals", async () => {
-      const lock = await lockward.acquire("refused", { lease: 2_000 });
-      await assert.rejects(lock.renew(Number.MAX_SAFE_INTEGER), { name: "LockRefused", code: "ERR" });
-      const before = await server.calls("lock.renew");
-      await eventually(async () => lock.signal.aborted || (await server.calls("lock.renew")) > before + 4);
-      assert(lock.held);
       await lock.release();
     });
 
@@ -201,11 +153,11 @@ for (const library of LIBRARIES) {
         const lock = await lockward.acquire("stolen", { lease: 900 });
         await server.ask(theft);
         await eventually(() => lock.signal.aborted);
-        assert(lock.signal.reason instanceof LockLost && !lock.held);
-        await assert.rejects(lock.release(), LockLost);
+        assert(lock.signal.reason instanceof LockLostError && !lock.held);
+        await assert.rejects(lock.release(), LockLostError);
         const another = await lockward.acquire("taken", { lease: 60_000 });
         await server.ask(["DEL", "taken"]);
-        await assert.rejects(another.release(), LockLost);
+        await assert.rejects(another.release(), LockLostError);
         await server.ask(["DEL", "stolen"]);
       });
     }
@@ -260,7 +212,7 @@ for (const library of LIBRARIES) {
         await server.ask(["DEL", "used"]);
         await eventually(() => signal.aborted);
       });
-      await assert.rejects(lost, LockLost);
+      await assert.rejects(lost, LockLostError);
       const thrown = lockward.using("used", async (signal) => {
         await server.ask(["DEL", "used"]);
         throw new RangeError(`${signal.aborted}`);
@@ -278,19 +230,18 @@ for (const library of LIBRARIES) {
       {
         await using lock = await lockward.acquire("block");
         await server.ask(["DEL", "block"]);
-        await assert.rejects(lock.release(), LockLost);
+        await assert.rejects(lock.release(), LockLostError);
       }
       const losing = async () => {
         await using _ = await lockward.acquire("block");
         await server.ask(["DEL", "block"]);
       };
-      await assert.rejects(losing(), LockLost);
+      await assert.rejects(losing(), LockLostError);
     });
 
     test("any string or Buffer is a key", async () => {
       for (const key of ["", "*", "grün", Buffer.from([0, 255, 13, 10])]) {
         const lock = await lockward.acquire(key);
-        assert.equal(lock.key, key);
         assert.equal(await lockward.tryAcquire(key), null);
         await lock.release();
       }
@@ -315,7 +266,7 @@ for (const library of LIBRARIES) {
       await eventually(() => server.waiters("month"));
       await held.release();
       await (await patient).release();
-      const tiny = await lockward.acquire("tiny", { lease: 1, autoRenewal: false });
+      const tiny = await lockward.acquire("tiny", { lease: 1, renewal: false });
       await eventually(() => tiny.signal.aborted);
       for (const lease of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
         await assert.rejects(lockward.acquire("none", { lease }), RangeError);
@@ -326,20 +277,20 @@ for (const library of LIBRARIES) {
       for (const [count, within] of [[1, 0] as const, [1, Number.NaN] as const, [Number.NaN, 20] as const]) {
         await assert.rejects(lockward.acquire("none", { replicas: { count, within } }), RangeError);
       }
-      await assert.rejects(lockward.acquire("none", { lease: 11 * YEAR }), { name: "LockRefused", code: "ERR" });
+      await assert.rejects(lockward.acquire("none", { lease: 11 * YEAR }), { name: "LockRefusedError", code: "ERR" });
     });
 
-    test("LockRefused has the error of the server", async () => {
+    test("LockRefusedError has the error of the server", async () => {
       await server.ask(["SET", "text", "x"]);
       await assert.rejects(lockward.acquire("text"), (error) => {
-        assert(error instanceof LockRefused && error.key === "text");
+        assert(error instanceof LockRefusedError && error.key === "text");
         return error.code === "WRONGTYPE" && error.message.startsWith("WRONGTYPE ");
       });
       await server.ask(["CONFIG", "SET", "lock.max-waiters", "1"]);
       const holder = await lockward.acquire("full");
       const waiting = lockward.acquire("full");
       await eventually(() => server.waiters("full"));
-      await assert.rejects(lockward.acquire("full"), { name: "LockRefused", code: "MAXWAITERS" });
+      await assert.rejects(lockward.acquire("full"), { name: "LockRefusedError", code: "MAXWAITERS" });
       await holder.release();
       await (await waiting).release();
       await server.ask(["CONFIG", "SET", "lock.max-waiters", "10000"]);
@@ -347,23 +298,9 @@ for (const library of LIBRARIES) {
 
     test("a lock without enough replicas is given back", async () => {
       const replicas = { count: 1, within: 20 };
-      await assert.rejects(lockward.acquire("replicated", { replicas }), Unreplicated);
+      await assert.rejects(lockward.acquire("replicated", { replicas }), UnreplicatedError);
       await eventually(async () => !(await server.ask(["EXISTS", "replicated"])));
       await (await lockward.acquire("replicated", { replicas: { count: 0, within: 20 } })).release();
-    });
-
-    test("a dropped lock is not renewed", async () => {
-      let lost: AbortSignal | undefined;
-      const lease = 400;
-      const drop = async () => {
-        lost = (await lockward.acquire("dropped", { lease })).signal;
-      };
-      await drop();
-      await eventually(() => {
-        collect();
-        return lost?.aborted;
-      });
-      await eventually(async () => !(await server.ask(["EXISTS", "dropped"])));
     });
 
     test("many waiters with one signal cause no warning", async () => {
@@ -385,11 +322,6 @@ for (const library of LIBRARIES) {
     });
   });
 }
-
-const collect: () => void = (() => {
-  setFlagsFromString("--expose-gc");
-  return runInNewContext("gc");
-})();
 
 describe("clients", () => {
   let server: Server;
@@ -430,19 +362,19 @@ describe("clients", () => {
     const guest = { username: "guest", password: "secret" };
     const stranger = { username: "guest", password: "wrong" };
     for (const client of [server.ioredis(guest), await server.nodeRedis(guest)]) {
-      await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefused", code: "NOPERM" });
+      await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefusedError", code: "NOPERM" });
     }
     // A command that is refused after the grant leaves no lock behind.
     await server.ask(["ACL", "SETUSER", "half", "on", ">secret", "~*", "+select", "+lock.acquire", "+lock.release"]);
     const half = new Lockward(server.ioredis({ username: "half", password: "secret" }));
     const replicas = { count: 0, within: 1 };
-    await assert.rejects(half.acquire("half", { replicas }), { name: "LockRefused", code: "NOPERM" });
+    await assert.rejects(half.acquire("half", { replicas }), { name: "LockRefusedError", code: "NOPERM" });
     await (await half.acquire("whole")).release();
     await eventually(async () => !(await server.ask(["EXISTS", "half"])));
     const lazy = createClient({ ...stranger, socket: { port: server.port } });
     lazy.on("error", () => {});
     for (const client of [server.ioredis(stranger), lazy]) {
-      await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefused", code: "WRONGPASS" });
+      await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefusedError", code: "WRONGPASS" });
     }
   });
 
@@ -452,13 +384,13 @@ describe("clients", () => {
     assert.throws(() => new Lockward(server.ioredis(), { waitingConnections: 0 }), RangeError);
   });
 
-  test("Unreachable is thrown after the patience", async () => {
+  test("UnreachableError is thrown after the patience", async () => {
     const nobody = new Redis({ port: 1, lazyConnect: true });
     nobody.on("error", () => {});
     const lockward = new Lockward(nobody, { patience: 200 });
     for (const options of [{}, { waitLimit: 0 }, { waitLimit: 200 }]) {
       await assert.rejects(lockward.acquire("a", options), (error) => {
-        assert(error instanceof Unreachable && error.cause instanceof Error);
+        assert(error instanceof UnreachableError && error.cause instanceof Error);
         return error.cause.message.includes("ECONNREFUSED");
       });
     }
@@ -470,14 +402,14 @@ describe("clients", () => {
       const client = await library.client(server);
       const lockward = new Lockward(client);
       const lock = await lockward.acquire("closed", { lease: 900 });
-      const waiting = assert.rejects(lockward.acquire("closed"), Unreachable);
+      const waiting = assert.rejects(lockward.acquire("closed"), UnreachableError);
       await eventually(() => server.waiters("closed"));
       await (client as Redis).quit();
       await waiting;
       await eventually(async () => !(await server.waiters("closed")));
-      await assert.rejects(lockward.acquire("closed"), Unreachable);
+      await assert.rejects(lockward.acquire("closed"), UnreachableError);
       await eventually(() => lock.signal.aborted);
-      await assert.rejects(lock.release(), LockLost);
+      await assert.rejects(lock.release(), LockLostError);
       await eventually(async () => !(await server.ask(["EXISTS", "closed"])));
     });
   }

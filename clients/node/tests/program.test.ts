@@ -90,7 +90,7 @@ test("a process that was stopped for longer than its lease knows that the lock i
   child.kill("SIGUSR2");
   child.kill("SIGCONT");
   assert.equal(await ended, 0, output.err);
-  assert.equal(output.out, "held\nfalse LockLost\nLockLost true\n");
+  assert.equal(output.out, "held\nfalse LockLostError\nLockLostError true\n");
   assert.equal(await server.ask(["EXISTS", "written"]), 0);
 });
 
@@ -136,5 +136,8 @@ test("a killed server and a closed client cause no unhandled rejection", async (
   await eventually(() => own.waiters("c"));
   await own.tell("kill");
   assert.equal(await ended, 0, output.err);
-  assert.match(output.out, /^ready\nAbortError Unreachable Unreachable\nLockLost\nLockLost\nLockLost\n$/);
+  assert.match(
+    output.out,
+    /^ready\nAbortError UnreachableError UnreachableError\nLockLostError\nLockLostError\nLockLostError\n$/,
+  );
 });

@@ -98,28 +98,6 @@ describe("a waiter", { concurrency: 6 }, () => {
     for (const sentinel of sentinels) await sentinel.tell("resume");
   });
 
-  for (const [name, client] of Object.entries(CLIENTS)) {
-    test(`${name}: leaves a stopped server, also after a late renewal`, async () => {
-      const server = await Server.start();
-      const { ask, waiter } = admin(server);
-      await ask("CONFIG", "SET", "requirepass", "old");
-      const lockward = new Lockward(await client(server), { patience: 60_000 });
-      const lock = await lockward.acquire("other", { lease: 3_000 });
-      await ask("LOCK.ACQUIRE", "k", "another", "PX", 60_000);
-      const waiting = lockward.acquire("k");
-      await eventually(waiter);
-      const first = await waiter();
-      await server.tell("pause");
-      await eventually(() => lock.signal.aborted);
-      const since = performance.now();
-      await eventually(() => performance.now() - since > 8_000); // longer than a probe takes
-      await server.tell("resume");
-      await eventually(async () => ![undefined, first].includes((await waiter()) as undefined));
-      await ask("LOCK.RELEASE", "k", "another");
-      await (await waiting).release();
-    });
-  }
-
   for (const library of LIBRARIES) {
     test(`${library.name}: survives an outage after a long wait`, async () => {
       const server = await Server.start();
