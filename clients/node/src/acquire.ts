@@ -3,7 +3,7 @@
 import { type Command, ServerError } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, Progress, refused } from "./servers.js";
-import { deniesTenure, leaseEnd, type Tenure } from "./tenure.js";
+import { deniesTenure, type Tenure } from "./tenure.js";
 import { now, rest } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
@@ -161,8 +161,7 @@ class PendingAcquire {
     const [token, , lease] = reply as [number, number, number];
     tenure.token = token;
     tenure.lease ||= lease;
-    // The lease of a late reply may be over.
-    if (isShort || now() >= leaseEnd(sent, tenure.lease)) return this.#confirm();
+    if (isShort) return this.#confirm();
     this.#checkReplicas(reached);
     tenure.begin(sent);
     return true;
@@ -184,7 +183,6 @@ class PendingAcquire {
     }
     if (reply instanceof ServerError) throw refused(tenure.key, reply);
     this.#checkReplicas(reached);
-    if (now() >= leaseEnd(sent, tenure.lease)) return false;
     tenure.begin(sent);
     return true;
   }

@@ -10,14 +10,13 @@ const LATE_REPLY_LIMIT = 200;
 
 /** One attempt to send a request. */
 export interface Attempt {
-  readonly commands: Command[];
+  /** Called when the commands are sent: from then on the server may carry them out. */
+  readonly commands: () => Command[];
   /** How long it may take, in milliseconds. */
   readonly limit: number;
   readonly signal: AbortSignal | undefined;
   /** Whether the process may end meanwhile. */
   readonly isBackground: boolean;
-  /** Called when the commands are sent: from then on the server may carry them out. */
-  onSend(): void;
   /** Called with replies that arrive after the signal has aborted a request on a dedicated connection. */
   readonly onLateReplies: ((replies: unknown[]) => void) | undefined;
 }
@@ -164,7 +163,6 @@ export class Node {
   }
 }
 
-function send(connection: Connection, { commands, onSend }: Attempt): Promise<unknown[]> {
-  onSend();
-  return Promise.all(commands.map((command) => connection.send(command)));
+function send(connection: Connection, { commands }: Attempt): Promise<unknown[]> {
+  return Promise.all(commands().map((command) => connection.send(command)));
 }

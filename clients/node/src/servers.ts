@@ -20,7 +20,7 @@ import { now, rest } from "./time.js";
 
 export interface Request {
   readonly key: Buffer;
-  /** The commands for an attempt that begins now. */
+  /** The commands for an attempt that is sent now. */
   commands(sent: number): Command[];
   /** How long an attempt that begins now may take, in milliseconds. */
   limit(sent: number): number;
@@ -111,23 +111,25 @@ export class Servers {
     for (;;) {
       signal?.throwIfAborted();
       request.check?.();
-      const sent = now();
+      const begun = now();
+      let sent = begun;
       const end = Math.min(request.until, answeredAt + patience);
       if (this.#adapter.isEnded()) cause = new Error("Connection is closed.");
-      if (cause !== undefined && (sent >= end || this.#adapter.isEnded())) throw unreachable(key, cause);
+      if (cause !== undefined && (begun >= end || this.#adapter.isEnded())) throw unreachable(key, cause);
       try {
         const endpoint = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
         const node = this.#node(endpoint);
-        const commands = request.commands(sent);
         const isAsk = redirect?.isAsk === true;
         const attempt = {
-          commands: isAsk ? commands.flatMap((command): Command[] => [["ASKING"], command]) : commands,
-          limit: Math.min(request.limit(sent), end - sent),
+          commands: () => {
+            progress.isSent = true;
+            sent = now();
+            const commands = request.commands(sent);
+            return isAsk ? commands.flatMap((command): Command[] => [["ASKING"], command]) : commands;
+          },
+          limit: Math.min(request.limit(begun), end - begun),
           signal,
           isBackground,
-          onSend: () => {
-            progress.isSent = true;
-          },
           onLateReplies: request.onLateReplies,
         };
         const answers = await (request.isAlone ? node.exchangeAlone(attempt) : node.exchange(attempt));
@@ -158,7 +160,7 @@ export class Servers {
         this.#moved.delete(slot);
       }
       redirects = 0;
-      if (now() - sent > 2 * LONGEST_PAUSE) pauses = 0;
+      if (now() - begun > 2 * LONGEST_PAUSE) pauses = 0;
       const pause = Math.min(backOff(pauses++), request.until - now());
       if (pause > 0) await rest(pause, signal, isBackground);
     }
