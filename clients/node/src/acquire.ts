@@ -1,9 +1,9 @@
 // Acquiring locks: try, wait in the server's queue, confirm, or give up.
 
-import { type Command, ServerError } from "./adapters.js";
+import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
-import { FIRST_PAUSE, LONGEST_PAUSE, Progress, refused } from "./servers.js";
-import { deniesTenure, type Tenure } from "./tenure.js";
+import { FIRST_PAUSE, LONGEST_PAUSE, Progress } from "./servers.js";
+import { isDenial, type Plan, type Tenure } from "./tenure.js";
 import { now, rest } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
@@ -15,74 +15,59 @@ const KEEP = 5_000;
 /** How long after its wait limit a call may end, in milliseconds. */
 const GRACE = 150;
 
-/** What all keys of one call share. Times are in milliseconds. */
-export interface AcquireCall {
+/** What the keys of one call share. */
+export interface AcquirePlan extends Plan {
   /** When the wait limit is over. */
   readonly deadline: number;
   readonly waits: boolean;
-  /** How long to try while no server answers. */
-  readonly patience: number;
   readonly signal: AbortSignal | undefined;
   readonly replicas: { readonly count: number; readonly within: number } | undefined;
-  readonly connections: WaitingConnections;
-}
-
-/** How many more connections may wait. */
-export interface WaitingConnections {
-  left: number;
+  /** How many more connections may wait. */
+  readonly connections: { left: number };
 }
 
 /** Acquires all, or none. Returns whether they are held; they are not when the wait limit is over. */
-export async function acquireAll(tenures: Tenure[], call: AcquireCall): Promise<boolean> {
-  const [first] = tenures;
-  if (first !== undefined && tenures.length === 1) return new PendingAcquire(first, call).run();
-  const tried = await Promise.allSettled(
-    tenures.map((each) => new PendingAcquire(each, { ...call, waits: false }).run()),
-  );
+export async function acquireAll(tenures: Tenure[], plan: AcquirePlan): Promise<boolean> {
+  const acquire = (each: Tenure) => new PendingAcquire(each, plan).run();
+  if (tenures.length === 1) return acquire(tenures[0] as Tenure);
+  const all = tenures.map((each) => new PendingAcquire(each, { ...plan, waits: false }).run());
+  const tried = await Promise.allSettled(all);
   if (tried.every((each) => each.status === "fulfilled" && each.value)) return true;
-  const givenBack = giveBack(tenures);
+  giveBack(tenures);
   for (const each of tried) if (each.status === "rejected") throw each.reason;
-  await givenBack;
-  while (call.waits) {
+  while (plan.waits) {
     try {
-      for (const each of tenures) {
-        if (await new PendingAcquire(each, call).run()) continue;
-        await giveBack(tenures);
-        return false;
-      }
-    } catch (error) {
-      void giveBack(tenures);
-      throw error;
+      for (const each of tenures) if (!(await acquire(each))) return false;
+      if (tenures.every((each) => each.isHeld)) return true; // otherwise one was lost while the next ones were acquired
+    } finally {
+      if (!tenures.every((each) => each.isHeld)) giveBack(tenures);
     }
-    if (tenures.every((each) => each.isHeld)) return true;
-    await giveBack(tenures); // one was lost while the next ones were acquired
   }
   return false;
 }
 
-async function giveBack(tenures: Tenure[]): Promise<void> {
-  await Promise.allSettled(tenures.filter((each) => each.isHeld).map((each) => each.release()));
+function giveBack(tenures: Tenure[]): void {
+  for (const each of tenures) if (each.isHeld) each.release().catch(() => {});
 }
 
 /** An acquisition under way. The server may have granted it, or queued it, without the client knowing. */
 class PendingAcquire {
   readonly #tenure: Tenure;
-  readonly #call: AcquireCall;
+  readonly #plan: AcquirePlan;
   readonly #progress = new Progress();
   /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
   #isKept = false;
 
-  constructor(tenure: Tenure, call: AcquireCall) {
+  constructor(tenure: Tenure, plan: AcquirePlan) {
     this.#tenure = tenure;
-    this.#call = call;
+    this.#plan = plan;
   }
 
   /** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
   async run(): Promise<boolean> {
-    const { signal, waits, deadline } = this.#call;
+    const { signal, waits, deadline } = this.#plan;
     try {
       const isGranted = (await this.#try()) || (waits && (await this.#wait()));
-      if (isGranted) this.#isKept = true;
       signal?.throwIfAborted();
       if (!isGranted && this.#isKept) this.#tenure.giveUp();
       return isGranted;
@@ -94,130 +79,107 @@ class PendingAcquire {
     }
   }
 
-  async #try(patience = this.#call.patience): Promise<boolean> {
+  async #try(patience = this.#plan.patience): Promise<boolean> {
     const tenure = this.#tenure;
-    const { sent, replies } = await tenure.ask({
-      ...this.#request(patience),
-      commands: () => [this.#acquireCommand(tenure.lease), ...this.#waitForReplicas()],
-      // WAIT would hold up others on a shared connection.
-      isAlone: this.#call.replicas !== undefined,
-    });
-    return this.#readGrant(replies, sent, false);
+    const { sent, reply } = await this.#ask(() => this.#acquireCommand(tenure.lease), patience);
+    if (reply === null) return false;
+    this.#readGrant(reply);
+    tenure.begin(sent);
+    return true;
   }
 
   /** Waits in slices, until the wait limit. */
   async #wait(): Promise<boolean> {
-    const { deadline, signal, connections } = this.#call;
-    for (let pause = FIRST_PAUSE; now() < deadline; ) {
+    const { deadline, signal, connections } = this.#plan;
+    for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+      let isGranted: boolean | undefined;
       if (connections.left > 0) {
-        const isGranted = await this.#waitInQueue();
-        if (isGranted !== undefined) return isGranted;
+        connections.left -= 1;
+        isGranted = await this.#waitInQueue().finally(() => {
+          connections.left += 1;
+        });
       } else {
         // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
         await rest(Math.min(pause, deadline - now()), signal);
-        pause = Math.min(2 * pause, LONGEST_PAUSE);
-        signal?.throwIfAborted();
-        if (now() < deadline && (await this.#try(Number.POSITIVE_INFINITY))) return true;
+        if (now() < deadline && (await this.#try(Number.POSITIVE_INFINITY))) isGranted = true;
       }
+      if (isGranted !== undefined) return isGranted;
     }
     return false;
   }
 
-  /** One slice. Undefined: the caller waits again, and keeps its place. */
+  /** One slice. Undefined: the caller waits again. */
   async #waitInQueue(): Promise<boolean | undefined> {
-    const { deadline, connections } = this.#call;
+    const { deadline, responseLimit } = this.#plan;
     const tenure = this.#tenure;
     let isLast = false;
-    connections.left -= 1;
-    try {
-      const { sent, replies } = await tenure.ask({
-        ...this.#request(Number.POSITIVE_INFINITY),
-        commands: (sent) => {
-          const left = Math.max(1, Math.ceil(deadline - sent));
-          isLast = left <= SLICE;
-          const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
-          return [this.#acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
-        },
-        limit: (sent) => Math.min(SLICE, Math.max(0, deadline - sent)) + tenure.settings.responseLimit,
-        isAlone: true,
-        onLateReplies: ([reply]) => {
-          if (Array.isArray(reply)) tenure.giveUp();
-        },
-      });
-      if (replies[0] !== null) return (await this.#readGrant(replies, sent, true)) || undefined;
-      this.#isKept = !isLast;
-      return isLast ? false : undefined;
-    } finally {
-      connections.left += 1;
-    }
-  }
-
-  /** Whether the replies grant the lock, and it is held then. The lease of a wait is short until it is confirmed. */
-  async #readGrant([reply, reached]: unknown[], sent: number, isShort: boolean): Promise<boolean> {
-    const tenure = this.#tenure;
-    if (reply === null) return false;
-    if (reply instanceof ServerError) throw refused(tenure.key, reply);
-    this.#isKept = true;
-    const [token, , lease] = reply as [number, number, number];
-    tenure.token = token;
-    tenure.lease ||= lease;
-    if (isShort) return this.#confirm();
-    this.#checkReplicas(reached);
-    tenure.begin(sent);
-    return true;
-  }
-
-  /** Renews the lease, which counts from then. If the lock was lost meanwhile, the caller waits again. */
-  async #confirm(): Promise<boolean> {
-    const tenure = this.#tenure;
-    const { sent, replies } = await tenure.ask({
-      ...this.#request(),
-      commands: () => [tenure.renewCommand(tenure.lease), ...this.#waitForReplicas()],
-      // On the connection that has waited: the server may accept no other one.
+    const { replies } = await tenure.ask({
+      ...this.#request(Number.POSITIVE_INFINITY),
+      commands: (sent) => {
+        const left = Math.max(1, Math.ceil(deadline - sent));
+        isLast = left <= SLICE;
+        const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
+        return [this.#acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
+      },
+      limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
       isAlone: true,
+      onLateReplies: ([reply]) => {
+        if (Array.isArray(reply)) tenure.giveUp();
+      },
     });
-    const [reply, reached] = replies;
-    if (deniesTenure(reply)) {
+    const [reply] = replies;
+    this.#isKept = reply !== null || !isLast;
+    if (reply === null) return isLast ? false : undefined;
+    this.#readGrant(reply);
+    return this.#confirm();
+  }
+
+  #readGrant(reply: unknown): void {
+    const [token, , lease] = reply as [number, number, number];
+    this.#tenure.token = token;
+    this.#tenure.lease ||= lease;
+  }
+
+  /** Renews the short lease of a grant to the full one. If the grant was lost meanwhile, the caller waits again. */
+  async #confirm(): Promise<true | undefined> {
+    const tenure = this.#tenure;
+    try {
+      // On the connection that has waited: the server may accept no other one.
+      const { sent } = await this.#ask(() => tenure.renewCommand(tenure.lease), this.#plan.patience, true);
+      tenure.begin(sent);
+      return true;
+    } catch (error) {
+      if (!isDenial(error)) throw error;
       this.#isKept = false;
-      return false;
+      return undefined;
     }
-    if (reply instanceof ServerError) throw refused(tenure.key, reply);
-    this.#checkReplicas(reached);
-    tenure.begin(sent);
-    return true;
+  }
+
+  /** Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. */
+  async #ask(command: () => Command, patience: number, isAlone = false): Promise<{ sent: number; reply: unknown }> {
+    const { waits, deadline, replicas = { count: 0, within: 0 }, responseLimit } = this.#plan;
+    const within = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
+    const { sent, replies } = await this.#tenure.ask({
+      ...this.#request(patience),
+      commands: () => (within > 0 ? [command(), ["WAIT", replicas.count, within]] : [command()]),
+      limit: () => responseLimit + within,
+      isAlone: isAlone || within > 0, // WAIT would hold up others on a shared connection
+    });
+    const [reply, reached = 0] = replies;
+    this.#isKept ||= reply !== null;
+    if (reply === null || (reached as number) >= replicas.count) return { sent, reply };
+    const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
+    throw new UnreplicatedError(message, this.#tenure.key);
   }
 
   /** A call that does not wait ends within the patience, whatever servers answer. */
-  #request(patience = this.#call.patience) {
-    const { waits, deadline, signal, replicas } = this.#call;
-    const { responseLimit } = this.#tenure.settings;
-    return {
-      until: waits ? deadline + GRACE : now() + patience,
-      patience,
-      limit: () => responseLimit + (replicas?.within ?? 0),
-      signal,
-      progress: this.#progress,
-    };
+  #request(patience: number) {
+    const { waits, deadline, signal } = this.#plan;
+    return { until: waits ? deadline + GRACE : now() + patience, patience, signal, progress: this.#progress };
   }
 
   #acquireCommand(lease: number, ...block: (string | number)[]): Command {
-    const { key, owner, kind } = this.#tenure;
-    return ["LOCK.ACQUIRE", key, owner, ...(lease > 0 ? ["PX", lease] : []), ...block, "HOLDS", 1, ...kind];
-  }
-
-  #waitForReplicas(): Command[] {
-    const { waits, deadline, replicas } = this.#call;
-    if (replicas === undefined) return [];
-    const left = waits ? Math.max(1, Math.ceil(deadline - now())) : replicas.within;
-    return [["WAIT", replicas.count, Math.min(left, replicas.within)]];
-  }
-
-  #checkReplicas(reached: unknown): void {
-    const { replicas } = this.#call;
-    if (replicas === undefined) return;
-    if (reached instanceof ServerError) throw refused(this.#tenure.key, reached);
-    if ((reached as number) >= replicas.count) return;
-    const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
-    throw new UnreplicatedError(message, this.#tenure.key.toString());
+    const { key, plan, kind } = this.#tenure;
+    return ["LOCK.ACQUIRE", key, plan.owner, ...(lease > 0 ? ["PX", lease] : []), ...block, "HOLDS", 1, ...kind];
   }
 }

@@ -4,9 +4,9 @@ export class LockError extends Error {
   /** The lock's key, as text. */
   readonly key: string;
 
-  constructor(message: string, key: string, options?: ErrorOptions) {
-    super(`${message} (lock ${JSON.stringify(key)})`, options);
-    this.key = key;
+  constructor(message: string, key: string | Buffer, options?: ErrorOptions) {
+    super(`${message} (lock ${JSON.stringify(`${key}`)})`, options);
+    this.key = `${key}`;
   }
 }
 
@@ -23,12 +23,15 @@ export class LockLostError extends LockError {
 /** The server has replied with an error. Nothing has changed. */
 export class LockRefusedError extends LockError {
   override name = "LockRefusedError";
-  /** The first word of the error, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. */
+  /** The server's error. */
+  readonly reply: string;
+  /** Its first word, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. */
   readonly code: string;
 
-  constructor(message: string, key: string, code: string) {
-    super(message, key);
-    this.code = code;
+  constructor(reply: string, key: string | Buffer) {
+    super(`the server refuses the request: ${reply}`, key);
+    this.reply = reply;
+    this.code = reply.split(" ", 1)[0] as string;
   }
 }
 

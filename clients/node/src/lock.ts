@@ -51,7 +51,7 @@ export class Lock implements AsyncDisposable {
 
   /** The owner that holds the lock, as `LOCK.INFO` shows it. */
   get owner(): string {
-    return this.#first.owner;
+    return this.#first.plan.owner;
   }
 
   /**
@@ -77,8 +77,8 @@ export class Lock implements AsyncDisposable {
    * for as long as the patience, and with `LockRefusedError` when the server refuses it.
    */
   async renew(lease?: number): Promise<void> {
-    checkLease(lease);
-    await this.#forEach((each) => each.renew(lease));
+    checkOption("lease", lease ?? 1);
+    await this.#forEach((each) => each.renew({ lease }));
   }
 
   /**
@@ -86,7 +86,7 @@ export class Lock implements AsyncDisposable {
    * Rejects as `renew` does. After an `UnreachableError` the next renewal does the same.
    */
   async downgrade(kind: KindOptions): Promise<void> {
-    await this.#forEach((each) => each.downgrade(kindArguments(kind)));
+    await this.#forEach((each) => each.renew({ kind: kindArguments(kind) }));
   }
 
   /**
@@ -115,8 +115,9 @@ export class Lock implements AsyncDisposable {
     for (const each of this.#tenures) each.checkHeld();
     this.#releasing = Promise.resolve();
     for (const each of this.#tenures) each.abandon();
-    const parts = this.#tenures.map((each) => each.toHandle());
-    return Buffer.from(JSON.stringify(parts)).toString("base64url");
+    const partOf = ({ key, token, holds, lease, kind }: Tenure) => [key.toString("base64"), token, holds, lease, kind];
+    const parts = this.#tenures.map(partOf);
+    return Buffer.from(JSON.stringify([this.owner, ...parts])).toString("base64url");
   }
 
   /**
@@ -125,19 +126,13 @@ export class Lock implements AsyncDisposable {
    * like the first.
    */
   release(): Promise<void> {
-    this.#releasing ??= this.#release();
+    this.#releasing ??= Promise.all(this.#tenures.map((each) => each.release())).then(() => {});
     return this.#releasing;
   }
 
   /** Releases the lock, if it is not released. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#releasing === undefined) await this.release();
-  }
-
-  async #release(): Promise<void> {
-    if (this.#tenures.length === 1) return this.#first.release();
-    const released = await Promise.allSettled(this.#tenures.map((each) => each.release()));
-    for (const each of released) if (each.status === "rejected") throw each.reason;
   }
 
   get #first(): Tenure {
@@ -168,14 +163,8 @@ function asText(reply: unknown): unknown {
   return Buffer.isBuffer(reply) ? reply.toString() : reply;
 }
 
-export function checkLease(lease: number | undefined): void {
-  checkRange(lease === undefined || isPositiveInteger(lease), "a lease must be an integer of milliseconds above 0");
-}
-
-export function isPositiveInteger(value: number): boolean {
-  return Number.isSafeInteger(value) && value > 0;
-}
-
-export function checkRange(condition: boolean, message: string): void {
-  if (!condition) throw new RangeError(message);
+/** Throws if an option is no whole number, or less than `least`. */
+export function checkOption(name: string, value: number, least = 1): void {
+  if ((Number.isSafeInteger(value) || value === Number.POSITIVE_INFINITY) && value >= least) return;
+  throw new RangeError(`${name} must be a whole number of at least ${least}, not ${value}`);
 }

@@ -1,11 +1,11 @@
 import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
-import { acquireAll, type WaitingConnections } from "./acquire.js";
+import { type AcquirePlan, acquireAll } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
-import { checkLease, checkRange, isPositiveInteger, type KindOptions, kindArguments, Lock } from "./lock.js";
+import { checkOption, type KindOptions, kindArguments, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
-import { type Settings, Tenure } from "./tenure.js";
+import { type Kind, type Plan, Tenure } from "./tenure.js";
 import { now } from "./time.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
@@ -54,27 +54,30 @@ export type Routine<T> = (signal: AbortSignal, lock: Lock) => Promise<T> | T;
 /** What a leader runs. The term is the fencing token. The signal aborts when the leadership is lost. */
 export type LeaderRoutine<T> = (term: number, signal: AbortSignal) => Promise<T> | T;
 
+/** The options may be left out. */
+export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
+
 /** Owners are this id and a number, so no other process and no other acquisition has the same. */
 const PROCESS_ID = randomUUID();
 let owners = 0;
+
+const UNLIMITED = Number.POSITIVE_INFINITY;
 
 /**
  * Locks on the servers of a client of ioredis or node-redis. A Lockward opens its own connections with that client's
  * options. They are closed with the client. They keep the process from ending only while a call is under way.
  */
 export class Lockward {
-  readonly #servers: Servers;
-  readonly #settings: Settings;
-  readonly #connections: WaitingConnections;
+  readonly #settings: Pick<Plan, "servers" | "patience" | "responseLimit">;
+  readonly #connections: AcquirePlan["connections"];
 
   /** Throws a `TypeError` for any other client, and a `RangeError` for options out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
     const { patience = 5_000, responseLimit = 2_000, waitingConnections = 256 } = options;
-    checkRange(isDuration(patience) && patience > 0, "patience must be more than 0 milliseconds");
-    checkRange(isDuration(responseLimit) && responseLimit > 0, "responseLimit must be more than 0 milliseconds");
-    checkRange(isPositiveInteger(waitingConnections), "waitingConnections must be at least 1");
-    this.#servers = Servers.of(client);
-    this.#settings = { patience, responseLimit };
+    checkOption("patience", patience);
+    checkOption("responseLimit", responseLimit);
+    checkOption("waitingConnections", waitingConnections);
+    this.#settings = { servers: Servers.of(client), patience, responseLimit };
     this.#connections = { left: waitingConnections };
   }
 
@@ -101,9 +104,7 @@ export class Lockward {
    * Acquires the lock, as `acquire` does, runs the routine, and releases the lock. Settles like the routine. If the lock is
    * lost and the routine returns nevertheless, the promise rejects with `LockLostError`.
    */
-  using<T>(keys: Keys, routine: Routine<T>): Promise<T>;
-  using<T>(keys: Keys, options: AcquireOptions, routine: Routine<T>): Promise<T>;
-  async using<T>(keys: Keys, ...rest: [Routine<T>] | [AcquireOptions, Routine<T>]): Promise<T> {
+  async using<T>(keys: Keys, ...rest: OptionsAnd<AcquireOptions, Routine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     return runAndRelease(await this.acquire(keys, options), routine);
   }
@@ -113,12 +114,10 @@ export class Lockward {
    * routine's signal aborts; when the routine has settled then, the candidate waits again. Otherwise settles like the
    * routine. When `options.signal` aborts, the candidate leaves, and a routine that runs is told by its signal.
    */
-  lead<T>(key: string | Buffer, routine: LeaderRoutine<T>): Promise<T>;
-  lead<T>(key: string | Buffer, options: LeadOptions, routine: LeaderRoutine<T>): Promise<T>;
-  async lead<T>(key: string | Buffer, ...rest: [LeaderRoutine<T>] | [LeadOptions, LeaderRoutine<T>]): Promise<T> {
+  async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     for (;;) {
-      const lock = (await this.#acquire(key, options, Number.POSITIVE_INFINITY)) as Lock;
+      const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
       const signals = options.signal === undefined ? [lock.signal] : [lock.signal, options.signal];
       try {
         return await runAndRelease(lock, () => routine(lock.token, AbortSignal.any(signals)));
@@ -134,8 +133,11 @@ export class Lockward {
    * A text that is no handle is a `SyntaxError`.
    */
   async resume(handle: string): Promise<Lock> {
-    const parts = JSON.parse(Buffer.from(handle, "base64url").toString()) as unknown[];
-    const tenures = parts.map((each) => Tenure.fromHandle(this.#servers, this.#settings, each));
+    const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
+    const plan = { ...this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
+    const tenures: Tenure[] = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
+      Object.assign(new Tenure(plan, Buffer.from(key, "base64"), kind, lease), { token, holds }),
+    );
     try {
       await Promise.all(tenures.map((each) => each.resume()));
     } catch (error) {
@@ -146,43 +148,41 @@ export class Lockward {
   }
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
-    const { waitLimit = Number.POSITIVE_INFINITY, lease, signal, renewal, holdLimit, owner, replicas } = options;
-    checkRange(isDuration(waitLimit), "waitLimit must be 0 milliseconds or more");
-    checkLease(lease);
-    checkRange(holdLimit === undefined || isPositiveInteger(holdLimit), "holdLimit must be an integer above 0");
-    if (replicas !== undefined) {
-      checkRange(Number.isSafeInteger(replicas.count), "replicas.count must be an integer");
-      // WAIT takes 0 milliseconds for no limit.
-      checkRange(isPositiveInteger(replicas.within), "replicas.within must be an integer above 0");
-    }
+    const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal, replicas } = options;
+    checkOption("waitLimit", waitLimit, 0);
+    checkOption("lease", options.lease ?? 1);
+    checkOption("holdLimit", holdLimit);
+    checkOption("replicas.count", replicas?.count ?? 0, 0);
+    checkOption("replicas.within", replicas?.within ?? 1); // WAIT takes 0 for no limit
     signal?.throwIfAborted();
     // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
-    if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
+    if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
     owners += 1;
-    const named = owner ?? `${PROCESS_ID}:${owners}`;
-    const kind = kindArguments(options);
-    const tenures = this.#fullKeys(keys).map(
-      (key) => new Tenure(this.#servers, this.#settings, key, named, kind, lease ?? 0, renewal, holdLimit),
-    );
-    const call = {
+    const plan: AcquirePlan = {
+      ...this.#settings,
+      patience,
+      owner: options.owner ?? `${PROCESS_ID}:${owners}`,
+      renewal: options.renewal ?? true,
+      holdLimit,
       deadline: now() + waitLimit,
       waits: waitLimit > 0,
-      patience,
       signal,
       replicas,
       connections: this.#connections,
     };
-    return (await acquireAll(tenures, call)) ? new Lock(tenures) : null;
+    const kind = kindArguments(options);
+    const tenures = this.#fullKeys(keys).map((key) => new Tenure(plan, key, kind, lease));
+    return (await acquireAll(tenures, plan)) ? new Lock(tenures) : null;
   }
 
   /** The keys with the client's prefix, distinct and sorted by their bytes. */
   #fullKeys(keys: Keys): Buffer[] {
     const list = Array.isArray(keys) ? (keys as readonly (string | Buffer)[]) : [keys as string | Buffer];
-    checkRange(list.length > 0, "a lock needs a key");
+    checkOption("the number of keys", list.length);
     for (const key of list) {
       if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
     }
-    const full = list.map((key) => this.#servers.fullKey(key)).sort(Buffer.compare);
+    const full = list.map((key) => this.#settings.servers.fullKey(key)).sort(Buffer.compare);
     return full.filter((key, at) => at === 0 || !key.equals(full[at - 1] as Buffer));
   }
 }
@@ -191,17 +191,12 @@ export class Lockward {
 export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "replicas">;
 
 async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
-  let value: T;
   try {
-    value = await routine(lock.signal, lock);
+    return await routine(lock.signal, lock);
   } catch (error) {
     await lock[Symbol.asyncDispose]().catch(() => {}); // the routine's error goes first
     throw error;
+  } finally {
+    await lock[Symbol.asyncDispose]();
   }
-  await lock[Symbol.asyncDispose]();
-  return value;
-}
-
-function isDuration(milliseconds: number): boolean {
-  return typeof milliseconds === "number" && milliseconds >= 0;
 }

@@ -1,29 +1,16 @@
-// The connections to one node: a shared one for short requests, and a dedicated one for each request that waits.
+// The connections to one node: a shared one for short requests, and others for requests that wait.
 
 import type { Command, Connection, Endpoint } from "./adapters.js";
+import type { Request } from "./servers.js";
 import { NoReply, now, within } from "./time.js";
 
-/** How long an idle dedicated connection is kept, in milliseconds. */
+/** How long an idle connection for waits is kept, in milliseconds. */
 const IDLE_LIMIT = 10_000;
 /** How long a wait that was cancelled keeps its connection for a late reply, in milliseconds. */
 const LATE_REPLY_LIMIT = 200;
 
-/** One attempt to send a request. */
-export interface Attempt {
-  /** Called when the commands are sent: from then on the server may carry them out. */
-  readonly commands: () => Command[];
-  /** How long it may take, in milliseconds. */
-  readonly limit: number;
-  readonly signal: AbortSignal | undefined;
-  /** Whether the process may end meanwhile. */
-  readonly isBackground: boolean;
-  /** Called with replies that arrive after the signal has aborted a request on a dedicated connection. */
-  readonly onLateReplies: ((replies: unknown[]) => void) | undefined;
-}
-
 interface SharedConnection {
   readonly opening: Promise<Connection>;
-  connection: Connection | undefined;
   pending: number;
   /** A request had no reply in time. New requests get another connection. */
   isRetired: boolean;
@@ -33,7 +20,8 @@ export class Node {
   readonly #endpoint: Endpoint;
   readonly #onBroken: () => void;
   readonly #connections = new Set<Connection>();
-  readonly #idle: { connection: Connection; timer: NodeJS.Timeout }[] = [];
+  /** Connections for waits, and the timers that close them. */
+  readonly #idle: [Connection, NodeJS.Timeout][] = [];
   #shared: SharedConnection | undefined;
 
   /** `onBroken` is called when the shared connection breaks. */
@@ -42,26 +30,25 @@ export class Node {
     this.#onBroken = onBroken;
   }
 
-  /** Sends the commands of a short request on the shared connection. */
-  async exchange(attempt: Attempt): Promise<unknown[]> {
-    const { limit, signal, isBackground } = attempt;
+  /** Sends the commands, which are asked for then, and returns the replies within the limit in milliseconds. */
+  exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
+    return request.isAlone ? this.#exchangeAlone(request, limit, commands) : this.#exchange(request, limit, commands);
+  }
+
+  async #exchange({ signal, isBackground }: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
     this.#shared ??= this.#openShared();
     const shared = this.#shared;
     const begun = now();
     // When the limit is over, the connection may still open for the next attempt.
-    const connection = shared.connection ?? (await within(shared.opening, limit, signal, isBackground));
-    const left = shared.connection === undefined ? begun + limit - now() : limit;
+    const connection = await within(shared.opening, limit, signal, isBackground);
     const refs = isBackground ? 0 : 1;
     shared.pending += 1;
     connection.addRef(refs);
     try {
-      return await within(send(connection, attempt), left, signal, isBackground);
+      return await within(send(connection, commands()), begun + limit - now(), signal, isBackground);
     } catch (error) {
       if (error instanceof NoReply) this.#retire(shared);
-      else if (!signal?.aborted) {
-        this.#forget(shared);
-        connection.close();
-      }
+      else if (connection.isClosed()) this.#forget(shared);
       throw error;
     } finally {
       connection.addRef(-refs);
@@ -71,29 +58,23 @@ export class Node {
     }
   }
 
-  /** Sends the commands of a request that waits on a connection that no other request uses. */
-  async exchangeAlone(attempt: Attempt): Promise<unknown[]> {
-    const { limit, signal, onLateReplies } = attempt;
+  async #exchangeAlone(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
+    const { signal, onLateReplies } = request;
     const begun = now();
     const opening = this.#takeIdle() ?? this.#open();
-    let connection: Connection;
-    try {
-      connection = await within(opening, limit, signal);
-    } catch (error) {
+    const connection = await within(opening, limit, signal).catch((error) => {
       opening.then((late) => late.close()).catch(() => {});
       throw error;
-    }
+    });
     connection.addRef(1);
-    const sending = send(connection, attempt);
+    const sending = send(connection, commands());
     try {
       const replies = await within(sending, begun + limit - now(), signal);
       this.#keepIdle(connection);
       return replies;
     } catch (error) {
-      if (signal?.aborted) {
-        const late = within(sending, LATE_REPLY_LIMIT).then(onLateReplies);
-        void late.catch(() => {}).finally(() => connection.close());
-      } else connection.close();
+      const late = signal?.aborted ? within(sending, LATE_REPLY_LIMIT).then(onLateReplies) : Promise.resolve();
+      void late.catch(() => {}).finally(() => connection.close());
       throw error;
     } finally {
       connection.addRef(-1);
@@ -103,28 +84,21 @@ export class Node {
   /** Closes all connections that may serve another request: they may lead to the wrong server. */
   closeUnused(): void {
     if (this.#shared !== undefined) this.#retire(this.#shared);
-    for (const { connection, timer } of this.#idle.splice(0)) {
-      clearTimeout(timer);
-      connection.close();
-    }
+    for (const [connection] of this.#idle) connection.close();
   }
 
   closeAll(): void {
-    this.closeUnused();
     for (const connection of this.#connections) connection.close();
   }
 
   #openShared(): SharedConnection {
     const opening = this.#open();
-    const shared: SharedConnection = { opening, connection: undefined, pending: 0, isRetired: false };
-    const forget = () => this.#forget(shared);
-    opening.then((connection) => {
-      shared.connection = connection;
-      connection.onClose(() => {
-        forget();
-        if (!shared.isRetired) this.#onBroken();
-      });
-    }, forget);
+    const shared = { opening, pending: 0, isRetired: false };
+    const onClosed = () => {
+      this.#forget(shared);
+      if (!shared.isRetired) this.#onBroken();
+    };
+    opening.then(({ closed }) => closed.then(onClosed)).catch(() => this.#forget(shared));
     return shared;
   }
 
@@ -141,28 +115,25 @@ export class Node {
   async #open(): Promise<Connection> {
     const connection = await this.#endpoint.open();
     this.#connections.add(connection);
-    connection.onClose(() => this.#connections.delete(connection));
+    void connection.closed.then(() => this.#connections.delete(connection));
     return connection;
   }
 
   #takeIdle(): Promise<Connection> | undefined {
     for (let idle = this.#idle.pop(); idle !== undefined; idle = this.#idle.pop()) {
-      clearTimeout(idle.timer);
-      if (!idle.connection.isClosed) return Promise.resolve(idle.connection);
+      const [connection, timer] = idle;
+      clearTimeout(timer);
+      if (!connection.isClosed()) return Promise.resolve(connection);
     }
     return undefined;
   }
 
   #keepIdle(connection: Connection): void {
-    const close = () => {
-      this.#idle.splice(this.#idle.indexOf(idle), 1);
-      connection.close();
-    };
-    const idle = { connection, timer: setTimeout(close, IDLE_LIMIT).unref() };
-    this.#idle.push(idle);
+    const close = () => this.#idle.shift()?.[0].close(); // all have the same limit, so this is the first one
+    this.#idle.push([connection, setTimeout(close, IDLE_LIMIT).unref()]);
   }
 }
 
-function send(connection: Connection, { commands }: Attempt): Promise<unknown[]> {
-  return Promise.all(commands().map((command) => connection.send(command)));
+function send(connection: Connection, commands: Command[]): Promise<unknown[]> {
+  return Promise.all(commands.map((command) => connection.send(command)));
 }

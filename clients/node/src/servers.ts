@@ -3,6 +3,7 @@
 // A request may be carried out twice: when its reply is lost, the client does not know whether the server has carried it out.
 // So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
 
+import calculateSlot from "cluster-key-slot";
 import {
   type Adapter,
   type Address,
@@ -11,12 +12,11 @@ import {
   type Endpoint,
   type RedisClient,
   ServerError,
-  slotOf,
 } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
-import { now, rest } from "./time.js";
+import { NoReply, now, rest } from "./time.js";
 
 export interface Request {
   readonly key: Buffer;
@@ -53,12 +53,12 @@ export class Progress {
 
 export interface Answer {
   readonly sent: number;
+  /** No errors. */
   readonly replies: unknown[];
 }
 
 /** As no reply: the request is sent again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
-const MAX_REDIRECTS = 5;
 /** Pauses between attempts, in milliseconds: the second, and the longest. The first one is none. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
@@ -94,63 +94,50 @@ export class Servers {
     return this.#adapter.prefix.length === 0 ? bytes : Buffer.concat([Buffer.from(this.#adapter.prefix), bytes]);
   }
 
-  /** Sends a request until a server answers. */
+  /** Sends a request until a server answers. Throws if that is an error. */
   async ask(request: Request): Promise<Answer> {
-    const {
-      key,
-      signal,
-      progress = new Progress(),
-      patience = Number.POSITIVE_INFINITY,
-      isBackground = false,
-    } = request;
-    const slot = this.#adapter.isCluster ? slotOf(key) : 0;
+    const { key, signal, progress = new Progress(), patience = Number.POSITIVE_INFINITY } = request;
+    const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let redirect: Redirect | undefined;
-    let [failures, redirects, pauses] = [0, 0, 0];
     let cause: Error | undefined;
-    for (;;) {
+    for (let [failures, pauses] = [0, 0]; ; ) {
       signal?.throwIfAborted();
       request.check?.();
       const begun = now();
       let sent = begun;
       const end = Math.min(request.until, answeredAt + patience);
-      if (this.#adapter.isEnded()) cause = new Error("Connection is closed.");
-      if (cause !== undefined && (begun >= end || this.#adapter.isEnded())) throw unreachable(key, cause);
+      if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
+      if (cause !== undefined && begun >= end) throw unreachable(key, cause);
       try {
         const endpoint = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
         const node = this.#node(endpoint);
-        const isAsk = redirect?.isAsk === true;
-        const attempt = {
-          commands: () => {
-            progress.isSent = true;
-            sent = now();
-            const commands = request.commands(sent);
-            return isAsk ? commands.flatMap((command): Command[] => [["ASKING"], command]) : commands;
-          },
-          limit: Math.min(request.limit(begun), end - begun),
-          signal,
-          isBackground,
-          onLateReplies: request.onLateReplies,
+        const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
+        const commands = () => {
+          progress.isSent = true;
+          sent = now();
+          return [...asking, ...request.commands(sent)];
         };
-        const answers = await (request.isAlone ? node.exchangeAlone(attempt) : node.exchange(attempt));
+        const all = await node.exchange(request, Math.min(request.limit(begun), end - begun), commands);
         progress.isSent = false;
         progress.isAnswered = true;
-        const replies = isAsk ? answers.filter((_, at) => at % 2 === 1) : answers;
-        const [reply] = replies;
-        if (!(reply instanceof ServerError)) return { sent, replies };
-        redirect = redirectOf(reply, endpoint);
-        if (redirect === undefined && !TRANSIENT.has(reply.code)) return { sent, replies };
-        cause = new Error(reply.message);
+        const replies = all.slice(asking.length);
+        const error = replies.find((reply) => reply instanceof ServerError);
+        if (error === undefined) return { sent, replies };
+        progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
+        redirect = redirectOf(error, endpoint);
+        if (redirect === undefined && !TRANSIENT.has(error.code)) throw error;
+        cause = new Error(error.message);
         answeredAt = now();
         failures = 0;
-        if (reply.code === "READONLY") node.closeUnused();
+        if (error.code === "READONLY") node.closeUnused();
         if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
-        if (redirect !== undefined && redirects++ < MAX_REDIRECTS) continue;
       } catch (error) {
         signal?.throwIfAborted();
-        if (error instanceof ServerError) throw refused(key, error);
+        if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
         if (!(error instanceof Error)) throw error;
-        cause = error;
+        // Why no server can be reached says more than that the time is over.
+        if (cause === undefined || !(error instanceof NoReply)) cause = error;
         const wasSent = progress.isSent;
         progress.isSent = false;
         progress.isReplyLost ||= wasSent;
@@ -159,10 +146,9 @@ export class Servers {
         failures += 1;
         this.#moved.delete(slot);
       }
-      redirects = 0;
       if (now() - begun > 2 * LONGEST_PAUSE) pauses = 0;
       const pause = Math.min(backOff(pauses++), request.until - now());
-      if (pause > 0) await rest(pause, signal, isBackground);
+      if (pause > 0) await rest(pause, signal, request.isBackground);
     }
   }
 
@@ -176,10 +162,6 @@ export class Servers {
   }
 }
 
-export function refused(key: Buffer, { message, code }: ServerError): LockRefusedError {
-  return new LockRefusedError(`the server refuses the request: ${message}`, key.toString(), code);
-}
-
 /** The pause before the next attempt, in milliseconds: none at first, as the connection may have been cut while idle. */
 function backOff(pauses: number): number {
   if (pauses === 0) return 0;
@@ -187,7 +169,7 @@ function backOff(pauses: number): number {
 }
 
 function unreachable(key: Buffer, cause: Error): UnreachableError {
-  return new UnreachableError(`no server answers: ${cause.message}`, key.toString(), { cause });
+  return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
 }
 
 /** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
 import { Redis } from "ioredis";
-import { createClient } from "redis";
 import {
   type Lock,
   LockBusyError,
@@ -371,11 +370,8 @@ describe("clients", () => {
     await assert.rejects(half.acquire("half", { replicas }), { name: "LockRefusedError", code: "NOPERM" });
     await (await half.acquire("whole")).release();
     await eventually(async () => !(await server.ask(["EXISTS", "half"])));
-    const lazy = createClient({ ...stranger, socket: { port: server.port } });
-    lazy.on("error", () => {});
-    for (const client of [server.ioredis(stranger), lazy]) {
-      await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefusedError", code: "WRONGPASS" });
-    }
+    const refused = { name: "LockRefusedError", code: "WRONGPASS" };
+    await assert.rejects(new Lockward(server.ioredis(stranger)).acquire("a"), refused);
   });
 
   test("the constructor refuses other clients and options out of range", () => {

@@ -2,6 +2,7 @@
 
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Cluster, Redis } from "ioredis";
 import { createClient, createCluster, createSentinel } from "redis";
 import {
@@ -155,12 +156,13 @@ async function acquire(id: string, keys: Keys, words: Settings): Promise<Lock | 
 
 function hold(name: string, lock: Lock, slowness = 0): string {
   locks.set(name, lock);
-  const onLost = () => {
+  // A listener that blocked the event loop would hold up everything in this process.
+  const onLost = async () => {
     print(`event lost ${name}`);
-    for (const end = performance.now() + slowness; performance.now() < end; );
+    await sleep(slowness);
   };
   lock.signal.addEventListener("abort", onLost);
-  if (lock.signal.aborted) onLost();
+  if (lock.signal.aborted) void onLost();
   return `held ${lock.tokens.join(",")}`;
 }
 
