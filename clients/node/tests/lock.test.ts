@@ -267,7 +267,7 @@ for (const library of LIBRARIES) {
       await (await patient).release();
       const tiny = await lockward.acquire("tiny", { lease: 1, renewal: false });
       await eventually(() => tiny.signal.aborted);
-      for (const lease of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
+      for (const lease of [0, -1, 1.5, Number.NaN]) {
         await assert.rejects(lockward.acquire("none", { lease }), RangeError);
       }
       for (const waitLimit of [-1, Number.NaN, "100" as unknown as number, null as unknown as number]) {
