@@ -28,16 +28,14 @@ export interface AcquirePlan extends Plan {
 
 /** Acquires all, or none. Returns whether they are held; they are not when the wait limit is over. */
 export async function acquireAll(tenures: Tenure[], plan: AcquirePlan): Promise<boolean> {
-  const acquire = (each: Tenure) => new PendingAcquire(each, plan).run();
-  if (tenures.length === 1) return acquire(tenures[0] as Tenure);
-  const all = tenures.map((each) => new PendingAcquire(each, { ...plan, waits: false }).run());
-  const tried = await Promise.allSettled(all);
+  if (tenures.length === 1) return acquire(tenures[0] as Tenure, plan);
+  const tried = await Promise.allSettled(tenures.map((each) => acquire(each, { ...plan, waits: false })));
   if (tried.every((each) => each.status === "fulfilled" && each.value)) return true;
   giveBack(tenures);
   for (const each of tried) if (each.status === "rejected") throw each.reason;
   while (plan.waits) {
     try {
-      for (const each of tenures) if (!(await acquire(each))) return false;
+      for (const each of tenures) if (!(await acquire(each, plan))) return false;
       if (tenures.every((each) => each.isHeld)) return true; // otherwise one was lost while the next ones were acquired
     } finally {
       if (!tenures.every((each) => each.isHeld)) giveBack(tenures);
@@ -50,58 +48,47 @@ function giveBack(tenures: Tenure[]): void {
   for (const each of tenures) if (each.isHeld) each.release().catch(() => {});
 }
 
-/** An acquisition under way. The server may have granted it, or queued it, without the client knowing. */
-class PendingAcquire {
-  readonly #tenure: Tenure;
-  readonly #plan: AcquirePlan;
-  readonly #progress = new Progress();
+/** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
+async function acquire(tenure: Tenure, plan: AcquirePlan): Promise<boolean> {
+  const { deadline, waits, patience, responseLimit, signal, replicas = { count: 0, within: 0 }, connections } = plan;
+  const progress = new Progress();
   /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
-  #isKept = false;
+  let isKept = false;
+  /** A call that does not wait ends within the patience, whatever servers answer. */
+  const until = waits ? deadline + GRACE : now() + patience;
 
-  constructor(tenure: Tenure, plan: AcquirePlan) {
-    this.#tenure = tenure;
-    this.#plan = plan;
+  try {
+    const isGranted = (await tryOnce(patience)) || (waits && (await wait()));
+    signal?.throwIfAborted();
+    if (!isGranted && isKept) tenure.giveUp();
+    return isGranted;
+  } catch (error) {
+    if (isKept || progress.isSent || progress.isReplyLost) tenure.giveUp();
+    if (waits && progress.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
+    throw error;
   }
 
-  /** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
-  async run(): Promise<boolean> {
-    const { signal, waits, deadline } = this.#plan;
-    try {
-      const isGranted = (await this.#try()) || (waits && (await this.#wait()));
-      signal?.throwIfAborted();
-      if (!isGranted && this.#isKept) this.#tenure.giveUp();
-      return isGranted;
-    } catch (error) {
-      const { isSent, isReplyLost, isAnswered } = this.#progress;
-      if (isSent || isReplyLost || this.#isKept) this.#tenure.giveUp();
-      if (waits && isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
-      throw error;
-    }
-  }
-
-  async #try(patience = this.#plan.patience): Promise<boolean> {
-    const tenure = this.#tenure;
-    const { sent, reply } = await this.#ask(() => this.#acquireCommand(tenure.lease), patience);
+  async function tryOnce(patience: number): Promise<boolean> {
+    const { sent, reply } = await ask(() => acquireCommand(tenure.lease), patience, false);
     if (reply === null) return false;
-    this.#readGrant(reply);
+    readGrant(reply);
     tenure.begin(sent);
     return true;
   }
 
   /** Waits in slices, until the wait limit. */
-  async #wait(): Promise<boolean> {
-    const { deadline, signal, connections } = this.#plan;
+  async function wait(): Promise<boolean> {
     for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
       let isGranted: boolean | undefined;
       if (connections.left > 0) {
         connections.left -= 1;
-        isGranted = await this.#waitInQueue().finally(() => {
+        isGranted = await waitInQueue().finally(() => {
           connections.left += 1;
         });
       } else {
         // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
         await rest(Math.min(pause, deadline - now()), signal);
-        if (now() < deadline && (await this.#try(Number.POSITIVE_INFINITY))) isGranted = true;
+        if (now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) isGranted = true;
       }
       if (isGranted !== undefined) return isGranted;
     }
@@ -109,77 +96,72 @@ class PendingAcquire {
   }
 
   /** One slice. Undefined: the caller waits again. */
-  async #waitInQueue(): Promise<boolean | undefined> {
-    const { deadline, responseLimit } = this.#plan;
-    const tenure = this.#tenure;
+  async function waitInQueue(): Promise<boolean | undefined> {
     let isLast = false;
     const { replies } = await tenure.ask({
-      ...this.#request(Number.POSITIVE_INFINITY),
       commands: (sent) => {
         const left = Math.max(1, Math.ceil(deadline - sent));
         isLast = left <= SLICE;
         const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
-        return [this.#acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
+        return [acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
       },
       limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
+      until,
+      signal,
+      progress,
       isAlone: true,
       onLateReplies: ([reply]) => {
         if (Array.isArray(reply)) tenure.giveUp();
       },
     });
     const [reply] = replies;
-    this.#isKept = reply !== null || !isLast;
+    isKept = reply !== null || !isLast;
     if (reply === null) return isLast ? false : undefined;
-    this.#readGrant(reply);
-    return this.#confirm();
-  }
-
-  #readGrant(reply: unknown): void {
-    const [token, , lease] = reply as [number, number, number];
-    this.#tenure.token = token;
-    this.#tenure.lease ||= lease;
+    readGrant(reply);
+    return confirm();
   }
 
   /** Renews the short lease of a grant to the full one. If the grant was lost meanwhile, the caller waits again. */
-  async #confirm(): Promise<true | undefined> {
-    const tenure = this.#tenure;
+  async function confirm(): Promise<true | undefined> {
     try {
       // On the connection that has waited: the server may accept no other one.
-      const { sent } = await this.#ask(() => tenure.renewCommand(tenure.lease), this.#plan.patience, true);
+      const { sent } = await ask(() => tenure.renewCommand(tenure.lease), patience, true);
       tenure.begin(sent);
       return true;
     } catch (error) {
       if (!isDenial(error)) throw error;
-      this.#isKept = false;
+      isKept = false;
       return undefined;
     }
   }
 
   /** Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. */
-  async #ask(command: () => Command, patience: number, isAlone = false): Promise<{ sent: number; reply: unknown }> {
-    const { waits, deadline, replicas = { count: 0, within: 0 }, responseLimit } = this.#plan;
+  async function ask(command: () => Command, patience: number, isAlone: boolean) {
     const within = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
-    const { sent, replies } = await this.#tenure.ask({
-      ...this.#request(patience),
+    const { sent, replies } = await tenure.ask({
       commands: () => (within > 0 ? [command(), ["WAIT", replicas.count, within]] : [command()]),
       limit: () => responseLimit + within,
+      until,
+      patience,
+      signal,
+      progress,
       isAlone: isAlone || within > 0, // WAIT would hold up others on a shared connection
     });
     const [reply, reached = 0] = replies;
-    this.#isKept ||= reply !== null;
+    isKept ||= reply !== null;
     if (reply === null || (reached as number) >= replicas.count) return { sent, reply };
     const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
-    throw new UnreplicatedError(message, this.#tenure.key);
+    throw new UnreplicatedError(message, tenure.key);
   }
 
-  /** A call that does not wait ends within the patience, whatever servers answer. */
-  #request(patience: number) {
-    const { waits, deadline, signal } = this.#plan;
-    return { until: waits ? deadline + GRACE : now() + patience, patience, signal, progress: this.#progress };
+  function acquireCommand(lease: number, ...block: (string | number)[]): Command {
+    const named = lease > 0 ? ["PX", lease] : [];
+    return ["LOCK.ACQUIRE", tenure.key, plan.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
   }
 
-  #acquireCommand(lease: number, ...block: (string | number)[]): Command {
-    const { key, plan, kind } = this.#tenure;
-    return ["LOCK.ACQUIRE", key, plan.owner, ...(lease > 0 ? ["PX", lease] : []), ...block, "HOLDS", 1, ...kind];
+  function readGrant(reply: unknown): void {
+    const [token, , lease] = reply as [number, number, number];
+    tenure.token = token;
+    tenure.lease ||= lease;
   }
 }

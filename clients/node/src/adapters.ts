@@ -133,20 +133,14 @@ function ioRedisAdapter(client: Redis): Adapter {
 
 function ioClusterAdapter(client: Cluster): Adapter {
   const { keyPrefix, redisOptions, natMap } = client.options;
-  const addressOf = (name = "") => ({
-    host: name.slice(0, name.lastIndexOf(":")),
-    port: Number(name.split(":").pop()),
-  });
+  const prefix = keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix;
   const nodes = () => {
     if (client.status === "wait") client.connect().catch(() => {});
     return client.nodes("master").map((node) => node.options as Address);
   };
-  return clusterAdapter(ioEnd(client), keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix, {
-    nodes,
-    owner: (slot) => (client.slots[slot]?.[0] === undefined ? undefined : addressOf(client.slots[slot][0])),
-    map: (address) => mapped(natMap as NatMap, address),
-    open: (address) => openIo(client.nodes("master")[0] as Redis, { ...address }),
-  });
+  const owner = (slot: number) => nodes().find((node) => nameOf(node) === client.slots[slot]?.[0]);
+  const open = (address: Address) => openIo(client.nodes("master")[0] as Redis, { ...address });
+  return clusterAdapter(ioEnd(client), prefix, natMap as NatMap, { nodes, owner, open });
 }
 
 function ioEnd(client: Redis | Cluster): End {
@@ -218,15 +212,13 @@ function nodeSentinelAdapter(client: NodeSentinel): Adapter {
 
 function nodeClusterAdapter(client: NodeCluster): Adapter {
   const { keyPrefix, nodeAddressMap } = client._options as { keyPrefix?: string | Buffer; nodeAddressMap?: NatMap };
-  const map = (address: Address) => mapped(nodeAddressMap, address);
   const open = async (address: Address) => {
     const connected = client.masters.find((each) => each.client !== undefined) ?? client.masters[0];
     return openNode((await client.nodeClient(connected)) as NodeRedis, address);
   };
-  return clusterAdapter(nodeEnd(client, "disconnect"), keyPrefix, {
-    nodes: () => client.masters.map(map),
-    owner: (slot) => client.slots[slot] && map(client.slots[slot].master),
-    map,
+  return clusterAdapter(nodeEnd(client, "disconnect"), keyPrefix, nodeAddressMap, {
+    nodes: () => client.masters,
+    owner: (slot) => client.slots[slot]?.master,
     open: (address) => bounded(open(address)),
   });
 }
@@ -278,27 +270,26 @@ function singleNode(end: End, prefix: string | Buffer = "", open: Endpoint["open
 interface ClusterNodes {
   nodes(): Address[];
   owner(slot: number): Address | undefined;
-  /** The address at which the node is reached. */
-  map(address: Address): Address;
   open(address: Address): Promise<Connection>;
 }
 
-function clusterAdapter(end: End, prefix: string | Buffer = "", { nodes, owner, map, open }: ClusterNodes): Adapter {
+function clusterAdapter(end: End, prefix: string | Buffer = "", map: NatMap, cluster: ClusterNodes): Adapter {
   const locate = (slot: number, failures: number, named?: Address): Endpoint => {
-    const all = nodes();
-    const address = (named && map(named)) ?? (failures === 0 ? owner(slot) : undefined) ?? all[failures % all.length];
+    const nodes = cluster.nodes();
+    const address = named ?? (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
     if (address === undefined) throw new Error("no node of the cluster is known");
-    const { host, port } = address;
-    return { name: `${host}:${port}`, host, open: () => open({ host, port }) };
+    const mapped = typeof map === "function" ? map(nameOf(address)) : map?.[nameOf(address)];
+    const { host, port } = mapped ?? address;
+    return { name: nameOf({ host, port }), host, open: () => cluster.open({ host, port }) };
   };
   return { ...end, prefix, isCluster: true, locate };
 }
 
+/** At which address a node is reached. */
 type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined) | undefined;
 
-function mapped(map: NatMap, address: Address): Address {
-  const name = `${address.host}:${address.port}`;
-  return (typeof map === "function" ? map(name) : map?.[name]) ?? address;
+function nameOf({ host, port }: Address): string {
+  return `${host}:${port}`;
 }
 
 /**

@@ -30,12 +30,8 @@ export class Node {
     this.#onBroken = onBroken;
   }
 
-  /** Sends the commands, which are asked for then, and returns the replies within the limit in milliseconds. */
-  exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
-    return request.isAlone ? this.#exchangeAlone(request, limit, commands) : this.#exchange(request, limit, commands);
-  }
-
-  async #exchange({ signal, isBackground }: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
+  /** Sends commands, which are asked for then, on the shared connection. Throws if a reply is late. */
+  async exchange({ signal, isBackground }: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
     this.#shared ??= this.#openShared();
     const shared = this.#shared;
     const begun = now();
@@ -58,7 +54,8 @@ export class Node {
     }
   }
 
-  async #exchangeAlone(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
+  /** The same on a connection that no other request uses. */
+  async exchangeAlone(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
     const { signal, onLateReplies } = request;
     const begun = now();
     const opening = this.#takeIdle() ?? this.#open();

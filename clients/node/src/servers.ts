@@ -4,15 +4,8 @@
 // So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
 
 import calculateSlot from "cluster-key-slot";
-import {
-  type Adapter,
-  type Address,
-  adapterOf,
-  type Command,
-  type Endpoint,
-  type RedisClient,
-  ServerError,
-} from "./adapters.js";
+import type { Adapter, Address, Command, Endpoint, RedisClient } from "./adapters.js";
+import { adapterOf, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
@@ -118,7 +111,8 @@ export class Servers {
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
-        const all = await node.exchange(request, Math.min(request.limit(begun), end - begun), commands);
+        const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
+        const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
         progress.isSent = false;
         progress.isAnswered = true;
         const replies = all.slice(asking.length);

@@ -73,7 +73,7 @@ export class Tenure {
     this.#isReleased = false;
     this.#holdEnd = sent + this.plan.holdLimit;
     this.deadline = Math.min(leaseEnd(sent, this.lease), this.#holdEnd);
-    this.plan.servers.leases.add(this);
+    this.#watch();
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
     if (leaseEnd(sent, this.lease) > this.#holdEnd) this.renewInBackground();
   }
@@ -113,7 +113,7 @@ export class Tenure {
     this.checkHeld();
     Object.assign(this, { lease, kind });
     try {
-      await this.#renew({ until: Math.min(this.deadline, now() + this.plan.patience) });
+      await this.#renew(Math.min(this.deadline, now() + this.plan.patience), false);
     } catch (error) {
       if (error instanceof LockRefusedError) Object.assign(this, previous);
       throw error;
@@ -122,8 +122,9 @@ export class Tenure {
 
   /** Starts to hold a tenure that another process has acquired. */
   async resume(): Promise<void> {
-    await this.#renew({ until: now() + this.plan.patience, isResumed: true });
-    this.plan.servers.leases.add(this);
+    this.deadline = Number.POSITIVE_INFINITY;
+    await this.renew();
+    this.#watch();
   }
 
   /** Runs a command only while the server has this tenure. It is never sent again once a server may have carried it out. */
@@ -167,9 +168,14 @@ export class Tenure {
     }
   }
 
+  #watch(): void {
+    this.plan.servers.leases.tenures.add(this);
+    this.plan.servers.leases.arm(this.nextEvent);
+  }
+
   /** From now on this process neither renews nor watches the lease. */
   stopRenewal(): void {
-    this.plan.servers.leases.delete(this);
+    this.plan.servers.leases.tenures.delete(this);
   }
 
   /** From now on this process does nothing for the tenure, which may go on. */
@@ -199,7 +205,7 @@ export class Tenure {
 
   renewInBackground(): void {
     // It may find that the tenure is lost or released, or the server may refuse it.
-    if (this.#renewals === 0) this.#renew({ until: this.deadline, isBackground: true }).catch(() => {});
+    if (this.#renewals === 0) this.#renew(this.deadline, true).catch(() => {});
   }
 
   loseByTime(): void {
@@ -212,15 +218,14 @@ export class Tenure {
   }
 
   /** In the background a lease that is not to be renewed stays: the request only restores what a server has forgotten. */
-  async #renew(options: { until: number; isBackground?: boolean; isResumed?: boolean }): Promise<void> {
-    const { until, isBackground = false, isResumed = false } = options;
+  async #renew(until: number, isBackground: boolean): Promise<void> {
     const setsLease = this.plan.renewal || !isBackground;
     this.#leaseRequests += 1;
     const leaseRequest = this.#leaseRequests;
     let lease = 0;
     const check = () => {
       if (this.#isReleased) throw new TypeError("the lock was released");
-      if (!isResumed) this.checkHeld();
+      this.checkHeld();
     };
     const commands = (sent: number) => {
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;

@@ -1,3 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
+
 /** The clock for leases, in milliseconds. It is monotonic. */
 export function now(): number {
   return performance.now();
@@ -16,36 +18,25 @@ export class NoReply extends Error {}
 export function within<T>(promise: Promise<T>, milliseconds: number, signal?: AbortSignal, isBackground = false) {
   return new Promise<T>((resolve, reject) => {
     const limit = Math.min(Math.max(0, Math.ceil(milliseconds)), MAX_DELAY);
-    // setImmediate: a process that was paused reads what has arrived before it decides that nothing has.
-    const timer = setTimeout(setImmediate, limit, () => {
-      signal?.removeEventListener("abort", abort);
-      reject(new NoReply(`no reply within ${limit} ms`));
-    });
-    const settle = () => {
+    const settle = (how: () => void) => {
       clearTimeout(timer);
       signal?.removeEventListener("abort", abort);
+      how();
     };
-    const abort = () => {
-      settle();
-      reject(signal?.reason);
-    };
+    const abort = () => settle(() => reject(signal?.reason));
+    const expire = () => settle(() => reject(new NoReply(`no reply within ${limit} ms`)));
+    // setImmediate: a process that was paused reads what has arrived before it decides that nothing has.
+    const timer = setTimeout(setImmediate, limit, expire);
     if (isBackground) timer.unref();
-    promise.then(
-      (value) => {
-        settle();
-        resolve(value);
-      },
-      (error) => {
-        settle();
-        reject(error);
-      },
-    );
     signal?.addEventListener("abort", abort);
     if (signal?.aborted) abort();
+    const resolved = (value: T) => settle(() => resolve(value));
+    promise.then(resolved, (error) => settle(() => reject(error)));
   });
 }
 
 /** Sleeps, but no longer than until the signal aborts. */
-export function rest(milliseconds: number, signal: AbortSignal | undefined, isBackground = false): Promise<void> {
-  return within(new Promise<never>(() => {}), milliseconds, signal, isBackground).catch(() => {});
+export function rest(milliseconds: number, signal?: AbortSignal, isBackground = false): Promise<void> {
+  const options = { ref: !isBackground, ...(signal && { signal }) };
+  return sleep(Math.min(milliseconds, MAX_DELAY), undefined, options).catch(() => {});
 }
