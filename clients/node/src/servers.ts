@@ -141,7 +141,7 @@ export class Servers {
         this.#moved.delete(slot);
       }
       if (now() - begun > 2 * LONGEST_PAUSE) pauses = 0;
-      const pause = Math.min(backOff(pauses++), request.until - now());
+      const pause = Math.min(backOff(pauses++), request.until - now(), answeredAt + patience - now());
       if (pause > 0) await rest(pause, signal, request.isBackground);
     }
   }
