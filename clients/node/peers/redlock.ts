@@ -53,7 +53,7 @@ export default class Redlock {
 
   constructor([client]: [RedisClient]) {
     this.#client = client;
-    this.#lockward = new Lockward(client, { patience: 50 });
+    this.#lockward = new Lockward(client, { patience: 300 });
   }
 
   async acquire(resources: string[], lease: number, settings: Partial<Settings> = {}): Promise<Lock> {
