@@ -1,7 +1,7 @@
 // node-redlock's interface, implemented with this client, for its tests: one server, one resource, and its retries.
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { LockBusy, LockError, Lockward, type Lock as LockwardLock, type RedisClient } from "../src/index.js";
+import { LockBusyError, LockError, Lockward, type Lock as LockwardLock, type RedisClient } from "../src/index.js";
 
 interface Settings {
   retryCount: number;
@@ -53,7 +53,7 @@ export default class Redlock {
 
   constructor([client]: [RedisClient]) {
     this.#client = client;
-    this.#lockward = new Lockward(client, { patience: 50 });
+    this.#lockward = new Lockward(client, { patience: 300 });
   }
 
   async acquire(resources: string[], lease: number, settings: Partial<Settings> = {}): Promise<Lock> {
@@ -61,7 +61,7 @@ export default class Redlock {
     const attempts: Promise<Stats>[] = [];
     for (;;) {
       try {
-        const lock = await this.#lockward.acquire(only(resources), { waitLimit: 0, lease, autoRenewal: false });
+        const lock = await this.#lockward.acquire(resources, { waitLimit: 0, lease, renewal: false });
         return new Lock(lock);
       } catch (error) {
         if (error instanceof RangeError) throw new Error("Duration must be an integer value in milliseconds.");
@@ -74,11 +74,11 @@ export default class Redlock {
   }
 
   using<T>(resources: string[], lease: number, _: unknown, routine: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    return this.#lockward.using(only(resources), { lease }, routine);
+    return this.#lockward.using(resources, { lease }, routine);
   }
 
   #against(error: LockError): Stats {
-    const cause = error instanceof LockBusy ? new ResourceLockedError(error.message) : (error.cause as Error);
+    const cause = error instanceof LockBusyError ? new ResourceLockedError(error.message) : (error.cause as Error);
     return {
       membershipSize: 1,
       quorumSize: 1,
@@ -86,10 +86,4 @@ export default class Redlock {
       votesAgainst: new Map([[this.#client, cause]]),
     };
   }
-}
-
-/** A lock has one key. Several keys at once are not supported. */
-function only(resources: string[]): string {
-  if (resources.length !== 1) throw new Error("not supported: a lock of several resources");
-  return resources[0] as string;
 }

@@ -1,188 +1,167 @@
-// Acquiring a lock: try it first, and wait in the server's queue if it is busy.
+// Acquiring locks: try, wait in the server's queue, confirm, or give up.
 
-import { type Command, ServerError } from "./adapters.js";
-import { LockRefused, Unreplicated } from "./errors.js";
-import type { Permits } from "./permits.js";
-import { type Answer, RESPONSE_LIMIT } from "./request.js";
-import type { Servers } from "./servers.js";
-import {
-  acquireCommand,
-  deniesTenure,
-  type Grant,
-  leaseEnd,
-  longestLease,
-  type OwnedKey,
-  renewCommand,
-  withdraw,
-} from "./tenure.js";
-import { MAX_DELAY, now } from "./time.js";
+import type { Command } from "./adapters.js";
+import { UnreachableError, UnreplicatedError } from "./errors.js";
+import { FIRST_PAUSE, LONGEST_PAUSE, Progress } from "./servers.js";
+import { isDenial, type Plan, type Tenure } from "./tenure.js";
+import { now, rest } from "./time.js";
 
-export interface AcquireRequest {
-  readonly ownedKey: OwnedKey;
-  /** In milliseconds. 0: only try. Infinity: no limit. */
-  readonly waitLimit: number;
-  /** In milliseconds. Undefined: the server's default. */
-  readonly lease: number | undefined;
+/** The longest lease of a grant that the client has not confirmed, in milliseconds. */
+const SHORT_LEASE = 3_000;
+/** The longest time that the server lets a request wait, in milliseconds. The next request keeps the place in the queue. */
+const SLICE = 10_000;
+/** How long the server keeps a place in the queue, in milliseconds. */
+const KEEP = 5_000;
+/** How long after its wait limit a call may end, in milliseconds. */
+const GRACE = 150;
+
+/** What the keys of one call share. */
+export interface AcquirePlan extends Plan {
+  /** When the wait limit is over. */
+  readonly deadline: number;
+  readonly waits: boolean;
   readonly signal: AbortSignal | undefined;
   readonly replicas: { readonly count: number; readonly within: number } | undefined;
-  readonly patience: number;
+  /** How many more connections may wait. */
+  readonly connections: { left: number };
 }
 
-/** What the server has granted. The lease is in milliseconds. */
-interface Granted {
-  readonly token: number;
-  readonly lease: number;
-}
-
-/** How long a grant with an unknown lease is withdrawn, in milliseconds: an hour. */
-const UNKNOWN_LEASE = 3_600_000;
-
-/** Pauses between tries while all waiting connections are in use, in milliseconds: the first and the longest. */
-const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
-
-/** An acquisition under way. The server may have granted it, or queued it, without the client knowing. */
-export class PendingAcquire {
-  readonly #servers: Servers;
-  readonly #waitPermits: Permits;
-  readonly #request: AcquireRequest;
-  readonly #deadline: number;
-  readonly #release: Command;
-  #mayBeGranted = false;
-  #hasWaited = false;
-
-  constructor(servers: Servers, waitPermits: Permits, request: AcquireRequest) {
-    this.#servers = servers;
-    this.#waitPermits = waitPermits;
-    this.#request = request;
-    this.#deadline = now() + request.waitLimit;
-    const { key, owner } = request.ownedKey;
-    this.#release = ["LOCK.RELEASE", key, owner, "HOLDS", 0];
-  }
-
-  /** The grant, or null when the wait limit is over. A caller that gives up leaves nothing behind. */
-  async run(): Promise<Grant | null> {
+/** Acquires all, or none. Returns whether they are held; they are not when the wait limit is over. */
+export async function acquireAll(tenures: Tenure[], plan: AcquirePlan): Promise<boolean> {
+  if (tenures.length === 1) return acquire(tenures[0] as Tenure, plan);
+  const tried = await Promise.allSettled(tenures.map((each) => acquire(each, { ...plan, waits: false })));
+  if (tried.every((each) => each.status === "fulfilled" && each.value)) return true;
+  giveBack(tenures);
+  for (const each of tried) if (each.status === "rejected") throw each.reason;
+  while (plan.waits) {
     try {
-      const grant = await this.#acquire();
-      this.#request.signal?.throwIfAborted();
-      return grant;
-    } catch (error) {
-      // A grant may have been on its way, or too few replicas have confirmed it.
-      if (this.#mayBeGranted && !(error instanceof LockRefused)) this.#withdraw();
-      throw error;
-    }
-  }
-
-  async #acquire(): Promise<Grant | null> {
-    const { waitLimit, patience, signal } = this.#request;
-    const isLimited = Number.isFinite(waitLimit);
-    let pause = FIRST_PAUSE;
-    let answer = await this.#try(isLimited && waitLimit > 0 ? this.#deadline : now() + patience);
-    for (;;) {
-      const granted = this.#readGrant(answer);
-      const grant = granted && (await this.#confirm(granted, answer.sent));
-      if (grant !== undefined) return grant;
-      if (now() >= this.#deadline) return null;
-      if (await this.#waitPermits.acquire(Math.min(this.#deadline, now() + pause), signal)) {
-        answer = await this.#waitInQueue();
-        if (answer.replies[0] === null) return null;
-      } else {
-        if (now() >= this.#deadline) return null;
-        // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
-        pause = Math.min(2 * pause, LONGEST_PAUSE);
-        answer = await this.#try(isLimited ? this.#deadline : now() + patience);
-      }
-    }
-  }
-
-  #try(until: number): Promise<Answer> {
-    return this.#servers.ask({ ...this.#common(), until, commands: () => this.#commands([]) });
-  }
-
-  /** The caller has a permit, which is released here. */
-  async #waitInQueue(): Promise<Answer> {
-    this.#hasWaited = true;
-    try {
-      return await this.#servers.ask({
-        ...this.#common(),
-        until: this.#deadline,
-        commands: (sent) => this.#commands(["BLOCK", blockArgument(this.#deadline - sent)]),
-        limit: (sent) => this.#deadline - sent + RESPONSE_LIMIT,
-        withdrawal: this.#release,
-      });
+      for (const each of tenures) if (!(await acquire(each, plan))) return false;
+      if (tenures.every((each) => each.isHeld)) return true; // otherwise one was lost while the next ones were acquired
     } finally {
-      this.#waitPermits.release();
+      if (!tenures.every((each) => each.isHeld)) giveBack(tenures);
     }
   }
+  return false;
+}
 
-  /**
-   * What the client can rely on; undefined if the lock was lost before. The lease is counted from before the request was
-   * sent, so after a long wait it may be over by this clock. Then it is renewed first.
-   */
-  async #confirm(granted: Granted, sent: number): Promise<Grant | undefined> {
-    const { ownedKey, lease, replicas, patience } = this.#request;
-    if (replicas === undefined && now() - sent <= granted.lease / 3) return toGrant(granted, sent);
-    const renew = renewCommand(ownedKey, granted.lease, granted.token, 1);
-    const answer = await this.#servers.ask({
-      ...this.#common(),
-      until: now() + patience,
-      commands: () => (replicas === undefined ? [renew] : [renew, ["WAIT", replicas.count, replicas.within]]),
-      limit: () => RESPONSE_LIMIT + (replicas?.within ?? 0),
-      // On a dedicated connection: WAIT would hold up others on a shared one. And after a wait, the server may accept no
-      // other connection than the one that has waited.
-      ...(replicas === undefined && !this.#hasWaited ? {} : { withdrawal: this.#release }),
+function giveBack(tenures: Tenure[]): void {
+  for (const each of tenures) if (each.isHeld) each.release().catch(() => {});
+}
+
+/** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
+async function acquire(tenure: Tenure, plan: AcquirePlan): Promise<boolean> {
+  const { deadline, waits, patience, responseLimit, signal, replicas = { count: 0, within: 0 }, connections } = plan;
+  const progress = new Progress();
+  /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
+  let isKept = false;
+  /** A call that does not wait ends within the patience, whatever servers answer. */
+  const until = waits ? deadline + GRACE : now() + patience;
+
+  try {
+    const isGranted = (await tryOnce(patience)) || (waits && (await wait()));
+    signal?.throwIfAborted();
+    if (!isGranted && isKept) tenure.giveUp();
+    return isGranted;
+  } catch (error) {
+    if (isKept || progress.isSent || progress.isReplyLost) tenure.giveUp();
+    if (waits && progress.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
+    throw error;
+  }
+
+  async function tryOnce(patience: number): Promise<boolean> {
+    const { sent, reply } = await ask(() => acquireCommand(tenure.lease), patience, false);
+    if (reply === null) return false;
+    readGrant(reply);
+    tenure.begin(sent);
+    return true;
+  }
+
+  /** Waits in slices, until the wait limit. */
+  async function wait(): Promise<boolean> {
+    for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+      let isGranted: boolean | undefined;
+      if (connections.left > 0) {
+        connections.left -= 1;
+        isGranted = await waitInQueue().finally(() => {
+          connections.left += 1;
+        });
+      } else {
+        // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
+        await rest(Math.min(pause, deadline - now()), signal);
+        if (now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) isGranted = true;
+      }
+      if (isGranted !== undefined) return isGranted;
+    }
+    return false;
+  }
+
+  /** One slice. Undefined: the caller waits again. */
+  async function waitInQueue(): Promise<boolean | undefined> {
+    let isLast = false;
+    const { replies } = await tenure.ask({
+      commands: (sent) => {
+        const left = Math.max(1, Math.ceil(deadline - sent));
+        isLast = left <= SLICE;
+        const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
+        return [acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
+      },
+      limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
+      until,
+      signal,
+      progress,
+      isAlone: true,
+      onLateReplies: ([reply]) => {
+        if (Array.isArray(reply)) tenure.giveUp();
+      },
     });
-    const [reply, reached] = answer.replies;
-    if (deniesTenure(reply)) return undefined;
-    const longest = longestLease(reply, granted.lease);
-    if (longest !== undefined && lease === undefined) {
-      return this.#confirm({ ...granted, lease: longest }, Number.NEGATIVE_INFINITY);
-    }
-    for (const each of answer.replies) if (each instanceof ServerError) throw this.#refused(each, true);
-    if (replicas !== undefined && (reached as number) < replicas.count) {
-      const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time`;
-      throw new Unreplicated(message, ownedKey.key.toString());
-    }
-    return toGrant(granted, answer.sent);
-  }
-
-  #readGrant({ replies, mayHaveRun }: Answer): Granted | undefined {
     const [reply] = replies;
-    if (reply === null) return undefined;
-    if (reply instanceof ServerError) throw this.#refused(reply, mayHaveRun);
+    isKept = reply !== null || !isLast;
+    if (reply === null) return isLast ? false : undefined;
+    readGrant(reply);
+    return confirm();
+  }
+
+  /** Renews the short lease of a grant to the full one. If the grant was lost meanwhile, the caller waits again. */
+  async function confirm(): Promise<true | undefined> {
+    try {
+      // On the connection that has waited: the server may accept no other one.
+      const { sent } = await ask(() => tenure.renewCommand(tenure.lease), patience, true);
+      tenure.begin(sent);
+      return true;
+    } catch (error) {
+      if (!isDenial(error)) throw error;
+      isKept = false;
+      return undefined;
+    }
+  }
+
+  /** Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. */
+  async function ask(command: () => Command, patience: number, isAlone: boolean) {
+    const within = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
+    const { sent, replies } = await tenure.ask({
+      commands: () => (within > 0 ? [command(), ["WAIT", replicas.count, within]] : [command()]),
+      limit: () => responseLimit + within,
+      until,
+      patience,
+      signal,
+      progress,
+      isAlone: isAlone || within > 0, // WAIT would hold up others on a shared connection
+    });
+    const [reply, reached = 0] = replies;
+    isKept ||= reply !== null;
+    if (reply === null || (reached as number) >= replicas.count) return { sent, reply };
+    const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
+    throw new UnreplicatedError(message, tenure.key);
+  }
+
+  function acquireCommand(lease: number, ...block: (string | number)[]): Command {
+    const named = lease > 0 ? ["PX", lease] : [];
+    return ["LOCK.ACQUIRE", tenure.key, plan.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
+  }
+
+  function readGrant(reply: unknown): void {
     const [token, , lease] = reply as [number, number, number];
-    return { token, lease };
+    tenure.token = token;
+    tenure.lease ||= lease;
   }
-
-  #refused({ message, code }: ServerError, mayBeGranted: boolean): LockRefused {
-    if (mayBeGranted) this.#withdraw();
-    return new LockRefused(message, this.#request.ownedKey.key.toString(), code);
-  }
-
-  #withdraw(): void {
-    const { ownedKey, patience, lease } = this.#request;
-    withdraw(this.#servers, ownedKey, Math.max(patience, lease ?? UNKNOWN_LEASE));
-  }
-
-  #commands(block: (string | number)[]): Command[] {
-    const { ownedKey, lease } = this.#request;
-    const named = lease === undefined ? [] : ["PX", lease];
-    return [acquireCommand(ownedKey, 1, ...named, ...block)];
-  }
-
-  #common() {
-    const { ownedKey, patience, signal } = this.#request;
-    const onSend = () => {
-      this.#mayBeGranted = true;
-    };
-    return { key: ownedKey.key, patience, signal, onSend };
-  }
-}
-
-function toGrant(granted: Granted, sent: number): Grant {
-  return { ...granted, deadline: leaseEnd(sent, granted.lease) };
-}
-
-/** The argument of BLOCK: rounded up, as 0 means no limit; and 0 for many years. */
-function blockArgument(milliseconds: number): number {
-  return milliseconds > 1_000 * MAX_DELAY ? 0 : Math.max(1, Math.ceil(milliseconds));
 }

@@ -5,96 +5,51 @@
 // transaction, and its library repeats and queues requests for longer than a wait limit or a lease may last. So all
 // requests go on duplicates of it, which repeat nothing and queue nothing.
 
-import calculateSlot from "cluster-key-slot";
-import { within } from "./time.js";
+import type { Cluster, Redis, RedisOptions } from "ioredis";
+import type { RedisClientType as NodeRedis, RedisSentinelType as NodeSentinel } from "redis";
+import { rest, within } from "./time.js";
 
-/** The used part of ioredis: `Redis`, with or without Sentinels. */
-interface IoRedis {
-  readonly status: string;
-  readonly options: object;
-  // biome-ignore lint/suspicious/noExplicitAny: the libraries take different types, both narrower than object
-  duplicate(override?: any): unknown;
-  on(event: "end", listener: () => void): unknown;
-}
-
-/** The used part of ioredis: `Cluster`. */
-interface IoCluster {
-  readonly isCluster: boolean;
-  readonly status: string;
-  readonly options: object;
-  readonly slots: string[][];
-  nodes(role?: "master"): IoRedis[];
-  connect(): Promise<void>;
-  on(event: "end", listener: () => void): unknown;
-}
-
-/** The used part of node-redis: `createClient`. */
-interface NodeRedis {
-  readonly isOpen: boolean;
-  readonly options: object | undefined;
-  // biome-ignore lint/suspicious/noExplicitAny: as above
-  duplicate(overrides?: any): unknown;
-  on(event: "end" | "ready", listener: () => void): unknown;
-}
-
-/** The used part of node-redis: `createCluster`. */
-interface NodeCluster {
+// The parts by which the clients are told apart. Their methods take different types, all narrower than `any`.
+// biome-ignore-start lint/suspicious/noExplicitAny: see above
+type IoRedis = { readonly status: string; readonly options: object; duplicate(override?: any): unknown };
+type IoCluster = { readonly isCluster: boolean; readonly slots: string[][]; nodes(role?: "master"): unknown[] };
+type NodeClient = { readonly isOpen: boolean; duplicate(overrides?: any): unknown };
+type NodeSentinelClient = { getMasterNode(): unknown; _execute(isReadonly: boolean, run: any): Promise<any> };
+type NodeCluster = {
   readonly _options: object;
-  readonly slots: { readonly master: NodeOfCluster }[];
-  readonly masters: NodeOfCluster[];
-  // biome-ignore lint/suspicious/noExplicitAny: as above
-  nodeClient(node: any): Promise<NodeRedis>;
-  on(event: "connect" | "disconnect", listener: () => void): unknown;
-}
-
-type NodeOfCluster = Address & { readonly client?: unknown };
-
-/** The used part of node-redis: `createSentinel`. */
-interface NodeSentinel {
-  getMasterNode(): unknown;
-  // biome-ignore lint/suspicious/noExplicitAny: as above
-  _execute(isReadonly: boolean, run: (client: any) => Promise<any>): Promise<any>;
-  on(event: "end" | "ready", listener: () => void): unknown;
-}
+  readonly slots: { readonly master: Address }[];
+  readonly masters: (Address & { readonly client?: unknown })[];
+  nodeClient(node: any): Promise<unknown>;
+  readonly isOpen: boolean;
+  on(event: "disconnect", listener: () => void): unknown;
+};
+// biome-ignore-end lint/suspicious/noExplicitAny: see above
 
 /**
  * A client of ioredis (`new Redis`, also of Sentinels; `new Cluster`) or of node-redis (`createClient`, `createCluster`,
  * `createSentinel`). Connect a client of node-redis first.
  */
-export type RedisClient = IoRedis | IoCluster | NodeRedis | NodeCluster | NodeSentinel;
+export type RedisClient = IoRedis | IoCluster | NodeClient | NodeCluster | NodeSentinelClient;
 
 export type Command = [name: string, ...rest: (string | number | Buffer)[]];
 
 /** An error that a server has replied. */
-export class ServerError {
+export class ServerError extends Error {
   /** The first word of the message. */
-  readonly code: string;
-  readonly message: string;
-
-  constructor(message: string) {
-    this.message = message;
-    this.code = message.split(" ", 1)[0] ?? "";
+  get code(): string {
+    return this.message.split(" ", 1)[0] as string;
   }
 }
 
 export interface Connection {
   /** The reply; an error reply is a `ServerError`, strings are Buffers. Rejects when the connection breaks. */
   send(command: Command): Promise<unknown>;
-  readonly isClosed: boolean;
-  onClose(listener: () => void): void;
+  isClosed(): boolean;
+  /** Resolves when the connection is closed. */
+  readonly closed: Promise<void>;
   /** Adds to a count. The connection keeps the process from ending while that is above 0. */
   addRef(count: number): void;
-  /** Sends the last command, if there is one, and closes the connection. Resolves when it is closed. */
-  close(last?: Command): Promise<void>;
-}
-
-/** Where connections lead: a server, or whichever is the primary now. */
-export interface Endpoint {
-  /** Endpoints of one name are the same. */
-  readonly name: string;
-  readonly host: string;
-  /** Rejects with a `ServerError` when the server refuses the login. */
-  open(): Promise<Connection>;
+  close(): void;
 }
 
 export interface Address {
@@ -102,309 +57,276 @@ export interface Address {
   readonly port: number;
 }
 
-/** What the locks need of a library's client. */
-export interface Adapter {
-  /** The prefix of all keys. */
-  readonly prefix: string | Buffer;
-  /** Whether the caller has closed the client. */
+/** Where connections lead: a server, or whichever is the primary now. */
+export interface Endpoint {
+  /** Endpoints of one name are the same. */
+  readonly name: string;
+  readonly host: string;
+  /** Takes a bounded time. Rejects with a `ServerError` when the server refuses the login. */
+  open(): Promise<Connection>;
+}
+
+/** Whether the caller has closed the client. */
+interface End {
   isEnded(): boolean;
   onEnd(listener: () => void): void;
+}
+
+/** What the locks need of a library's client. */
+export interface Adapter extends End {
+  /** The prefix of all keys. */
+  readonly prefix: string | Buffer;
+  readonly isCluster: boolean;
   /**
    * The node of a slot: at `address`, if that is given. After `failures` attempts have failed, another node, which may know
-   * where the slot is.
+   * where the slot is. It asks no server.
    */
   locate(slot: number, failures: number, address?: Address): Endpoint;
 }
 
 /** How long opening a connection may take, in milliseconds. */
 const CONNECT_LIMIT = 2_000;
-/** When TCP first probes an idle connection, in milliseconds. */
-const KEEPALIVE = 10_000;
-
-export function slotOf(key: Buffer): number {
-  return calculateSlot(key);
-}
+/** How long Sentinels may take to name another primary than the last known one, in milliseconds. */
+const SENTINEL_LIMIT = 100;
 
 export function adapterOf(client: RedisClient): Adapter {
-  if (isIoCluster(client)) return ioClusterAdapter(client);
-  if (isIoRedis(client)) return ioRedisAdapter(client);
+  if ("isCluster" in client && client.isCluster && "slots" in client) return ioClusterAdapter(client as Cluster);
+  if ("status" in client && "duplicate" in client) return ioRedisAdapter(client as Redis);
   if ("nodeClient" in client) return nodeClusterAdapter(client);
-  if ("_execute" in client) return nodeSentinelAdapter(client);
-  if ("isOpen" in client && "duplicate" in client) return nodeRedisAdapter(client);
+  if ("_execute" in client) return nodeSentinelAdapter(client as unknown as NodeSentinel);
+  if ("isOpen" in client && "duplicate" in client) return nodeRedisAdapter(client as NodeRedis);
   throw new TypeError("the client must be one of ioredis or node-redis");
-}
-
-function isIoCluster(client: RedisClient): client is IoCluster {
-  return "isCluster" in client && client.isCluster === true && "slots" in client;
-}
-
-function isIoRedis(client: RedisClient): client is IoRedis {
-  return "status" in client && "duplicate" in client;
 }
 
 // ioredis.
 
-interface IoOptions {
-  host?: string;
-  port?: number;
-  keyPrefix?: string;
-  sentinels?: unknown[];
-  natMap?: NatMap;
-}
-
-type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined);
-
-interface IoConnection {
-  readonly status: string;
-  readonly stream: { ref?(): void; unref?(): void };
-  connect(): Promise<void>;
-  disconnect(): void;
-  callBuffer(...command: Command): Promise<unknown>;
-  on(event: "error", listener: (error: Error) => void): void;
-  once(event: "end", listener: () => void): void;
-}
-
-const IO_OVERRIDES = {
-  autoResendUnfulfilledCommands: false,
-  autoResubscribe: false,
-  blockingTimeout: undefined,
+const IO_OVERRIDES: RedisOptions = {
   commandTimeout: undefined,
   connectTimeout: CONNECT_LIMIT,
   disableClientInfo: true,
   enableAutoPipelining: false,
   enableOfflineQueue: false,
   enableReadyCheck: false,
-  keepAlive: KEEPALIVE,
   keyPrefix: "",
   lazyConnect: true,
-  maxRetriesPerRequest: 0,
-  monitor: false,
   protocol: 2,
-  readOnly: false,
   reconnectOnError: null,
   replyMapping: "legacy",
   retryStrategy: () => null,
+  sentinelCommandTimeout: CONNECT_LIMIT / 2,
   sentinelRetryStrategy: () => null,
   socketTimeout: undefined,
   stringNumbers: false,
 };
 
-function ioRedisAdapter(client: IoRedis): Adapter {
-  const { keyPrefix = "", host = "" } = client.options as IoOptions;
-  return singleNode(keyPrefix, ioEnd(client), () => openIo(client, {}), host);
-}
-
-function ioClusterAdapter(client: IoCluster): Adapter {
-  const options = client.options as IoOptions & { redisOptions?: IoOptions };
-  return {
-    ...ioEnd(client),
-    prefix: options.keyPrefix ?? options.redisOptions?.keyPrefix ?? "",
-    locate(slot, failures, address) {
-      if (client.status === "wait") client.connect().catch(() => {});
-      const nodes = client.nodes("master");
-      const owner = failures === 0 ? client.slots[slot]?.[0] : undefined;
-      const node = nodes.find((node) => nameOf(node.options) === owner) ?? nodes[failures % nodes.length];
-      if (node === undefined) throw new Error("no node of the cluster is known");
-      const mapped = mappedBy(options.natMap, address);
-      const at = mapped ?? (node.options as IoOptions);
-      return { name: nameOf(at), host: at.host ?? "", open: () => openIo(node, { ...mapped }) };
-    },
+function ioRedisAdapter(client: Redis): Adapter {
+  const { keyPrefix = "", host = "", sentinels, enableTLSForSentinelMode, tls } = client.options;
+  if (!sentinels?.length) return singleNode(ioEnd(client), keyPrefix, () => openIo(client, {}), host);
+  let last: RedisOptions | undefined;
+  const ask = async () => {
+    const connection = await openIo(client, {}, CONNECT_LIMIT * (sentinels.length + 1));
+    last = { ...connection.address, sentinels: null, tls: enableTLSForSentinelMode ? tls : undefined } as object;
+    return connection;
   };
+  return singleNode(ioEnd(client), keyPrefix, () => openPrimary(ask, last && (() => openIo(client, last as object))));
 }
 
-function ioEnd(client: IoRedis | IoCluster) {
+function ioClusterAdapter(client: Cluster): Adapter {
+  const { keyPrefix, redisOptions, natMap } = client.options;
+  const prefix = keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix;
+  const nodes = () => {
+    if (client.status === "wait") client.connect().catch(() => {});
+    return client.nodes("master").map((node) => node.options as Address);
+  };
+  const owner = (slot: number) => nodes().find((node) => nameOf(node) === client.slots[slot]?.[0]);
+  const open = (address: Address) => openIo(client.nodes("master")[0] as Redis, { ...address });
+  return clusterAdapter(ioEnd(client), prefix, natMap as NatMap, { nodes, owner, open });
+}
+
+function ioEnd(client: Redis | Cluster): End {
   return {
     // ioredis emits no end event, and keeps its status, when it is closed while it reconnects.
-    isEnded: () => client.status === "end" || (client as { manuallyClosing?: boolean }).manuallyClosing === true,
-    onEnd: (listener: () => void) => void client.on("end", listener),
+    isEnded: () =>
+      client.status === "end" || (client as unknown as { manuallyClosing?: boolean }).manuallyClosing === true,
+    onEnd: (listener) => void client.on("end", listener),
   };
 }
 
-function nameOf({ host, port }: IoOptions): string {
-  return `${host}:${port}`;
-}
-
-function mappedBy(map: NatMap | undefined, address: Address | undefined): Address | undefined {
-  if (map === undefined || address === undefined) return address;
-  const name = nameOf(address);
-  return (typeof map === "function" ? map(name) : map[name]) ?? address;
-}
-
-async function openIo(template: IoRedis, override: object): Promise<Connection> {
-  const redis = template.duplicate({ ...IO_OVERRIDES, ...override }) as IoConnection;
+async function openIo(template: Redis, override: RedisOptions, limit = CONNECT_LIMIT) {
+  const redis = template.duplicate({ ...IO_OVERRIDES, ...override });
   let failure: Error | undefined;
   redis.on("error", (error) => {
     failure = error;
   });
-  const ended = new Promise<void>((resolve) => redis.once("end", resolve));
+  const closed = new Promise<void>((resolve) => redis.once("end", resolve));
   // disconnect() on a closed connection would keep the process from ending for a while.
-  const disconnect = () => redis.status === "close" || redis.status === "end" || redis.disconnect();
-  const sentinels = (template.options as IoOptions).sentinels?.length ?? 0;
+  const close = () => void (redis.status === "close" || redis.status === "end" || redis.disconnect());
   try {
-    await within(redis.connect(), CONNECT_LIMIT * (sentinels + 1), { isBackground: true });
+    await within(redis.connect(), limit, undefined, true);
   } catch (error) {
-    disconnect();
+    close();
     throw connectError(failure ?? (error as Error));
   }
-  const { stream } = redis;
-  let isClosing = false;
-  const send = (command: Command) => redis.callBuffer(...command).catch(toServerError);
+  const stream = redis.stream as typeof redis.stream & { servername?: string };
   return {
-    send,
-    get isClosed() {
-      return redis.status === "end";
-    },
-    onClose: (listener) => void ended.then(listener),
-    addRef: refCounter(
-      () => stream.ref?.(),
-      () => stream.unref?.(),
-    ),
-    close(last) {
-      if (last !== undefined) send(last).catch(() => {});
-      if (!isClosing) disconnect();
-      isClosing = true;
-      return ended;
-    },
+    address: { host: stream.servername || stream.remoteAddress, port: stream.remotePort },
+    send: (command: Command) => redis.callBuffer(...command).catch(toServerError),
+    isClosed: () => redis.status === "end",
+    closed,
+    addRef: refCounter(stream),
+    close,
   };
 }
 
 // node-redis.
 
-interface NodeOptions {
-  keyPrefix?: string | Buffer;
-  nodeAddressMap?: NatMap;
-  socket?: object;
-}
-
-interface NodeConnection {
-  readonly isOpen: boolean;
-  connect(): Promise<unknown>;
-  destroy(): void;
-  sendCommand(command: (string | Buffer)[]): Promise<unknown>;
-  ref(): void;
-  unref(): void;
-  on(event: "error" | "end", listener: (error?: Error) => void): void;
-}
-
 const NODE_OVERRIDES = {
   clientSideCache: undefined,
   // 36 is RESP's type of strings.
   commandOptions: { timeout: 0, typeMapping: { 36: Buffer } },
-  commandsQueueMaxLength: undefined,
   disableClientInfo: true,
   disableOfflineQueue: true,
   emitInvalidate: false,
   keyPrefix: undefined,
   maintNotifications: "disabled",
   pingInterval: undefined,
-  readonly: false,
   RESP: 2,
   url: undefined,
 };
 
 function nodeRedisAdapter(client: NodeRedis): Adapter {
-  const { keyPrefix = "" } = (client.options ?? {}) as NodeOptions;
-  return singleNode(keyPrefix, nodeEnd(client, "ready", "end"), () => openNode(client, {}));
+  return singleNode(nodeEnd(client as never), client.options?.keyPrefix, () => openNode(client));
 }
 
 function nodeSentinelAdapter(client: NodeSentinel): Adapter {
+  let last: NodeRedis | undefined;
   // The library hides the options of a Sentinel client. So the connection to the primary is duplicated.
-  const open = () => client._execute(false, (master: NodeRedis) => openNode(master, {}));
-  const { _keyPrefix = "" } = client as { _keyPrefix?: string | Buffer };
-  return singleNode(_keyPrefix, nodeEnd(client, "ready", "end"), open);
+  const open = (primary: unknown) => {
+    last = primary as NodeRedis;
+    return openNode(last);
+  };
+  const ask = () => bounded(client._execute(false, open));
+  const reopen = () => openNode(last as NodeRedis);
+  return singleNode(nodeEnd(client as never), client._keyPrefix, () => openPrimary(ask, last && reopen));
 }
 
 function nodeClusterAdapter(client: NodeCluster): Adapter {
-  const options = client._options as NodeOptions;
-  return {
-    ...nodeEnd(client, "connect", "disconnect"),
-    prefix: options.keyPrefix ?? "",
-    locate(slot, failures, address) {
-      const { masters } = client;
-      const node = (failures === 0 ? client.slots[slot]?.master : undefined) ?? masters[failures % masters.length];
-      if (node === undefined) throw new Error("no node of the cluster is known");
-      const { host, port } = mappedBy(options.nodeAddressMap, address ?? node) as Address;
-      const connected = masters.find((each) => each.client !== undefined) ?? node;
-      const open = async () => openNode(await client.nodeClient(connected), { host, port });
-      return { name: nameOf({ host, port }), host, open };
-    },
+  const { keyPrefix, nodeAddressMap } = client._options as { keyPrefix?: string | Buffer; nodeAddressMap?: NatMap };
+  const open = async (address: Address) => {
+    const connected = client.masters.find((each) => each.client !== undefined) ?? client.masters[0];
+    return openNode((await client.nodeClient(connected)) as NodeRedis, address);
   };
+  return clusterAdapter(nodeEnd(client, "disconnect"), keyPrefix, nodeAddressMap, {
+    nodes: () => client.masters,
+    owner: (slot) => client.slots[slot]?.master,
+    open: (address) => bounded(open(address)),
+  });
 }
 
-function nodeEnd(client: { on(event: string, listener: () => void): unknown }, begin: string, end: string) {
-  let isEnded = false;
-  client.on(begin, () => {
-    isEnded = false;
-  });
-  client.on(end, () => {
-    isEnded = true;
-  });
-  return {
-    isEnded: () => isEnded,
-    onEnd: (listener: () => void) => void client.on(end, listener),
-  };
+function nodeEnd(
+  client: { readonly isOpen: boolean; on(event: string, listener: () => void): unknown },
+  event = "end",
+): End {
+  return { isEnded: () => !client.isOpen, onEnd: (listener) => void client.on(event, listener) };
 }
 
-async function openNode(template: NodeRedis, address: object): Promise<Connection> {
+async function openNode(template: NodeRedis, { host, port }: Partial<Address> = {}): Promise<Connection> {
   const socket = {
-    ...(template.options as NodeOptions | undefined)?.socket,
+    ...template.options?.socket,
     connectTimeout: CONNECT_LIMIT,
-    keepAlive: true,
-    keepAliveInitialDelay: KEEPALIVE,
     reconnectStrategy: false,
     socketTimeout: undefined,
-    ...address,
+    ...(host === undefined ? {} : { host, port }),
   };
-  const client = template.duplicate({ ...NODE_OVERRIDES, socket }) as NodeConnection;
-  const ended = new Promise<void>((resolve) => {
+  const client = template.duplicate({ ...NODE_OVERRIDES, socket } as object) as unknown as NodeRedis;
+  const closed = new Promise<void>((resolve) => {
     client.on("error", () => resolve()); // it does not reconnect
-    client.on("end", () => resolve());
+    client.on("end", resolve);
   });
+  const close = () => void (client.isOpen && client.destroy());
   try {
-    await within(client.connect(), CONNECT_LIMIT, { isBackground: true });
+    await within(client.connect(), CONNECT_LIMIT, undefined, true);
   } catch (error) {
-    if (client.isOpen) client.destroy();
+    close();
     throw connectError(error as Error);
   }
-  const send = (command: Command) =>
-    client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(toServerError);
   return {
-    send,
-    get isClosed() {
-      return !client.isOpen;
-    },
-    onClose: (listener) => void ended.then(listener),
-    addRef: refCounter(
-      () => client.ref(),
-      () => client.unref(),
-    ),
-    async close(last) {
-      if (last !== undefined) send(last).catch(() => {});
-      // node-redis writes in the next iteration of the event loop. destroy() drops what is not written.
-      await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
-      if (client.isOpen) client.destroy();
-      return ended;
-    },
+    send: (command) =>
+      client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(toServerError),
+    isClosed: () => !client.isOpen,
+    closed,
+    addRef: refCounter(client),
+    close,
   };
 }
 
 // Both.
 
-type End = Pick<Adapter, "isEnded" | "onEnd">;
-
-function singleNode(prefix: string | Buffer, end: End, open: () => Promise<Connection>, host = ""): Adapter {
+function singleNode(end: End, prefix: string | Buffer = "", open: Endpoint["open"], host = ""): Adapter {
   const endpoint: Endpoint = { name: "", host, open };
-  return { ...end, prefix, locate: () => endpoint };
+  return { ...end, prefix, isCluster: false, locate: () => endpoint };
+}
+
+interface ClusterNodes {
+  nodes(): Address[];
+  owner(slot: number): Address | undefined;
+  open(address: Address): Promise<Connection>;
+}
+
+function clusterAdapter(end: End, prefix: string | Buffer = "", map: NatMap, cluster: ClusterNodes): Adapter {
+  const locate = (slot: number, failures: number, named?: Address): Endpoint => {
+    const nodes = cluster.nodes();
+    const address = named ?? (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
+    if (address === undefined) throw new Error("no node of the cluster is known");
+    const mapped = typeof map === "function" ? map(nameOf(address)) : map?.[nameOf(address)];
+    const { host, port } = mapped ?? address;
+    return { name: nameOf({ host, port }), host, open: () => cluster.open({ host, port }) };
+  };
+  return { ...end, prefix, isCluster: true, locate };
+}
+
+/** At which address a node is reached. */
+type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined) | undefined;
+
+function nameOf({ host, port }: Address): string {
+  return `${host}:${port}`;
+}
+
+/**
+ * Opens a connection to the primary that the Sentinels name. If they are silent, to the last known one, if its role is that
+ * of a primary.
+ */
+async function openPrimary(ask: Endpoint["open"], reopen: Endpoint["open"] | undefined): Promise<Connection> {
+  const asked = ask();
+  if (reopen === undefined) return asked;
+  const kept = reopen().then(async (connection) => {
+    const reply = await within(connection.send(["ROLE"]), CONNECT_LIMIT, undefined, true).catch(() => undefined);
+    if (Array.isArray(reply) && `${reply[0]}` === "master") return connection;
+    connection.close();
+    throw new Error("the last known primary is none");
+  });
+  const late = kept.then((connection) => rest(SENTINEL_LIMIT, undefined, true).then(() => connection));
+  const first = await Promise.any([asked, late]).catch(() => asked);
+  for (const each of [asked, kept]) each.then((other) => other === first || other.close()).catch(() => {});
+  return first;
+}
+
+/** Rejects when the connection is not open in time. */
+function bounded(opening: Promise<Connection>): Promise<Connection> {
+  return within(opening, CONNECT_LIMIT, undefined, true).catch((error) => {
+    opening.then((connection) => connection.close()).catch(() => {});
+    throw error;
+  });
 }
 
 /** Calls `ref` while the count is above 0, and `unref` otherwise, as at first. */
-function refCounter(ref: () => void, unref: () => void): (count: number) => void {
+function refCounter(handle: { ref?(): unknown; unref?(): unknown }): (count: number) => void {
   let refs = 0;
-  unref();
+  handle.unref?.();
   return (count) => {
     refs += count;
-    if (refs > 0) ref();
-    else unref();
+    if (refs > 0) handle.ref?.();
+    else handle.unref?.();
   };
 }
 

@@ -1,171 +1,136 @@
-// The connections to one node: a shared one for short requests, and a dedicated one for each request that waits.
+// The connections to one node: a shared one for short requests, and others for requests that wait.
 
 import type { Command, Connection, Endpoint } from "./adapters.js";
-import { RESPONSE_LIMIT, type Request } from "./request.js";
-import { now, within } from "./time.js";
+import type { Request } from "./servers.js";
+import { NoReply, now, within } from "./time.js";
 
-/** How often the server is probed while requests wait there, in milliseconds. */
-const PROBE_INTERVAL = 5_000;
-/** How long an idle connection is kept, in milliseconds. */
+/** How long an idle connection for waits is kept, in milliseconds. */
 const IDLE_LIMIT = 10_000;
+/** How long a wait that was cancelled keeps its connection for a late reply, in milliseconds. */
+const LATE_REPLY_LIMIT = 200;
+
+interface SharedConnection {
+  readonly opening: Promise<Connection>;
+  pending: number;
+  /** A request had no reply in time. New requests get another connection. */
+  isRetired: boolean;
+}
 
 export class Node {
   readonly #endpoint: Endpoint;
-  readonly #onConnectionLost: () => void;
-  readonly #onAlive: () => void;
-  #shared: Promise<Connection> | undefined;
-  readonly #idle: { connection: Connection; timer: NodeJS.Timeout }[] = [];
-  readonly #waiting = new Set<Connection>();
-  #probeTimer: NodeJS.Timeout | undefined;
+  readonly #onBroken: () => void;
+  readonly #connections = new Set<Connection>();
+  /** Connections for waits, and the timers that close them. */
+  readonly #idle: [Connection, NodeJS.Timeout][] = [];
+  #shared: SharedConnection | undefined;
 
-  constructor(endpoint: Endpoint, onConnectionLost: () => void, onAlive: () => void) {
+  /** `onBroken` is called when the shared connection breaks. */
+  constructor(endpoint: Endpoint, onBroken: () => void) {
     this.#endpoint = endpoint;
-    this.#onConnectionLost = onConnectionLost;
-    this.#onAlive = onAlive;
+    this.#onBroken = onBroken;
   }
 
-  async exchange(request: Request, sent: number, isAsk: boolean, closing: AbortSignal): Promise<unknown[]> {
-    const asked = request.commands(sent);
-    const commands = isAsk ? asked.flatMap((command): Command[] => [["ASKING"], command]) : asked;
-    const limit = request.limit?.(sent) ?? Math.min(RESPONSE_LIMIT, Math.max(100, request.until - sent));
-    const signals = [closing, request.signal];
-    const replies = await (request.withdrawal === undefined
-      ? this.#exchangeShared(commands, limit, request, signals)
-      : this.#exchangeDedicated(commands, limit, request, signals));
-    return isAsk ? replies.filter((_, at) => at % 2 === 1) : replies;
-  }
-
-  async #exchangeShared(
-    commands: Command[],
-    limit: number,
-    { isBackground = false, onSend }: Request,
-    signals: (AbortSignal | undefined)[],
-  ) {
-    this.#shared ??= this.#open();
-    const opening = this.#shared;
-    const refs = isBackground ? 0 : 1;
-    const send = async (connection: Connection) => {
-      connection.addRef(refs);
-      onSend?.();
-      try {
-        return await Promise.all(commands.map((command) => connection.send(command)));
-      } finally {
-        connection.addRef(-refs);
-      }
-    };
-    try {
-      return await within(opening.then(send), limit, { signals, isBackground });
-    } catch (error) {
-      // The request was given up: the connection is fine. Otherwise it is slow or broken, and new requests get another one.
-      // Before it is closed it serves to probe the server for those that wait: another connection may be refused.
-      if (!signals.some((signal) => signal?.aborted)) {
-        if (this.#shared === opening) this.#shared = undefined;
-        void this.#probe(opening).then(() => this.#closeShared(opening));
-      }
-      throw error;
-    }
-  }
-
-  async #exchangeDedicated(
-    commands: Command[],
-    limit: number,
-    { onSend, patience, withdrawal }: Request,
-    signals: (AbortSignal | undefined)[],
-  ) {
-    const opening = this.#dedicated();
-    let connection: Connection;
-    try {
-      connection = await within(opening, limit, { signals });
-    } catch (error) {
-      opening.then((connection) => connection.close()).catch(() => {});
-      throw error;
-    }
-    this.#waiting.add(connection);
-    this.#probeTimer ??= setInterval(() => {
-      this.#shared ??= this.#open();
-      void this.#probe(this.#shared);
-    }, PROBE_INTERVAL).unref();
-    connection.addRef(1);
-    onSend?.();
+  /** Sends commands, which are asked for then, on the shared connection. Throws if a reply is late. */
+  async exchange({ signal, isBackground }: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
+    this.#shared ??= this.#openShared();
+    const shared = this.#shared;
     const begun = now();
+    // When the limit is over, the connection may still open for the next attempt.
+    const connection = await within(shared.opening, limit, signal, isBackground);
+    const refs = isBackground ? 0 : 1;
+    shared.pending += 1;
+    connection.addRef(refs);
     try {
-      const replies = await within(Promise.all(commands.map((each) => connection.send(each))), limit, { signals });
+      return await within(send(connection, commands()), begun + limit - now(), signal, isBackground);
+    } catch (error) {
+      if (error instanceof NoReply) this.#retire(shared);
+      else if (connection.isClosed()) this.#forget(shared);
+      throw error;
+    } finally {
+      connection.addRef(-refs);
+      shared.pending -= 1;
+      // Other requests may still get their replies on a slow connection.
+      if (shared.isRetired && shared.pending === 0) connection.close();
+    }
+  }
+
+  /** The same on a connection that no other request uses. */
+  async exchangeAlone(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
+    const { signal, onLateReplies } = request;
+    const begun = now();
+    const opening = this.#takeIdle() ?? this.#open();
+    const connection = await within(opening, limit, signal).catch((error) => {
+      opening.then((late) => late.close()).catch(() => {});
+      throw error;
+    });
+    connection.addRef(1);
+    const sending = send(connection, commands());
+    try {
+      const replies = await within(sending, begun + limit - now(), signal);
       this.#keepIdle(connection);
       return replies;
     } catch (error) {
-      // The server has been alive all the time, unless a probe has found it silent.
-      if (now() - begun > Math.min(RESPONSE_LIMIT, patience) && this.#waiting.has(connection)) this.#onAlive();
-      // No withdrawal where the request is repeated: the server might carry it out after the repetition.
-      void connection.close(signals.some((signal) => signal?.aborted) ? withdrawal : undefined);
+      const late = signal?.aborted ? within(sending, LATE_REPLY_LIMIT).then(onLateReplies) : Promise.resolve();
+      void late.catch(() => {}).finally(() => connection.close());
       throw error;
     } finally {
       connection.addRef(-1);
-      this.#waiting.delete(connection);
-      if (this.#waiting.size === 0) {
-        clearInterval(this.#probeTimer);
-        this.#probeTimer = undefined;
-      }
     }
   }
 
   /** Closes all connections that may serve another request: they may lead to the wrong server. */
-  close(): void {
-    if (this.#shared !== undefined) this.#closeShared(this.#shared);
-    for (const { connection, timer } of this.#idle.splice(0)) {
-      clearTimeout(timer);
-      void connection.close();
-    }
+  closeUnused(): void {
+    if (this.#shared !== undefined) this.#retire(this.#shared);
+    for (const [connection] of this.#idle) connection.close();
   }
 
-  #open(): Promise<Connection> {
-    const opening = this.#endpoint.open();
-    const onClose = () => {
-      if (this.#shared === opening) this.#shared = undefined;
-      this.#onConnectionLost();
+  closeAll(): void {
+    for (const connection of this.#connections) connection.close();
+  }
+
+  #openShared(): SharedConnection {
+    const opening = this.#open();
+    const shared = { opening, pending: 0, isRetired: false };
+    const onClosed = () => {
+      this.#forget(shared);
+      if (!shared.isRetired) this.#onBroken();
     };
-    opening.then((connection) => connection.onClose(onClose), onClose);
-    return opening;
+    opening.then(({ closed }) => closed.then(onClosed)).catch(() => this.#forget(shared));
+    return shared;
   }
 
-  #closeShared(opening: Promise<Connection>): void {
-    if (this.#shared === opening) this.#shared = undefined;
-    opening.then((connection) => connection.close()).catch(() => {});
+  #retire(shared: SharedConnection): void {
+    shared.isRetired = true;
+    this.#forget(shared);
+    if (shared.pending === 0) shared.opening.then((connection) => connection.close()).catch(() => {});
   }
 
-  async #dedicated(): Promise<Connection> {
-    for (;;) {
-      const idle = this.#idle.pop();
-      if (idle === undefined) return this.#endpoint.open();
-      clearTimeout(idle.timer);
-      if (!idle.connection.isClosed) return idle.connection;
+  #forget(shared: SharedConnection): void {
+    if (this.#shared === shared) this.#shared = undefined;
+  }
+
+  async #open(): Promise<Connection> {
+    const connection = await this.#endpoint.open();
+    this.#connections.add(connection);
+    void connection.closed.then(() => this.#connections.delete(connection));
+    return connection;
+  }
+
+  #takeIdle(): Promise<Connection> | undefined {
+    for (let idle = this.#idle.pop(); idle !== undefined; idle = this.#idle.pop()) {
+      const [connection, timer] = idle;
+      clearTimeout(timer);
+      if (!connection.isClosed()) return Promise.resolve(connection);
     }
+    return undefined;
   }
 
   #keepIdle(connection: Connection): void {
-    const idle = {
-      connection,
-      timer: setTimeout(() => {
-        this.#idle.splice(this.#idle.indexOf(idle), 1);
-        void connection.close();
-      }, IDLE_LIMIT).unref(),
-    };
-    this.#idle.push(idle);
+    const close = () => this.#idle.shift()?.[0].close(); // all have the same limit, so this is the first one
+    this.#idle.push([connection, setTimeout(close, IDLE_LIMIT).unref()]);
   }
+}
 
-  /**
-   * Closes the connections that wait, if the server does not reply to PING: a server process that is stopped closes none.
-   * (TCP keepalive finds a host that is gone.) Any reply is an answer. That no connection can be opened proves nothing.
-   */
-  async #probe(opening: Promise<Connection>): Promise<void> {
-    const waiting = [...this.#waiting];
-    if (waiting.length === 0) return;
-    const connection = await opening.catch(() => undefined);
-    const ping = connection?.send(["PING"]).catch(() => {});
-    try {
-      await within(Promise.resolve(ping), RESPONSE_LIMIT, { isBackground: true });
-    } catch {
-      this.#closeShared(opening);
-      for (const each of waiting) if (this.#waiting.delete(each)) void each.close();
-    }
-  }
+function send(connection: Connection, commands: Command[]): Promise<unknown[]> {
+  return Promise.all(commands.map((command) => connection.send(command)));
 }

@@ -1,50 +1,77 @@
 // The servers of one client: requests that are repeated until a server answers, at the node that has the key.
 //
-// A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So each
-// acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
+// A request may be carried out twice: when its reply is lost, the client does not know whether the server has carried it out.
+// So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
 
-import { setMaxListeners } from "node:events";
-import { setTimeout as sleep } from "node:timers/promises";
-import {
-  type Adapter,
-  type Address,
-  adapterOf,
-  type Endpoint,
-  type RedisClient,
-  ServerError,
-  slotOf,
-} from "./adapters.js";
-import { LockRefused, Unreachable } from "./errors.js";
+import calculateSlot from "cluster-key-slot";
+import type { Adapter, Address, Command, Endpoint, RedisClient } from "./adapters.js";
+import { adapterOf, ServerError } from "./adapters.js";
+import { LockRefusedError, UnreachableError } from "./errors.js";
+import { Leases } from "./leases.js";
 import { Node } from "./node.js";
-import type { Answer, Request } from "./request.js";
-import { now } from "./time.js";
+import { NoReply, now, rest } from "./time.js";
 
-const TRANSIENT = new Set(["UNBLOCKED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"]);
-const MAX_REDIRECTS = 5;
+export interface Request {
+  readonly key: Buffer;
+  /** The commands for an attempt that is sent now. */
+  commands(sent: number): Command[];
+  /** How long an attempt that begins now may take, in milliseconds. */
+  limit(sent: number): number;
+  /** When the request ends as unreachable. */
+  readonly until: number;
+  /** The request also ends as unreachable if no server has answered it for so many milliseconds. */
+  readonly patience?: number;
+  readonly signal?: AbortSignal | undefined;
+  /** Whether the request waits, and so needs a connection of its own. */
+  readonly isAlone?: boolean;
+  /** Whether the process may end meanwhile. */
+  readonly isBackground?: boolean;
+  /** Whether the request ends when an attempt that was sent has no reply. */
+  readonly isSentOnce?: boolean;
+  readonly progress?: Progress;
+  /** Called before each attempt. What it throws ends the request. */
+  readonly check?: () => void;
+  readonly onLateReplies?: (replies: unknown[]) => void;
+}
+
+/** What has become of the attempts of a request, or of several of one call. */
+export class Progress {
+  /** Whether a server has answered. */
+  isAnswered = false;
+  /** Whether an attempt is under way, and sent. */
+  isSent = false;
+  /** Whether an attempt was sent and had no reply: the server may have carried it out. */
+  isReplyLost = false;
+}
+
+export interface Answer {
+  readonly sent: number;
+  /** No errors. */
+  readonly replies: unknown[];
+}
+
+/** As no reply: the request is sent again, perhaps to another server. */
+const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
+/** Pauses between attempts, in milliseconds: the second, and the longest. The first one is none. */
+export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
 interface Redirect extends Address {
-  readonly slot: number;
   readonly isAsk: boolean;
 }
 
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
+  readonly leases = new Leases();
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address>();
-  readonly #connectionLostListeners = new Set<() => void>();
-  #closing = closeController();
-  /** When a server has last answered. */
-  #answeredAt = Number.NEGATIVE_INFINITY;
 
   private constructor(client: RedisClient) {
     this.#adapter = adapterOf(client);
     this.#adapter.onEnd(() => {
-      this.#closing.abort(closedError());
-      this.#closing = closeController();
-      for (const node of this.#nodes.values()) node.close();
+      for (const node of this.#nodes.values()) node.closeAll();
     });
   }
 
@@ -56,81 +83,73 @@ export class Servers {
 
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Buffer {
-    return Buffer.concat([Buffer.from(this.#adapter.prefix), Buffer.from(key)]);
+    const bytes = Buffer.from(key);
+    return this.#adapter.prefix.length === 0 ? bytes : Buffer.concat([Buffer.from(this.#adapter.prefix), bytes]);
   }
 
-  /** Calls the listener when a connection is lost: a server may have been restarted. */
-  onConnectionLost(listener: () => void): void {
-    this.#connectionLostListeners.add(listener);
-  }
-
-  /** Sends a request until a server answers. */
+  /** Sends a request until a server answers. Throws if that is an error. */
   async ask(request: Request): Promise<Answer> {
-    const slot = slotOf(request.key);
-    const begun = now();
+    const { key, signal, progress = new Progress(), patience = Number.POSITIVE_INFINITY } = request;
+    const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
+    let answeredAt = now();
     let redirect: Redirect | undefined;
-    let mayHaveRun = false;
-    let pauses = 0;
-    for (let failures = 0, redirects = 0; ; ) {
-      request.signal?.throwIfAborted();
+    let cause: Error | undefined;
+    for (let [failures, pauses] = [0, 0]; ; ) {
+      signal?.throwIfAborted();
       request.check?.();
-      if (this.#adapter.isEnded()) throw unreachable(request, closedError());
-      const closing = this.#closing.signal;
-      const sent = now();
-      let cause: Error;
+      const begun = now();
+      let sent = begun;
+      const end = Math.min(request.until, answeredAt + patience);
+      if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
+      if (cause !== undefined && begun >= end) throw unreachable(key, cause);
       try {
         const endpoint = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
         const node = this.#node(endpoint);
-        const replies = await node.exchange(request, sent, redirect?.isAsk === true, closing);
-        this.#answeredAt = now();
-        const [reply] = replies;
-        redirect = redirectOf(reply, endpoint);
-        if (redirect === undefined && !(reply instanceof ServerError && TRANSIENT.has(reply.code))) {
-          return { sent, replies, mayHaveRun };
-        }
-        const { message, code } = reply as ServerError;
-        cause = new Error(message);
+        const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
+        const commands = () => {
+          progress.isSent = true;
+          sent = now();
+          return [...asking, ...request.commands(sent)];
+        };
+        const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
+        const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
+        progress.isSent = false;
+        progress.isAnswered = true;
+        const replies = all.slice(asking.length);
+        const error = replies.find((reply) => reply instanceof ServerError);
+        if (error === undefined) return { sent, replies };
+        progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
+        redirect = redirectOf(error, endpoint);
+        if (redirect === undefined && !TRANSIENT.has(error.code)) throw error;
+        cause = new Error(error.message);
+        answeredAt = now();
         failures = 0;
-        if (code === "READONLY") node.close();
-        if (redirect?.isAsk === false) this.#moved.set(redirect.slot, redirect);
-        if (redirect !== undefined && redirects++ < MAX_REDIRECTS) continue;
+        if (error.code === "READONLY") node.closeUnused();
+        if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
       } catch (error) {
-        request.signal?.throwIfAborted();
-        if (error instanceof Error) request.check?.(error);
-        if (closing.aborted) throw unreachable(request, closing.reason);
-        if (error instanceof ServerError) throw new LockRefused(error.message, request.key.toString(), error.code);
+        signal?.throwIfAborted();
+        if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
         if (!(error instanceof Error)) throw error;
-        cause = error;
-        mayHaveRun = true;
+        // Why no server can be reached says more than that the time is over.
+        if (cause === undefined || !(error instanceof NoReply)) cause = error;
+        const wasSent = progress.isSent;
+        progress.isSent = false;
+        progress.isReplyLost ||= wasSent;
+        if (wasSent && request.isSentOnce) throw unreachable(key, error);
         redirect = undefined;
         failures += 1;
         this.#moved.delete(slot);
       }
-      redirects = 0;
-      if (now() - sent > 1_000) pauses = 0;
-      const pause = backOff(pauses++);
-      if (now() + pause >= this.#lastAttempt(request, begun)) throw unreachable(request, cause);
-      await rest(pause, request);
+      if (now() - begun > 2 * LONGEST_PAUSE) pauses = 0;
+      const pause = Math.min(backOff(pauses++), request.until - now(), answeredAt + patience - now());
+      if (pause > 0) await rest(pause, signal, request.isBackground);
     }
-  }
-
-  /** When the last attempt of a request begins at the latest. */
-  #lastAttempt({ until, patience }: Request, begun: number): number {
-    return Number.isFinite(until) ? until : Math.max(begun, this.#answeredAt) + patience;
   }
 
   #node(endpoint: Endpoint): Node {
     let node = this.#nodes.get(endpoint.name);
     if (node === undefined) {
-      node = new Node(
-        endpoint,
-        () => {
-          for (const listener of this.#connectionLostListeners) listener();
-        },
-        () => {
-          this.#answeredAt = now();
-        },
-      );
+      node = new Node(endpoint, () => this.leases.renewAll());
       this.#nodes.set(endpoint.name, node);
     }
     return node;
@@ -138,37 +157,21 @@ export class Servers {
 }
 
 /** The pause before the next attempt, in milliseconds: none at first, as the connection may have been cut while idle. */
-function backOff(failures: number): number {
-  return failures === 0 ? 0 : Math.min(1_000, 25 * 2 ** Math.min(failures, 6)) * (0.5 + Math.random() / 2);
+function backOff(pauses: number): number {
+  if (pauses === 0) return 0;
+  return Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.min(pauses - 1, 5)) * (0.75 + Math.random() / 4);
 }
 
-function unreachable(request: Request, cause: Error): Unreachable {
-  return new Unreachable(`no server answers: ${cause.message}`, request.key.toString(), { cause });
-}
-
-/** The error of ioredis for this. */
-function closedError(): Error {
-  return new Error("Connection is closed.");
-}
-
-/** Any number of requests may listen, without a warning of Node.js. */
-function closeController(): AbortController {
-  const controller = new AbortController();
-  setMaxListeners(Number.POSITIVE_INFINITY, controller.signal);
-  return controller;
-}
-
-async function rest(milliseconds: number, { signal, isBackground }: Request): Promise<void> {
-  const ref = isBackground !== true;
-  await sleep(milliseconds, undefined, signal === undefined ? { ref } : { ref, signal }).catch(() => {});
+function unreachable(key: Buffer, cause: Error): UnreachableError {
+  return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
 }
 
 /** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
-function redirectOf(reply: unknown, asked: Endpoint): Redirect | undefined {
-  if (!(reply instanceof ServerError) || (reply.code !== "MOVED" && reply.code !== "ASK")) return undefined;
-  const [, slot, address = ""] = reply.message.split(" ");
+function redirectOf({ code, message }: ServerError, asked: Endpoint): Redirect | undefined {
+  if (code !== "MOVED" && code !== "ASK") return undefined;
+  const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");
   const named = address.slice(0, colon);
   const host = named === "" || named === "?" ? asked.host : named;
-  return { slot: Number(slot), host, port: Number(address.slice(colon + 1)), isAsk: reply.code === "ASK" };
+  return { host, port: Number(address.slice(colon + 1)), isAsk: code === "ASK" };
 }

@@ -1,3 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
+
 /** The clock for leases, in milliseconds. It is monotonic. */
 export function now(): number {
   return performance.now();
@@ -6,32 +8,35 @@ export function now(): number {
 /** The longest delay of a timer in Node.js, in milliseconds. With a longer one it fires at once. */
 export const MAX_DELAY = 2 ** 31 - 1;
 
-interface Bounds {
-  readonly signals?: (AbortSignal | undefined)[];
-  /** Whether the process may end meanwhile. */
-  readonly isBackground?: boolean;
-}
+/** The milliseconds of `within` are over. */
+export class NoReply extends Error {}
 
-/** Settles like the promise. Rejects when the milliseconds are over, or with a signal's reason when that aborts first. */
-export function within<T>(promise: Promise<T>, milliseconds: number, bounds: Bounds = {}): Promise<T> {
-  const { signals = [], isBackground = false } = bounds;
-  return new Promise((resolve, reject) => {
+/**
+ * Settles like the promise. Rejects when the milliseconds are over, or with the signal's reason when that aborts first. The
+ * process may end meanwhile if `isBackground`.
+ */
+export function within<T>(promise: Promise<T>, milliseconds: number, signal?: AbortSignal, isBackground = false) {
+  return new Promise<T>((resolve, reject) => {
+    const limit = Math.min(Math.max(0, Math.ceil(milliseconds)), MAX_DELAY);
     const settle = (how: () => void) => {
       clearTimeout(timer);
-      for (const signal of signals) signal?.removeEventListener("abort", abort);
+      signal?.removeEventListener("abort", abort);
       how();
     };
-    const abort = () => settle(() => reject(signals.find((signal) => signal?.aborted)?.reason));
-    const limit = Math.max(0, milliseconds);
-    const expire = () => settle(() => reject(new Error(`no answer within ${Math.round(limit)} ms`)));
+    const abort = () => settle(() => reject(signal?.reason));
+    const expire = () => settle(() => reject(new NoReply(`no reply within ${limit} ms`)));
     // setImmediate: a process that was paused reads what has arrived before it decides that nothing has.
-    const timer = limit > MAX_DELAY ? undefined : setTimeout(setImmediate, limit, expire);
-    if (isBackground) timer?.unref();
-    promise.then(
-      (value) => settle(() => resolve(value)),
-      (error) => settle(() => reject(error)),
-    );
-    for (const signal of signals) signal?.addEventListener("abort", abort);
-    if (signals.some((signal) => signal?.aborted)) abort();
+    const timer = setTimeout(setImmediate, limit, expire);
+    if (isBackground) timer.unref();
+    signal?.addEventListener("abort", abort);
+    if (signal?.aborted) abort();
+    const resolved = (value: T) => settle(() => resolve(value));
+    promise.then(resolved, (error) => settle(() => reject(error)));
   });
+}
+
+/** Sleeps, but no longer than until the signal aborts. */
+export function rest(milliseconds: number, signal?: AbortSignal, isBackground = false): Promise<void> {
+  const options = { ref: !isBackground, ...(signal && { signal }) };
+  return sleep(Math.min(milliseconds, MAX_DELAY), undefined, options).catch(() => {});
 }

@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, test } from "node:test";
 import { eventually, Server } from "./servers.js";
 
@@ -44,6 +46,21 @@ test("the program in the README runs", async () => {
   assert.equal(await other.ended, 0, other.output.err);
   assert.match(other.output.out, /^held with token \d+\n$/);
   assert.equal(await server.ask(["GET", "state:42"]), "paid");
+});
+
+test("the install line in the README works from a clean folder", async () => {
+  const [, install = ""] = /```sh\n(.*?)```/s.exec(readFileSync("README.md", "utf8")) ?? [];
+  const folder = mkdtempSync(join(tmpdir(), "lockward-"));
+  after(() => rmSync(folder, { recursive: true }));
+  for (const file of ["src", "package.json", "package-lock.json", "tsconfig.json", "tsconfig.build.json", ".npmrc"]) {
+    cpSync(file, join(folder, "clients/node", file), { recursive: true });
+  }
+  const env = { ...process.env, npm_config_prefer_offline: "true", npm_config_audit: "false" };
+  const program = `import { Lockward } from "lockward"; console.log(typeof Lockward)`;
+  const check = `${install}node --input-type=module --eval '${program}'`;
+  const { status, stdout, stderr } = spawnSync("bash", ["-ec", check], { cwd: folder, env, encoding: "utf8" });
+  assert.equal(status, 0, stderr);
+  assert.match(stdout, /^function$/m);
 });
 
 test("require works", async () => {
@@ -90,7 +107,7 @@ test("a process that was stopped for longer than its lease knows that the lock i
   child.kill("SIGUSR2");
   child.kill("SIGCONT");
   assert.equal(await ended, 0, output.err);
-  assert.equal(output.out, "held\nfalse LockLost\nLockLost true\n");
+  assert.equal(output.out, "held\nfalse LockLostError\nLockLostError true\n");
   assert.equal(await server.ask(["EXISTS", "written"]), 0);
 });
 
@@ -136,5 +153,8 @@ test("a killed server and a closed client cause no unhandled rejection", async (
   await eventually(() => own.waiters("c"));
   await own.tell("kill");
   assert.equal(await ended, 0, output.err);
-  assert.match(output.out, /^ready\nAbortError Unreachable Unreachable\nLockLost\nLockLost\nLockLost\n$/);
+  assert.match(
+    output.out,
+    /^ready\nAbortError UnreachableError UnreachableError\nLockLostError\nLockLostError\nLockLostError\n$/,
+  );
 });
