@@ -2,10 +2,10 @@ package dev.lockward;
 
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 
 /** Instants and spans of the monotonic clock, in nanoseconds. A span plus an instant does not overflow. */
 final class Clock {
@@ -30,12 +30,8 @@ final class Clock {
         return span(TimeUnit.NANOSECONDS.convert(duration), TimeUnit.NANOSECONDS);
     }
 
-    /** A lease in milliseconds, rounded up. */
-    static long lease(Duration lease) {
-        if (lease.isZero() || lease.isNegative()) {
-            throw new IllegalArgumentException("a lease must be more than 0: " + lease);
-        }
-        return millis(TimeUnit.NANOSECONDS.convert(lease));
+    static long nanos(long millis) {
+        return span(millis, TimeUnit.MILLISECONDS);
     }
 
     /** Whole milliseconds, rounded up and at least 1: the server takes 0 for no limit. */
@@ -43,12 +39,20 @@ final class Clock {
         return Math.max(1, span / 1_000_000 + (span % 1_000_000 == 0 ? 0 : 1));
     }
 
+    /** A span that must be more than 0, in milliseconds, rounded up. */
+    static long positiveMillis(Duration span, String what) {
+        if (span.isZero() || span.isNegative()) {
+            throw new IllegalArgumentException("the " + what + " must be more than 0: " + span);
+        }
+        return millis(TimeUnit.NANOSECONDS.convert(span));
+    }
+
     /**
      * When a lease in milliseconds ends whose request was sent at {@code sent}. The server starts counting later. A thousandth
      * and a millisecond are subtracted, because its clock may be faster.
      */
     static long leaseEnd(long sent, long lease) {
-        return sent + Math.min(FOREVER, TimeUnit.MILLISECONDS.toNanos(Math.max(0, lease - lease / 1000 - 1)));
+        return sent + nanos(Math.max(0, lease - lease / 1000 - 1));
     }
 
     /**
@@ -60,18 +64,13 @@ final class Clock {
         return TimeUnit.MICROSECONDS.toNanos(most * ThreadLocalRandom.current().nextLong(500, 1_001));
     }
 
-    /** Waits for a future. If not interruptible, an interrupt is set again afterwards. */
-    static <T> T await(CompletableFuture<T> future, long span, boolean interruptible)
-            throws InterruptedException, ExecutionException, TimeoutException {
-        if (interruptible) {
-            return future.get(span, TimeUnit.NANOSECONDS);
-        }
-        long until = now() + span;
+    /** Waits for a future. An interrupt does not end the wait, and is set again afterwards. */
+    static <T> T await(CompletableFuture<T> future) {
         boolean interrupted = false;
         try {
             for (; ; ) {
                 try {
-                    return future.get(left(until), TimeUnit.NANOSECONDS);
+                    return awaitInterruptibly(future);
                 } catch (InterruptedException kept) {
                     interrupted = true;
                 }
@@ -81,5 +80,28 @@ final class Clock {
                 Thread.currentThread().interrupt();
             }
         }
+    }
+
+    /** Waits for a future. Its exception has the stack trace of this thread. */
+    static <T> T awaitInterruptibly(CompletableFuture<T> future) throws InterruptedException {
+        try {
+            return future.get();
+        } catch (ExecutionException failure) {
+            if (cause(failure) instanceof RuntimeException exception) {
+                exception.fillInStackTrace();
+                throw exception;
+            }
+            throw new IllegalStateException(failure);
+        }
+    }
+
+    /** What a future has failed with. */
+    static Throwable cause(Throwable failure) {
+        Throwable cause = failure;
+        while ((cause instanceof CompletionException || cause instanceof ExecutionException)
+                && cause.getCause() != null) {
+            cause = cause.getCause();
+        }
+        return cause;
     }
 }

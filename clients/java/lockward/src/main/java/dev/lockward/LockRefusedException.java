@@ -1,15 +1,26 @@
 package dev.lockward;
 
+import org.jspecify.annotations.Nullable;
+
 /** The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed. */
 public final class LockRefusedException extends LockwardException {
     private static final long serialVersionUID = 1;
 
-    LockRefusedException(String message) {
-        super(message, null);
+    private final String code;
+
+    LockRefusedException(String key, String message) {
+        super("the server refuses a request about the lock " + key + ": " + message, null);
+        code = ServerError.code(message);
+    }
+
+    static void throwIfError(String key, @Nullable Object reply) {
+        if (reply instanceof ServerError error) {
+            throw new LockRefusedException(key, error.message());
+        }
     }
 
     /** The first word of the error, such as {@code WRONGTYPE}. */
     public String code() {
-        return ServerError.code(String.valueOf(getMessage()));
+        return code;
     }
 }

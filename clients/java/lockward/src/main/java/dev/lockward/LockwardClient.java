@@ -4,29 +4,25 @@ import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
 import java.lang.ref.WeakReference;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.Optional;
-import java.util.Queue;
 import java.util.Set;
 import java.util.UUID;
 import java.util.WeakHashMap;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Future;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
@@ -34,84 +30,69 @@ import org.jspecify.annotations.Nullable;
 /**
  * A client of one server, of the primary that Sentinels know, or of a cluster, for all threads of a process. See {@link #getLock}.
  *
- * <p>It opens one connection to each server that all requests share, and one for each thread that waits in a server's queue. One
- * thread renews all locks.
+ * <p>It opens one connection to each server that all requests share, and one for each call that waits in a server's queue. One
+ * thread watches all leases.
  */
 public final class LockwardClient implements AutoCloseable {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
-    private static final int LISTENER_THREADS = 4;
-    private static final int MAX_ABANDONED = 10_000;
     private static final String CLOSED = "the client was closed";
 
-    private final Settings settings;
-    private final Servers servers;
-    private final Semaphore waitPermits;
+    final Timer timer = new Timer();
+    final Servers servers;
+    final Semaphore waitPermits;
+
+    /** In nanoseconds. */
+    final long patience;
+
+    private final @Nullable Long lease;
+    private final LockRequest.@Nullable Replicas replicas;
+    private final @Nullable Consumer<LockLostException> onLost;
     private final String id = UUID.randomUUID().toString();
     private final AtomicLong owners = new AtomicLong();
-    private final ThreadLocal<ThreadLocks> threadLocks =
-            ThreadLocal.withInitial(() -> new ThreadLocks(newOwner(), new HashMap<>(), new HashSet<>()));
-    private final Set<Tenure> tenures = Collections.newSetFromMap(new WeakHashMap<>());
-    private final ScheduledThreadPoolExecutor watchdog;
-    private final ThreadPoolExecutor listenerThreads;
+    private final ThreadLocal<ThreadLocks> threadLocks = ThreadLocal.withInitial(() -> new ThreadLocks(newOwner()));
+    private final Set<Tenure> live = Collections.newSetFromMap(new WeakHashMap<>());
+    private final ExecutorService callbacks;
 
-    /** Acquisitions that have failed and may be granted. They are withdrawn when a server answers. */
-    private final Queue<AbandonedAcquire> abandoned = new LinkedBlockingQueue<>(MAX_ABANDONED);
-
-    private final AtomicBoolean isWithdrawing = new AtomicBoolean();
-
-    private record AbandonedAcquire(OwnedKey ownedKey, long leaseEnd) {}
-
-    /** The locks of a thread, by key; and the keys of those that the owner may still hold, because no server has released them. */
-    private record ThreadLocks(String owner, Map<String, Tenure> tenures, Set<String> leftovers) {
+    /** The locks of a thread, by key. */
+    private static final class ThreadLocks {
         private static final int MANY = 100;
 
-        /** Removes locks that were left to their leases, if there are many. To unlock them then says that they are not held. */
-        void removeExpired() {
-            if (tenures.size() >= MANY) {
-                tenures.values().removeIf(tenure -> !tenure.isHeld() && !tenure.isRenewed());
-            }
+        private final Map<String, Tenure> tenures = new HashMap<>();
+        private String owner;
+
+        ThreadLocks(String owner) {
+            this.owner = owner;
         }
     }
 
-    record Replicas(int count, long within) {}
-
-    private record Settings(
-            @Nullable Long lease,
-            long patience,
-            int waitingConnections,
-            @Nullable Replicas replicas,
-            @Nullable Consumer<LockLostException> onLost) {}
-
     private LockwardClient(Builder builder) {
-        settings = new Settings(
-                builder.lease, builder.patience, builder.waitingConnections, builder.replicas, builder.onLost);
-        waitPermits = new Semaphore(settings.waitingConnections());
-        servers = new Servers(builder.uris, builder.resources, builder.options, settings.patience(), this::renewAllNow);
-        watchdog = new ScheduledThreadPoolExecutor(1, daemons("lockward-watchdog"));
-        watchdog.setRemoveOnCancelPolicy(true);
-        listenerThreads = new ThreadPoolExecutor(
-                LISTENER_THREADS,
-                LISTENER_THREADS,
-                10,
-                TimeUnit.SECONDS,
-                new LinkedBlockingQueue<>(),
-                daemons("lockward-lost"));
-        listenerThreads.allowCoreThreadTimeOut(true);
+        lease = builder.lease;
+        patience = builder.patience;
+        replicas = builder.replicas;
+        onLost = builder.onLost;
+        waitPermits = new Semaphore(builder.waitingConnections);
+        // As many threads as needed: a slow listener delays no other one.
+        callbacks = new ThreadPoolExecutor(
+                0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), LockwardClient::daemon);
+        servers = new Servers(
+                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> liveTenures()
+                        .forEach(tenure -> tenure.renewNow(node)));
+        // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
+        // another.
+        servers.withShared(servers.nodeFor(id), (connection, error) -> {});
     }
 
-    private static ThreadFactory daemons(String name) {
-        return task -> {
-            Thread thread = new Thread(task, name);
-            thread.setDaemon(true);
-            return thread;
-        };
+    private static Thread daemon(Runnable task) {
+        Thread thread = new Thread(task, "lockward-callback");
+        thread.setDaemon(true);
+        return thread;
     }
 
     /**
      * A client of one server, {@code redis://localhost}, or of the primary that Sentinels know, {@code
-     * redis-sentinel://one,two,three/0#name}. It connects when it sends its first request.
+     * redis-sentinel://one,two,three/0#name}. It connects in the background.
      *
-     * @param uri as {@link RedisURI} describes it
+     * @param uri as {@link RedisURI} describes it: {@code rediss} for TLS, and {@code user:password@} before the host
      */
     public static LockwardClient create(String uri) {
         return builder(RedisURI.create(uri)).build();
@@ -134,8 +115,9 @@ public final class LockwardClient implements AutoCloseable {
         private ClientOptions options = ClientOptions.create();
         private @Nullable Long lease;
         private long patience = TimeUnit.SECONDS.toNanos(5);
+        private long responseLimit = TimeUnit.SECONDS.toNanos(2);
         private int waitingConnections = 256;
-        private @Nullable Replicas replicas;
+        private LockRequest.@Nullable Replicas replicas;
         private @Nullable Consumer<LockLostException> onLost;
 
         private Builder(RedisURI uri, RedisURI... others) {
@@ -149,7 +131,7 @@ public final class LockwardClient implements AutoCloseable {
             return this;
         }
 
-        /** Lettuce's options, for TLS and sockets. Those for reconnecting and timeouts are ignored. */
+        /** Lettuce's options, for TLS (CA and client certificate) and sockets. Those for reconnecting and timeouts are ignored. */
         public Builder options(ClientOptions connections) {
             options = connections;
             return this;
@@ -162,24 +144,27 @@ public final class LockwardClient implements AutoCloseable {
          * @param renewed more than 0, rounded up to milliseconds
          */
         public Builder lease(Duration renewed) {
-            lease = Clock.lease(renewed);
+            lease = Clock.positiveMillis(renewed, "lease");
             return this;
         }
 
         /**
-         * How long a request is repeated while no server answers, before {@link LockUnreachableException}: 5 seconds unless set.
-         * If a server does not reply for half of this time, the client opens a new connection.
+         * How long a request is repeated while no server answers, before {@link LockUnreachableException}: 5 seconds unless set. A
+         * thread that waits in a server's queue keeps waiting until its wait limit.
          */
         public Builder patience(Duration limit) {
-            if (limit.isZero() || limit.isNegative()) {
-                throw new IllegalArgumentException("the patience must be more than 0: " + limit);
-            }
-            patience = Clock.span(limit);
+            patience = Clock.nanos(Clock.positiveMillis(limit, "patience"));
+            return this;
+        }
+
+        /** How long a server may take to reply before the request is sent again on a new connection: 2 seconds unless set. */
+        public Builder responseLimit(Duration limit) {
+            responseLimit = Clock.nanos(Clock.positiveMillis(limit, "response limit"));
             return this;
         }
 
         /**
-         * How many threads may wait in servers' queues at a time, each on its own connection: 256 unless set. More threads are
+         * How many calls may wait in servers' queues at a time, each on its own connection: 256 unless set. More calls are
          * not in a queue: they ask once a second or more often whether the lock is free.
          */
         public Builder waitingConnections(int limit) {
@@ -195,11 +180,11 @@ public final class LockwardClient implements AutoCloseable {
          * LockUnreplicatedException} is thrown. A replica that has confirmed a grant has the lock when it is promoted.
          */
         public Builder replicas(int count, Duration within) {
-            replicas = new Replicas(count, Clock.lease(within));
+            replicas = LockRequest.Replicas.of(count, within);
             return this;
         }
 
-        /** Called when any held lock is lost, as with {@link LockwardLock#onLost}. */
+        /** Called when any held lock is lost, as with {@link HeldLock#onLost}. */
         public Builder onLost(Consumer<LockLostException> listener) {
             onLost = listener;
             return this;
@@ -211,48 +196,110 @@ public final class LockwardClient implements AutoCloseable {
         }
     }
 
+    // The kinds of locks.
+
+    /**
+     * A lock to be acquired in any way that the returned object offers. The others below are short forms.
+     *
+     * @param keys the key on the server; or several, which are one lock
+     */
+    public LockRequest request(String... keys) {
+        // The same order for all clients: that of the bytes.
+        List<String> sorted = Arrays.stream(keys)
+                .map(Objects::requireNonNull)
+                .distinct()
+                .sorted((one, other) -> Arrays.compareUnsigned(
+                        one.getBytes(StandardCharsets.UTF_8), other.getBytes(StandardCharsets.UTF_8)))
+                .toList();
+        if (sorted.isEmpty()) {
+            throw new IllegalArgumentException("a lock needs a key");
+        }
+        LockRequest request = new LockRequest(this, sorted, lease, replicas);
+        return onLost == null ? request : request.onLost(onLost);
+    }
+
     /**
      * A lock for threads, not yet acquired. Objects with the same name and client are the same lock.
      *
      * @param name the key on the server
      */
     public LockwardLock getLock(String name) {
-        return getLock(name, Mode.EXCLUSIVE);
+        return request(name).asLock();
+    }
+
+    /** A read lock and a write lock of one key. The write lock is the same lock as {@link #getLock} returns. */
+    public LockwardReadWriteLock getReadWriteLock(String name) {
+        return new LockwardReadWriteLock(request(name).shared().asLock(), getLock(name));
     }
 
     /**
-     * As {@link #getLock(String)}, but not exclusive. A thread that holds the lock may acquire it again in a mode with the same or
-     * a larger limit, and keeps the mode that it has. Any other mode is refused until it has released the lock.
+     * A semaphore.
      *
-     * @param name the key on the server
+     * @param slots how many permits there are, 1 to 1,000,000. It should be the same for all
      */
-    public LockwardLock getLock(String name, Mode mode) {
-        return new LockwardLock(this, Objects.requireNonNull(name), Objects.requireNonNull(mode));
+    public LockwardSemaphore getSemaphore(String name, int slots) {
+        return new LockwardSemaphore(this, name, slots);
+    }
+
+    /** Several keys as one lock for threads. Overlapping locks do not wait for each other in a circle. */
+    public LockwardLock getMultiLock(String... names) {
+        return request(names).asLock();
+    }
+
+    /** What a leader does. */
+    @FunctionalInterface
+    public interface Leader {
+        /**
+         * Runs while the process leads. If it is deposed, the thread is interrupted.
+         *
+         * @param term the lock, with the fencing token as the number of the term
+         */
+        void run(HeldLock term) throws InterruptedException;
     }
 
     /**
-     * Acquires a lock that is held by the returned object, independent of threads. It is not re-entrant, not even for the same
-     * thread.
+     * Waits without limit until this process is the leader, and runs {@code leader} in this thread. If the lock is lost meanwhile, this
+     * thread is interrupted, and when {@code leader} has ended it waits again. If {@code leader} returns while it leads, the lock is
+     * released, and so is this method's work done.
      *
-     * @param name the key on the server
-     * @param wait the wait limit; 0 does not wait
-     * @param lease how long to hold the lock at most, more than 0; null: until it is released, with renewals
-     * @return empty when the lock is busy for longer
-     * @throws InterruptedException when the thread is interrupted. It has left the queue then, and holds nothing
-     * @throws LockRefusedException when the server replies with an error
+     * @throws InterruptedException when another thread has interrupted this one
+     */
+    public void lead(String name, Leader leader) throws InterruptedException {
+        request(name).lead(leader);
+    }
+
+    /**
+     * Goes on with a lock of another process.
+     *
+     * @param handle what {@link HeldLock#handle} has returned there
+     * @throws LockLostException when the lock was lost meanwhile
      * @throws LockUnreachableException when no server answers
      */
-    public Optional<Tenure> tryAcquire(String name, Duration wait, @Nullable Duration lease)
-            throws InterruptedException {
-        return tryAcquire(name, Mode.EXCLUSIVE, wait, lease);
-    }
-
-    /** As {@link #tryAcquire(String, Duration, Duration)}, but not exclusive. */
-    public Optional<Tenure> tryAcquire(String name, Mode mode, Duration wait, @Nullable Duration lease)
-            throws InterruptedException {
-        OwnedKey ownedKey = new OwnedKey(Objects.requireNonNull(name), newOwner(), Objects.requireNonNull(mode));
-        return Optional.ofNullable(
-                acquire(ownedKey, Clock.span(wait), lease == null ? null : Clock.lease(lease), true, null, false));
+    public HeldLock resume(String handle) {
+        List<Tenure> tenures = new ArrayList<>();
+        for (String each : handle.split(",", -1)) {
+            List<String> parts = Arrays.stream(each.split(":", -1))
+                    .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
+                    .toList();
+            Tenure tenure = request(parts.get(0)).newTenure(parts.get(0), parts.get(1), null);
+            tenure.granted(
+                    Long.parseLong(parts.get(2)),
+                    Integer.parseInt(parts.get(3)),
+                    Clock.now(),
+                    Long.parseLong(parts.get(4)),
+                    true,
+                    List.copyOf(parts.subList(5, parts.size())),
+                    null);
+            tenures.add(tenure);
+        }
+        HeldLock held = new HeldLock(this, tenures);
+        try {
+            held.renew();
+            return held;
+        } catch (RuntimeException failed) {
+            tenures.forEach(Tenure::end);
+            throw failed;
+        }
     }
 
     /**
@@ -262,231 +309,186 @@ public final class LockwardClient implements AutoCloseable {
     @Override
     public void close() {
         servers.close();
-        watchdog.shutdownNow();
         liveTenures().forEach(tenure -> tenure.lose(CLOSED));
+        timer.close();
     }
 
-    private String newOwner() {
+    String newOwner() {
         return id + ":" + owners.incrementAndGet();
     }
 
     // The locks of the current thread.
 
-    @Nullable
-    Tenure threadTenure(String name) {
-        return threadLocks.get().tenures().get(name);
-    }
-
     /** Acquires or re-enters a lock for the current thread. */
-    boolean lock(String name, Mode mode, long wait, @Nullable Long lease, boolean interruptible)
+    boolean lock(LockRequest request, long wait, @Nullable Long named, boolean isInterruptible)
             throws InterruptedException {
-        if (interruptible && Thread.interrupted()) {
+        if (isInterruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
         ThreadLocks locks = threadLocks.get();
-        Tenure present = locks.tenures().get(name);
-        if (present != null) {
-            try {
-                present.reenter(mode, lease, interruptible);
-                return true;
-            } catch (LockLostException loss) {
+        List<Tenure> tenures = new ArrayList<>(request.keys.size());
+        for (String key : request.keys) {
+            Tenure present = locks.tenures.get(key);
+            if (present != null && present.isHeld()) {
+                tenures.add(present);
+                continue;
+            }
+            if (present != null) {
                 // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
                 if (present.isRenewed()) {
-                    throw loss;
+                    present.checkHeld();
                 }
+                locks.owner = newOwner();
             }
+            String owner = request.owner == null ? locks.owner : request.owner;
+            tenures.add(request.newTenure(key, owner, Thread.currentThread()));
         }
-        OwnedKey ownedKey = new OwnedKey(name, locks.owner(), mode);
-        boolean isLeftover = present != null || locks.leftovers().contains(name);
-        Tenure tenure = acquire(ownedKey, wait, lease, interruptible, Thread.currentThread(), isLeftover);
-        locks.leftovers().remove(name);
-        if (tenure == null) {
-            return false;
+        boolean isRenewed = request.isRenewed && named == null;
+        try {
+            Acquisition acquisition =
+                    new Acquisition(this, tenures, request, named == null ? request.lease : named, isRenewed, wait);
+            if (!run(acquisition, isInterruptible)) {
+                return false;
+            }
+        } catch (InterruptedException | RuntimeException failure) {
+            locks.owner = newOwner(); // what was sent for this one may still arrive
+            throw failure;
         }
-        tenure.previous = present;
-        if (present != null) {
-            present.previous = null; // a thread that never unlocks leaves only one tenure behind
+        if (locks.tenures.size() >= ThreadLocks.MANY) {
+            locks.tenures.values().removeIf(tenure -> !tenure.isHeld() && !tenure.isRenewed());
         }
-        locks.removeExpired();
-        locks.tenures().put(name, tenure);
+        tenures.forEach(tenure -> locks.tenures.put(tenure.key, tenure));
         return true;
     }
 
-    void unlock(String name) {
+    void unlock(LockRequest request) {
         ThreadLocks locks = threadLocks.get();
-        Tenure tenure = locks.tenures().get(name);
-        if (tenure == null) {
-            throw notHeld(name);
-        }
-        locks.leftovers().add(name);
+        List<Tenure> tenures = threadTenures(request);
         try {
-            tenure.releaseHold();
-            locks.leftovers().remove(name);
+            Clock.await(CompletableFuture.allOf(tenures.stream()
+                    .map(tenure -> tenure.release(request.isShared()))
+                    .toArray(CompletableFuture[]::new)));
+        } catch (RuntimeException failure) {
+            locks.owner = newOwner(); // the server may still have the tenure
+            throw failure;
         } finally {
-            if (tenure.holds() == 0) {
-                locks.tenures().compute(name, (key, ended) -> tenure.previous);
-            }
+            locks.tenures.values().removeIf(tenure -> tenure.holds() == 0);
         }
+    }
+
+    /** The tenures of the keys that this thread holds. */
+    List<Tenure> threadTenures(LockRequest request) {
+        Map<String, Tenure> tenures = threadLocks.get().tenures;
+        return request.keys.stream()
+                .map(key -> {
+                    Tenure tenure = tenures.get(key);
+                    if (tenure == null || holds(tenure, request) == 0) {
+                        throw notHeld(key);
+                    }
+                    return tenure;
+                })
+                .toList();
+    }
+
+    /** How many holds of this kind the current thread has, of the key of which it has the fewest. */
+    int threadHolds(LockRequest request) {
+        Map<String, Tenure> tenures = threadLocks.get().tenures;
+        return request.keys.stream()
+                .map(tenures::get)
+                .mapToInt(tenure -> tenure == null || !tenure.isHeld() ? 0 : holds(tenure, request))
+                .min()
+                .orElse(0);
+    }
+
+    private static int holds(Tenure tenure, LockRequest request) {
+        return request.isShared() ? tenure.sharedHolds() : tenure.holds() - tenure.sharedHolds();
     }
 
     static IllegalMonitorStateException notHeld(String name) {
         return new IllegalMonitorStateException(
-                "the lock " + name + " is not held by " + Thread.currentThread().getName());
+                "the lock " + name + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
     }
 
-    private @Nullable Tenure acquire(
-            OwnedKey ownedKey,
-            long wait,
-            @Nullable Long named,
-            boolean interruptible,
-            @Nullable Thread thread,
-            boolean isLeftover)
-            throws InterruptedException {
-        servers.checkOpen();
-        Long lease = named == null ? settings.lease() : named;
-        Attempts attempts = attempts(ownedKey.name(), interruptible);
-        Grant grant;
+    boolean run(Acquisition acquisition, boolean isInterruptible) throws InterruptedException {
+        acquisition.start();
+        if (!isInterruptible) {
+            return Clock.await(acquisition.result);
+        }
         try {
-            grant = new PendingAcquire(
-                            ownedKey, lease, settings.replicas(), attempts, waitPermits, wait, settings.patience())
-                    .run(isLeftover);
-        } catch (InterruptedException | RuntimeException failure) {
-            if (!attempts.withdraw(ownedKey.withdraw(0))) {
-                withdrawLater(ownedKey, lease);
-            }
-            throw failure;
+            return Clock.awaitInterruptibly(acquisition.result);
+        } catch (InterruptedException interrupt) {
+            Clock.await(acquisition.cancel());
+            throw interrupt;
         }
-        if (grant == null) {
-            return null;
-        }
-        Tenure tenure = new Tenure(this, ownedKey, grant, named == null, thread, settings.onLost());
-        synchronized (tenures) {
-            tenures.add(tenure);
-        }
-        if (servers.isClosed()) {
-            tenure.lose(CLOSED);
-        }
-        tenure.schedule();
-        return tenure;
-    }
-
-    /** Withdraws an acquisition that may be granted, when a server answers. */
-    private void withdrawLater(OwnedKey ownedKey, @Nullable Long lease) {
-        // From now on this thread uses another owner, so that its later acquisitions are not withdrawn.
-        ThreadLocks locks = threadLocks.get();
-        if (ownedKey.owner().equals(locks.owner())) {
-            threadLocks.set(new ThreadLocks(newOwner(), locks.tenures(), new HashSet<>()));
-        }
-        long maxLease = lease == null ? TimeUnit.HOURS.toMillis(1) : lease; // the server's default is unknown
-        if (abandoned.offer(new AbandonedAcquire(ownedKey, Clock.leaseEnd(Clock.now(), maxLease)))) {
-            scheduleWithdrawal();
-        }
-    }
-
-    private void scheduleWithdrawal() {
-        if (!abandoned.isEmpty() && isWithdrawing.compareAndSet(false, true)) {
-            schedule(this::withdrawNext, TimeUnit.SECONDS.toNanos(1));
-        }
-    }
-
-    /** Withdraws one acquisition after the other: the servers may be down for long. */
-    private void withdrawNext() {
-        AbandonedAcquire next = abandoned.poll();
-        if (next == null) {
-            isWithdrawing.set(false);
-            scheduleWithdrawal();
-            return;
-        }
-        String name = next.ownedKey().name();
-        send(name, next.ownedKey().withdraw(0))
-                .orTimeout(responseLimit(), TimeUnit.NANOSECONDS)
-                .whenComplete((reply, silence) -> {
-                    if (silence != null) {
-                        disconnect(name);
-                    }
-                    if (Attempts.isAnswer(reply)) {
-                        withdrawNext();
-                        return;
-                    }
-                    if (Clock.left(next.leaseEnd()) > 0) {
-                        abandoned.offer(next);
-                    }
-                    isWithdrawing.set(false);
-                    scheduleWithdrawal();
-                });
     }
 
     boolean isLocked(String name) {
-        try {
-            Object reply = attempts(name, false).ask(Request.of("LOCK.INFO", name));
-            ServerError.throwIfError(reply);
-            return !((List<?>) reply).isEmpty();
-        } catch (InterruptedException never) {
-            throw new AssertionError(never);
-        }
+        Object info = Clock.await(call(name).ask(Call.Manner.SHARED, () -> new Request(Request.INFO, List.of(name))));
+        LockRefusedException.throwIfError(name, info);
+        return info instanceof List<?>;
     }
 
-    // For tenures.
+    // For tenures and acquisitions.
 
-    Attempts attempts(String name, boolean interruptible) {
-        return new Attempts(servers, name, settings.patience(), interruptible);
+    /** A call that does not wait. */
+    Call call(String key) {
+        return new Call(servers, key, patience, Clock.now() + patience);
     }
 
-    /** Sends a request once. The future completes with null if no reply arrives. */
-    CompletableFuture<@Nullable Object> send(String name, Request request) {
-        return servers.send(name, request);
-    }
-
-    /** Opens new connections to the node that has the lock, for the next requests. */
-    void disconnect(String name) {
-        servers.disconnect(servers.nodeFor(name));
-    }
-
-    long responseLimit() {
-        return servers.responseLimit();
-    }
-
-    /** Calls {@code onTimer} after a delay, unless the program has dropped the tenure. */
-    @Nullable
-    Future<?> timer(Tenure tenure, long delay) {
+    /** Wakes a tenure, unless the program has dropped it. */
+    Timer.Task watchAt(Tenure tenure, long due) {
         WeakReference<Tenure> reference = new WeakReference<>(tenure);
-        return schedule(
-                () -> {
-                    Tenure live = reference.get();
-                    if (live != null) {
-                        live.onTimer();
-                    }
-                },
-                delay);
+        return timer.at(due, () -> {
+            Tenure watched = reference.get();
+            if (watched != null) {
+                watched.onTimer();
+            }
+        });
     }
 
-    private @Nullable Future<?> schedule(Runnable task, long delay) {
-        try {
-            return watchdog.schedule(task, delay, TimeUnit.NANOSECONDS);
-        } catch (RejectedExecutionException closed) {
-            return null;
+    void watch(Tenure tenure) {
+        synchronized (live) {
+            live.add(tenure);
         }
-    }
-
-    private void renewAllNow() {
-        liveTenures().forEach(Tenure::renewNow);
-    }
-
-    private List<Tenure> liveTenures() {
-        synchronized (tenures) {
-            return List.copyOf(tenures);
+        if (servers.closed) {
+            tenure.lose(CLOSED);
         }
     }
 
     void forget(Tenure tenure) {
-        synchronized (tenures) {
-            tenures.remove(tenure);
+        synchronized (live) {
+            live.remove(tenure);
         }
+    }
+
+    void renewOthers() {
+        liveTenures().forEach(Tenure::renewWithOthers);
+    }
+
+    private List<Tenure> liveTenures() {
+        synchronized (live) {
+            return List.copyOf(live);
+        }
+    }
+
+    /** Completes in a thread that the program may block. */
+    <T> CompletableFuture<T> async(CompletableFuture<T> future) {
+        CompletableFuture<T> copy = new CompletableFuture<>();
+        future.whenCompleteAsync(
+                (value, error) -> {
+                    if (error == null) {
+                        copy.complete(value);
+                    } else {
+                        copy.completeExceptionally(Clock.cause(error));
+                    }
+                },
+                callbacks);
+        return copy;
     }
 
     /** Calls a listener in a thread that it may block. */
     void notifyLost(Consumer<LockLostException> listener, LockLostException loss) {
-        listenerThreads.execute(() -> {
+        callbacks.execute(() -> {
             try {
                 listener.accept(loss);
             } catch (RuntimeException error) {

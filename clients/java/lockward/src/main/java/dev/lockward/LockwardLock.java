@@ -1,6 +1,6 @@
 package dev.lockward;
 
-import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
@@ -27,18 +27,16 @@ import org.jspecify.annotations.Nullable;
  */
 public final class LockwardLock implements Lock {
     private final LockwardClient client;
-    private final String name;
-    private final Mode mode;
+    private final LockRequest request;
 
-    LockwardLock(LockwardClient client, String name, Mode mode) {
+    LockwardLock(LockwardClient client, LockRequest request) {
         this.client = client;
-        this.name = name;
-        this.mode = mode;
+        this.request = request;
     }
 
-    /** The key of the lock on the server. */
+    /** The key of the lock on the server; of several keys the first one. */
     public String getName() {
-        return name;
+        return request.keys.get(0);
     }
 
     /**
@@ -70,12 +68,12 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        client.lock(name, mode, Clock.FOREVER, null, true);
+        client.lock(request, Clock.FOREVER, null, true);
     }
 
     /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
-        client.lock(name, mode, Clock.FOREVER, millis(lease, unit), true);
+        client.lock(request, Clock.FOREVER, millis(lease, unit), true);
     }
 
     /** Acquires the lock if it is free. It is never free while others wait for it. */
@@ -87,12 +85,12 @@ public final class LockwardLock implements Lock {
     /** Acquires the lock, and waits for it for at most {@code wait}. It does not wait if that is 0 or less. */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return client.lock(name, mode, Clock.span(wait, unit), null, true);
+        return client.lock(request, Clock.span(wait, unit), null, true);
     }
 
     /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return client.lock(name, mode, Clock.span(wait, unit), millis(lease, unit), true);
+        return client.lock(request, Clock.span(wait, unit), millis(lease, unit), true);
     }
 
     /**
@@ -105,7 +103,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void unlock() {
-        client.unlock(name);
+        client.unlock(request);
     }
 
     /** Not supported. */
@@ -119,19 +117,17 @@ public final class LockwardLock implements Lock {
      * request.
      */
     public boolean isHeldByCurrentThread() {
-        Tenure tenure = client.threadTenure(name);
-        return tenure != null && tenure.isHeld();
+        return getHoldCount() > 0;
     }
 
     /** How many holds the current thread has: 0 when it does not hold the lock, or has lost it. Sends no request. */
     public int getHoldCount() {
-        Tenure tenure = client.threadTenure(name);
-        return tenure != null && tenure.isHeld() ? tenure.holds() : 0;
+        return client.threadHolds(request);
     }
 
-    /** Whether any owner holds the lock at the server. */
+    /** Whether any owner holds the lock at the server; of several keys, whether the first one is held. */
     public boolean isLocked() {
-        return client.isLocked(name);
+        return client.isLocked(getName());
     }
 
     /**
@@ -142,68 +138,50 @@ public final class LockwardLock implements Lock {
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public long fencingToken() {
-        Tenure tenure = tenure();
-        tenure.checkHeld();
-        return tenure.fencingToken();
+        List<Tenure> tenures = client.threadTenures(request);
+        tenures.forEach(Tenure::checkHeld);
+        return tenures.get(0).token();
     }
 
     /**
-     * Sets a new lease from now, shorter or longer than before. If the lock is renewed, it is the lease of later renewals, too.
+     * The lock that the current thread holds, to renew or downgrade it, or to hand it over. If it is released there, the thread does
+     * not hold it any more.
      *
-     * @param lease more than 0, rounded up to milliseconds
-     * @throws LockLostException when the lock has been lost
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
-    public void renew(Duration lease) {
-        tenure().renew(lease);
+    public HeldLock held() {
+        return new HeldLock(client, client.threadTenures(request));
     }
 
     /**
-     * Runs a command only while the server has this tenure: LOCK.GUARD with the fencing token. Example: {@code guarded("SET",
-     * "{order:42}:state", "paid")}. Without arguments it only checks the token.
+     * Runs a command only while the server has this lock, as {@link HeldLock#guarded}.
      *
-     * <p>The data must be on the lock's server. In a cluster its keys need the slot of the lock, by a common tag such as {@code
-     * {order:42}}.
-     *
-     * <p>The command is not repeated when its reply is missing, because it may have run.
-     *
-     * @param command its name and arguments: {@code byte[]}, or anything else as text
-     * @return the reply: a String, a Long, a List of these and lists, or null
      * @throws LockLostException when the lock has been lost: the command did not run
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
-     * @throws LockRefusedException when the server replies with another error. The lock stays held
      * @throws LockUnreachableException when no server has replied. The command may have run
      */
     public @Nullable Object guarded(Object... command) {
-        return tenure().guarded(command);
+        return held().guarded(command);
     }
 
     /**
-     * Calls {@code listener} once if the lock of the current thread is lost; at once, if it is lost already. The listener is called
-     * in a thread of the client. Example: {@code onLost(loss -> thread.interrupt())}.
+     * Calls {@code listener} once if the lock of the current thread is lost, as {@link HeldLock#onLost}. Example: {@code onLost(loss ->
+     * thread.interrupt())}.
      *
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public void onLost(Consumer<LockLostException> listener) {
-        tenure().onLost(listener);
-    }
-
-    private Tenure tenure() {
-        Tenure tenure = client.threadTenure(name);
-        if (tenure == null) {
-            throw LockwardClient.notHeld(name);
-        }
-        return tenure;
+        held().onLost(listener);
     }
 
     @Override
     public String toString() {
-        return "LockwardLock[" + name + "]";
+        return "LockwardLock" + request.keys;
     }
 
     private boolean uninterruptibly(long wait, @Nullable Long lease) {
         try {
-            return client.lock(name, mode, wait, lease, false);
+            return client.lock(request, wait, lease, false);
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }

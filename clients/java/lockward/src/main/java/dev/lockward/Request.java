@@ -1,65 +1,30 @@
 package dev.lockward;
 
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.ArrayOutput;
+import io.lettuce.core.output.CommandOutput;
 import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
-/**
- * A command. It may be sent any number of times, except a guarded one.
- *
- * @param isGuarded whether the reply may have any form: then it is the only element of a list
- */
-record Request(String name, List<?> arguments, boolean isGuarded) {
-    static final Request PING = of("PING");
-    static final Request ASKING = of("ASKING");
+/** A command: its name and its arguments, which are {@code byte[]} or anything else as text. */
+record Request(Keyword name, List<?> arguments) {
+    static final Request ASKING = new Request(new Keyword("ASKING"), List.of());
+    static final Keyword ACQUIRE = new Keyword("LOCK.ACQUIRE");
+    static final Keyword RENEW = new Keyword("LOCK.RENEW");
+    static final Keyword RELEASE = new Keyword("LOCK.RELEASE");
+    static final Keyword GUARD = new Keyword("LOCK.GUARD");
+    static final Keyword INFO = new Keyword("LOCK.INFO");
+    static final Keyword WAIT = new Keyword("WAIT");
 
-    Request(String name, List<?> arguments) {
-        this(name, arguments, false);
-    }
-
-    static Request of(String name, Object... arguments) {
-        return new Request(name, List.of(arguments));
-    }
-
-    AsyncCommand<String, String, List<Object>> command() {
-        CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
-        for (Object argument : arguments) {
-            if (argument instanceof byte[] bytes) {
-                args.add(bytes);
-            } else {
-                args.add(argument.toString());
-            }
-        }
-        ArrayOutput<String, String> output = isGuarded ? new WholeOutput() : new ArrayOutput<>(StringCodec.UTF8);
-        return new AsyncCommand<>(new Command<>(new Keyword(name), output, args));
-    }
-
-    /** The reply as the only element of a list. Lettuce puts any reply but an array into a list. */
-    private static final class WholeOutput extends ArrayOutput<String, String> {
-        private boolean isArray;
-
-        WholeOutput() {
-            super(StringCodec.UTF8);
-        }
-
-        @Override
-        public void multi(int count) {
-            isArray = true;
-            super.multi(count);
-        }
-
-        @Override
-        public List<Object> get() {
-            return isArray ? List.of(super.get()) : super.get();
-        }
-    }
-
-    private record Keyword(String word) implements ProtocolKeyword {
+    record Keyword(String word) implements ProtocolKeyword {
         @Override
         public byte[] getBytes() {
             return word.getBytes(StandardCharsets.US_ASCII);
@@ -68,6 +33,70 @@ record Request(String name, List<?> arguments, boolean isGuarded) {
         @Override
         public String toString() {
             return word;
+        }
+    }
+
+    /** A command to be sent once. Its reply is a Long, a String, a List of these and lists, or null. */
+    AsyncCommand<String, String, Object> command() {
+        CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
+        for (Object argument : arguments) {
+            if (argument instanceof byte[] bytes) {
+                args.add(bytes);
+            } else if (argument instanceof Long number) {
+                args.add(number);
+            } else {
+                args.add(argument.toString());
+            }
+        }
+        return new AsyncCommand<>(new Command<>(name, new Output(), args));
+    }
+
+    /** A reply of any form. */
+    private static final class Output extends CommandOutput<String, String, Object> {
+        private final Deque<Open> open = new ArrayDeque<>(2);
+
+        /** A list that has fewer elements yet than it will have. */
+        private record Open(List<@Nullable Object> list, int count) {}
+
+        Output() {
+            super(StringCodec.UTF8, null);
+        }
+
+        @Override
+        public void set(@Nullable ByteBuffer bytes) {
+            add(bytes == null ? null : codec.decodeValue(bytes));
+            closeFull();
+        }
+
+        @Override
+        public void set(long number) {
+            add(number);
+            closeFull();
+        }
+
+        @Override
+        public void multi(int count) {
+            List<@Nullable Object> list = new ArrayList<>(Math.max(0, count));
+            add(count < 0 ? null : list);
+            if (count > 0) {
+                open.push(new Open(list, count));
+            }
+            closeFull();
+        }
+
+        private void add(@Nullable Object value) {
+            Open innermost = open.peek();
+            if (innermost == null) {
+                output = value;
+            } else {
+                innermost.list.add(value);
+            }
+        }
+
+        private void closeFull() {
+            for (Open last = open.peek(); last != null && last.list.size() == last.count; last = open.peek()) {
+                open.pop();
+            }
         }
     }
 }

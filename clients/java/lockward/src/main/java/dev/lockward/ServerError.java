@@ -10,34 +10,24 @@ record ServerError(String message) {
     /** The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.) */
     private static final Set<String> DENIALS = Set.of("HOLDS", "NOTHELD", "WRONGTYPE");
 
-    private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+) ");
+    /** A server may accept the same request later. */
+    private static final Set<String> TRANSIENT = Set.of(
+            "ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
-    private static final Set<String> TRANSIENT =
-            Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN", "UNBLOCKED");
-
-    /** Throws the error of a reply, if it is one. */
-    static void throwIfError(@Nullable Object reply) {
-        if (reply instanceof ServerError error) {
-            throw new LockRefusedException(error.message);
-        }
-    }
+    private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");
 
     boolean deniesTenure() {
         return DENIALS.contains(code());
     }
 
-    /** Whether a server may accept the same request later. */
     boolean isTransient() {
         return TRANSIENT.contains(code());
     }
 
-    /**
-     * The longest lease in milliseconds that the server accepts, if the reply refuses a longer one. Its limit may have changed
-     * meanwhile.
-     */
+    /** The longest lease in milliseconds that the server accepts, if the reply refuses a longer one; or 0. */
     static long longestLease(@Nullable Object reply) {
         Matcher named = LONGEST_LEASE.matcher(reply instanceof ServerError error ? error.message : "");
-        return named.find() ? Long.parseLong(named.group(1)) : Long.MAX_VALUE;
+        return named.find() ? Long.parseLong(named.group(1)) : 0;
     }
 
     /** The first word. */

@@ -36,7 +36,7 @@ class InterruptTest {
             () -> lock.lockInterruptibly(1, TimeUnit.HOURS),
             () -> lock.tryLock(1, TimeUnit.HOURS),
             () -> lock.tryLock(1, 1, TimeUnit.HOURS),
-            () -> CLIENT.tryAcquire(name, Duration.ofHours(1), null)
+            () -> Server.tryAcquire(CLIENT, name, Duration.ofHours(1), null)
         }) {
             Running<Boolean> waiter = Threads.run(wait);
             eventually(() -> SERVER.waiters(name) == 1);

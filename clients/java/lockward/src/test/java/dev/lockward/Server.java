@@ -108,7 +108,11 @@ public final class Server implements AutoCloseable {
         return connection
                 .sync()
                 .dispatch(
-                        new Request(command, List.of()).command().getType(), new ArrayOutput<>(StringCodec.UTF8), args);
+                        new Request(new Request.Keyword(command), List.of())
+                                .command()
+                                .getType(),
+                        new ArrayOutput<>(StringCodec.UTF8),
+                        args);
     }
 
     Optional<Info> info(String name) {
@@ -243,5 +247,12 @@ public final class Server implements AutoCloseable {
         } catch (Exception error) {
             throw new IllegalStateException(error);
         }
+    }
+
+    /** Acquires a lock that the returned object holds. */
+    static Optional<HeldLock> tryAcquire(LockwardClient client, String name, Duration wait, Duration lease)
+            throws InterruptedException {
+        LockRequest request = client.request(name);
+        return (lease == null ? request : request.lease(lease).renewal(false)).tryAcquire(wait);
     }
 }

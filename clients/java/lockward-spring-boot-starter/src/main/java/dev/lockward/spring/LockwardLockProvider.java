@@ -1,9 +1,9 @@
 package dev.lockward.spring;
 
+import dev.lockward.HeldLock;
 import dev.lockward.LockLostException;
 import dev.lockward.LockwardClient;
 import dev.lockward.LockwardException;
-import dev.lockward.Tenure;
 import java.time.Duration;
 import java.util.Objects;
 import java.util.Optional;
@@ -45,8 +45,11 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
     public Optional<SimpleLock> lock(LockConfiguration configuration) {
         long asked = System.nanoTime();
         try {
-            return client.tryAcquire(prefix + configuration.getName(), Duration.ZERO, configuration.getLockAtMostFor())
-                    .map(tenure -> new Execution(configuration, tenure, asked));
+            return client.request(prefix + configuration.getName())
+                    .lease(configuration.getLockAtMostFor())
+                    .renewal(false)
+                    .tryAcquire(Duration.ZERO)
+                    .map(held -> new Execution(configuration, held, asked));
         } catch (LockwardException error) {
             throw new LockException("Unable to lock " + configuration.getName(), error);
         } catch (InterruptedException interrupt) {
@@ -56,12 +59,12 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
     }
 
     private static final class Execution extends AbstractSimpleLock {
-        private final Tenure tenure;
+        private final HeldLock held;
         private final long begun;
 
-        Execution(LockConfiguration configuration, Tenure tenure, long begun) {
+        Execution(LockConfiguration configuration, HeldLock held, long begun) {
             super(configuration);
-            this.tenure = tenure;
+            this.held = held;
             this.begun = begun;
         }
 
@@ -70,9 +73,9 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
             Duration rest = lockConfiguration.getLockAtLeastFor().minusNanos(System.nanoTime() - begun);
             try {
                 if (rest.isNegative() || rest.isZero()) {
-                    tenure.release();
+                    held.release();
                 } else {
-                    tenure.releaseAfter(rest);
+                    held.releaseAfter(rest);
                 }
             } catch (LockLostException lost) {
                 LOGGER.log(
@@ -87,8 +90,8 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
         protected Optional<SimpleLock> doExtend(LockConfiguration wanted) {
             long asked = System.nanoTime();
             try {
-                tenure.renew(wanted.getLockAtMostFor());
-                return Optional.of(new Execution(wanted, tenure, asked));
+                held.renew(wanted.getLockAtMostFor());
+                return Optional.of(new Execution(wanted, held, asked));
             } catch (LockLostException lost) {
                 return Optional.empty();
             } catch (LockwardException error) {

@@ -94,7 +94,7 @@ public class RegistryLock implements Lock {
     }
 
     void renew(Duration lease) {
-        asHolder(() -> lock.renew(lease));
+        asHolder(() -> lock.held().renew(lease));
     }
 
     void checkHeld() {

@@ -1,0 +1,243 @@
+package dev.lockward;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * How a lock is to be acquired: the key or keys, the kind, and the settings. Without a kind the lock is exclusive. {@link
+ * LockwardClient#request} returns it, and it may be used any number of times, but must not be changed by two threads at once.
+ */
+public final class LockRequest {
+    final List<String> keys;
+    private final LockwardClient client;
+    private List<Object> limit = Tenure.EXCLUSIVE;
+    private @Nullable Integer weight;
+
+    @Nullable
+    Long lease;
+
+    boolean isRenewed = true;
+
+    @Nullable
+    String owner;
+
+    long holdLimit = Clock.FOREVER;
+
+    @Nullable
+    Replicas replicas;
+
+    private @Nullable Consumer<LockLostException> onLost;
+
+    record Replicas(int count, long within) {
+        static Replicas of(int count, Duration within) {
+            return new Replicas(count, Clock.positiveMillis(within, "time for replicas"));
+        }
+    }
+
+    LockRequest(LockwardClient client, List<String> keys, @Nullable Long lease, @Nullable Replicas replicas) {
+        this.client = client;
+        this.keys = keys;
+        this.lease = lease;
+        this.replicas = replicas;
+    }
+
+    /** Everybody who asks for this kind may hold the lock together: readers. */
+    public LockRequest shared() {
+        limit = Tenure.SHARED;
+        return this;
+    }
+
+    /**
+     * So many holders, or holders with so much weight, may hold the lock together: a semaphore.
+     *
+     * @param slots 1 to 1,000,000. It should be the same for all
+     */
+    public LockRequest slots(int slots) {
+        limit = List.of("SLOTS", slots);
+        return this;
+    }
+
+    /** Takes so many of the slots, and not one. */
+    public LockRequest weight(int slotsTaken) {
+        weight = slotsTaken;
+        return this;
+    }
+
+    /** The lease, instead of the client's. More than 0, rounded up to milliseconds. */
+    public LockRequest lease(Duration length) {
+        lease = Clock.positiveMillis(length, "lease");
+        return this;
+    }
+
+    /** Whether the lease is renewed until the lock is released. Otherwise the lock is lost when the lease is over. */
+    public LockRequest renewal(boolean isOn) {
+        isRenewed = isOn;
+        return this;
+    }
+
+    /** The lock is lost so long after it was granted, though it is renewed until then. */
+    public LockRequest holdLimit(Duration length) {
+        holdLimit = Clock.nanos(Clock.positiveMillis(length, "hold limit"));
+        return this;
+    }
+
+    /** The owner's name at the server, 1 to 1,024 bytes. Two that hold a lock under the same name are one owner. */
+    public LockRequest owner(String name) {
+        owner = name;
+        return this;
+    }
+
+    /** As {@link LockwardClient.Builder#replicas}, for this lock. */
+    public LockRequest replicas(int count, Duration within) {
+        replicas = Replicas.of(count, within);
+        return this;
+    }
+
+    /** Called if the lock is lost, as with {@link HeldLock#onLost}. */
+    public LockRequest onLost(Consumer<LockLostException> listener) {
+        onLost = listener;
+        return this;
+    }
+
+    /**
+     * Acquires the lock, and waits for it without limit.
+     *
+     * @throws InterruptedException when the thread is interrupted. It has left the queue then, and holds nothing
+     * @throws LockRefusedException when the server replies with an error
+     * @throws LockUnreachableException when no server answers the first request within the client's patience
+     */
+    public HeldLock acquire() throws InterruptedException {
+        return acquire(Clock.FOREVER).orElseThrow();
+    }
+
+    /**
+     * Acquires the lock, and waits for it for at most {@code timeout}; 0 does not wait.
+     *
+     * @return empty when the lock is busy for longer
+     * @throws InterruptedException as {@link #acquire}
+     * @throws LockRefusedException as {@link #acquire}
+     * @throws LockUnreachableException when no server answers
+     */
+    public Optional<HeldLock> tryAcquire(Duration timeout) throws InterruptedException {
+        return acquire(Clock.span(timeout));
+    }
+
+    /** As {@link #acquire}, without a thread. To cancel the future leaves the queue. */
+    public CompletableFuture<HeldLock> acquireAsync() {
+        return acquireAsync(Clock.FOREVER, Optional::orElseThrow);
+    }
+
+    /** As {@link #tryAcquire}, without a thread. To cancel the future leaves the queue. */
+    public CompletableFuture<Optional<HeldLock>> tryAcquireAsync(Duration timeout) {
+        return acquireAsync(Clock.span(timeout), held -> held);
+    }
+
+    /** A lock for threads: {@link java.util.concurrent.locks.Lock}. This request must not be changed any more. */
+    public LockwardLock asLock() {
+        return new LockwardLock(client, this);
+    }
+
+    /** Runs {@code leader} while this process holds the lock: {@link LockwardClient#lead}. */
+    public void lead(LockwardClient.Leader leader) throws InterruptedException {
+        while (!leadOnce(leader)) {
+            // deposed: wait again
+        }
+    }
+
+    /** Returns false if the leader was deposed. */
+    private boolean leadOnce(LockwardClient.Leader leader) throws InterruptedException {
+        HeldLock term = acquire();
+        Thread thread = Thread.currentThread();
+        boolean[] isOver = new boolean[1];
+        boolean[] isDeposed = new boolean[1];
+        term.onLost(loss -> {
+            synchronized (term) {
+                if (!isOver[0]) {
+                    isDeposed[0] = true;
+                    thread.interrupt();
+                }
+            }
+        });
+        InterruptedException interrupt = null;
+        try {
+            leader.run(term);
+        } catch (InterruptedException interrupted) {
+            interrupt = interrupted;
+        } finally {
+            synchronized (term) {
+                isOver[0] = true;
+            }
+            if (!isDeposed[0]) {
+                release(term);
+            }
+        }
+        if (isDeposed[0]) {
+            Thread.interrupted();
+            return false;
+        }
+        if (interrupt != null) {
+            throw interrupt;
+        }
+        return true;
+    }
+
+    private static void release(HeldLock term) {
+        try {
+            term.close();
+        } catch (LockLostException | LockUnreachableException ended) {
+            // The term is over.
+        }
+    }
+
+    boolean isShared() {
+        return limit.equals(Tenure.SHARED);
+    }
+
+    /** The arguments of LOCK.ACQUIRE and LOCK.RENEW. The server checks them. */
+    List<Object> kind() {
+        if (weight == null) {
+            return limit;
+        }
+        List<Object> weighted = new ArrayList<>(limit);
+        weighted.addAll(List.of("WEIGHT", weight));
+        return weighted;
+    }
+
+    Tenure newTenure(String key, String ofOwner, @Nullable Thread thread) {
+        Tenure tenure = new Tenure(client, key, ofOwner, holdLimit, thread);
+        if (onLost != null) {
+            tenure.onLost(onLost);
+        }
+        return tenure;
+    }
+
+    private List<Tenure> newTenures() {
+        String name = owner == null ? client.newOwner() : owner;
+        return keys.stream().map(key -> newTenure(key, name, null)).toList();
+    }
+
+    private Optional<HeldLock> acquire(long wait) throws InterruptedException {
+        List<Tenure> tenures = newTenures();
+        boolean isHeld = client.run(new Acquisition(client, tenures, this, lease, isRenewed, wait), true);
+        return isHeld ? Optional.of(new HeldLock(client, tenures)) : Optional.empty();
+    }
+
+    private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
+        List<Tenure> tenures = newTenures();
+        Acquisition acquisition = new Acquisition(client, tenures, this, lease, isRenewed, wait).start();
+        CompletableFuture<T> future = client.async(acquisition.result.thenApply(
+                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(client, tenures)) : Optional.empty())));
+        future.whenComplete((held, error) -> {
+            if (future.isCancelled()) {
+                acquisition.cancel();
+            }
+        });
+        return future;
+    }
+}

@@ -1,0 +1,30 @@
+package dev.lockward;
+
+import java.util.concurrent.locks.ReadWriteLock;
+
+/**
+ * A read lock and a write lock of one key, as {@link java.util.concurrent.locks.ReentrantReadWriteLock}. Readers and writers are served
+ * first come, first served.
+ *
+ * <p>The writer may take the read lock. When it then unlocks the write lock, it goes on as a reader, and other readers get in. A
+ * reader that asks for the write lock gets a {@link LockRefusedException}, because it would wait for itself.
+ */
+public final class LockwardReadWriteLock implements ReadWriteLock {
+    private final LockwardLock reading;
+    private final LockwardLock writing;
+
+    LockwardReadWriteLock(LockwardLock reading, LockwardLock writing) {
+        this.reading = reading;
+        this.writing = writing;
+    }
+
+    @Override
+    public LockwardLock readLock() {
+        return reading;
+    }
+
+    @Override
+    public LockwardLock writeLock() {
+        return writing;
+    }
+}

@@ -1,0 +1,47 @@
+package dev.lockward;
+
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * A semaphore on the server. Permits are granted first come, first served, and belong to the returned object, which gives them
+ * back when it is closed. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link
+ * LockRequest}.
+ */
+public final class LockwardSemaphore {
+    private final LockwardClient client;
+    private final String name;
+    private final int slots;
+
+    LockwardSemaphore(LockwardClient client, String name, int slots) {
+        this.client = client;
+        this.name = name;
+        this.slots = slots;
+    }
+
+    /** Acquires a permit, and waits for it without limit. */
+    public HeldLock acquire() throws InterruptedException {
+        return request(1).acquire();
+    }
+
+    /** Acquires so many permits together, and waits for them without limit. */
+    public HeldLock acquire(int permits) throws InterruptedException {
+        return request(permits).acquire();
+    }
+
+    /** Acquires so many permits together; empty when they are not free within {@code timeout}. 0 does not wait. */
+    public Optional<HeldLock> tryAcquire(int permits, Duration timeout) throws InterruptedException {
+        return request(permits).tryAcquire(timeout);
+    }
+
+    /** As {@link #acquire(int)}, without a thread. To cancel the future leaves the queue. */
+    public CompletableFuture<HeldLock> acquireAsync(int permits) {
+        return request(permits).acquireAsync();
+    }
+
+    private LockRequest request(int permits) {
+        LockRequest request = client.request(name).slots(slots);
+        return permits == 1 ? request : request.weight(permits);
+    }
+}

@@ -1,0 +1,194 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.lockward.Threads.Running;
+import java.time.Duration;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.Test;
+
+/** Read-write locks, semaphores, several keys, leadership, handles and futures, as a program in Java uses them. */
+class KindsTest {
+    private static final Server SERVER = Server.shared();
+    private static final LockwardClient CLIENT = SERVER.client();
+
+    private final String name = "kind:" + UUID.randomUUID();
+
+    @AfterAll
+    static void close() {
+        CLIENT.close();
+    }
+
+    @Test
+    void readersHoldTogetherAndAWriterWaits() throws Exception {
+        LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
+        lock.readLock().lock();
+        lock.readLock().lock();
+        assertEquals(2, lock.readLock().getHoldCount());
+        assertEquals(0, lock.writeLock().getHoldCount());
+        assertTrue(Threads.start(() -> {
+                    boolean isReader = lock.readLock().tryLock();
+                    lock.readLock().unlock();
+                    return isReader;
+                })
+                .join());
+        Running<Boolean> writer = Threads.run(() -> {
+            lock.writeLock().lock();
+            lock.writeLock().unlock();
+        });
+        eventually(() -> SERVER.waiters(name) == 1);
+        lock.readLock().unlock();
+        lock.readLock().unlock();
+        assertTrue(writer.join());
+    }
+
+    @Test
+    void aWriterGoesOnAsAReader() throws Exception {
+        LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
+        lock.writeLock().lock();
+        lock.readLock().lock();
+        long token = lock.readLock().fencingToken();
+        assertFalse(Threads.inOtherThread(() -> lock.readLock().tryLock()));
+        lock.writeLock().unlock();
+        assertThrows(IllegalMonitorStateException.class, lock.writeLock()::unlock);
+        assertTrue(lock.readLock().isHeldByCurrentThread());
+        assertEquals(token, lock.readLock().fencingToken());
+        assertTrue(Threads.inOtherThread(() -> lock.readLock().tryLock(0, 100, TimeUnit.MILLISECONDS)));
+        lock.readLock().unlock();
+        eventually(() -> !lock.writeLock().isLocked());
+    }
+
+    @Test
+    void aReaderThatAsksForTheWriteLockIsRefused() {
+        LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
+        lock.readLock().lock();
+        assertThrows(LockRefusedException.class, lock.writeLock()::lock);
+        lock.readLock().unlock();
+        lock.writeLock().lock();
+        lock.writeLock().unlock();
+    }
+
+    @Test
+    void aSemaphoreGrantsPermitsThatClose() throws Exception {
+        LockwardSemaphore semaphore = CLIENT.getSemaphore(name, 3);
+        try (HeldLock two = semaphore.acquire(2);
+                HeldLock one = semaphore.acquire()) {
+            assertTrue(two.isHeld() && one.isHeld());
+            assertTrue(semaphore.tryAcquire(1, Duration.ZERO).isEmpty());
+        }
+        semaphore.acquire(3).release();
+        assertThrows(LockRefusedException.class, () -> semaphore.acquire(4));
+    }
+
+    @Test
+    void severalKeysAreOneLock() throws Exception {
+        LockwardLock both = CLIENT.getMultiLock(name + "b", name + "a", name + "b");
+        LockwardLock one = CLIENT.getLock(name + "a");
+        both.lock();
+        assertEquals(List.of(name + "a", name + "b"), both.held().keys());
+        assertFalse(Threads.inOtherThread(() -> one.tryLock()));
+        one.lock(); // a re-entry
+        both.unlock();
+        assertFalse(Threads.inOtherThread(() -> both.tryLock()));
+        assertFalse(CLIENT.getLock(name + "b").isLocked());
+        one.unlock();
+        assertTrue(both.tryLock());
+        both.unlock();
+        assertFalse(one.isLocked());
+    }
+
+    @Test
+    void aDeposedLeaderIsInterruptedAndLeadsAgain() throws Exception {
+        CountDownLatch deposed = new CountDownLatch(1);
+        CountDownLatch leads = new CountDownLatch(1);
+        try (LockwardClient brief =
+                SERVER.builder().lease(Duration.ofMillis(500)).build()) {
+            Running<Boolean> leader = Threads.run(() -> brief.lead(name, term -> {
+                if (deposed.getCount() == 0) {
+                    return;
+                }
+                try {
+                    leads.countDown();
+                    new CountDownLatch(1).await();
+                } finally {
+                    deposed.countDown();
+                }
+            }));
+            assertTrue(leads.await(20, TimeUnit.SECONDS));
+            SERVER.call("DEL", name);
+            assertTrue(deposed.await(20, TimeUnit.SECONDS) && leader.join());
+            assertFalse(CLIENT.getLock(name).isLocked());
+        }
+    }
+
+    @Test
+    void anInterruptedCandidateLeaves() throws Exception {
+        HeldLock held = CLIENT.request(name).acquire();
+        Running<Boolean> candidate = Threads.run(() -> CLIENT.lead(name, term -> {}));
+        eventually(() -> SERVER.waiters(name) == 1);
+        candidate.interrupt();
+        assertThrows(InterruptedException.class, candidate::join);
+        assertEquals(0, SERVER.waiters(name));
+        held.release();
+    }
+
+    @Test
+    void aFutureIsGrantedInAThreadThatMayBlock() throws Exception {
+        CompletableFuture<Boolean> nested = CLIENT.request(name)
+                .acquireAsync()
+                .thenApply(held -> CLIENT.getLock(name).isLocked() && held.isHeld());
+        assertTrue(nested.get(20, TimeUnit.SECONDS));
+        SERVER.call("DEL", name);
+    }
+
+    @Test
+    void aCancelledFutureLeavesTheQueue() throws Exception {
+        HeldLock held = CLIENT.request(name).acquire();
+        CompletableFuture<HeldLock> waiting = CLIENT.request(name).acquireAsync();
+        eventually(() -> SERVER.waiters(name) == 1);
+        waiting.cancel(true);
+        eventually(() -> SERVER.waiters(name) == 0);
+        held.releaseAsync().get(20, TimeUnit.SECONDS);
+        eventually(() -> !CLIENT.getLock(name).isLocked());
+    }
+
+    @Test
+    void anotherClientGoesOnFromAHandle() throws Exception {
+        HeldLock held = CLIENT.request(name).slots(4).weight(2).acquire();
+        String handle = held.handle();
+        assertFalse(held.isHeld());
+        assertThrows(IllegalMonitorStateException.class, held::release);
+        try (LockwardClient other = SERVER.client();
+                HeldLock resumed = other.resume(handle)) {
+            assertEquals(held.fencingToken(), resumed.fencingToken());
+            assertTrue(resumed.isHeld());
+        }
+        assertThrows(LockLostException.class, () -> CLIENT.resume(handle));
+    }
+
+    @Test
+    void aGuardedReplyMayHaveAnyForm() throws Exception {
+        String data = "data:" + name;
+        try (HeldLock held = CLIENT.request(name).acquire()) {
+            assertEquals("OK", held.guarded());
+            assertNull(held.guarded("GET", data));
+            assertEquals(List.of(), held.guarded("LRANGE", data, 0, -1));
+            assertEquals(2L, held.guarded("RPUSH", data, "one", "zwei".getBytes()));
+            assertEquals(List.of("one", "zwei"), held.guarded("LRANGE", data, 0, -1));
+            assertEquals(List.of("0", List.of()), held.guarded("SCAN", 0, "MATCH", "nothing", "COUNT", 1_000_000));
+            SERVER.call("DEL", name);
+            assertThrows(LockLostException.class, () -> held.guarded("SET", data, 1));
+            assertThrows(LockLostException.class, held::release);
+        }
+    }
+}
