@@ -46,33 +46,28 @@
 
 mod acquire;
 mod address;
-mod attempts;
-mod background;
 mod client;
-mod client_state;
 mod cluster;
 mod commands;
-mod connections;
-mod discovery;
 mod error;
 mod guard;
-mod lease;
+mod handle;
 mod lock;
 pub mod redlock;
+mod renewals;
+mod request;
 mod servers;
-mod settings;
 mod tenure;
 mod time;
-mod withdrawal;
 
 pub use address::Address;
-pub use client::Client;
+pub use client::{Client, Settings};
+pub use commands::Limit;
 pub use error::{Error, Loss};
 pub use guard::Guard;
 pub use lock::Lock;
 /// The crate whose commands [`Guard::guarded`] runs.
 pub use redis;
-pub use settings::Settings;
 
 /// Runs the programs of the README as tests.
 #[cfg(doctest)]
