@@ -9,7 +9,7 @@
 //!
 //! Whoever may wait, but finds no connection to wait on, polls with try.
 
-use crate::commands::{Grant, Kind, OwnedKey, Slice, read, read_grant};
+use crate::commands::{Grant, Kind, OwnedKey, read, read_grant};
 use crate::error::Error;
 use crate::guard::{Guard, Hold};
 use crate::request::{Request, Via};
@@ -232,8 +232,7 @@ impl<'a> Acquire<'a> {
             // Rounded up, as 0 waits without limit.
             let millis = if is_last { millis(slice) + 1 } else { millis(slice) };
             let short = self.lease.map(|lease| lease.min(SHORT_LEASE));
-            let slice = Slice { millis, is_last };
-            let cmd = self.request.name.acquire(short, Some(slice), self.options.kind);
+            let cmd = self.request.name.acquire(short, Some((millis, is_last)), self.options.kind);
             let limit = Duration::from_millis(millis) + self.client.settings.response_limit;
             let is_place_kept = std::mem::replace(&mut self.leaves_something, true);
             match self.request.send(&mut Via::Own(&mut self.connection), &cmd, limit).await {

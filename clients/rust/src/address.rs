@@ -1,4 +1,4 @@
-//! Addresses of servers, and their URLs.
+//! Addresses of servers, their URLs, and the slots of a cluster.
 
 use crate::error::Error;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
@@ -123,60 +123,20 @@ pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -
     like.clone().set_addr(addr)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn describe(info: &ConnectionInfo) -> String {
-        let redis = info.redis_settings();
-        format!("{}@{}/{}", redis.password().unwrap_or("-"), info.addr(), redis.db())
+/// The host in a reply of the node `from`. A node that does not know its own name sends none: it is the host of `from`.
+pub(crate) fn host_or_same<'a>(host: &'a str, from: &'a ConnectionInfo) -> &'a str {
+    match (host, from.addr()) {
+        ("" | "?", ConnectionAddr::Tcp(same, _) | ConnectionAddr::TcpTls { host: same, .. }) => same,
+        (host, _) => host,
     }
+}
 
-    fn address(url: &str) -> Address {
-        url.parse().unwrap()
-    }
-
-    #[test]
-    fn a_url_of_one_server() {
-        for url in ["redis://:secret@host:7000/3", "redis://host", "unix:///tmp/socket"] {
-            let Address::Server(server) = address(url) else { panic!("{url}") };
-            assert_eq!(server.addr(), url.into_connection_info().unwrap().addr());
-        }
-    }
-
-    #[test]
-    fn a_url_of_sentinels() {
-        let Address::Sentinels { sentinels, name, server } =
-            address("redis+sentinel://me:secret@a,b:7000,[::1],[::1]:7001/locks/3")
-        else {
-            panic!("sentinels")
-        };
-        let sentinels: Vec<String> = sentinels.iter().map(describe).collect();
-        assert_eq!(sentinels, ["-@a:26379/0", "-@b:7000/0", "-@::1:26379/0", "-@::1:7001/0"]);
-        assert_eq!((&*name, server.redis_settings().username()), ("locks", Some("me")));
-        assert_eq!(describe(&with_host_and_port(&server, "c", 6380)), "secret@c:6380/3");
-    }
-
-    #[test]
-    fn a_url_of_a_cluster() {
-        let Address::Cluster(nodes) = address("redis+cluster://:secret@a:7000,b") else {
-            panic!("a cluster")
-        };
-        assert_eq!(nodes.iter().map(describe).collect::<Vec<_>>(), ["secret@a:7000/0", "secret@b:6379/0"]);
-    }
-
-    #[test]
-    fn invalid_urls_are_refused() {
-        for url in [
-            "",
-            "host:6379",
-            "http://host",
-            "redis+sentinel://a,b",
-            "redis+other://a",
-            "redis+cluster://",
-            "redis://h/x",
-        ] {
-            assert!(matches!(url.parse::<Address>(), Err(Error::Invalid(_))), "{url:?}");
-        }
-    }
+/// The slot of a key: the hash of what is between the first `{` and the next `}`, or of the whole key.
+pub(crate) fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = key.get(open + 1..)?;
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        rest.get(..close).filter(|tag| !tag.is_empty())
+    });
+    crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key)) % 16_384
 }

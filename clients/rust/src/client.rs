@@ -12,7 +12,6 @@ use crate::servers::Inner;
 use crate::tenure::Tenure;
 use crate::time::FAR_FUTURE;
 use futures_util::future::try_join_all;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -72,7 +71,7 @@ impl Settings {
 /// Clones share their connections and one background task, which renews all locks. The task runs in the tokio runtime
 /// that the client was created in. When that runtime ends, nothing is renewed any more, and guards are lost when their
 /// leases are over.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
 }
@@ -95,7 +94,7 @@ impl Client {
     /// The tokio runtime needs its IO and time drivers (`enable_all`). Without them tokio panics at the first request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the address names no server, or outside a tokio runtime.
+    /// [`Error::Invalid`] outside a tokio runtime.
     pub fn new(address: Address, settings: Settings) -> Result<Self, Error> {
         Ok(Self { inner: Inner::new(address, settings)? })
     }
@@ -157,11 +156,5 @@ impl Client {
     pub(crate) async fn reach(&self) -> Result<(), Error> {
         let nobody = Arc::new(OwnedKey { key: Vec::new(), owner: Vec::new() });
         Request::new(&self.inner, &nobody).repeat(&redis::cmd("PING")).await.map(drop)
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Client").finish_non_exhaustive()
     }
 }

@@ -32,14 +32,6 @@ pub(crate) struct Kind {
     pub(crate) weight: Option<u32>,
 }
 
-/// A slice of a wait.
-#[derive(Clone, Copy)]
-pub(crate) struct Slice {
-    pub(crate) millis: u64,
-    /// It ends at the wait limit.
-    pub(crate) is_last: bool,
-}
-
 /// The server has granted a lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Grant {
@@ -85,15 +77,16 @@ impl OwnedKey {
         cmd
     }
 
-    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default.
-    pub(crate) fn acquire(&self, lease: Option<u64>, slice: Option<Slice>, kind: Kind) -> Cmd {
+    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. A slice of a wait is so many
+    /// milliseconds, and keeps the queue position unless it is the last one.
+    pub(crate) fn acquire(&self, lease: Option<u64>, slice: Option<(u64, bool)>, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.ACQUIRE");
         if let Some(lease) = lease {
             cmd.arg("PX").arg(lease);
         }
-        if let Some(slice) = slice {
-            cmd.arg("BLOCK").arg(slice.millis);
-            if !slice.is_last {
+        if let Some((millis, is_last)) = slice {
+            cmd.arg("BLOCK").arg(millis);
+            if !is_last {
                 cmd.arg("KEEP").arg(KEEP);
             }
         }

@@ -54,7 +54,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.tenure.abandon(&self.client, Loss::Released);
+        self.tenure.abandon(&self.client);
     }
 }
 
@@ -62,20 +62,18 @@ impl Guard {
     pub(crate) fn new(first: Hold, others: Vec<Hold>) -> Self {
         let guard = Self { first, others };
         if !guard.others.is_empty() {
-            guard.client().runtime.spawn(guard.give_back_when_lost());
+            guard.client().runtime.spawn(guard.end_together());
         }
         guard
     }
 
-    /// When one of several locks is lost, the others are given back.
-    fn give_back_when_lost(&self) -> impl Future<Output = ()> + Send + use<> {
+    /// When one of several locks is lost, the others are renewed no more.
+    fn end_together(&self) -> impl Future<Output = ()> + Send + use<> {
         let (client, lost) = (Arc::clone(self.client()), self.lost());
         let tenures: Vec<_> = self.holds().map(|hold| Arc::clone(&hold.tenure)).collect();
         async move {
-            let loss = lost.await;
-            if loss != Loss::Released {
-                tenures.iter().for_each(|tenure| tenure.abandon(&client, loss.clone()));
-            }
+            lost.await;
+            tenures.iter().for_each(|tenure| tenure.stop_renewing(&client));
         }
     }
 
@@ -103,12 +101,12 @@ impl Guard {
 
     /// The fencing token. It is below 2^53, and larger than that of every earlier tenure of this lock.
     pub fn token(&self) -> u64 {
-        self.first.tenure.token
+        self.first.tenure.terms.token
     }
 
     /// The keys and their fencing tokens, sorted by key.
     pub fn tokens(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        self.tenures().map(|tenure| (&*tenure.name.key, tenure.token))
+        self.tenures().map(|tenure| (&*tenure.name.key, tenure.terms.token))
     }
 
     /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic clock,
@@ -152,7 +150,10 @@ impl Guard {
     /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         let patience = Some(self.client().settings.patience);
-        first_error(join_all(self.tenures().map(|tenure| tenure.renew(self.client(), patience))).await)
+        join_all(self.tenures().map(|tenure| tenure.renew(self.client(), patience)))
+            .await
+            .into_iter()
+            .collect()
     }
 
     /// Lets others hold the lock, too: those who ask for it with this limit, which is larger than before. A writer that has
@@ -161,7 +162,10 @@ impl Guard {
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        first_error(join_all(self.tenures().map(|tenure| tenure.downgrade(self.client(), limit))).await)
+        join_all(self.tenures().map(|tenure| tenure.downgrade(self.client(), limit)))
+            .await
+            .into_iter()
+            .collect()
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check
@@ -212,12 +216,8 @@ impl Guard {
         if self.others.is_empty() {
             return self.first.release().await;
         }
-        first_error(join_all(self.holds().map(Hold::release)).await)
+        join_all(self.holds().map(Hold::release)).await.into_iter().collect()
     }
-}
-
-fn first_error(results: Vec<Result<(), Error>>) -> Result<(), Error> {
-    results.into_iter().collect()
 }
 
 impl fmt::Debug for Guard {

@@ -1,7 +1,7 @@
 //! Handles: what another process needs to go on with a tenure, as a string without spaces.
 //!
-//! `KEY:OWNER:TOKEN:HOLDS:LEASE:KIND`, and the next key after a comma. Key and owner are hexadecimal, the lease is in
-//! milliseconds, and the kind is `exclusive`, `shared`, `SLOTS` or `SLOTS/WEIGHT`.
+//! `KEY:OWNER:TOKEN:HOLDS:LEASE:SLOTS:WEIGHT`, and the next key after a comma. Key and owner are hexadecimal, the lease is in
+//! milliseconds. No slots are a reader, one slot is an exclusive lock, and no weight is the default.
 
 use crate::commands::{Kind, Limit, OwnedKey};
 use crate::tenure::{Tenure, Terms};
@@ -12,14 +12,14 @@ use std::time::Instant;
 pub(crate) fn write<'a>(tenures: impl Iterator<Item = &'a Tenure>) -> String {
     let parts = tenures.map(|tenure| {
         let Kind { limit, weight } = tenure.kind();
-        let kind = match (limit, weight) {
-            (Limit::Exclusive, _) => "exclusive".to_owned(),
-            (Limit::Shared, _) => "shared".to_owned(),
-            (Limit::Slots(slots), None) => slots.to_string(),
-            (Limit::Slots(slots), Some(weight)) => format!("{slots}/{weight}"),
+        let slots = match limit {
+            Limit::Shared => 0,
+            Limit::Exclusive => 1,
+            Limit::Slots(slots) => slots,
         };
         let (key, owner) = (to_hex(&tenure.name.key), to_hex(&tenure.name.owner));
-        format!("{key}:{owner}:{}:{}:{}:{kind}", tenure.token, tenure.holds, tenure.lease())
+        let (token, holds, lease) = (tenure.terms.token, tenure.terms.holds, tenure.lease());
+        format!("{key}:{owner}:{token}:{holds}:{lease}:{slots}:{}", weight.unwrap_or(0))
     });
     parts.collect::<Vec<_>>().join(",")
 }
@@ -27,21 +27,25 @@ pub(crate) fn write<'a>(tenures: impl Iterator<Item = &'a Tenure>) -> String {
 /// Reads the tenures in a handle. Their leases count from now, until they are renewed.
 pub(crate) fn parse(handle: &str) -> Option<Vec<(OwnedKey, Terms)>> {
     let tenures = handle.split(',').map(|part| {
-        let mut fields = part.split(':');
-        let name = OwnedKey { key: from_hex(fields.next()?)?, owner: from_hex(fields.next()?)? };
-        let (token, holds) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let lease = fields.next()?.parse().ok()?;
-        let (limit, weight) = match fields.next()? {
-            "exclusive" => (Limit::Exclusive, None),
-            "shared" => (Limit::Shared, None),
-            slots => match slots.split_once('/') {
-                Some((slots, weight)) => (Limit::Slots(slots.parse().ok()?), Some(weight.parse().ok()?)),
-                None => (Limit::Slots(slots.parse().ok()?), None),
-            },
+        let fields: Vec<&str> = part.split(':').collect();
+        let [key, owner, token, holds, lease, slots, weight] = fields[..] else { return None };
+        let limit = match slots.parse().ok()? {
+            0 => Limit::Shared,
+            1 => Limit::Exclusive,
+            slots => Limit::Slots(slots),
         };
-        let kind = Kind { limit, weight };
-        let deadline = lease_end(lease, Instant::now());
-        Some((name, Terms { token, holds, kind, lease, deadline, is_renewed: true, hold_end: None }))
+        let kind = Kind { limit, weight: Some(weight.parse().ok()?).filter(|weight| *weight > 0) };
+        let lease = lease.parse().ok()?;
+        let terms = Terms {
+            token: token.parse().ok()?,
+            holds: holds.parse().ok()?,
+            kind,
+            lease,
+            deadline: lease_end(lease, Instant::now()),
+            is_renewed: true,
+            hold_end: None,
+        };
+        Some((OwnedKey { key: from_hex(key)?, owner: from_hex(owner)? }, terms))
     });
     tenures.collect()
 }

@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::servers::Inner;
 use futures_util::future::FutureExt;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use std::time::Duration;
 /// # guard.release().await
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a lock is not acquired until `acquire` is called"]
 pub struct Lock {
     pub(crate) client: Arc<Inner>,
@@ -198,12 +197,5 @@ impl Lock {
                 _ = lost => {}
             }
         }
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<_> = self.keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
-        out.debug_struct("Lock").field("keys", &keys).field("options", &self.options).finish()
     }
 }

@@ -3,9 +3,8 @@
 //! All short requests to a node share one connection. A connection on which a request waits can do nothing else, so each
 //! waiter has one of its own.
 
-use crate::address::{Address, with_host_and_port};
+use crate::address::{Address, host_or_same, slot_of, with_host_and_port};
 use crate::client::Settings;
-use crate::cluster::{host_or_same, slot_of};
 use crate::error::Error;
 use crate::renewals::{self, Renewals};
 use futures_util::future::{BoxFuture, FutureExt, Shared, select_ok};
@@ -16,6 +15,7 @@ use redis::{
     RedisResult, Value, cmd,
 };
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -87,14 +87,6 @@ impl Inner {
     pub(crate) fn new(address: Address, settings: Settings) -> Result<Arc<Self>, Error> {
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
-        let is_empty = match &address {
-            Address::Server(_) => false,
-            Address::Sentinels { sentinels, .. } => sentinels.is_empty(),
-            Address::Cluster(nodes) => nodes.is_empty(),
-        };
-        if is_empty {
-            return Err(Error::invalid("the address names no server"));
-        }
         Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
             let renewals = Arc::new(Renewals::default());
             let renewer = runtime.spawn(renewals::run(inner.clone(), Arc::clone(&renewals)));
@@ -341,6 +333,12 @@ impl Inner {
             return Ok(node);
         }
         Err(io::Error::other("the server is not the primary yet").into())
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Client").field("id", &self.id).finish_non_exhaustive()
     }
 }
 

@@ -23,15 +23,13 @@ pub(crate) struct Tenure {
     pub(crate) id: u64,
     pub(crate) name: Arc<OwnedKey>,
     pub(crate) slot: u16,
-    pub(crate) token: u64,
-    pub(crate) holds: u32,
+    /// What it began with.
+    pub(crate) terms: Terms,
     kind: Mutex<Kind>,
     /// The lease that each renewal asks for, in milliseconds.
     lease: AtomicU64,
-    is_renewed: bool,
-    /// No lease ends after this.
-    hold_end: Option<Instant>,
     state: watch::Sender<State>,
+    is_renewed: AtomicBool,
     renewal_due: Mutex<Option<Instant>>,
     /// There is nothing to release any more.
     is_over: AtomicBool,
@@ -61,6 +59,7 @@ pub(crate) struct Terms {
     pub(crate) lease: u64,
     pub(crate) deadline: Instant,
     pub(crate) is_renewed: bool,
+    /// No lease ends after this.
     pub(crate) hold_end: Option<Instant>,
 }
 
@@ -71,13 +70,11 @@ impl Tenure {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             slot: client.slot(&name.key),
             name,
-            token: terms.token,
-            holds: terms.holds,
             kind: Mutex::new(terms.kind),
             lease: AtomicU64::new(terms.lease),
-            is_renewed: terms.is_renewed,
-            hold_end: terms.hold_end,
             state: watch::Sender::new(State { deadline: terms.deadline, end: None }),
+            is_renewed: AtomicBool::new(terms.is_renewed),
+            terms,
             renewal_due: Mutex::default(),
             is_over: AtomicBool::new(false),
         })
@@ -164,7 +161,7 @@ impl Tenure {
         loop {
             self.check()?;
             let requested = Instant::now();
-            let left = self.hold_end.map_or(u64::MAX, |end| millis(until(end)));
+            let left = self.terms.hold_end.map_or(u64::MAX, |end| millis(until(end)));
             let lease = self.lease().min(left);
             if lease == 0 {
                 return Err(self.lost_by(Loss::LeaseOver));
@@ -172,7 +169,7 @@ impl Tenure {
             // A lease that is shorter than what is left counts from now on: the server may set it although its reply is lost.
             let deadline = lease_end(lease, requested);
             self.set_deadline(|present| deadline < present, deadline);
-            let cmd = self.name.renew(lease, self.token, self.holds, self.kind());
+            let cmd = self.name.renew(lease, self.terms.token, self.terms.holds, self.kind());
             let limit = client.settings.response_limit.min(Duration::from_millis(lease / 6 + 1));
             match request.send(&mut Via::Shared, &cmd, limit).await {
                 Ok(None) => {}
@@ -206,8 +203,8 @@ impl Tenure {
         let lease = Duration::from_millis(self.lease());
         let now = Instant::now();
         // The last lease before the hold limit is not renewed.
-        let is_last = self.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
-        if end.is_some() || now >= deadline || is_last || !self.is_renewed {
+        let is_last = self.terms.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
+        if end.is_some() || now >= deadline || is_last || !self.is_renewed.load(Ordering::Relaxed) {
             return None;
         }
         let [shortest, longest] = RENEWAL_PAUSE;
@@ -247,7 +244,7 @@ impl Tenure {
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the command or of the last attempt.
     pub(crate) async fn guarded(&self, client: &Arc<Inner>, inner: &Cmd) -> Result<Value, Error> {
-        let cmd = self.name.guard(self.token, inner);
+        let cmd = self.name.guard(self.terms.token, inner);
         let mut request = Request::new(client, &self.name);
         request.runs_once = true;
         let mut is_renewed = false;
@@ -282,7 +279,7 @@ impl Tenure {
     }
 
     async fn release_with(&self, request: &mut Request<'_>) -> Result<(), Error> {
-        let released = match request.repeat(&self.name.release(self.token)).await {
+        let released = match request.repeat(&self.name.release(self.terms.token)).await {
             Ok(_) => Ok(()),
             // An earlier attempt has released it.
             Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
@@ -295,19 +292,24 @@ impl Tenure {
 
     /// Leaves the tenure to another process: it is neither renewed nor released here.
     pub(crate) fn hand_over(&self, client: &Inner) {
-        client.renewals.remove(self);
+        self.stop_renewing(client);
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the tenure for this reason, and releases in the background what is not released yet, until the lease is over.
-    pub(crate) fn abandon(self: &Arc<Self>, client: &Arc<Inner>, reason: Loss) {
+    pub(crate) fn stop_renewing(&self, client: &Inner) {
+        self.is_renewed.store(false, Ordering::Relaxed);
         client.renewals.remove(self);
-        let earlier = self.end(reason);
+    }
+
+    /// Releases in the background what is not released yet, until the lease is over.
+    pub(crate) fn abandon(self: &Arc<Self>, client: &Arc<Inner>) {
+        client.renewals.remove(self);
+        let earlier = self.end(Loss::Released);
         let deadline = self.state.borrow().deadline;
         if self.is_over.load(Ordering::Relaxed) || earlier.is_some_and(|loss| loss != Loss::Released) {
             return;
         }
-        let started = client.send_now(self.slot, None, self.name.release(self.token));
+        let started = client.send_now(self.slot, None, self.name.release(self.terms.token));
         let (tenure, inner) = (Arc::clone(self), Arc::clone(client));
         client.spawn_job(async move {
             let limit = inner.settings.response_limit.min(until(deadline));

@@ -162,7 +162,7 @@ async fn a_handle_goes_on_with_a_semaphore_that_was_downgraded() {
     other.release().await.expect("a release");
     guard.release().await.expect("a release");
     assert!(matches!(client.resume(&handle).await, Err(Error::Lost { .. })));
-    for handle in ["", "k", "6b:6f:7:1:30000:other", "6b:6f:x:1:30000:shared"] {
+    for handle in ["", "k", "6b:6f:7:1:30000:other:0", "6b:6f:x:1:30000:1:0", "6x:6f:7:1:30000:1:0"] {
         assert!(matches!(client.resume(handle).await, Err(Error::Invalid(_))), "{handle}");
     }
 }

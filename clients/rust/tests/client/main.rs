@@ -6,6 +6,7 @@
     reason = "tests fail by panicking, in their shared functions too"
 )]
 
+mod address;
 mod dropped_at_each_poll;
 mod dropped_futures;
 mod extreme_durations;
