@@ -217,7 +217,9 @@ impl<'a> Request<'a> {
             **own = None;
         }
         if let Some(node) = self.node.take() {
-            self.inner.note_silence(&node, self.shared.as_ref());
+            // A connection that is being opened has a limit of its own.
+            let failed = self.shared.as_ref().filter(|shared| self.is_sent || shared.peek().is_some());
+            self.inner.note_silence(&node, failed);
         }
         if self.runs_once && self.is_sent {
             return Err(self.unreachable(error));
