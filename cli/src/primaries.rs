@@ -1,10 +1,14 @@
 //! Connections to all primaries, for the subcommands that read locks.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use lockward_client::{Address, Client, Error, Settings};
-use redis::{Cmd, Connection, ConnectionInfo, FromRedisValue, RedisError};
+use lockward_client::Address;
+use redis::{
+    ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError,
+    TlsCertificates, Value,
+};
 
 use crate::exit_code;
 use crate::failure::Failure;
@@ -13,9 +17,6 @@ use crate::server::Server;
 use crate::text;
 
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long to try while no server answers. Short, because a user waits for the output.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The option for the servers
 #[derive(Args, Clone)]
@@ -30,24 +31,112 @@ pub(crate) struct ServerUrl {
         default_value = "redis://127.0.0.1:6379"
     )]
     url: String,
+
+    /// For rediss://, the certificates of the CA, instead of those of the system
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+
+    /// For rediss://, the certificate of this client
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    cert: Option<PathBuf>,
+
+    /// For rediss://, the private key of this client
+    #[arg(long = "key", id = "tls_key", value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
 }
 
 impl ServerUrl {
     pub(crate) fn address(&self) -> Result<Address, Failure> {
         // Not the URL: it may contain a password.
-        self.url.parse().map_err(|error| Failure::new(format!("the URL is not valid: {error}")))
+        let invalid = |error| Failure::new(format!("the URL is not valid: {error}"));
+        let address: Address = self.url.parse().map_err(invalid)?;
+        if self.cacert.is_none() && self.cert.is_none() {
+            return Ok(address);
+        }
+        let root_cert = self.cacert.as_deref().map(read).transpose()?;
+        let client_tls = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+            }
+            _ => None,
+        };
+        let certificates = TlsCertificates { client_tls, root_cert };
+        address
+            .certificates(&certificates)
+            .map_err(|error| Failure::new(format!("the certificates are not valid: {error}")))
     }
 }
 
-/// Finds the primaries, without a connection to them.
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(file).map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))
+}
+
+/// Finds the primaries, without a connection to them: the one server, the primary that Sentinels name, or those of a cluster.
 pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
-    let address = url.address()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let found = runtime.block_on(async {
-        let settings = Settings::default().patience(PATIENCE);
-        Client::new(address, settings)?.primaries().await
-    });
-    found.map_err(|error: Error| Failure::new(error.to_string()))
+    match url.address()? {
+        Address::Server(info) => Ok(vec![info]),
+        Address::Sentinels { sentinels, name, server } => first_answer(sentinels, |sentinel, _| {
+            let query = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&name).to_owned();
+            let (host, port): (String, u16) = query.query(sentinel)?;
+            Ok(vec![with_host_and_port(&server, host, port)])
+        }),
+        Address::Cluster(nodes) => first_answer(nodes, |node, info| {
+            let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
+            let mut primaries: Vec<ConnectionInfo> = Vec::new();
+            for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
+                let (host, port): (Option<String>, u16) = first_two(primary)?;
+                // A node that does not know its own name sends none: it is the host that was asked.
+                let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
+                let primary = with_host_and_port(info, host.unwrap_or_default(), port);
+                if primaries.iter().all(|other| other.addr() != primary.addr()) {
+                    primaries.push(primary);
+                }
+            }
+            Ok(primaries)
+        }),
+    }
+}
+
+/// The answer of the first of these servers that gives one.
+fn first_answer(
+    servers: Vec<ConnectionInfo>,
+    ask: impl Fn(&mut Connection, &ConnectionInfo) -> Result<Vec<ConnectionInfo>, RedisError>,
+) -> Result<Vec<ConnectionInfo>, Failure> {
+    let mut failure = Failure::new("the address names no server".to_owned());
+    for info in servers {
+        let asked = Server::new(info.clone()).and_then(|server| server.connect(REPLY_LIMIT));
+        match asked.and_then(|mut connection| Ok(ask(&mut connection, &info)?)) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+fn first_two<A: FromRedisValue, B: FromRedisValue>(list: Value) -> Result<(A, B), RedisError> {
+    let mut items = redis::from_redis_value::<Vec<Value>>(list)?.into_iter();
+    let (Some(one), Some(two)) = (items.next(), items.next()) else {
+        return Err((redis::ErrorKind::UnexpectedReturnType, "a node without an address").into());
+    };
+    Ok((redis::from_redis_value(one)?, redis::from_redis_value(two)?))
+}
+
+fn host_of(info: &ConnectionInfo) -> Option<String> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host.clone()),
+        ConnectionAddr::Unix(_) | _ => None,
+    }
+}
+
+/// The same connection settings, for another host and port.
+fn with_host_and_port(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let addr = match like.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        ConnectionAddr::Tcp(..) | ConnectionAddr::Unix(_) | _ => ConnectionAddr::Tcp(host, port),
+    };
+    like.clone().set_addr(addr)
 }
 
 /// A connection to each primary.

@@ -50,6 +50,10 @@ pub(crate) struct Run {
     #[arg(required_unless_present = "line", conflicts_with = "line", value_name = "COMMAND")]
     command: Vec<OsString>,
 
+    /// Another lock to hold, all or none; may be repeated
+    #[arg(long, value_name = "KEY")]
+    also: Vec<OsString>,
+
     /// Run a command line with sh -c instead
     #[arg(short = 'c', long = "command", value_name = "LINE")]
     line: Option<OsString>,
@@ -87,7 +91,7 @@ pub(crate) struct Run {
     grace: Duration,
 
     /// How long to try while no server answers
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse)]
     patience: Duration,
 
     /// The owner. Two runs with the same owner hold the lock at the same time [default: HOST:PID:RANDOM]
@@ -123,7 +127,8 @@ impl Run {
         let client =
             Client::new(self.server.address()?, settings).map_err(|error| self.not_acquired(&error))?;
         let owner = self.owner.as_ref().map_or_else(unique_owner, |owner| owner.as_bytes().to_vec());
-        let lock = client.lock(self.key.as_bytes()).lease(self.lease).owner(&owner);
+        let keys = std::iter::once(&self.key).chain(&self.also).map(|key| key.as_bytes());
+        let lock = client.locks(keys).lease(self.lease).owner(&owner);
         let lock = if self.shared { lock.shared() } else { lock };
         let lock = self.slots.into_iter().fold(lock, Lock::slots);
         let lock = self.weight.into_iter().fold(lock, Lock::weight);
@@ -141,19 +146,19 @@ impl Run {
         let guard = match acquired {
             Ok(Ok(guard)) => guard,
             Ok(Err(error)) => {
-                if !matches!(error, Error::Unreachable(_)) {
-                    let _ = timeout(RELEASE_LIMIT, client.settled()).await;
+                if !matches!(error, Error::Unreachable { .. }) {
+                    let _ = timeout(RELEASE_LIMIT, client.close()).await;
                 }
                 return Err(self.not_acquired(&error));
             }
             Err(signal) => {
-                let _ = timeout(RELEASE_LIMIT, client.settled()).await;
+                let _ = timeout(RELEASE_LIMIT, client.close()).await;
                 return Ok(exit_code::after_signal(signal.number).into());
             }
         };
         if self.verbose {
             let waited = duration::show(start.elapsed());
-            eprintln!("lockward: acquired {} after {waited}, token {}", self.name(), guard.token());
+            eprintln!("lockward: acquired {} after {waited}, token {}", self.name(), self.token(&guard));
         }
         self.run_command(guard, &mut signals).await
     }
@@ -163,9 +168,9 @@ impl Run {
             Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
             None => self.command.clone(),
         };
-        let environment = [("LOCKWARD_KEY", guard.key()), ("LOCKWARD_OWNER", guard.owner())]
+        let environment = [("LOCKWARD_KEY", self.key.as_bytes()), ("LOCKWARD_OWNER", guard.owner())]
             .map(|(name, value)| (name, value.to_vec()));
-        let token = ("LOCKWARD_TOKEN", guard.token().to_string().into_bytes());
+        let token = ("LOCKWARD_TOKEN", self.token(&guard).to_string().into_bytes());
         let ending = match Command::start(&words, environment.into_iter().chain([token])) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
             Err(error) => {
@@ -187,7 +192,7 @@ impl Run {
         };
         match guard.release().await {
             Ok(()) => {}
-            Err(Error::Lost(loss)) => {
+            Err(Error::Lost { loss, .. }) => {
                 return Err(self.lost(&format!("was lost before the command ended: {loss}")));
             }
             Err(error) => {
@@ -196,6 +201,12 @@ impl Run {
             }
         }
         Ok(code.into())
+    }
+
+    /// The fencing token of the first lock.
+    fn token(&self, guard: &Guard) -> u64 {
+        let mut tokens = guard.tokens();
+        tokens.find(|(key, _)| *key == self.key.as_bytes()).map_or(0, |(_, token)| token)
     }
 
     fn name(&self) -> String {
@@ -208,15 +219,26 @@ impl Run {
 
     fn not_acquired(&self, error: &Error) -> Failure {
         let name = self.name();
-        if matches!(error, Error::Busy) {
+        if matches!(error, Error::Busy { .. }) {
             return Failure::new(format!("{name} is busy")).with_code(self.busy_exit_code);
         }
-        let code = if matches!(error, Error::Unreachable(_)) {
+        let code = if matches!(error, Error::Unreachable { .. }) {
             exit_code::UNREACHABLE
         } else {
             exit_code::RUN_FAILED
         };
-        Failure::new(format!("cannot acquire {name}: {error}")).with_code(code)
+        Failure::new(format!("cannot acquire {name}: {}", reason(error))).with_code(code)
+    }
+}
+
+/// The error without the name of the lock.
+fn reason(error: &Error) -> String {
+    if let Error::Refused { code, message, .. } = error {
+        format!("{code} {message}")
+    } else if let Error::Unreachable { cause, .. } = error {
+        format!("no server answers: {cause}")
+    } else {
+        error.to_string()
     }
 }
 

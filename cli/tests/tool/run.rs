@@ -382,3 +382,28 @@ fn commands_work_on_a_cluster() {
     }
     assert_eq!(run(&url, &["ls"]).1, "no locks\n");
 }
+
+#[test]
+fn several_locks_are_held_together() {
+    let server = Server::start();
+    let url = url(&server);
+    let mut observer = server.client();
+    let script = "echo $LOCKWARD_KEY $LOCKWARD_TOKEN; read line";
+    let mut holder = Run::start(&url, &["--also", "a", "--also", "c", "b", "-c", script]);
+    let line = holder.line();
+    assert_eq!(line, format!("b {}", observer.holder("b").token));
+    for key in ["a", "c"] {
+        assert_eq!(run(&url, &["run", "--no-wait", key, "true"]).0, 120, "{key}");
+    }
+    holder.send("TERM");
+    assert!(holder.code().is_some());
+    assert_eq!(observer.call("DBSIZE").int(), 0);
+}
+
+#[test]
+fn a_certificate_file_that_is_missing_is_named() {
+    let arguments = ["run", "--url", "rediss://127.0.0.1:1", "--cacert", "/no/ca.crt", "k", "true"];
+    let (code, _, errors) = run("redis://127.0.0.1:1", &arguments);
+    assert_eq!(code, 125);
+    assert!(errors.contains("/no/ca.crt"), "{errors}");
+}

@@ -1,62 +1,74 @@
-//! Acquires the first hold of an owner.
+//! Acquires locks: the states `try`, `wait`, `confirm` and `give up` of the clients' protocol.
 //!
-//! | state | what happens | next |
+//! | state | request | next |
 //! | --- | --- | --- |
-//! | `Try` | ACQUIRE on the shared connection, without a wait | granted: `Confirm`; busy: `WaitForPermit`, or the end |
-//! | `WaitForPermit` | the caller waits until a connection may wait for it | a permit: `WaitInQueue`; after a pause: `Try` |
-//! | `WaitInQueue` | ACQUIRE BLOCK on a connection of its own | granted: `Confirm`; busy: the end |
-//! | `Confirm` | RENEW after a long wait, and WAIT for replicas | `Held` |
-//! | `Held` | | the end |
+//! | try | ACQUIRE, on the shared connection | granted: held; busy: wait, or the end |
+//! | wait | ACQUIRE BLOCK with a short lease, slice by slice, on a connection of its own | granted: confirm; limit: the end |
+//! | confirm | RENEW with the whole lease | token: held; denied: wait |
+//! | give up | RELEASE HOLDS 0, in the background | the end |
 //!
-//! `Confirm` goes back to `Try` or `WaitInQueue` when the tenure has ended meanwhile. That grants nothing twice, as each
-//! request names one hold.
+//! Whoever may wait, but finds no connection to wait on, polls with try.
 
-use crate::attempts::{AttemptError, Attempts};
-use crate::background::Task;
-use crate::client_state::ClientState;
-use crate::commands::{Block, Grant, Mode, OwnedKey, read_grant};
-use crate::connections::{ConnectionKind, DedicatedConnection};
-use crate::error::{Error, Loss};
-use crate::lease::{Lease, UNKNOWN_LEASE, lease_end};
-use crate::tenure::Tenure;
-use crate::time::{Pauses, from_now, millis};
-use crate::withdrawal::AbandonedAcquire;
-use std::pin::{Pin, pin};
-use std::sync::{Arc, Weak};
+use crate::commands::{Grant, Kind, OwnedKey, read, read_grant};
+use crate::error::Error;
+use crate::guard::{Guard, Hold};
+use crate::request::{Request, Via};
+use crate::servers::{Inner, OwnConnection};
+use crate::tenure::{Tenure, Terms};
+use crate::time::{FAR_FUTURE, Pauses, from_now, lease_end, millis, until};
+use futures_util::future::{FutureExt, join_all};
+use redis::{Cmd, Value};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{AcquireError, OwnedMutexGuard, SemaphorePermit};
-use tokio::time::timeout_at;
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 
-/// An attempt that lasted more than this many response limits was waiting in the queue. If it fails, an outage begins then.
-const QUEUED_AFTER: u32 = 3;
+/// The lease of a grant that is not confirmed yet, in milliseconds. If its reply is lost, at most this is left behind.
+const SHORT_LEASE: u64 = 3_000;
 
-/// What the caller of an acquisition asks for.
-#[derive(Clone, Debug)]
-pub(crate) struct AcquireRequest {
-    pub(crate) mode: Mode,
+/// The longest wait that one request asks for.
+const SLICE: Duration = Duration::from_secs(10);
+
+/// How long a reply may come after the wait limit.
+const OVERTIME: Duration = Duration::from_millis(100);
+
+/// How long to wait for the reply to a request that gives up.
+const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
+
+/// How a lock is to be acquired.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) kind: Kind,
     pub(crate) lease: Option<Duration>,
-    pub(crate) is_renewed: bool,
+    pub(crate) without_renewal: bool,
     pub(crate) hold_limit: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) replicas: Option<(usize, Duration)>,
+    pub(crate) owner: Option<Vec<u8>>,
 }
 
-impl AcquireRequest {
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.mode.check()?;
-        if self.lease.is_some_and(|lease| millis(lease) == 0) {
-            return Err(Error::Invalid("a lease must be at least 1 millisecond"));
-        }
-        if self.hold_limit.is_some_and(|limit| millis(limit) == 0) {
-            return Err(Error::Invalid("a hold limit must be at least 1 millisecond"));
-        }
-        self.lease.map_or(Ok(()), |lease| self.check_replicas(millis(lease)))
+impl Options {
+    fn check(&self) -> Result<(), Error> {
+        self.kind.check()?;
+        let is_zero = |duration: Option<Duration>| duration.is_some_and(|duration| millis(duration) == 0);
+        let why = match self.owner.as_deref() {
+            Some(b"*") => "an owner must not be *, which asks the server to make one up",
+            Some(owner) if owner.is_empty() || owner.len() > 1_024 => "an owner must be 1 to 1,024 bytes",
+            _ if is_zero(self.lease) => "a lease must be at least 1 millisecond",
+            _ if is_zero(self.hold_limit) => "a hold limit must be at least 1 millisecond",
+            _ => return self.lease.map_or(Ok(()), |lease| self.check_replicas(millis(lease))),
+        };
+        Err(Error::invalid(why))
+    }
+
+    fn waits_not(&self) -> bool {
+        self.wait.is_some_and(|wait| wait.is_zero())
     }
 
     /// Checks the time for replicas against a lease in milliseconds.
     fn check_replicas(&self, lease: u64) -> Result<(), Error> {
         if self.replicas.is_some_and(|(_, within)| within >= Duration::from_millis(lease)) {
-            return Err(Error::Invalid("the time for replicas must be shorter than the lease"));
+            return Err(Error::invalid("the time for replicas must be shorter than the lease"));
         }
         Ok(())
     }
@@ -65,302 +77,303 @@ impl AcquireRequest {
     fn limit_lease(&self, lease: u64) -> u64 {
         self.hold_limit.map_or(lease, |limit| lease.min(millis(limit)))
     }
-
-    /// The lease to request, in milliseconds. `None` is the server's default.
-    fn named_lease(&self) -> Option<u64> {
-        self.lease.map(|lease| self.limit_lease(millis(lease)))
-    }
 }
 
-/// An acquisition that may leave a waiter or a grant at the server. If it is dropped before it is completed or cancelled,
-/// the background task withdraws it.
-struct PendingAcquire<'a> {
-    client: &'a ClientState,
-    key: &'a OwnedKey,
-    /// Whether the server has granted the lock. The reply may still be of no use: the lease is over.
-    may_be_granted: bool,
-    may_be_queued: bool,
-    /// After this time a grant has ended by itself.
-    lease: Duration,
-    owner_lock: Option<OwnedMutexGuard<Weak<Tenure>>>,
-    /// Whether there is nothing to withdraw.
-    is_over: bool,
-}
-
-impl PendingAcquire<'_> {
-    /// Makes the tenure, and registers it for a named owner.
-    fn complete(mut self, grant: Grant, mode: Mode, lease: Lease, deadline: Instant) -> Arc<Tenure> {
-        self.is_over = true;
-        let owner_mutex = self.owner_lock.as_ref().map(|lock| Arc::clone(OwnedMutexGuard::mutex(lock)));
-        let tenure = Arc::new(Tenure::new(self.key.clone(), grant, mode, lease, deadline, owner_mutex));
-        if let Some(lock) = &mut self.owner_lock {
-            **lock = Arc::downgrade(&tenure);
-        }
-        tenure
+/// Acquires all keys under one wait limit: first all together without waiting, then one after the other.
+pub(crate) async fn acquire(
+    client: &Arc<Inner>,
+    keys: &[Vec<u8>],
+    options: &Options,
+) -> Result<Guard, Error> {
+    options.check()?;
+    let limit = options.wait.filter(|wait| !wait.is_zero()).map(from_now);
+    let owner = options.owner.clone().unwrap_or_else(|| client.unique_owner());
+    let begin = |key, options| Acquire::new(client, key, owner.clone(), options, limit).run();
+    if let [key] = keys {
+        return Ok(Guard::new(begin(key, options).await?, Vec::new()));
     }
-
-    fn cancel(&mut self) {
-        self.is_over = true;
-    }
-}
-
-impl Drop for PendingAcquire<'_> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.client.enqueue(Task::Withdraw(AbandonedAcquire {
-                key: self.key.clone(),
-                may_be_queued: self.may_be_queued,
-                lease: self.lease,
-                owner_lock: self.owner_lock.take(),
-            }));
+    let at_once = Options { wait: Some(Duration::ZERO), ..options.clone() };
+    let (mut holds, mut busy) = (Vec::new(), None);
+    for tried in join_all(keys.iter().map(|key| begin(key, &at_once))).await {
+        match tried {
+            Ok(hold) => holds.push(hold),
+            Err(error @ Error::Busy { .. }) => busy = busy.or(Some(error)),
+            Err(error) => return Err(error),
         }
     }
+    if let Some(busy) = busy {
+        // Whoever waits for one key must not hold another that the next one in its queue needs.
+        join_all(holds.iter().map(Hold::release)).await;
+        holds.clear();
+        if options.waits_not() {
+            return Err(busy);
+        }
+        for key in keys {
+            holds.push(begin(key, options).await?);
+        }
+    }
+    holds.iter().try_for_each(Hold::check)?;
+    let mut holds = holds.into_iter();
+    let first = holds.next().ok_or_else(|| Error::invalid("no key is named"))?;
+    Ok(Guard::new(first, holds.collect()))
 }
 
-enum State {
-    Try,
-    WaitForPermit { last_try: Instant },
-    WaitInQueue,
-    Confirm { grant: Grant, requested: Instant },
-    Held { grant: Grant, lease: u64, deadline: Instant },
-}
-
-/// The first acquisition of an owner, in progress.
-pub(crate) struct Acquisition<'a> {
-    client: &'a ClientState,
-    key: &'a OwnedKey,
-    request: &'a AcquireRequest,
-    /// The end of the wait.
+/// One acquisition in progress. If it is dropped before it has ended, it gives up in the background.
+struct Acquire<'a> {
+    client: &'a Arc<Inner>,
+    options: &'a Options,
+    /// The end of the wait. `None`: no limit.
     limit: Option<Instant>,
-    /// Requests are repeated until then, even if the wait is over.
-    patience_end: Instant,
-    pauses: Pauses,
-    attempts: Attempts<'a>,
+    /// The lease to ask for, in milliseconds. `None` is the server's default.
+    lease: Option<u64>,
+    request: Request<'a>,
     permit: Option<SemaphorePermit<'a>>,
-    /// It closes before `pending` is withdrawn.
-    connection: Option<DedicatedConnection>,
-    pending: PendingAcquire<'a>,
+    connection: Option<OwnConnection>,
+    /// The server has refused a longer lease.
+    is_lease_shortened: bool,
+    /// The server may keep a queue position or a grant for this owner, even if no reply was lost.
+    leaves_something: bool,
 }
 
-impl<'a> Acquisition<'a> {
-    /// `limit` is the end of the wait.
-    pub(crate) fn new(
-        client: &'a ClientState,
-        key: &'a OwnedKey,
-        request: &'a AcquireRequest,
+impl<'a> Acquire<'a> {
+    fn new(
+        client: &'a Arc<Inner>,
+        key: &[u8],
+        owner: Vec<u8>,
+        options: &'a Options,
         limit: Option<Instant>,
-        owner_lock: Option<OwnedMutexGuard<Weak<Tenure>>>,
     ) -> Self {
-        let patience_end = Instant::now() + client.servers.settings.patience;
+        let name = Arc::new(OwnedKey { key: key.to_vec(), owner });
+        let mut request = Request::new(client, &name);
+        // A call that does not wait ends within the patience.
+        request.restarts_patience = !options.waits_not();
+        request.deadline = limit.map_or(request.deadline, |limit| limit + OVERTIME);
+        let lease = options.lease.map(|lease| options.limit_lease(millis(lease)));
         Self {
             client,
-            key,
-            request,
+            options,
             limit,
-            patience_end,
-            pauses: Pauses::new(50, 1_000),
-            attempts: client.servers.attempts(&key.key, limit.unwrap_or(patience_end).max(patience_end)),
+            lease,
+            request,
             permit: None,
             connection: None,
-            pending: PendingAcquire {
-                client,
-                key,
-                may_be_granted: false,
-                may_be_queued: false,
-                lease: request.named_lease().map_or(UNKNOWN_LEASE, Duration::from_millis),
-                owner_lock,
-                is_over: false,
-            },
+            is_lease_shortened: false,
+            leaves_something: false,
         }
     }
 
-    /// Acquires the lock as an owner that holds nothing, as far as this process knows.
-    ///
-    /// If the future is dropped, the background task withdraws the acquisition.
-    pub(crate) async fn acquire_first_hold(mut self) -> Result<Arc<Tenure>, Error> {
-        let mut permit = pin!(self.client.wait_permits.acquire());
-        let mut state = State::Try;
-        loop {
-            state = match state {
-                State::Try => self.try_once().await?,
-                State::WaitForPermit { last_try } => self.wait_for_permit(last_try, permit.as_mut()).await?,
-                State::WaitInQueue => self.wait_in_queue().await?,
-                State::Confirm { grant, requested } => self.confirm(grant, requested).await?,
-                State::Held { grant, lease, deadline } => return Ok(self.complete(grant, lease, deadline)),
+    async fn run(mut self) -> Result<Hold, Error> {
+        match self.acquire().await {
+            Ok(tenure) => Ok(Hold::new(self.client, tenure)),
+            // A server has answered during the call, so the call has only waited for too long.
+            Err(Error::Unreachable { key, .. }) if self.request.is_answered && self.time_left().is_zero() => {
+                Err(Error::Busy { key })
             }
+            Err(error) => Err(error),
         }
     }
 
-    /// Asks once, as a free lock needs no connection of its own.
-    async fn try_once(&mut self) -> Result<State, Error> {
-        let requested = Instant::now();
-        match self.send_acquire(Block::No, requested).await? {
-            Some(state) => Ok(state),
-            None if self.limit.is_some_and(|limit| limit <= requested) => Err(self.busy()),
-            None => Ok(State::WaitForPermit { last_try: requested }),
-        }
-    }
-
-    /// Waits for a permit, and tries the lock now and then: all permits may be taken by callers that wait for a lock that
-    /// this caller holds.
-    async fn wait_for_permit(
-        &mut self,
-        last_try: Instant,
-        permit: Pin<&mut impl Future<Output = Result<SemaphorePermit<'a>, AcquireError>>>,
-    ) -> Result<State, Error> {
-        let next_try = last_try + self.pauses.next_pause();
-        let until = self.limit.map_or(next_try, |limit| limit.min(next_try));
-        let state = match timeout_at(until.into(), permit).await {
-            Ok(Ok(permit)) => {
+    async fn acquire(&mut self) -> Result<Arc<Tenure>, Error> {
+        let mut polls = Pauses::new(50, 1_000);
+        loop {
+            if let Some(tenure) = self.try_once().await? {
+                return Ok(tenure);
+            }
+            if self.is_over() {
+                return Err(self.busy());
+            }
+            let pause = polls.next_pause().min(self.time_left());
+            if let Ok(Ok(permit)) = timeout(pause, self.client.wait_permits.acquire()).await {
                 self.permit = Some(permit);
-                State::WaitInQueue
+                break;
             }
-            Err(_) if self.limit.is_none_or(|limit| Instant::now() < limit) => State::Try,
-            Ok(Err(_)) | Err(_) => return Err(self.busy()),
-        };
-        if self.limit.is_none() {
-            self.attempts.deadline = Instant::now() + self.attempts.settings().patience;
         }
-        Ok(state)
-    }
-
-    /// Waits in the server's queue, on a connection of its own.
-    async fn wait_in_queue(&mut self) -> Result<State, Error> {
-        let requested = Instant::now();
-        let block = match self.limit {
-            Some(limit) => Block::For(limit.saturating_duration_since(requested)),
-            None => Block::WithoutLimit,
-        };
-        self.pending.may_be_queued = true;
-        match self.send_acquire(block, requested).await? {
-            Some(state) => Ok(state),
-            None => Err(self.busy()),
-        }
-    }
-
-    /// Sends ACQUIRE once. Returns the next state, or `None` if the lock is busy.
-    async fn send_acquire(&mut self, block: Block, requested: Instant) -> Result<Option<State>, Error> {
-        let cmd = self.key.acquire(self.request.named_lease(), 1, self.request.mode, block);
-        let response_limit = self.attempts.settings().response_limit;
-        let (mut kind, limit) = match block {
-            Block::No => (ConnectionKind::Shared, Some(response_limit)),
-            Block::For(wait) => {
-                (ConnectionKind::Dedicated(&mut self.connection), Some(wait.saturating_add(response_limit)))
-            }
-            Block::WithoutLimit => (ConnectionKind::Dedicated(&mut self.connection), None),
-        };
-        let reply = match self.attempts.send(&mut kind, &cmd, limit).await {
-            Ok(reply) => read_grant(reply)?,
-            Err(error) => {
-                self.wait_to_retry(error, requested).await?;
-                return Ok(Some(self.ask_again()));
-            }
-        };
-        let Some(grant) = reply else { return Ok(None) };
-        self.pending.may_be_queued = false;
-        self.pending.may_be_granted = true;
-        // What follows has the client's patience, even if the wait was longer.
-        let patience_end = Instant::now() + self.attempts.settings().patience;
-        self.attempts.deadline = self.attempts.deadline.max(patience_end);
-        Ok(Some(State::Confirm { grant, requested }))
-    }
-
-    /// Waits until ACQUIRE may be sent again.
-    async fn wait_to_retry(&mut self, error: AttemptError, requested: Instant) -> Result<(), Error> {
-        let settings = self.attempts.settings();
-        if self.limit.is_none() && requested.elapsed() > settings.response_limit * QUEUED_AFTER {
-            self.attempts.deadline = Instant::now() + settings.patience;
-        }
-        let Err(error) = self.attempts.wait_to_retry(error).await else { return Ok(()) };
-        if !self.attempts.may_have_run && !self.pending.may_be_granted {
-            self.pending.cancel();
-        }
-        Err(error)
-    }
-
-    async fn confirm(&mut self, grant: Grant, requested: Instant) -> Result<State, Error> {
-        let named = self.request.named_lease();
-        let mut lease = named.unwrap_or_else(|| self.request.limit_lease(grant.lease));
-        self.request.check_replicas(lease)?;
-        self.pending.lease = Duration::from_millis(grant.lease);
         loop {
-            match self.confirmed_deadline(grant, lease, requested).await {
-                Ok(deadline) => return Ok(State::Held { grant, lease, deadline }),
-                Err(Error::Lost(_)) => return self.ask_again_after_loss(),
-                // The server's limit was lowered during the wait.
-                Err(error) => match error.longest_lease().filter(|longest| *longest < lease) {
-                    Some(longest) if named.is_none() => lease = longest,
-                    _ => return Err(error),
-                },
+            let grant = self.wait().await?;
+            if let Some(tenure) = self.confirm(grant).await? {
+                return Ok(tenure);
             }
         }
     }
 
-    /// Makes sure that the grant is held with its whole lease, in milliseconds, and that enough replicas have it. Returns the
-    /// end of the lease by this process's clock.
-    async fn confirmed_deadline(
-        &mut self,
-        grant: Grant,
-        lease: u64,
-        requested: Instant,
-    ) -> Result<Instant, Error> {
-        let is_set = self.request.lease.is_some() || lease == grant.lease;
-        // After a short wait most of the lease is left, counted from the request. After a long one it may be over, as the
-        // client does not know when the server began to count.
-        let is_fresh = requested.elapsed() < Duration::from_millis(lease / 3);
-        if is_set && is_fresh && self.request.replicas.is_none() {
-            return Ok(lease_end(lease, requested));
-        }
-        let cmd = self.key.renew(lease, grant.token, grant.holds, self.request.mode);
-        let Some((wanted, within)) = self.request.replicas else {
-            let (requested, _) = self.attempts.timed_request(&cmd).await?;
-            return Ok(lease_end(lease, requested));
-        };
+    /// Asks once, as a free lock needs no connection of its own. `None`: the lock is busy.
+    async fn try_once(&mut self) -> Result<Option<Arc<Tenure>>, Error> {
         loop {
+            let cmd = self.request.name.acquire(self.lease, None, self.options.kind);
             let requested = Instant::now();
-            let mut kind = ConnectionKind::Dedicated(&mut self.connection);
-            let reply = self.attempts.attempt(&mut kind, &cmd).await?;
-            // WAIT is about the commands before it on the same connection.
-            if let (Some(_), Some(connection)) = (reply, &mut self.connection) {
-                let response_limit = self.attempts.settings().response_limit;
-                let reached = connection.wait_for_replicas(wanted, within, response_limit).await?;
-                if reached < wanted {
-                    return Err(Error::Unreplicated { reached, wanted });
+            match self.send_grant(&cmd).await {
+                Ok(None) => {}
+                Ok(Some(reply)) => {
+                    let Some(grant) = read_grant(reply)? else { return Ok(None) };
+                    self.leaves_something = true;
+                    let lease = self.lease.unwrap_or(grant.lease);
+                    // The hold limit may be shorter than the server's default.
+                    if self.options.limit_lease(lease) < lease {
+                        return self.confirm(grant).await;
+                    }
+                    self.check_replicas(lease)?;
+                    return self.complete(grant, lease, requested).map(Some);
                 }
-                return Ok(lease_end(lease, requested));
+                Err(error) => self.shorten_lease(error)?,
             }
         }
     }
 
-    /// The request again, in its last form.
-    fn ask_again(&self) -> State {
-        if self.permit.is_some() { State::WaitInQueue } else { State::Try }
+    /// Waits in the server's queue until the lock is granted.
+    async fn wait(&mut self) -> Result<Grant, Error> {
+        self.request.patience_end = from_now(FAR_FUTURE);
+        self.request.restarts_patience = false;
+        loop {
+            if self.is_over() {
+                return Err(self.busy());
+            }
+            let slice = self.time_left().min(SLICE);
+            let is_last = self.limit.is_some_and(|_| self.time_left() <= SLICE);
+            // Rounded up, as 0 waits without limit.
+            let millis = if is_last { millis(slice) + 1 } else { millis(slice) };
+            let short = self.lease.map(|lease| lease.min(SHORT_LEASE));
+            let cmd = self.request.name.acquire(short, Some((millis, is_last)), self.options.kind);
+            let limit = Duration::from_millis(millis) + self.client.settings.response_limit;
+            let is_place_kept = std::mem::replace(&mut self.leaves_something, true);
+            match self.request.send(&mut Via::Own(&mut self.connection), &cmd, limit).await {
+                Ok(None) => {}
+                Ok(Some(reply)) => match read_grant(reply)? {
+                    Some(grant) => return Ok(grant),
+                    None if is_last => {
+                        self.leaves_something = false;
+                        return Err(self.busy());
+                    }
+                    None => {}
+                },
+                Err(error) => {
+                    self.leaves_something = is_place_kept;
+                    self.shorten_lease(error)?;
+                }
+            }
+        }
     }
 
-    /// Asks again when a granted lease has ended before the client could confirm it. That happens if replies take longer than the
-    /// lease.
-    fn ask_again_after_loss(&mut self) -> Result<State, Error> {
-        if self.limit.is_some_and(|limit| limit.max(self.patience_end) <= Instant::now()) {
-            self.pending.cancel();
-            return Err(Error::Lost(Loss::LeaseOver));
+    /// Sets the whole lease. `None`: the grant has ended meanwhile.
+    async fn confirm(&mut self, grant: Grant) -> Result<Option<Arc<Tenure>>, Error> {
+        self.request.patience_end = from_now(self.client.settings.patience);
+        self.request.restarts_patience = !self.options.waits_not();
+        loop {
+            let lease = self.options.limit_lease(self.lease.unwrap_or(grant.lease));
+            let cmd = self.request.name.renew(lease, grant.token, 1, self.options.kind);
+            let requested = Instant::now();
+            match self.send_grant(&cmd).await {
+                Ok(None) => {}
+                Ok(Some(_)) => {
+                    self.check_replicas(lease)?;
+                    return self.complete(grant, lease, requested).map(Some);
+                }
+                Err(error) if error.code() == Some("NOTHELD") => return Ok(None),
+                Err(error) => {
+                    self.lease = Some(lease);
+                    self.shorten_lease(error)?;
+                }
+            }
         }
-        self.pending.may_be_granted = false;
-        Ok(self.ask_again())
+    }
+
+    /// Takes the longest lease that the server accepts, if it has refused a longer one.
+    fn shorten_lease(&mut self, error: Error) -> Result<(), Error> {
+        match (error.longest_lease(), self.lease) {
+            (Some(longest), Some(lease)) if longest < lease && !self.is_lease_shortened => {
+                (self.lease, self.is_lease_shortened) = (Some(longest), true);
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Sends a request for a grant, and WAIT behind it if replicas are to confirm it.
+    async fn send_grant(&mut self, cmd: &Cmd) -> Result<Option<Value>, Error> {
+        let limit = self.client.settings.response_limit;
+        let Some((count, within)) = self.options.replicas else {
+            return self.request.send(&mut Via::Shared, cmd, limit).await;
+        };
+        // 0 would wait without limit.
+        let wait = redis::cmd("WAIT").arg(count).arg(millis(within).max(1)).to_owned();
+        self.request.then = Some((wait, within));
+        // WAIT is about the commands before it on the same connection, and would hold up those of others.
+        let mut via = Via::Own(&mut self.connection);
+        let reply = self.request.send(&mut via, cmd, limit).await;
+        self.request.then = None;
+        reply
+    }
+
+    /// Checks that enough replicas have confirmed the grant, if the caller wants that.
+    fn check_replicas(&mut self, lease: u64) -> Result<(), Error> {
+        let Some((wanted, _)) = self.options.replicas else { return Ok(()) };
+        self.options.check_replicas(lease)?;
+        let reached = self.request.then_reply.take().and_then(|reply| read(reply).ok()).unwrap_or(0);
+        if reached < wanted {
+            return Err(Error::Unreplicated { key: self.request.name.shown(), reached, wanted });
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, grant: Grant, lease: u64, requested: Instant) -> Result<Arc<Tenure>, Error> {
+        let terms = Terms {
+            token: grant.token,
+            holds: 1,
+            kind: self.options.kind,
+            lease,
+            deadline: lease_end(lease, requested),
+            is_renewed: !self.options.without_renewal,
+            hold_end: self.options.hold_limit.map(|limit| requested + limit.min(FAR_FUTURE)),
+        };
+        self.leaves_something = false;
+        self.request.may_have_run = false;
+        self.keep_connection();
+        Ok(Tenure::new(self.client, Arc::clone(&self.request.name), terms))
+    }
+
+    fn time_left(&self) -> Duration {
+        self.limit.map_or(FAR_FUTURE, until)
+    }
+
+    fn is_over(&self) -> bool {
+        self.options.waits_not() || self.time_left().is_zero()
     }
 
     fn busy(&mut self) -> Error {
-        if let Some(connection) = self.connection.take() {
-            connection.keep_idle();
-        }
-        self.pending.cancel();
-        Error::Busy
+        self.keep_connection();
+        Error::Busy { key: self.request.name.shown() }
     }
 
-    fn complete(self, grant: Grant, lease: u64, deadline: Instant) -> Arc<Tenure> {
-        if let Some(connection) = self.connection {
-            connection.keep_idle();
+    /// Keeps the connection for the next waiter.
+    fn keep_connection(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.client.keep_idle(connection);
         }
-        let lease = Lease::new(lease, self.request.is_renewed, self.request.hold_limit.map(from_now));
-        self.pending.complete(grant, self.request.mode, lease, deadline)
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        if !self.leaves_something && !self.request.may_have_run {
+            return;
+        }
+        // It closes before the server reads the release.
+        self.connection = None;
+        let name = Arc::clone(&self.request.name);
+        // On the connection of a request without a reply the server reads it after that request, even if it was stopped.
+        let started = self.client.send_now(
+            self.client.slot(&name.key),
+            self.request.shared.take().filter(|_| self.request.may_have_run),
+            name.give_up(),
+        );
+        let client = Arc::clone(self.client);
+        let giving_up = async move {
+            if let Some(started) = started
+                && started.await.is_ok_and(|reply| matches!(reply, Value::Int(_)))
+            {
+                return;
+            }
+            let _ = Request::new(&client, &name).repeat(&name.give_up()).await;
+        };
+        self.client.spawn_job(timeout(GIVE_UP_LIMIT, giving_up).map(drop));
     }
 }

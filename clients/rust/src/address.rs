@@ -1,14 +1,14 @@
-//! Addresses of servers, and their URLs.
+//! Addresses of servers, their URLs, and the slots of a cluster.
 
 use crate::error::Error;
-use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 /// Where the servers are, and how to connect to them.
 ///
 /// | URL | means |
 /// | --- | --- |
 /// | `redis://[user:password@]host[:port][/db]`, `unix:///path` | One server. |
-/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../name[/db]` | The primary that Sentinels know by `name`. User, password and database are for the servers. If the Sentinels need a password, too, use [`Address::sentinels`]. |
+/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../name[/db]` | The primary that Sentinels know by `name`. User, password and database are for the servers. If the Sentinels need a password, too, use [`Address::Sentinels`]. |
 /// | `redis+cluster://[user:password@]host[:port],host[:port],...` | A cluster. The hosts are some of its nodes. |
 ///
 /// With `rediss` instead of `redis` all connections use TLS. That needs the crate's feature `tls`.
@@ -19,36 +19,41 @@ use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, Redis
 /// # Ok::<(), lockward_client::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Address(pub(crate) Deployment);
-
-#[derive(Clone, Debug)]
-pub(crate) enum Deployment {
+pub enum Address {
+    /// One server.
     Server(ConnectionInfo),
-    /// `server` says how to connect to the primary. The Sentinels tell its host and port.
+    /// The primary that Sentinels know by a name.
     Sentinels {
+        /// The Sentinels, at least one.
         sentinels: Vec<ConnectionInfo>,
+        /// The name of the primary.
         name: String,
-        server: ConnectionInfo,
+        /// How to connect to the primary: user, password, database, TLS. Its host and port are ignored.
+        server: Box<ConnectionInfo>,
     },
-    /// Some of the nodes, at least one.
+    /// A cluster: some of its nodes, at least one.
     Cluster(Vec<ConnectionInfo>),
 }
 
 impl Address {
-    /// One server.
-    pub fn server(server: ConnectionInfo) -> Self {
-        Self(Deployment::Server(server))
-    }
-
-    /// The primary that `sentinels` know by `name`. `server` says how to connect to it: user, password, database, TLS.
-    /// The host and port of `server` are ignored.
-    pub fn sentinels(sentinels: Vec<ConnectionInfo>, name: &str, server: ConnectionInfo) -> Self {
-        Self(Deployment::Sentinels { sentinels, name: name.to_owned(), server })
-    }
-
-    /// A cluster. `nodes` are some of its nodes, at least one.
-    pub fn cluster(nodes: Vec<ConnectionInfo>) -> Self {
-        Self(Deployment::Cluster(nodes))
+    /// The same address with other certificates than those of the system: the CA, and those that the client shows.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a certificate or the key is not valid.
+    #[cfg(feature = "tls")]
+    pub fn certificates(mut self, certificates: &redis::TlsCertificates) -> Result<Self, Error> {
+        let all: Vec<&mut ConnectionInfo> = match &mut self {
+            Self::Server(server) => vec![server],
+            Self::Sentinels { sentinels, server, .. } => {
+                sentinels.iter_mut().chain([&mut **server]).collect()
+            }
+            Self::Cluster(nodes) => nodes.iter_mut().collect(),
+        };
+        for info in all {
+            let client = redis::Client::build_with_tls(info.clone(), certificates.clone());
+            *info = client.map_err(invalid)?.get_connection_info().clone();
+        }
+        Ok(self)
     }
 }
 
@@ -62,19 +67,22 @@ impl std::str::FromStr for Address {
                 let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
                 let (user, hosts) = hosts.rsplit_once('@').map_or(("", hosts), |(user, hosts)| (user, hosts));
                 if kind == "cluster" {
-                    let nodes = parse_hosts(plain, user, hosts, path, 6379)?;
-                    return Ok(Self::cluster(nodes));
+                    return Ok(Self::Cluster(parse_hosts(plain, user, hosts, path, 6379)?));
                 }
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err(invalid_url("the URL does not name the primary that the Sentinels watch"));
+                    return Err(Error::invalid("the URL does not name the primary that the Sentinels watch"));
                 }
                 let sentinels = parse_hosts(plain, "", hosts, "", 26379)?;
                 let server =
                     format!("{plain}://{user}{}localhost/{db}", if user.is_empty() { "" } else { "@" });
-                Ok(Self::sentinels(sentinels, name, parse_url(&server)?))
+                Ok(Self::Sentinels {
+                    sentinels,
+                    name: name.to_owned(),
+                    server: Box::new(parse_url(&server)?),
+                })
             }
-            _ => Ok(Self::server(parse_url(url)?)),
+            _ => Ok(Self::Server(parse_url(url)?)),
         }
     }
 }
@@ -96,11 +104,11 @@ fn parse_hosts(
 }
 
 fn parse_url(url: &str) -> Result<ConnectionInfo, Error> {
-    url.into_connection_info().map_err(Error::Connection)
+    url.into_connection_info().map_err(invalid)
 }
 
-fn invalid_url(why: &'static str) -> Error {
-    Error::Connection(RedisError::from((ErrorKind::InvalidClientConfig, why)))
+fn invalid(error: RedisError) -> Error {
+    Error::Invalid(error.to_string())
 }
 
 /// The same connection settings, for another host and port.
@@ -115,60 +123,20 @@ pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -
     like.clone().set_addr(addr)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn describe(info: &ConnectionInfo) -> String {
-        let redis = info.redis_settings();
-        format!("{}@{}/{}", redis.password().unwrap_or("-"), info.addr(), redis.db())
+/// The host in a reply of the node `from`. A node that does not know its own name sends none: it is the host of `from`.
+pub(crate) fn host_or_same<'a>(host: &'a str, from: &'a ConnectionInfo) -> &'a str {
+    match (host, from.addr()) {
+        ("" | "?", ConnectionAddr::Tcp(same, _) | ConnectionAddr::TcpTls { host: same, .. }) => same,
+        (host, _) => host,
     }
+}
 
-    fn deployment(url: &str) -> Deployment {
-        url.parse::<Address>().unwrap().0
-    }
-
-    #[test]
-    fn a_url_of_one_server() {
-        for url in ["redis://:secret@host:7000/3", "redis://host", "unix:///tmp/socket"] {
-            let Deployment::Server(server) = deployment(url) else { panic!("{url}") };
-            assert_eq!(server.addr(), url.into_connection_info().unwrap().addr());
-        }
-    }
-
-    #[test]
-    fn a_url_of_sentinels() {
-        let Deployment::Sentinels { sentinels, name, server } =
-            deployment("redis+sentinel://me:secret@a,b:7000,[::1],[::1]:7001/locks/3")
-        else {
-            panic!("sentinels")
-        };
-        let sentinels: Vec<String> = sentinels.iter().map(describe).collect();
-        assert_eq!(sentinels, ["-@a:26379/0", "-@b:7000/0", "-@::1:26379/0", "-@::1:7001/0"]);
-        assert_eq!((&*name, server.redis_settings().username()), ("locks", Some("me")));
-        assert_eq!(describe(&with_host_and_port(&server, "c", 6380)), "secret@c:6380/3");
-    }
-
-    #[test]
-    fn a_url_of_a_cluster() {
-        let Deployment::Cluster(nodes) = deployment("redis+cluster://:secret@a:7000,b") else {
-            panic!("a cluster")
-        };
-        assert_eq!(nodes.iter().map(describe).collect::<Vec<_>>(), ["secret@a:7000/0", "secret@b:6379/0"]);
-    }
-
-    #[test]
-    fn invalid_urls_are_refused() {
-        for url in [
-            "",
-            "host:6379",
-            "http://host",
-            "redis+sentinel://a,b",
-            "redis+other://a",
-            "redis+cluster://",
-            "redis://h/x",
-        ] {
-            assert!(matches!(url.parse::<Address>(), Err(Error::Connection(_))), "{url:?}");
-        }
-    }
+/// The slot of a key: the hash of what is between the first `{` and the next `}`, or of the whole key.
+pub(crate) fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = key.get(open + 1..)?;
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        rest.get(..close).filter(|tag| !tag.is_empty())
+    });
+    crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key)) % 16_384
 }

@@ -1,24 +1,79 @@
-//! A client of one deployment.
+//! A client of one deployment, and its settings.
 
+use crate::acquire::Options;
 use crate::address::Address;
-use crate::background::Task;
-use crate::client_state::ClientState;
+use crate::commands::OwnedKey;
 use crate::error::Error;
+use crate::guard::{Guard, Hold};
+use crate::handle;
 use crate::lock::Lock;
-use crate::settings::Settings;
-use redis::ConnectionInfo;
-use std::fmt;
+use crate::request::Request;
+use crate::servers::Inner;
+use crate::tenure::Tenure;
+use crate::time::FAR_FUTURE;
+use futures_util::future::try_join_all;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How a [`Client`] deals with servers that are slow or do not answer.
+///
+/// ```
+/// # use lockward_client::Settings;
+/// # use std::time::Duration;
+/// let settings = Settings::default().patience(Duration::from_secs(30));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub(crate) response_limit: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) waiting_connections: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            response_limit: Duration::from_secs(2),
+            patience: Duration::from_secs(5),
+            waiting_connections: 256,
+        }
+    }
+}
+
+impl Settings {
+    /// How long a server has to reply. After that the client repeats the request on another connection. The default is
+    /// 2 seconds. A request that waits for a lock has its wait and then this time. A renewal has no more than a sixth of
+    /// the lease.
+    #[must_use]
+    pub fn response_limit(self, limit: Duration) -> Self {
+        Self { response_limit: limit.min(FAR_FUTURE), ..self }
+    }
+
+    /// How long a call goes on while no server answers, before it fails with [`Error::Unreachable`]. The default is
+    /// 5 seconds. A caller that has begun to wait for a lock waits on until its wait limit, through restarts and failovers.
+    /// A lease is renewed until it is over.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience: patience.min(FAR_FUTURE), ..self }
+    }
+
+    /// How many connections may wait for locks at a time: at least 1. The default is 256. Further callers wait in the
+    /// process for one of these connections. Meanwhile they try to acquire their locks: after 50 milliseconds, and in the
+    /// end once a second. Such a try succeeds when the lock is free and its queue is empty.
+    #[must_use]
+    pub fn waiting_connections(self, count: usize) -> Self {
+        Self { waiting_connections: count.max(1), ..self }
+    }
+}
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
 /// Clones share their connections and one background task, which renews all locks. The task runs in the tokio runtime
 /// that the client was created in. When that runtime ends, nothing is renewed any more, and guards are lost when their
 /// leases are over.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Client {
-    state: Arc<ClientState>,
+    inner: Arc<Inner>,
 }
 
 impl Client {
@@ -26,8 +81,8 @@ impl Client {
     /// server answers.
     ///
     /// # Errors
-    /// [`Error::Connection`] when the URL is not valid, or the server refuses the connection; [`Error::Unreachable`] when
-    /// no server answers within [`Settings::patience`]; otherwise as [`Client::new`].
+    /// [`Error::Invalid`] when the URL is not valid; [`Error::Refused`] when the server refuses the connection;
+    /// [`Error::Unreachable`] when no server answers within [`Settings::patience`]; otherwise as [`Client::new`].
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let client = Self::new(url.parse()?, Settings::default())?;
         client.reach().await?;
@@ -39,46 +94,67 @@ impl Client {
     /// The tokio runtime needs its IO and time drivers (`enable_all`). Without them tokio panics at the first request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the address names no server, or outside a tokio runtime.
+    /// [`Error::Invalid`] outside a tokio runtime.
     pub fn new(address: Address, settings: Settings) -> Result<Self, Error> {
-        Ok(Self { state: Arc::new(ClientState::new(address, settings)?) })
+        Ok(Self { inner: Inner::new(address, settings)? })
     }
 
     /// A lock, to be acquired. The name may be any bytes. In a cluster the part in `{...}` decides which node has the lock.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
-        Lock::new(Arc::clone(&self.state), key.as_ref().to_vec())
+        self.locks([key])
     }
 
-    /// Where the primaries are now, and how to connect to them: the one server, the primary that Sentinels name, or all
-    /// primaries of a cluster. It is for tools that look at all locks, as a connection sees the locks of one server only.
+    /// Several locks, to be acquired as one. The client acquires all or none, and in the order of their bytes, so that
+    /// callers with common keys do not wait for each other for ever. A key that is named twice counts once.
+    pub fn locks<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
+        let mut keys: Vec<_> = keys.into_iter().map(|key| key.as_ref().to_vec()).collect();
+        keys.sort();
+        keys.dedup();
+        Lock { client: Arc::clone(&self.inner), keys, options: Options::default() }
+    }
+
+    /// Runs `work` while this process is the leader for `key`: [`Lock::lead`] with the default options.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when no Sentinel, or no node of the cluster, answers within the client's patience;
-    /// [`Error::Connection`] when it refuses the connection. A single server is not asked.
-    pub async fn primaries(&self) -> Result<Vec<ConnectionInfo>, Error> {
-        self.state.servers.primaries().await
+    /// As [`Lock::lead`].
+    pub async fn lead<F: Future>(
+        &self,
+        key: impl AsRef<[u8]>,
+        work: impl FnMut(Arc<Guard>) -> F,
+    ) -> Result<F::Output, Error> {
+        self.lock(key).lead(work).await
     }
 
-    /// Resolves when nothing is left to release in the background: neither holds of dropped guards, nor acquisitions whose
-    /// futures were dropped. Call it before a program ends; otherwise what is left ends with its lease.
+    /// Goes on with the tenure of another process, which has written `handle` by [`Guard::handle`]. The client renews it
+    /// at once. If the future is dropped, the tenure ends with its lease.
     ///
-    /// While no server answers, it may take as long as a lease, or an hour if the client does not know the lease. So bound
-    /// it, for example with `tokio::time::timeout`.
-    pub async fn settled(&self) {
-        let (listener, dropped) = oneshot::channel();
-        self.state.enqueue(Task::NotifyIdle(listener));
-        // The background task drops the listener and sends nothing.
-        let _ = dropped.await;
+    /// # Errors
+    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over; [`Error::Unreachable`] when
+    /// no server answers within the client's patience.
+    pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
+        let tenures = handle::parse(handle).ok_or_else(|| Error::invalid("the handle is not valid"))?;
+        let tenures = tenures.into_iter().map(async |(name, terms)| {
+            let tenure = Tenure::new(&self.inner, Arc::new(name), terms);
+            tenure.renew(&self.inner, Some(self.inner.settings.patience)).await?;
+            Ok::<_, Error>(tenure)
+        });
+        let tenures = try_join_all(tenures).await?.into_iter();
+        let mut holds = tenures.map(|tenure| Hold::new(&self.inner, tenure));
+        let first = holds.next().ok_or_else(|| Error::invalid("the handle is empty"))?;
+        Ok(Guard::new(first, holds.collect()))
+    }
+
+    /// Waits until nothing is left to release in the background: neither locks of dropped guards, nor acquisitions whose
+    /// futures were dropped. It waits as long as the client's patience at most, and returns whether nothing is left. What is
+    /// left ends with its lease. Call it before a program ends. Locks whose guards still exist are not released.
+    pub async fn close(&self) -> bool {
+        let mut jobs = self.inner.jobs.subscribe();
+        timeout(self.inner.settings.patience, jobs.wait_for(|count| *count == 0)).await.is_ok()
     }
 
     /// Waits until a server answers, as long as the client's patience.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
-        self.state.servers.reach().await
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state.fmt(out)
+        let nobody = Arc::new(OwnedKey { key: Vec::new(), owner: Vec::new() });
+        Request::new(&self.inner, &nobody).repeat(&redis::cmd("PING")).await.map(drop)
     }
 }

@@ -1,88 +1,131 @@
 //! A lock that is held.
 
-use crate::background::Task;
-use crate::client_state::ClientState;
-use crate::commands::read;
+use crate::commands::{Limit, read};
 use crate::error::{Error, Loss};
+use crate::handle;
+use crate::servers::Inner;
 use crate::tenure::Tenure;
+use futures_util::future::{FutureExt, join_all, select_all};
 use redis::{Cmd, FromRedisValue};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// One hold of a lock.
+/// A lock that is held, or several that were acquired as one.
 ///
 /// The client renews the lease while there is a guard. **The lock may be lost all the same**: this process may pause for
 /// longer than the lease, no server may answer, or somebody may delete the lock. [`lost`](Self::lost) resolves when that
 /// happens, and [`is_held`](Self::is_held) tells it when asked. Neither stops a write that is in progress. So send the
 /// [token](Self::token) with each write, and let the resource refuse a smaller token than it has seen.
 ///
-/// Dropping a guard releases its hold in the background. Nobody hears whether that succeeds, or whether the lock was held
-/// until then; call [`release`](Self::release) to know.
+/// Dropping a guard sends the release at once, and repeats it in the background if there is no reply. Nobody hears whether
+/// that succeeds, or whether the lock was held until then; call [`release`](Self::release) to know. A runtime that ends
+/// right afterwards may not send it any more: use [`Lock::run`](crate::Lock::run), or call
+/// [`Client::close`](crate::Client::close) before `main` returns.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    client: Arc<ClientState>,
+    first: Hold,
+    /// Those of the other keys.
+    others: Vec<Hold>,
+}
+
+/// One key that is held. When it is dropped, it is released in the background.
+pub(crate) struct Hold {
+    client: Arc<Inner>,
     tenure: Arc<Tenure>,
-    is_released: bool,
+}
+
+impl Hold {
+    pub(crate) fn new(client: &Arc<Inner>, tenure: Arc<Tenure>) -> Self {
+        client.renewals.add(Arc::clone(&tenure));
+        Self { client: Arc::clone(client), tenure }
+    }
+
+    pub(crate) async fn release(&self) -> Result<(), Error> {
+        self.tenure.release(&self.client).await
+    }
+
+    /// # Errors
+    /// [`Error::Lost`] if it is lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.tenure.check()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.tenure.abandon(&self.client);
+    }
 }
 
 impl Guard {
-    /// A guard that its tenure counts already.
-    pub(crate) fn new(client: Arc<ClientState>, tenure: Arc<Tenure>) -> Self {
-        if tenure.lease.is_renewed {
-            client.enqueue(Task::Watch(Arc::clone(&tenure)));
+    pub(crate) fn new(first: Hold, others: Vec<Hold>) -> Self {
+        let guard = Self { first, others };
+        if !guard.others.is_empty() {
+            guard.client().runtime.spawn(guard.end_together());
         }
-        Self { client, tenure, is_released: false }
+        guard
     }
 
-    /// Adds a guard to a tenure.
-    pub(crate) async fn enter(client: &Arc<ClientState>, tenure: &Arc<Tenure>) -> Result<Self, Error> {
-        let surplus = PendingSurplus::new(client, tenure);
-        tenure.reenter(&client.servers).await?;
-        surplus.cancel();
-        Ok(Self::new(Arc::clone(client), Arc::clone(tenure)))
+    /// When one of several locks is lost, the others are renewed no more.
+    fn end_together(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (client, lost) = (Arc::clone(self.client()), self.lost());
+        let tenures: Vec<_> = self.holds().map(|hold| Arc::clone(&hold.tenure)).collect();
+        async move {
+            lost.await;
+            tenures.iter().for_each(|tenure| tenure.stop_renewing(&client));
+        }
     }
 
-    /// The name of the lock.
+    const fn client(&self) -> &Arc<Inner> {
+        &self.first.client
+    }
+
+    fn holds(&self) -> impl Iterator<Item = &Hold> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    fn tenures(&self) -> impl Iterator<Item = &Tenure> {
+        self.holds().map(|hold| &*hold.tenure)
+    }
+
+    /// The name of the lock. Of several, the first in the order of bytes.
     pub fn key(&self) -> &[u8] {
-        &self.tenure.key.key
+        &self.first.tenure.name.key
     }
 
     /// The name of the owner.
     pub fn owner(&self) -> &[u8] {
-        &self.tenure.key.owner
+        &self.first.tenure.name.owner
     }
 
-    /// The fencing token. It is below 2^53, larger than that of every earlier tenure of this lock, and the same for all
-    /// guards of one tenure.
+    /// The fencing token. It is below 2^53, and larger than that of every earlier tenure of this lock.
     pub fn token(&self) -> u64 {
-        self.tenure.token
+        self.first.tenure.terms.token
     }
 
-    /// How many guards this tenure has.
-    pub fn holds(&self) -> u32 {
-        self.tenure.guards()
+    /// The keys and their fencing tokens, sorted by key.
+    pub fn tokens(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        self.tenures().map(|tenure| (&*tenure.name.key, tenure.terms.token))
     }
 
     /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic clock,
     /// from before it sent the request. So it ends here before it ends at the server. (On Linux this clock stops while the
     /// machine is suspended.)
     pub fn is_held(&self) -> bool {
-        self.tenure.is_held()
+        self.tenures().all(|tenure| tenure.loss().is_none())
     }
 
     /// How long the lock is still held if its lease is not renewed. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
-        let state = self.tenure.state();
-        match state.loss() {
-            Some(_) => Duration::ZERO,
-            None => state.deadline.saturating_duration_since(Instant::now()),
-        }
+        self.tenures().map(Tenure::lease_left).min().unwrap_or_default()
     }
 
-    /// Resolves when the lock is lost, with the reason. When the last guard of the tenure is released or dropped, it
-    /// resolves with [`Loss::Released`]. It borrows nothing from the guard and may be moved to another task. Await it in a
-    /// tokio runtime.
+    /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or dropped.
+    /// Several locks are lost as soon as one is. It resolves when the lease is over by this process's clock, whatever the
+    /// server does, and at once when a renewal finds out that the server denies the lock. That takes up to a third of the
+    /// lease after somebody has deleted it. It borrows nothing from the guard and may be moved to another task. Await it
+    /// in a tokio runtime.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -94,32 +137,8 @@ impl Guard {
     /// # }
     /// ```
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let mut states = self.tenure.watch_state();
-        async move {
-            loop {
-                let state = states.borrow_and_update().clone();
-                if let Some(loss) = state.loss() {
-                    return loss;
-                }
-                tokio::select! {
-                    changed = states.changed() => if changed.is_err() {
-                        return Loss::Released;
-                    },
-                    () = tokio::time::sleep_until(state.deadline.into()) => {}
-                }
-            }
-        }
-    }
-
-    /// Enters the lock again as the same owner: one more guard of this tenure. The lock is released with the last of them.
-    ///
-    /// If the future is dropped, this guard is as it was.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] and [`Error::Server`] as for
-    /// [`Lock::acquire`](crate::Lock::acquire), and then this guard is as it was.
-    pub async fn re_enter(&self) -> Result<Self, Error> {
-        Self::enter(&self.client, &self.tenure).await
+        let losses: Vec<_> = self.tenures().map(|tenure| tenure.lost().boxed()).collect();
+        select_all(losses).map(|(loss, ..)| loss)
     }
 
     /// Renews the lease now. It is rarely needed, as the client renews by itself unless
@@ -130,12 +149,28 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
     /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.tenure.renew(&self.client.servers, Some(self.client.servers.settings.patience)).await
+        let patience = Some(self.client().settings.patience);
+        join_all(self.tenures().map(|tenure| tenure.renew(self.client(), patience)))
+            .await
+            .into_iter()
+            .collect()
+    }
+
+    /// Lets others hold the lock, too: those who ask for it with this limit, which is larger than before. A writer that has
+    /// called it with [`Limit::Shared`] is a reader. The token stays the same. A smaller limit is refused.
+    ///
+    /// # Errors
+    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
+    pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
+        join_all(self.tenures().map(|tenure| tenure.downgrade(self.client(), limit)))
+            .await
+            .into_iter()
+            .collect()
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check
     /// and the command are one step at the server, so a late write of a holder that was paused does not run. An empty
-    /// command, `&redis::Cmd::new()`, is the check alone.
+    /// command, `&redis::Cmd::new()`, is the check alone. Of several locks, the first one is checked.
     ///
     /// The data must be on the lock's server; in a cluster its keys need the slot of the lock, by a common tag such as
     /// `{order:42}`.
@@ -152,47 +187,36 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost: the command did not run. After the other errors the lock is as it was.
-    /// [`Error::Server`] is an error of the command. [`Error::Unreachable`] means that no server has replied within the
+    /// [`Error::Refused`] is an error of the command. [`Error::Unreachable`] means that no server has replied within the
     /// response limit or the client's patience: the command may have run. [`Error::Reply`] means that it has run, and its
     /// reply is no `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        read(self.tenure.guarded(&self.client.servers, command).await?)
+        read(self.first.tenure.guarded(self.client(), command).await?)
     }
 
-    /// Releases the hold. With the last guard of the tenure it releases the lock: when this returns, the first waiter has
-    /// it. If the future is dropped, the hold is released in the background.
+    /// Leaves the lock to another process, which goes on with it by [`Client::resume`](crate::Client::resume). The string
+    /// has the keys, the owner, the tokens, the lease and the kind. This process neither renews the lock nor releases it
+    /// from now on, so it ends with its lease unless the other process resumes it before.
+    pub fn handle(self) -> String {
+        self.tenures().for_each(|tenure| tenure.hand_over(self.client()));
+        handle::write(self.tenures())
+    }
+
+    /// Releases the lock: when this returns, the first waiter has it. If the future is dropped, the lock is released in the
+    /// background.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if no
     /// server answers within the client's patience: the client tries on in the background until the lease is over.
-    pub async fn release(mut self) -> Result<(), Error> {
-        self.is_released = true;
-        self.tenure.remove_guard();
-        let surplus = PendingSurplus::new(&self.client, &self.tenure);
-        let servers = &self.client.servers;
-        let limit = Instant::now() + servers.settings.patience;
-        let released = self.tenure.release_surplus(servers, Some(limit)).await;
-        if matches!(released, Ok(()) | Err(Error::Lost(_))) {
-            surplus.cancel();
-        }
-        self.unwatch();
-        released
+    pub async fn release(self) -> Result<(), Error> {
+        self.release_holds().await
     }
 
-    fn unwatch(&self) {
-        if self.tenure.guards() == 0 {
-            self.client.enqueue(Task::Unwatch(self.tenure.id));
+    pub(crate) async fn release_holds(&self) -> Result<(), Error> {
+        if self.others.is_empty() {
+            return self.first.release().await;
         }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if !self.is_released {
-            self.tenure.remove_guard();
-            self.client.enqueue(Task::ReleaseSurplus(Arc::clone(&self.tenure)));
-            self.unwatch();
-        }
+        join_all(self.holds().map(Hold::release)).await.into_iter().collect()
     }
 }
 
@@ -203,31 +227,5 @@ impl fmt::Debug for Guard {
             .field("token", &self.token())
             .field("is_held", &self.is_held())
             .finish_non_exhaustive()
-    }
-}
-
-/// While this exists, the server may count more holds than there are guards. When it is dropped without being cancelled,
-/// the background task releases them.
-struct PendingSurplus<'a> {
-    client: &'a ClientState,
-    tenure: &'a Arc<Tenure>,
-    is_cancelled: bool,
-}
-
-impl<'a> PendingSurplus<'a> {
-    const fn new(client: &'a ClientState, tenure: &'a Arc<Tenure>) -> Self {
-        Self { client, tenure, is_cancelled: false }
-    }
-
-    fn cancel(mut self) {
-        self.is_cancelled = true;
-    }
-}
-
-impl Drop for PendingSurplus<'_> {
-    fn drop(&mut self) {
-        if !self.is_cancelled {
-            self.client.enqueue(Task::ReleaseSurplus(Arc::clone(self.tenure)));
-        }
     }
 }

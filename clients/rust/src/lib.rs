@@ -9,11 +9,12 @@
 //! # async fn write(order: u32, token: u64) {}
 //!
 //! let client = Client::connect(url).await?;
-//! let guard = client.lock("order:42").wait(Duration::from_secs(60)).acquire().await?;
-//! tokio::select! {
-//!     () = write(42, guard.token()) => guard.release().await?,
-//!     loss = guard.lost() => eprintln!("stopped: {loss}"),
-//! }
+//! let lock = client.lock("order:42").wait(Duration::from_secs(60));
+//! lock.run(async |lock| {
+//!     write(42, lock.token()).await;
+//!     Ok::<_, lockward_client::Error>(())
+//! })
+//! .await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -21,12 +22,13 @@
 //!
 //! - **It renews leases** each time a third of them has passed, until the guard is released or the lock is lost.
 //!   [`Lock::hold_limit`] bounds this, and [`Lock::without_renewal`] switches it off.
+//! - **It tells a loss by its own clock**, at the end of the lease, whatever the servers do.
 //! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no hold
 //!   counts twice. A waiter keeps its position in the queue.
 //! - **It waits on connections of their own**, so a waiter delays no other request. Acquiring a free lock needs none.
-//! - **It follows failovers and slots that move.** As soon as a connection breaks it renews all tenures with their tokens.
-//!   This restores the tenures that a server in quarantine has forgotten.
-//! - **It cleans up after callers that leave.** If a future is dropped, the client leaves the queue and releases what the
+//! - **It follows failovers and slots that move.** As soon as a connection breaks it renews the tenures of that server with
+//!   their tokens. This restores the tenures that a server in quarantine has forgotten.
+//! - **It cleans up after callers that leave.** If a future is dropped, the client leaves the queue and gives back what the
 //!   server may have granted.
 //! - **It votes**: [`redlock`] is one lock on several independent servers.
 //!
@@ -40,39 +42,33 @@
 //!
 //! # Owners
 //!
-//! Each acquisition is an owner of its own, so two tasks of one process exclude each other as two processes do. To
-//! enter a lock again, call [`Guard::re_enter`], or [name an owner](Lock::owner).
+//! Each acquisition is an owner of its own, so two tasks of one process exclude each other as two processes do. A lock cannot
+//! be entered twice: a task that acquires a lock that it holds waits for itself. [`Lock::owner`] names an owner.
 #![forbid(unsafe_code)]
 
 mod acquire;
 mod address;
-mod attempts;
-mod background;
 mod client;
-mod client_state;
-mod cluster;
 mod commands;
-mod connections;
-mod discovery;
 mod error;
 mod guard;
-mod lease;
+mod handle;
 mod lock;
 pub mod redlock;
+mod renewals;
+mod request;
 mod servers;
-mod settings;
 mod tenure;
 mod time;
-mod withdrawal;
 
 pub use address::Address;
-pub use client::Client;
+pub use client::{Client, Settings};
+pub use commands::Limit;
 pub use error::{Error, Loss};
 pub use guard::Guard;
 pub use lock::Lock;
 /// The crate whose commands [`Guard::guarded`] runs.
 pub use redis;
-pub use settings::Settings;
 
 /// Runs the programs of the README as tests.
 #[cfg(doctest)]

@@ -1,360 +1,326 @@
-//! A tenure as this process knows it.
-//!
-//! It keeps two counts: the guards in this process, and the holds that the server counts at most. Requests that change the
-//! holds go one after the other, under one mutex. A request whose reply was lost counts as carried out, and
-//! [`Tenure::release_surplus`] then releases the difference. Each request names the number of holds that it leads to, so
-//! it can be repeated.
+//! A tenure as this process knows it: whether it is held, and the requests of its holder.
 
-use crate::attempts::Attempts;
-use crate::commands::{Block, Grant, Mode, OwnedKey, read, read_grant};
-use crate::connections::ConnectionKind;
+use crate::commands::{Kind, Limit, OwnedKey, read};
 use crate::error::{Error, Loss};
-use crate::lease::{Lease, lease_end};
-use crate::servers::Servers;
+use crate::request::{Request, Via};
+use crate::servers::{Inner, locked};
+use crate::time::{from_now, lease_end, millis, until};
 use redis::{Cmd, Value};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
-/// One acquisition at a time for an owner that the caller has named, and the tenure that the last one got.
-pub(crate) type OwnerMutex = Mutex<Weak<Tenure>>;
+/// The bounds of the pause after a renewal that the server has refused.
+const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+
+/// Leases have whole milliseconds.
+const TICK: Duration = Duration::from_millis(2);
 
 pub(crate) struct Tenure {
     /// Unique in this process.
     pub(crate) id: u64,
-    pub(crate) key: OwnedKey,
-    pub(crate) token: u64,
-    mode: Mode,
-    pub(crate) lease: Lease,
-    guards: AtomicU32,
-    /// How many holds the server counts, at most.
-    server_holds: Mutex<u32>,
-    state: watch::Sender<TenureState>,
-    /// Keeps the mutex of a named owner alive, so that the next acquisition finds this tenure.
-    _owner_mutex: Option<Arc<OwnerMutex>>,
+    pub(crate) name: Arc<OwnedKey>,
+    pub(crate) slot: u16,
+    /// What it began with.
+    pub(crate) terms: Terms,
+    kind: Mutex<Kind>,
+    /// The lease that each renewal asks for, in milliseconds.
+    lease: AtomicU64,
+    state: watch::Sender<State>,
+    is_renewed: AtomicBool,
+    renewal_due: Mutex<Option<Instant>>,
+    /// There is nothing to release any more.
+    is_over: AtomicBool,
 }
 
 /// Whether a tenure is held.
-#[derive(Clone, Debug)]
-pub(crate) struct TenureState {
-    /// When the lease ends, unless it is renewed.
-    pub(crate) deadline: Instant,
-    pub(crate) end: Option<Loss>,
+#[derive(Clone)]
+struct State {
+    /// When the lease ends by this process's clock, unless it is renewed.
+    deadline: Instant,
+    end: Option<Loss>,
 }
 
-impl TenureState {
-    fn is_held(&self) -> bool {
-        self.end.is_none() && Instant::now() < self.deadline
-    }
-
+impl State {
     /// Why the tenure is over, if it is.
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        self.end.clone().or_else(|| (!self.is_held()).then_some(Loss::LeaseOver))
+    fn loss(&self) -> Option<Loss> {
+        self.end.clone().or_else(|| (Instant::now() >= self.deadline).then_some(Loss::LeaseOver))
     }
+}
+
+/// What a tenure begins with.
+pub(crate) struct Terms {
+    pub(crate) token: u64,
+    pub(crate) holds: u32,
+    pub(crate) kind: Kind,
+    /// In milliseconds.
+    pub(crate) lease: u64,
+    pub(crate) deadline: Instant,
+    pub(crate) is_renewed: bool,
+    /// No lease ends after this.
+    pub(crate) hold_end: Option<Instant>,
 }
 
 impl Tenure {
-    /// A tenure with one guard.
-    pub(crate) fn new(
-        key: OwnedKey,
-        grant: Grant,
-        mode: Mode,
-        lease: Lease,
-        deadline: Instant,
-        owner_mutex: Option<Arc<OwnerMutex>>,
-    ) -> Self {
+    pub(crate) fn new(client: &Inner, name: Arc<OwnedKey>, terms: Terms) -> Arc<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        Self {
+        Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            key,
-            token: grant.token,
-            mode,
-            lease,
-            guards: AtomicU32::new(1),
-            server_holds: Mutex::new(grant.holds),
-            state: watch::Sender::new(TenureState { deadline, end: None }),
-            _owner_mutex: owner_mutex,
+            slot: client.slot(&name.key),
+            name,
+            kind: Mutex::new(terms.kind),
+            lease: AtomicU64::new(terms.lease),
+            state: watch::Sender::new(State { deadline: terms.deadline, end: None }),
+            is_renewed: AtomicBool::new(terms.is_renewed),
+            terms,
+            renewal_due: Mutex::default(),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        *locked(&self.kind)
+    }
+
+    /// In milliseconds.
+    pub(crate) fn lease(&self) -> u64 {
+        self.lease.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.state.borrow().loss()
+    }
+
+    pub(crate) fn lease_left(&self) -> Duration {
+        let state = self.state.borrow();
+        if state.end.is_some() { Duration::ZERO } else { until(state.deadline) }
+    }
+
+    /// Resolves when the tenure is over. The lease is watched here, by the clock alone.
+    pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
+        let mut states = self.state.subscribe();
+        async move {
+            loop {
+                let state = states.borrow_and_update().clone();
+                if let Some(loss) = state.loss() {
+                    return loss;
+                }
+                tokio::select! {
+                    changed = states.changed() => if changed.is_err() {
+                        return Loss::Released;
+                    },
+                    () = tokio::time::sleep_until(state.deadline.into()) => {}
+                }
+            }
         }
     }
 
-    pub(crate) fn state(&self) -> TenureState {
-        self.state.borrow().clone()
-    }
-
-    pub(crate) fn is_held(&self) -> bool {
-        self.state.borrow().is_held()
-    }
-
-    pub(crate) fn watch_state(&self) -> watch::Receiver<TenureState> {
-        self.state.subscribe()
-    }
-
-    pub(crate) fn guards(&self) -> u32 {
-        self.guards.load(Ordering::Acquire)
-    }
-
-    /// Counts one guard less. The server still counts its hold, until [`release_surplus`](Self::release_surplus).
-    pub(crate) fn remove_guard(&self) {
-        self.guards.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Ends the tenure in this process. The first reason stays.
-    pub(crate) fn end(&self, loss: Loss) {
+    /// Ends the tenure in this process. Returns how it was lost, if it was over before.
+    pub(crate) fn end(&self, loss: Loss) -> Option<Loss> {
+        let mut earlier = None;
         self.state.send_if_modified(|state| {
+            earlier = state.loss();
             let is_first = state.end.is_none();
             if is_first {
-                state.end = Some(state.loss().unwrap_or(loss));
+                state.end = Some(earlier.clone().unwrap_or(loss));
             }
             is_first
         });
+        earlier
     }
 
-    /// Notes a lease that the server has given, longer or shorter than before. A tenure that is over stays over.
-    fn note_lease(&self, deadline: Instant) {
-        self.state.send_if_modified(|state| {
-            let is_held = state.is_held();
-            if is_held {
-                state.deadline = deadline;
-            }
-            is_held
-        });
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(self.lost_by(loss)))
     }
 
-    /// Notes a lease that is about to be requested. If it is shorter than what is left, it counts from now on: the server
-    /// may set it although its reply is lost.
-    fn note_lease_request(&self, millis: u64, requested: Instant) {
-        let deadline = lease_end(millis, requested);
-        self.state.send_if_modified(|state| {
-            let is_shorter = deadline < state.deadline;
-            if is_shorter {
-                state.deadline = deadline;
-            }
-            is_shorter
-        });
+    fn lost_by(&self, loss: Loss) -> Error {
+        Error::Lost { key: self.name.shown(), loss }
     }
 
-    /// Ends the tenure if the server has denied it.
-    fn note_error(&self, error: &Error) {
-        if let Error::Lost(loss) = error {
-            self.end(loss.clone());
+    /// The error of a request of the holder. Some errors of the server are the loss of the tenure, which ends then.
+    fn judge(&self, error: Error, losses: &[&str]) -> Error {
+        let Error::Refused { code, message, .. } = &error else { return error };
+        if !losses.contains(&&**code) {
+            return error;
         }
+        let loss = Loss::NotHeld(message.clone());
+        self.end(loss.clone());
+        self.lost_by(loss)
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.state().loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
-    }
-
-    /// The lease to request now, in milliseconds, and the present instant.
-    fn lease_to_request(&self) -> Result<(u64, Instant), Error> {
-        let now = Instant::now();
-        let lease = self.lease.to_request_at(now).filter(|_| now < self.state().deadline);
-        lease.map(|millis| (millis, now)).ok_or(Error::Lost(Loss::LeaseOver))
-    }
-
-    /// Sets a new lease. Repeats the request until the lease is over, or `limit` has passed.
+    /// Sets a new lease. Each attempt has a sixth of the lease. They end with the lease, and with `patience` if there is one.
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
-    pub(crate) async fn renew(&self, servers: &Servers, limit: Option<Duration>) -> Result<(), Error> {
-        let limit = limit.map(|limit| Instant::now() + limit);
-        let deadline = self.state().deadline;
-        let mut attempts = servers.attempts(&self.key.key, limit.unwrap_or(deadline).min(deadline));
+    pub(crate) async fn renew(&self, client: &Arc<Inner>, patience: Option<Duration>) -> Result<(), Error> {
+        let mut request = Request::new(client, &self.name);
+        request.deadline = self.state.borrow().deadline;
+        request.patience_end = patience.map_or(request.deadline, from_now);
         loop {
-            // Locked for one attempt only, so that a guard can enter or leave while no server answers.
-            let server_holds = self.server_holds.lock().await;
             self.check()?;
-            let (millis, requested) = self.lease_to_request()?;
-            let holds = self.guards();
-            if holds == 0 {
-                return Ok(());
+            let requested = Instant::now();
+            let left = self.terms.hold_end.map_or(u64::MAX, |end| millis(until(end)));
+            let lease = self.lease().min(left);
+            if lease == 0 {
+                return Err(self.lost_by(Loss::LeaseOver));
             }
-            self.note_lease_request(millis, requested);
-            let cmd = self.key.renew(millis, self.token, holds, self.mode);
-            let third = Duration::from_millis(millis / 3 + 1);
-            let limit = servers.settings.response_limit.min(third);
-            let sent = attempts.send(&mut ConnectionKind::Shared, &cmd, Some(limit)).await;
-            drop(server_holds);
-            match sent {
-                Ok(reply) => {
+            // A lease that is shorter than what is left counts from now on: the server may set it although its reply is lost.
+            let deadline = lease_end(lease, requested);
+            self.set_deadline(|present| deadline < present, deadline);
+            let cmd = self.name.renew(lease, self.terms.token, self.terms.holds, self.kind());
+            let limit = client.settings.response_limit.min(Duration::from_millis(lease / 6 + 1));
+            match request.send(&mut Via::Shared, &cmd, limit).await {
+                Ok(None) => {}
+                Ok(Some(reply)) => {
                     let _: u64 = read(reply)?;
-                    self.note_lease(lease_end(millis, requested));
+                    self.set_deadline(|_| true, deadline);
                     return self.check();
                 }
-                Err(error) => {
-                    if let Err(error) = attempts.wait_to_retry(error).await
-                        && !self.lease.shorten_if_too_long(millis, &error)
-                    {
-                        self.note_error(&error);
-                        return Err(error);
-                    }
-                }
+                Err(error) => match error.longest_lease().filter(|longest| *longest < lease) {
+                    Some(longest) => drop(self.lease.fetch_min(longest, Ordering::Relaxed)),
+                    None => return Err(self.judge(error, &["NOTHELD", "HOLDS", "WRONGTYPE"])),
+                },
             }
         }
     }
 
-    /// Runs a command while the server has this tenure. It is not sent again when a server may have carried it out. If the server
-    /// denies the tenure, it is renewed first: a server in quarantine restores it.
+    /// A tenure that is over stays over.
+    fn set_deadline(&self, is_wanted: impl Fn(Instant) -> bool, deadline: Instant) {
+        self.state.send_if_modified(|state| {
+            let is_set = state.loss().is_none() && is_wanted(state.deadline);
+            if is_set {
+                state.deadline = deadline;
+            }
+            is_set
+        });
+    }
+
+    /// When to renew next: when a third of the lease has passed. If that was in vain, after a pause.
+    pub(crate) fn schedule_renewal(&self) -> Option<Instant> {
+        let State { deadline, end } = self.state.borrow().clone();
+        let lease = Duration::from_millis(self.lease());
+        let now = Instant::now();
+        // The last lease before the hold limit is not renewed.
+        let is_last = self.terms.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
+        if end.is_some() || now >= deadline || is_last || !self.is_renewed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let [shortest, longest] = RENEWAL_PAUSE;
+        let third = deadline.checked_sub(lease / 3 * 2).filter(|third| *third > now);
+        let due = third.unwrap_or_else(|| now + (lease / 20).clamp(shortest, longest));
+        *locked(&self.renewal_due) = Some(due);
+        Some(due)
+    }
+
+    pub(crate) fn reschedule_renewal(&self, due: Instant) {
+        *locked(&self.renewal_due) = Some(due);
+    }
+
+    pub(crate) fn unschedule_renewal(&self) -> Option<Instant> {
+        locked(&self.renewal_due).take()
+    }
+
+    /// Lets others hold the lock, too.
+    ///
+    /// # Errors
+    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades it.
+    pub(crate) async fn downgrade(&self, client: &Arc<Inner>, limit: Limit) -> Result<(), Error> {
+        let before = self.kind();
+        let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
+        kind.check()?;
+        *locked(&self.kind) = kind;
+        self.renew(client, Some(client.settings.patience)).await.inspect_err(|error| {
+            if error.code().is_some() {
+                *locked(&self.kind) = before;
+            }
+        })
+    }
+
+    /// Runs a command while the server has this tenure. It is not sent again when a server may have carried it out. If the
+    /// server denies the tenure, it is renewed once: a server in quarantine restores it.
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the command or of the last attempt.
-    pub(crate) async fn guarded(&self, servers: &Servers, inner: &Cmd) -> Result<Value, Error> {
-        let cmd = self.key.guard(self.token, inner);
-        let mut attempts = servers.attempts(&self.key.key, Instant::now() + servers.settings.patience);
+    pub(crate) async fn guarded(&self, client: &Arc<Inner>, inner: &Cmd) -> Result<Value, Error> {
+        let cmd = self.name.guard(self.terms.token, inner);
+        let mut request = Request::new(client, &self.name);
+        request.runs_once = true;
         let mut is_renewed = false;
         loop {
             self.check()?;
-            let limit = Some(servers.settings.response_limit);
-            let failed = match attempts.send(&mut ConnectionKind::Shared, &cmd, limit).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
-            };
-            match attempts.wait_to_retry_unless_run(failed).await {
-                Ok(()) => {}
-                Err(Error::Lost(_)) if !is_renewed => {
-                    self.renew(servers, Some(servers.settings.patience)).await?;
-                    is_renewed = true;
-                }
-                Err(error) => {
-                    self.note_error(&error);
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// Adds a hold and a guard.
-    ///
-    /// If the future is dropped, the server may count the hold; call [`release_surplus`](Self::release_surplus) then.
-    pub(crate) async fn reenter(&self, servers: &Servers) -> Result<(), Error> {
-        let mut server_holds = self.server_holds.lock().await;
-        let limit = Instant::now() + servers.settings.patience;
-        self.release_surplus_of(servers, &mut server_holds, Some(limit)).await?;
-        self.check()?;
-        let guards = self.guards();
-        let mut attempts = servers.attempts(&self.key.key, limit.min(self.state().deadline));
-        *server_holds = guards + 1;
-        if self.acquire_hold(&mut attempts, guards + 1).await?.is_some() {
-            self.restore(&mut attempts, guards).await?;
-            if let Some(denial) = self.acquire_hold(&mut attempts, guards + 1).await? {
-                self.note_error(&denial);
-                return Err(denial);
-            }
-        }
-        self.guards.fetch_add(1, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Requests the hold that leads to `holds`. Returns an error as a value if the server denies the tenure, or counts
-    /// other holds: it may have forgotten them.
-    async fn acquire_hold(&self, attempts: &mut Attempts<'_>, holds: u32) -> Result<Option<Error>, Error> {
-        loop {
-            self.check()?;
-            let (millis, requested) = self.lease_to_request()?;
-            let cmd = self.key.acquire(Some(millis), holds, self.mode, Block::No);
-            match attempts.attempt(&mut ConnectionKind::Shared, &cmd).await {
-                Ok(Some(reply)) => {
-                    // No grant, or a grant of a new tenure.
-                    if read_grant(reply)?.is_none_or(|grant| grant.token != self.token) {
-                        let loss = Loss::NotHeld("the lock is held by another owner".to_owned());
-                        return Ok(Some(Error::Lost(loss)));
-                    }
-                    let deadline = lease_end(millis, requested);
-                    if deadline > self.state().deadline {
-                        self.note_lease(deadline);
-                    }
-                    return self.check().map(|()| None);
-                }
+            match request.send(&mut Via::Shared, &cmd, client.settings.response_limit).await {
+                Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => {}
-                Err(error) if self.lease.shorten_if_too_long(millis, &error) => {}
-                Err(error) if error.code() == Some("HOLDS") => return Ok(Some(error)),
-                Err(error) => return Err(error),
+                Err(error) if error.code() == Some("FENCED") && !is_renewed => {
+                    is_renewed = true;
+                    self.renew(client, Some(client.settings.patience)).await?;
+                }
+                Err(error) => return Err(self.judge(error, &["FENCED"])),
             }
         }
     }
 
-    /// Sends the tenure with its token and holds to a server that denies it or counts other holds. A server in quarantine
-    /// restores a tenure that it has forgotten.
+    /// Releases the tenure. Tries for the client's patience, or until the lease is over if that is earlier.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the server still denies the tenure, or the lease is over.
-    async fn restore(&self, attempts: &mut Attempts<'_>, holds: u32) -> Result<(), Error> {
-        loop {
-            let (millis, requested) = self.lease_to_request()?;
-            self.note_lease_request(millis, requested);
-            let cmd = self.key.renew(millis, self.token, holds.max(1), self.mode);
-            match attempts.attempt(&mut ConnectionKind::Shared, &cmd).await {
-                Ok(Some(_)) => return Ok(()),
-                Ok(None) => {}
-                Err(error) if self.lease.shorten_if_too_long(millis, &error) => {}
-                Err(error) => {
-                    self.note_error(&error);
-                    return Err(error);
-                }
-            }
+    /// [`Error::Lost`] if it was lost before; otherwise the error of the last attempt.
+    pub(crate) async fn release(&self, client: &Arc<Inner>) -> Result<(), Error> {
+        client.renewals.remove(self);
+        // The server may end the tenure from here on, so nobody may take it for held.
+        if let Some(loss) = self.end(Loss::Released) {
+            self.is_over.store(true, Ordering::Relaxed);
+            return Err(self.lost_by(loss));
         }
+        let mut request = Request::new(client, &self.name);
+        request.deadline = self.state.borrow().deadline;
+        self.release_with(&mut request).await
     }
 
-    /// Releases the holds that the server counts beyond the guards. Tries until `limit`, or until the lease is over.
-    /// Anybody may call it at any time.
-    pub(crate) async fn release_surplus(
-        &self,
-        servers: &Servers,
-        limit: Option<Instant>,
-    ) -> Result<(), Error> {
-        let mut server_holds = self.server_holds.lock().await;
-        self.release_surplus_of(servers, &mut server_holds, limit).await
-    }
-
-    async fn release_surplus_of(
-        &self,
-        servers: &Servers,
-        server_holds: &mut u32,
-        limit: Option<Instant>,
-    ) -> Result<(), Error> {
-        while *server_holds > self.guards() {
-            let is_last = self.guards() == 0;
-            let loss = self.state().loss().filter(|loss| *loss != Loss::Released);
-            // The server may end the tenure from here on, so nobody may take it for held.
-            if is_last {
-                self.end(Loss::Released);
-            }
-            if let Some(loss) = loss {
-                return Err(Error::Lost(loss));
-            }
-            let left = if is_last { 0 } else { *server_holds - 1 };
-            let deadline = self.state().deadline;
-            let mut attempts = servers.attempts(&self.key.key, limit.unwrap_or(deadline).min(deadline));
-            self.release_to(&mut attempts, *server_holds, left).await?;
-            *server_holds = left;
-        }
-        Ok(())
-    }
-
-    /// Releases one of `holds`, so that `left` are left, or all of them.
-    async fn release_to(&self, attempts: &mut Attempts<'_>, holds: u32, left: u32) -> Result<(), Error> {
-        let is_last = left == 0;
-        let cmd = match is_last {
-            true => self.key.release_all(self.token),
-            false => self.key.release(left, self.token),
+    async fn release_with(&self, request: &mut Request<'_>) -> Result<(), Error> {
+        let released = match request.repeat(&self.name.release(self.terms.token)).await {
+            Ok(_) => Ok(()),
+            // An earlier attempt has released it.
+            Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
+            Err(error @ Error::Unreachable { .. }) => return Err(error),
+            Err(error) => Err(self.judge(error, &["NOTHELD", "HOLDS", "WRONGTYPE"])),
         };
-        let mut is_restored = false;
-        loop {
-            match attempts.request(&cmd).await {
-                Ok(_) => return Ok(()),
-                // An earlier attempt may have released it.
-                Err(Error::Lost(_)) if is_last && attempts.may_have_run => return Ok(()),
-                Err(Error::Lost(_)) if !is_restored => {
-                    self.restore(attempts, holds).await?;
-                    is_restored = true;
-                }
-                // The server has forgotten some of the holds. The last release ends those that are left.
-                Err(error) if error.code() == Some("HOLDS") => return Ok(()),
-                Err(error) => {
-                    self.note_error(&error);
-                    return Err(error);
-                }
-            }
+        self.is_over.store(true, Ordering::Relaxed);
+        released
+    }
+
+    /// Leaves the tenure to another process: it is neither renewed nor released here.
+    pub(crate) fn hand_over(&self, client: &Inner) {
+        self.stop_renewing(client);
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stop_renewing(&self, client: &Inner) {
+        self.is_renewed.store(false, Ordering::Relaxed);
+        client.renewals.remove(self);
+    }
+
+    /// Releases in the background what is not released yet, until the lease is over.
+    pub(crate) fn abandon(self: &Arc<Self>, client: &Arc<Inner>) {
+        client.renewals.remove(self);
+        let earlier = self.end(Loss::Released);
+        let deadline = self.state.borrow().deadline;
+        if self.is_over.load(Ordering::Relaxed) || earlier.is_some_and(|loss| loss != Loss::Released) {
+            return;
         }
+        let started = client.send_now(self.slot, None, self.name.release(self.terms.token));
+        let (tenure, inner) = (Arc::clone(self), Arc::clone(client));
+        client.spawn_job(async move {
+            let limit = inner.settings.response_limit.min(until(deadline));
+            if let Some(started) = started
+                && let Ok(Ok(Value::Int(_))) = timeout(limit, started).await
+            {
+                return;
+            }
+            let mut request = Request::new(&inner, &tenure.name);
+            (request.deadline, request.patience_end) = (deadline, deadline);
+            let _ = tenure.release_with(&mut request).await;
+        });
     }
 }

@@ -1,10 +1,6 @@
-//! Instants and durations without overflow, and the pauses between attempts.
+//! Instants and durations without overflow, leases, and the pauses between attempts.
 
-use crate::error::Error;
-use redis::RedisError;
-use std::io;
 use std::time::{Duration, Instant};
-use tokio::time::timeout;
 
 /// Longer than any process lives, and short enough to be added to any instant.
 pub(crate) const FAR_FUTURE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
@@ -19,16 +15,16 @@ pub(crate) fn from_now(duration: Duration) -> Instant {
     Instant::now() + duration.min(FAR_FUTURE)
 }
 
-/// Waits for `future` no longer than `limit`. After that the error is [`Error::Unreachable`].
-pub(crate) async fn within<T>(
-    limit: Duration,
-    future: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    timeout(limit, future).await.unwrap_or_else(|_| Err(timed_out()))
+/// How long it is until `instant`. Zero when it is over.
+pub(crate) fn until(instant: Instant) -> Duration {
+    instant.saturating_duration_since(Instant::now())
 }
 
-pub(crate) fn timed_out() -> Error {
-    Error::Unreachable(RedisError::from(io::Error::from(io::ErrorKind::TimedOut)))
+/// When a lease ends by this process's clock. It counts from before the request was sent, as the server begins to count
+/// later. It is shorter by a thousandth and a millisecond, as the server's clock may be faster.
+pub(crate) fn lease_end(millis: u64, requested: Instant) -> Instant {
+    let certain = Duration::from_millis(millis.saturating_sub(millis / 1_000 + 1));
+    requested + certain.min(FAR_FUTURE)
 }
 
 /// The pauses between attempts: each is twice the one before, up to the longest.

@@ -1,15 +1,14 @@
 //! A client of several independent servers.
 
 use crate::address::Address;
-use crate::client::Client;
-use crate::client_state::current_runtime;
+use crate::client::{Client, Settings};
 use crate::error::Error;
 use crate::redlock::lock::Lock;
 use crate::redlock::voters::Voters;
-use crate::settings::Settings;
 use crate::time::Pauses;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 /// How long a server has to reply if the caller gives no settings. A majority never waits for a slower server.
@@ -30,7 +29,7 @@ impl Redlock {
     /// milliseconds counts as down.
     ///
     /// # Errors
-    /// [`Error::NoMajority`] when too few answer within [`Settings::patience`]; [`Error::Connection`] when a URL is not
+    /// [`Error::NoMajority`] when too few answer within [`Settings::patience`]; [`Error::Invalid`] when a URL is not
     /// valid; otherwise as [`Redlock::new`].
     pub async fn connect<U: AsRef<str>>(urls: &[U]) -> Result<Self, Error> {
         let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
@@ -55,13 +54,14 @@ impl Redlock {
     /// # Errors
     /// [`Error::Invalid`] when there is no address, when an address names no server, or outside a tokio runtime.
     pub fn new(addresses: impl IntoIterator<Item = Address>, settings: Settings) -> Result<Self, Error> {
-        let runtime = current_runtime()?;
+        let runtime =
+            Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
         // No second attempt at a server that is down, as the others may be enough.
         let each = settings.clone().patience(settings.response_limit);
         let clients = addresses.into_iter().map(|address| Client::new(address, each.clone()));
         let clients = clients.collect::<Result<Arc<[_]>, _>>()?;
         if clients.is_empty() {
-            return Err(Error::Invalid("a Redlock needs servers"));
+            return Err(Error::invalid("a Redlock needs servers"));
         }
         Ok(Self { voters: Voters::new(clients, settings.patience, runtime) })
     }

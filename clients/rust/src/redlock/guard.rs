@@ -29,6 +29,10 @@ impl Guard {
         Self { majority, key, is_released: false }
     }
 
+    fn lost_by(&self, loss: Loss) -> Error {
+        Error::Lost { key: String::from_utf8_lossy(&self.key).into_owned(), loss }
+    }
+
     /// The name of the lock.
     pub fn key(&self) -> &[u8] {
         &self.key
@@ -67,7 +71,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if the lock is lost.
     pub fn re_enter(&self) -> Result<Self, Error> {
-        self.majority.status().map_err(Error::Lost)?;
+        self.majority.status().map_err(|loss| self.lost_by(loss))?;
         self.majority.holds.fetch_add(1, Ordering::AcqRel);
         Ok(Self::new(Arc::clone(&self.majority), self.key.clone()))
     }
@@ -79,7 +83,7 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer. After that error the lock may
     /// still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.majority.status().map_err(Error::Lost)?;
+        self.majority.status().map_err(|loss| self.lost_by(loss))?;
         let votes = self.majority.votes().into_iter();
         let mut replies: FuturesUnordered<_> =
             votes.map(|guard| async move { guard.renew().await }).collect();
@@ -94,7 +98,7 @@ impl Guard {
                 break;
             }
         }
-        self.majority.status().map_err(Error::Lost)?;
+        self.majority.status().map_err(|loss| self.lost_by(loss))?;
         match last_error {
             Some(error) if renewed < self.majority.needed => Err(Error::NoMajority(Box::new(error))),
             _ => Ok(()),
@@ -110,11 +114,13 @@ impl Guard {
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let status = self.majority.status();
+        let key = String::from_utf8_lossy(&self.key).into_owned();
+        let lost = |loss| Error::Lost { key: key.clone(), loss };
         if self.majority.holds.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return status.map(|_| ()).map_err(Error::Lost);
+            return status.map(|_| ()).map_err(lost);
         }
         let votes = self.majority.end(Loss::Released);
-        status.map_err(Error::Lost)?;
+        status.map_err(lost)?;
         let needed = self.majority.needed;
         let votes = votes.into_iter().filter_map(Arc::into_inner);
         let mut replies: FuturesUnordered<_> = votes.map(ServerGuard::release).collect();
@@ -122,7 +128,7 @@ impl Guard {
         while let Some(reply) = replies.next().await {
             match reply {
                 Ok(()) => released += 1,
-                Err(Error::Lost(reason)) => loss = reason,
+                Err(Error::Lost { loss: reason, .. }) => loss = reason,
                 Err(error) => {
                     unknown += 1;
                     last_error = Some(error);
@@ -135,7 +141,7 @@ impl Guard {
         match last_error {
             // The servers that did not answer may have held it until now.
             Some(error) if released + unknown >= needed => Err(Error::NoMajority(Box::new(error))),
-            _ => Err(Error::Lost(loss)),
+            _ => Err(lost(loss)),
         }
     }
 }

@@ -77,7 +77,7 @@ impl Lock {
     /// - [`Error::Busy`] when the wait limit is reached.
     /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit: when too few
     ///   have answered for the client's patience.
-    /// - [`Error::Server`] and others when so many servers refuse that no majority is left.
+    /// - [`Error::Refused`] and others when so many servers refuse that no majority is left.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
         let patience = self.voters.patience;
@@ -91,7 +91,7 @@ impl Lock {
                 Err(error) => error,
             };
             match (&error, limit) {
-                (Error::Busy, _) => patience_end = Instant::now() + patience,
+                (Error::Busy { .. }, _) => patience_end = Instant::now() + patience,
                 (Error::NoMajority(_), Some(_)) => {}
                 (Error::NoMajority(_), None) if Instant::now() < patience_end => {}
                 _ => return Err(error),
@@ -128,7 +128,7 @@ impl Lock {
                         *vote = Some(Arc::new(guard));
                     }
                 }
-                Err(Error::Busy) => busy += 1,
+                Err(Error::Busy { .. }) => busy += 1,
                 Err(error) => failures.push(error),
             }
             let votes = granted.iter().flatten().count();
@@ -138,7 +138,7 @@ impl Lock {
                 self.voters.runtime.spawn(collecting);
                 let guard = Guard::new(majority, self.key.clone());
                 // The round may have taken longer than the lease.
-                return if guard.is_held() { Ok(guard) } else { Err(Error::Busy) };
+                return if guard.is_held() { Ok(guard) } else { Err(self.busy()) };
             }
             if busy + failures.len() > self.voters.spare() {
                 break;
@@ -153,12 +153,16 @@ impl Lock {
         // Wait for the releases, so that the next round does not find these votes taken.
         let granted = granted.into_iter().flatten().filter_map(Arc::into_inner);
         join_all(granted.map(ServerGuard::release)).await;
-        Err(self.voters.error_without_majority(failures))
+        Err(self.voters.error_without_majority(failures).unwrap_or_else(|| self.busy()))
+    }
+
+    fn busy(&self) -> Error {
+        Error::Busy { key: String::from_utf8_lossy(&self.key).into_owned() }
     }
 
     /// Asks one server.
     async fn ask(self, server: usize, hold_deadline: Option<Instant>) -> (usize, Result<ServerGuard, Error>) {
-        let Some(client) = self.voters.clients.get(server) else { return (server, Err(Error::Busy)) };
+        let Some(client) = self.voters.clients.get(server) else { return (server, Err(self.busy())) };
         let mut lock = client.lock(&self.key).lease(self.lease);
         if !self.is_renewed {
             lock = lock.without_renewal();
@@ -167,7 +171,7 @@ impl Lock {
             lock = lock.hold_limit(end.saturating_duration_since(Instant::now()));
         }
         let reply = lock.try_acquire().await;
-        self.voters.note_unreachable(server, matches!(reply, Err(Error::Unreachable(_))));
+        self.voters.note_unreachable(server, matches!(reply, Err(Error::Unreachable { .. })));
         (server, reply)
     }
 }

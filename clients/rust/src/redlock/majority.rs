@@ -1,8 +1,8 @@
 //! What a majority holds, as this process knows it.
 
-use crate::connections::locked;
 use crate::error::Loss;
 use crate::guard::Guard as ServerGuard;
+use crate::servers::locked;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::atomic::AtomicU32;

@@ -55,22 +55,25 @@ impl Voters {
                 return Ok(());
             }
         }
-        Err(self.error_without_majority(failures))
+        Err(self
+            .error_without_majority(failures)
+            .unwrap_or_else(|| Error::invalid("a Redlock needs servers")))
     }
 
     /// The error when too few servers grant a request, and these have failed. An error that repeating cannot cure comes
-    /// first.
-    pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Error {
+    /// first. `None`: other owners hold the lock.
+    pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Option<Error> {
         let spare = self.spare();
         let are_too_many = failures.len() > spare;
-        let (transient, mut permanent): (Vec<_>, Vec<_>) =
-            failures.into_iter().partition(Error::is_transient);
+        let (transient, mut permanent): (Vec<_>, Vec<_>) = failures.into_iter().partition(|error| {
+            matches!(error, Error::Unreachable { .. }) || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+        });
         match permanent.pop() {
-            Some(error) if permanent.len() >= spare => error,
-            last => match last.or(transient.into_iter().next()) {
-                Some(error) if are_too_many => Error::NoMajority(Box::new(error)),
-                _ => Error::Busy,
-            },
+            Some(error) if permanent.len() >= spare => Some(error),
+            last => {
+                let error = last.or(transient.into_iter().next()).filter(|_| are_too_many);
+                error.map(|error| Error::NoMajority(Box::new(error)))
+            }
         }
     }
 }

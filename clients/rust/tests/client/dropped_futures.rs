@@ -33,38 +33,6 @@ async fn a_grant_to_a_dropped_acquisition_is_released() {
     eventually("nobody has it", || observer.info("k").is_none());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_re_enter_or_release_leaves_no_hold() {
-    let server = Server::start();
-    let client = client(&server).await;
-    let mut observer = server.client();
-    let mut random = Random::new();
-    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
-    for _ in 0..rounds(150, 3_000) {
-        let yields = random.within(0..20);
-        let brief = async {
-            for _ in 0..yields {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            entered = guard.re_enter() => {
-                let entered = entered.expect("a guard");
-                tokio::select! {
-                    biased;
-                    released = entered.release() => released.expect("a release"),
-                    () = std::future::ready(()) => {}
-                }
-            }
-            () = brief => {}
-        }
-        eventually("one hold is left", || observer.holder("k").holds == 1);
-    }
-    guard.release().await.expect("a release");
-    assert_eq!(observer.info("k"), None);
-}
-
 #[test]
 fn guards_may_be_used_after_their_runtime_has_ended() {
     let server = Server::start();
@@ -89,16 +57,4 @@ fn guards_may_be_used_after_their_runtime_has_ended() {
     let result = tokio::runtime::Runtime::new().expect("a runtime").block_on(client.lock("k").try_acquire());
     drop(result);
     assert!(Client::new(url.parse().expect("an address"), lockward_client::Settings::default()).is_err());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn settled_resolves_when_dropped_guards_are_released() {
-    let server = Server::start();
-    let client = client(&server).await;
-    let mut observer = server.client();
-    for _ in 0..20 {
-        drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));
-        client.settled().await;
-        assert_eq!(observer.info("k"), None);
-    }
 }

@@ -1,0 +1,232 @@
+//! What a program sees of the client. The protocol behind it is for the conformance suite.
+
+use crate::{LONG, client, client_with, granted, soon, url};
+use lockward_client::redis::{Cmd, cmd};
+use lockward_client::{Client, Error, Limit, Loss, Settings};
+use lockward_tests::{Fate, Proxy, Server, eventually};
+use std::future::pending;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_tells_what_it_holds_until_it_is_released() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").acquire().await.expect("a guard");
+    let mut observer = server.client();
+    let holder = observer.holder("k");
+    assert_eq!(holder.tenure(), (&*String::from_utf8_lossy(guard.owner()), 1, guard.token() as i64));
+    assert!(guard.is_held() && guard.key() == b"k");
+    assert!(guard.lease_left() <= Duration::from_secs(30) && guard.lease_left() > Duration::from_secs(20));
+    guard.renew().await.expect("a renewal");
+    assert!(matches!(client.lock("k").try_acquire().await, Err(Error::Busy { key }) if key == "k"));
+    let lost = guard.lost();
+    guard.release().await.expect("a release");
+    assert_eq!(observer.info("k"), None);
+    assert_eq!(soon(lost).await, Loss::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lock_stays_lost() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k").lease(Duration::from_millis(200)).without_renewal();
+    let guard = lock.acquire().await.expect("a guard");
+    let next = client.lock("k").acquire();
+    let (loss, was_held) = tokio::join!(guard.lost(), async {
+        let _next = next.await.expect("a guard");
+        guard.is_held()
+    });
+    assert_eq!(loss, Loss::LeaseOver);
+    assert!(!was_held && guard.lease_left() == Duration::ZERO);
+    assert!(matches!(guard.renew().await, Err(Error::Lost { loss: Loss::LeaseOver, .. })));
+    assert!(matches!(guard.release().await, Err(Error::Lost { loss: Loss::LeaseOver, .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_a_thread_without_a_runtime_drops_is_released() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    std::thread::spawn(move || drop(guard)).join().expect("no panic");
+    assert!(client.close().await);
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_owner_acquires_its_lock_again_after_a_drop() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k").owner(b"\0\xffme");
+    for _ in 0..20 {
+        // The release is sent before the next request.
+        drop(lock.clone().acquire().await.expect("a guard"));
+        let guard = lock.clone().acquire().await.expect("a guard");
+        guard.renew().await.expect("it is held");
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_releases_the_lock_after_success_an_error_and_a_panic() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k").lease(LONG);
+    let mut observer = server.client();
+    let token = lock.clone().run(async |guard| Ok::<_, Error>(guard.token())).await.expect("a value");
+    assert!(token > 0);
+    assert_eq!(observer.info("k"), None);
+    let failed: Result<(), Box<dyn std::error::Error + Send + Sync>> =
+        lock.clone().run(async |_| Err(std::io::Error::other("no"))?).await;
+    assert_eq!(failed.expect_err("an error").to_string(), "no");
+    assert_eq!(observer.info("k"), None);
+    let panicking = lock.run(async |_| -> Result<(), Error> { panic!("as a test") });
+    let panicked = futures_util::future::FutureExt::catch_unwind(AssertUnwindSafe(panicking)).await;
+    assert!(panicked.is_err());
+    assert_eq!(observer.info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_ends_the_work_when_the_lock_is_lost() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let lost = client.lock("k").lease(Duration::from_millis(600)).run(async |_| -> Result<(), Error> {
+        observer.call("DEL k");
+        pending().await
+    });
+    let error = soon(lost).await.expect_err("an error");
+    assert_eq!(error.to_string(), "the lock k is lost: the lock is free");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_is_followed_by_itself_and_then_by_another() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let terms = Arc::new(AtomicU64::new(0));
+    let (leading, counted) = (client.clone(), Arc::clone(&terms));
+    let candidate = client.lock("k").lease(Duration::from_millis(600)).lead(async |leader| {
+        match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => {
+                leading.lock("other").run(async |_| Ok::<_, Error>(())).await.expect("another lock");
+                server.client().call("DEL k");
+                pending().await
+            }
+            _ => leader.token(),
+        }
+    });
+    assert!(soon(candidate).await.expect("a term") > 0);
+    assert_eq!(terms.load(Ordering::Relaxed), 2);
+    // It can be a task of its own.
+    let task = tokio::spawn(async move { client.lead("k", async |leader| leader.is_held()).await });
+    assert!(soon(task).await.expect("no panic").expect("a leader"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_keys_are_one_lock() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let lock = client.locks(["b", "a", "c", "a"]).lease(LONG);
+    let guard = lock.clone().acquire().await.expect("a guard");
+    assert_eq!(guard.tokens().map(|(key, _)| key).collect::<Vec<_>>(), [b"a", b"b", b"c"]);
+    let waiter = tokio::spawn(lock.clone().acquire());
+    observer.see_waiters("a", 1);
+    assert!(matches!(client.lock("c").try_acquire().await, Err(Error::Busy { .. })));
+    guard.release().await.expect("a release");
+    let guard = granted(waiter).await;
+    let lost = guard.lost();
+    drop(guard);
+    assert_eq!(soon(lost).await, Loss::Released);
+    assert!(client.close().await);
+    assert_eq!(observer.call("DBSIZE").int(), 0);
+    let none: [&str; 0] = [];
+    assert!(matches!(client.locks(none).acquire().await, Err(Error::Invalid(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handle_goes_on_with_a_semaphore_that_was_downgraded() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.locks(["k", "l"]).slots(3).weight(2).lease(LONG).acquire().await.expect("a guard");
+    let token = guard.token();
+    guard.downgrade(Limit::Slots(4)).await.expect("a downgrade");
+    assert_eq!(guard.downgrade(Limit::Slots(2)).await.expect_err("an error").code(), Some("LIMIT"));
+    let handle = guard.handle();
+    assert!(!handle.contains(' '));
+    let guard = client.resume(&handle).await.expect("a guard");
+    assert_eq!((guard.token(), server.client().info("l").expect("a lock").holding), (token, 1));
+    let other = client.lock("k").slots(4).weight(2).try_acquire().await.expect("a guard");
+    other.release().await.expect("a release");
+    guard.release().await.expect("a release");
+    assert!(matches!(client.resume(&handle).await, Err(Error::Lost { .. })));
+    for handle in ["", "k", "6b:6f:7:1:30000:other:0", "6b:6f:x:1:30000:1:0", "6x:6f:7:1:30000:1:0"] {
+        assert!(matches!(client.resume(handle).await, Err(Error::Invalid(_))), "{handle}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guarded_command_runs_and_its_reply_is_converted() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").acquire().await.expect("a guard");
+    let () = guard.guarded(cmd("SET").arg("{k}:data").arg("1")).await.expect("a write");
+    let count: u64 = guard.guarded(cmd("INCR").arg("{k}:data")).await.expect("a count");
+    assert_eq!(count, 2);
+    let checked: String = guard.guarded(&Cmd::new()).await.expect("a reply");
+    assert_eq!(checked, "OK");
+    let converted: Result<u64, Error> = guard.guarded(cmd("HGETALL").arg("{k}:none")).await;
+    assert!(matches!(converted, Err(Error::Reply(_))), "{converted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_options_are_reported() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = || client.lock("k");
+    for lock in [
+        lock().lease(Duration::from_micros(10)),
+        lock().hold_limit(Duration::ZERO),
+        lock().owner(""),
+        lock().owner("*"),
+        lock().slots(0),
+        lock().slots(3).weight(4),
+        lock().weight(2),
+        lock().lease(LONG).replicas(1, LONG),
+    ] {
+        let error = lock.acquire().await.expect_err("an error");
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+    }
+    assert!(client.close().await);
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn close_says_whether_something_is_left() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), |request| match &*request[0].text() {
+        "LOCK.RELEASE" => Fate::RequestLost,
+        _ => Fate::Carried,
+    });
+    let settings = Settings::default().patience(Duration::from_millis(300));
+    let client: Client = client_with(&url(proxy.port()), settings);
+    assert!(client.close().await);
+    drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));
+    assert!(!client.close().await);
+    proxy.set_plan(|_| Fate::Carried);
+    eventually("it is released", || server.client().info("k").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_close_is_enough_for_all_guards_that_an_error_has_dropped() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    for _ in 0..20 {
+        drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));
+        assert!(client.close().await);
+        assert_eq!(observer.info("k"), None);
+    }
+}
