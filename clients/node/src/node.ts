@@ -11,6 +11,7 @@ const LATE_REPLY_LIMIT = 200;
 
 interface SharedConnection {
   readonly opening: Promise<Connection>;
+  connection: Connection | undefined;
   pending: number;
   /** A request had no reply in time. New requests get another connection. */
   isRetired: boolean;
@@ -36,7 +37,7 @@ export class Node {
     const shared = this.#shared;
     const begun = now();
     // When the limit is over, the connection may still open for the next attempt.
-    const connection = await within(shared.opening, limit, signal, isBackground);
+    const connection = shared.connection ?? (await within(shared.opening, limit, signal, isBackground));
     const refs = isBackground ? 0 : 1;
     shared.pending += 1;
     connection.addRef(refs);
@@ -90,12 +91,16 @@ export class Node {
 
   #openShared(): SharedConnection {
     const opening = this.#open();
-    const shared = { opening, pending: 0, isRetired: false };
+    const shared: SharedConnection = { opening, connection: undefined, pending: 0, isRetired: false };
     const onClosed = () => {
       this.#forget(shared);
       if (!shared.isRetired) this.#onBroken();
     };
-    opening.then(({ closed }) => closed.then(onClosed)).catch(() => this.#forget(shared));
+    const onOpen = (connection: Connection) => {
+      shared.connection = connection;
+      void connection.closed.then(onClosed);
+    };
+    opening.then(onOpen, () => this.#forget(shared));
     return shared;
   }
 
