@@ -164,7 +164,7 @@ impl<'a> Acquire<'a> {
 
     async fn run(mut self) -> Result<Hold, Error> {
         match self.acquire().await {
-            Ok(tenure) => Ok(Hold::new(self.client, tenure)),
+            Ok(tenure) => Ok(Hold::new(tenure)),
             // A server has answered during the call, so the call has only waited for too long.
             Err(Error::Unreachable { key, .. }) if self.request.is_answered && self.time_left().is_zero() => {
                 Err(Error::Busy { key })

@@ -1,4 +1,4 @@
-//! A client of one deployment, and its settings.
+//! A client of one deployment.
 
 use crate::acquire::Options;
 use crate::address::Address;
@@ -9,62 +9,11 @@ use crate::handle;
 use crate::lock::Lock;
 use crate::request::Request;
 use crate::servers::Inner;
+use crate::settings::Settings;
 use crate::tenure::Tenure;
-use crate::time::FAR_FUTURE;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::timeout;
-
-/// How a [`Client`] deals with servers that are slow or do not answer.
-///
-/// ```
-/// # use lockward_client::Settings;
-/// # use std::time::Duration;
-/// let settings = Settings::default().patience(Duration::from_secs(30));
-/// ```
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub(crate) response_limit: Duration,
-    pub(crate) patience: Duration,
-    pub(crate) waiting_connections: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            response_limit: Duration::from_secs(2),
-            patience: Duration::from_secs(5),
-            waiting_connections: 256,
-        }
-    }
-}
-
-impl Settings {
-    /// How long a server has to reply. After that the client repeats the request on another connection. The default is
-    /// 2 seconds. A request that waits for a lock has its wait and then this time. A renewal has no more than a sixth of
-    /// the lease.
-    #[must_use]
-    pub fn response_limit(self, limit: Duration) -> Self {
-        Self { response_limit: limit.min(FAR_FUTURE), ..self }
-    }
-
-    /// How long a call goes on while no server answers, before it fails with [`Error::Unreachable`]. The default is
-    /// 5 seconds. A caller that has begun to wait for a lock waits on until its wait limit, through restarts and failovers.
-    /// A lease is renewed until it is over.
-    #[must_use]
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience: patience.min(FAR_FUTURE), ..self }
-    }
-
-    /// How many connections may wait for locks at a time: at least 1. The default is 256. Further callers wait in the
-    /// process for one of these connections. Meanwhile they try to acquire their locks: after 50 milliseconds, and in the
-    /// end once a second. Such a try succeeds when the lock is free and its queue is empty.
-    #[must_use]
-    pub fn waiting_connections(self, count: usize) -> Self {
-        Self { waiting_connections: count.max(1), ..self }
-    }
-}
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
@@ -135,11 +84,11 @@ impl Client {
         let tenures = handle::parse(handle).ok_or_else(|| Error::invalid("the handle is not valid"))?;
         let tenures = tenures.into_iter().map(async |(name, terms)| {
             let tenure = Tenure::new(&self.inner, Arc::new(name), terms);
-            tenure.renew(&self.inner, Some(self.inner.settings.patience)).await?;
+            tenure.renew(Some(self.inner.settings.patience)).await?;
             Ok::<_, Error>(tenure)
         });
         let tenures = try_join_all(tenures).await?.into_iter();
-        let mut holds = tenures.map(|tenure| Hold::new(&self.inner, tenure));
+        let mut holds = tenures.map(Hold::new);
         let first = holds.next().ok_or_else(|| Error::invalid("the handle is empty"))?;
         Ok(Guard::new(first, holds.collect()))
     }

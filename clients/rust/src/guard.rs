@@ -3,7 +3,6 @@
 use crate::commands::{Limit, read};
 use crate::error::{Error, Loss};
 use crate::handle;
-use crate::servers::Inner;
 use crate::tenure::Tenure;
 use futures_util::future::{FutureExt, join_all, select_all};
 use redis::{Cmd, FromRedisValue};
@@ -31,18 +30,17 @@ pub struct Guard {
 
 /// One key that is held. When it is dropped, it is released in the background.
 pub(crate) struct Hold {
-    client: Arc<Inner>,
     tenure: Arc<Tenure>,
 }
 
 impl Hold {
-    pub(crate) fn new(client: &Arc<Inner>, tenure: Arc<Tenure>) -> Self {
-        client.renewals.add(Arc::clone(&tenure));
-        Self { client: Arc::clone(client), tenure }
+    pub(crate) fn new(tenure: Arc<Tenure>) -> Self {
+        tenure.client.renewals.add(Arc::<Tenure>::clone(&tenure));
+        Self { tenure }
     }
 
     pub(crate) async fn release(&self) -> Result<(), Error> {
-        self.tenure.release(&self.client).await
+        self.tenure.release().await
     }
 
     /// # Errors
@@ -54,7 +52,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.tenure.abandon(&self.client);
+        self.tenure.abandon();
     }
 }
 
@@ -62,23 +60,19 @@ impl Guard {
     pub(crate) fn new(first: Hold, others: Vec<Hold>) -> Self {
         let guard = Self { first, others };
         if !guard.others.is_empty() {
-            guard.client().runtime.spawn(guard.end_together());
+            guard.first.tenure.client.runtime.spawn(guard.end_together());
         }
         guard
     }
 
     /// When one of several locks is lost, the others are renewed no more.
     fn end_together(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (client, lost) = (Arc::clone(self.client()), self.lost());
+        let lost = self.lost();
         let tenures: Vec<_> = self.holds().map(|hold| Arc::clone(&hold.tenure)).collect();
         async move {
             lost.await;
-            tenures.iter().for_each(|tenure| tenure.stop_renewing(&client));
+            tenures.iter().for_each(|tenure| tenure.stop_renewing());
         }
-    }
-
-    const fn client(&self) -> &Arc<Inner> {
-        &self.first.client
     }
 
     fn holds(&self) -> impl Iterator<Item = &Hold> {
@@ -149,11 +143,8 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
     /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        let patience = Some(self.client().settings.patience);
-        join_all(self.tenures().map(|tenure| tenure.renew(self.client(), patience)))
-            .await
-            .into_iter()
-            .collect()
+        let patience = Some(self.first.tenure.client.settings.patience);
+        join_all(self.tenures().map(|tenure| tenure.renew(patience))).await.into_iter().collect()
     }
 
     /// Lets others hold the lock, too: those who ask for it with this limit, which is larger than before. A writer that has
@@ -162,10 +153,7 @@ impl Guard {
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        join_all(self.tenures().map(|tenure| tenure.downgrade(self.client(), limit)))
-            .await
-            .into_iter()
-            .collect()
+        join_all(self.tenures().map(|tenure| tenure.downgrade(limit))).await.into_iter().collect()
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check
@@ -191,14 +179,14 @@ impl Guard {
     /// response limit or the client's patience: the command may have run. [`Error::Reply`] means that it has run, and its
     /// reply is no `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        read(self.first.tenure.guarded(self.client(), command).await?)
+        read(self.first.tenure.guarded(command).await?)
     }
 
     /// Leaves the lock to another process, which goes on with it by [`Client::resume`](crate::Client::resume). The string
     /// has the keys, the owner, the tokens, the lease and the kind. This process neither renews the lock nor releases it
     /// from now on, so it ends with its lease unless the other process resumes it before.
     pub fn handle(self) -> String {
-        self.tenures().for_each(|tenure| tenure.hand_over(self.client()));
+        self.tenures().for_each(Tenure::hand_over);
         handle::write(self.tenures())
     }
 

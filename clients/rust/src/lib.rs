@@ -54,21 +54,24 @@ mod error;
 mod guard;
 mod handle;
 mod lock;
+mod mutex;
 pub mod redlock;
 mod renewals;
 mod request;
 mod servers;
+mod settings;
 mod tenure;
 mod time;
 
 pub use address::Address;
-pub use client::{Client, Settings};
+pub use client::Client;
 pub use commands::Limit;
 pub use error::{Error, Loss};
 pub use guard::Guard;
 pub use lock::Lock;
 /// The crate whose commands [`Guard::guarded`] runs.
 pub use redis;
+pub use settings::Settings;
 
 /// Runs the programs of the README as tests.
 #[cfg(doctest)]

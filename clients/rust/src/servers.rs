@@ -4,9 +4,10 @@
 //! waiter has one of its own.
 
 use crate::address::{Address, host_or_same, slot_of, with_host_and_port};
-use crate::client::Settings;
 use crate::error::Error;
+use crate::mutex::locked;
 use crate::renewals::{self, Renewals};
+use crate::settings::Settings;
 use futures_util::future::{BoxFuture, FutureExt, Shared, select_ok};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -18,7 +19,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
@@ -87,24 +88,22 @@ impl Inner {
     pub(crate) fn new(address: Address, settings: Settings) -> Result<Arc<Self>, Error> {
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
-        Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
-            let renewals = Arc::new(Renewals::default());
-            let renewer = runtime.spawn(renewals::run(inner.clone(), Arc::clone(&renewals)));
-            Self {
-                address,
-                wait_permits: Semaphore::new(settings.waiting_connections.min(Semaphore::MAX_PERMITS)),
-                settings,
-                jobs: watch::Sender::new(0),
-                renewals,
-                renewer: renewer.abort_handle(),
-                runtime,
-                id: Uuid::new_v4(),
-                next_owner: AtomicU64::new(0),
-                nodes: Mutex::default(),
-                routes: Mutex::default(),
-                last_primary: Mutex::default(),
-                lookup: Mutex::default(),
-            }
+        let renewals = Arc::new(Renewals::default());
+        let renewer = runtime.spawn(renewals::run(Arc::clone(&renewals)));
+        Ok(Arc::new(Self {
+            address,
+            wait_permits: Semaphore::new(settings.waiting_connections.min(Semaphore::MAX_PERMITS)),
+            settings,
+            jobs: watch::Sender::new(0),
+            renewals,
+            renewer: renewer.abort_handle(),
+            runtime,
+            id: Uuid::new_v4(),
+            next_owner: AtomicU64::new(0),
+            nodes: Mutex::default(),
+            routes: Mutex::default(),
+            last_primary: Mutex::default(),
+            lookup: Mutex::default(),
         }))
     }
 
@@ -378,9 +377,4 @@ async fn close_idle(node: Weak<Node>) {
 
 pub(crate) fn timed_out() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
-}
-
-/// Locks a mutex. Poisoning is ignored, as no panic can leave these values half changed.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,8 +2,10 @@
 
 use crate::commands::{Kind, Limit, OwnedKey, read};
 use crate::error::{Error, Loss};
+use crate::mutex::locked;
+use crate::renewals::Renewable;
 use crate::request::{Request, Via};
-use crate::servers::{Inner, locked};
+use crate::servers::Inner;
 use crate::time::{from_now, lease_end, millis, until};
 use redis::{Cmd, Value};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,10 +21,10 @@ const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_s
 const TICK: Duration = Duration::from_millis(2);
 
 pub(crate) struct Tenure {
-    /// Unique in this process.
-    pub(crate) id: u64,
+    pub(crate) client: Arc<Inner>,
+    id: u64,
     pub(crate) name: Arc<OwnedKey>,
-    pub(crate) slot: u16,
+    slot: u16,
     /// What it began with.
     pub(crate) terms: Terms,
     kind: Mutex<Kind>,
@@ -64,9 +66,10 @@ pub(crate) struct Terms {
 }
 
 impl Tenure {
-    pub(crate) fn new(client: &Inner, name: Arc<OwnedKey>, terms: Terms) -> Arc<Self> {
+    pub(crate) fn new(client: &Arc<Inner>, name: Arc<OwnedKey>, terms: Terms) -> Arc<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
+            client: Arc::clone(client),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             slot: client.slot(&name.key),
             name,
@@ -154,8 +157,8 @@ impl Tenure {
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
-    pub(crate) async fn renew(&self, client: &Arc<Inner>, patience: Option<Duration>) -> Result<(), Error> {
-        let mut request = Request::new(client, &self.name);
+    pub(crate) async fn renew(&self, patience: Option<Duration>) -> Result<(), Error> {
+        let mut request = Request::new(&self.client, &self.name);
         request.deadline = self.state.borrow().deadline;
         request.patience_end = patience.map_or(request.deadline, from_now);
         loop {
@@ -170,7 +173,7 @@ impl Tenure {
             let deadline = lease_end(lease, requested);
             self.set_deadline(|present| deadline < present, deadline);
             let cmd = self.name.renew(lease, self.terms.token, self.terms.holds, self.kind());
-            let limit = client.settings.response_limit.min(Duration::from_millis(lease / 6 + 1));
+            let limit = self.client.settings.response_limit.min(Duration::from_millis(lease / 6 + 1));
             match request.send(&mut Via::Shared, &cmd, limit).await {
                 Ok(None) => {}
                 Ok(Some(reply)) => {
@@ -197,41 +200,16 @@ impl Tenure {
         });
     }
 
-    /// When to renew next: when a third of the lease has passed. If that was in vain, after a pause.
-    pub(crate) fn schedule_renewal(&self) -> Option<Instant> {
-        let State { deadline, end } = self.state.borrow().clone();
-        let lease = Duration::from_millis(self.lease());
-        let now = Instant::now();
-        // The last lease before the hold limit is not renewed.
-        let is_last = self.terms.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
-        if end.is_some() || now >= deadline || is_last || !self.is_renewed.load(Ordering::Relaxed) {
-            return None;
-        }
-        let [shortest, longest] = RENEWAL_PAUSE;
-        let third = deadline.checked_sub(lease / 3 * 2).filter(|third| *third > now);
-        let due = third.unwrap_or_else(|| now + (lease / 20).clamp(shortest, longest));
-        *locked(&self.renewal_due) = Some(due);
-        Some(due)
-    }
-
-    pub(crate) fn reschedule_renewal(&self, due: Instant) {
-        *locked(&self.renewal_due) = Some(due);
-    }
-
-    pub(crate) fn unschedule_renewal(&self) -> Option<Instant> {
-        locked(&self.renewal_due).take()
-    }
-
     /// Lets others hold the lock, too.
     ///
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades it.
-    pub(crate) async fn downgrade(&self, client: &Arc<Inner>, limit: Limit) -> Result<(), Error> {
+    pub(crate) async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
         let before = self.kind();
         let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
         kind.check()?;
         *locked(&self.kind) = kind;
-        self.renew(client, Some(client.settings.patience)).await.inspect_err(|error| {
+        self.renew(Some(self.client.settings.patience)).await.inspect_err(|error| {
             if error.code().is_some() {
                 *locked(&self.kind) = before;
             }
@@ -243,19 +221,19 @@ impl Tenure {
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the command or of the last attempt.
-    pub(crate) async fn guarded(&self, client: &Arc<Inner>, inner: &Cmd) -> Result<Value, Error> {
+    pub(crate) async fn guarded(&self, inner: &Cmd) -> Result<Value, Error> {
         let cmd = self.name.guard(self.terms.token, inner);
-        let mut request = Request::new(client, &self.name);
+        let mut request = Request::new(&self.client, &self.name);
         request.runs_once = true;
         let mut is_renewed = false;
         loop {
             self.check()?;
-            match request.send(&mut Via::Shared, &cmd, client.settings.response_limit).await {
+            match request.send(&mut Via::Shared, &cmd, self.client.settings.response_limit).await {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => {}
                 Err(error) if error.code() == Some("FENCED") && !is_renewed => {
                     is_renewed = true;
-                    self.renew(client, Some(client.settings.patience)).await?;
+                    self.renew(Some(self.client.settings.patience)).await?;
                 }
                 Err(error) => return Err(self.judge(error, &["FENCED"])),
             }
@@ -266,14 +244,14 @@ impl Tenure {
     ///
     /// # Errors
     /// [`Error::Lost`] if it was lost before; otherwise the error of the last attempt.
-    pub(crate) async fn release(&self, client: &Arc<Inner>) -> Result<(), Error> {
-        client.renewals.remove(self);
+    pub(crate) async fn release(&self) -> Result<(), Error> {
+        self.client.renewals.remove(self);
         // The server may end the tenure from here on, so nobody may take it for held.
         if let Some(loss) = self.end(Loss::Released) {
             self.is_over.store(true, Ordering::Relaxed);
             return Err(self.lost_by(loss));
         }
-        let mut request = Request::new(client, &self.name);
+        let mut request = Request::new(&self.client, &self.name);
         request.deadline = self.state.borrow().deadline;
         self.release_with(&mut request).await
     }
@@ -291,36 +269,74 @@ impl Tenure {
     }
 
     /// Leaves the tenure to another process: it is neither renewed nor released here.
-    pub(crate) fn hand_over(&self, client: &Inner) {
-        self.stop_renewing(client);
+    pub(crate) fn hand_over(&self) {
+        self.stop_renewing();
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn stop_renewing(&self, client: &Inner) {
+    pub(crate) fn stop_renewing(&self) {
         self.is_renewed.store(false, Ordering::Relaxed);
-        client.renewals.remove(self);
+        self.client.renewals.remove(self);
     }
 
     /// Releases in the background what is not released yet, until the lease is over.
-    pub(crate) fn abandon(self: &Arc<Self>, client: &Arc<Inner>) {
-        client.renewals.remove(self);
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        self.client.renewals.remove(&**self);
         let earlier = self.end(Loss::Released);
         let deadline = self.state.borrow().deadline;
         if self.is_over.load(Ordering::Relaxed) || earlier.is_some_and(|loss| loss != Loss::Released) {
             return;
         }
-        let started = client.send_now(self.slot, None, self.name.release(self.terms.token));
-        let (tenure, inner) = (Arc::clone(self), Arc::clone(client));
-        client.spawn_job(async move {
-            let limit = inner.settings.response_limit.min(until(deadline));
+        let started = self.client.send_now(self.slot, None, self.name.release(self.terms.token));
+        let tenure = Arc::clone(self);
+        self.client.spawn_job(async move {
+            let limit = tenure.client.settings.response_limit.min(until(deadline));
             if let Some(started) = started
                 && let Ok(Ok(Value::Int(_))) = timeout(limit, started).await
             {
                 return;
             }
-            let mut request = Request::new(&inner, &tenure.name);
+            let mut request = Request::new(&tenure.client, &tenure.name);
             (request.deadline, request.patience_end) = (deadline, deadline);
             let _ = tenure.release_with(&mut request).await;
+        });
+    }
+}
+
+impl Renewable for Tenure {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    fn due(&self) -> &Mutex<Option<Instant>> {
+        &self.renewal_due
+    }
+
+    /// When to renew next: when a third of the lease has passed. If that was in vain, after a pause.
+    fn next_renewal(&self) -> Option<Instant> {
+        let State { deadline, end } = self.state.borrow().clone();
+        let lease = Duration::from_millis(self.lease());
+        let now = Instant::now();
+        // The last lease before the hold limit is not renewed.
+        let is_last = self.terms.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
+        if end.is_some() || now >= deadline || is_last || !self.is_renewed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let [shortest, longest] = RENEWAL_PAUSE;
+        let third = deadline.checked_sub(lease / 3 * 2).filter(|third| *third > now);
+        Some(third.unwrap_or_else(|| now + (lease / 20).clamp(shortest, longest)))
+    }
+
+    fn start_renewal(self: Arc<Self>) {
+        let client = Arc::clone(&self.client);
+        client.runtime.clone().spawn(async move {
+            // After an error the state of the tenure tells whether it is lost. If not, it is renewed again.
+            let _ = self.renew(None).await;
+            client.renewals.add(self);
         });
     }
 }

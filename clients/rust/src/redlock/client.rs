@@ -1,10 +1,11 @@
 //! A client of several independent servers.
 
 use crate::address::Address;
-use crate::client::{Client, Settings};
+use crate::client::Client;
 use crate::error::Error;
 use crate::redlock::lock::Lock;
 use crate::redlock::voters::Voters;
+use crate::settings::Settings;
 use crate::time::Pauses;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

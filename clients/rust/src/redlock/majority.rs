@@ -2,7 +2,7 @@
 
 use crate::error::Loss;
 use crate::guard::Guard as ServerGuard;
-use crate::servers::locked;
+use crate::mutex::locked;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::atomic::AtomicU32;

@@ -1,0 +1,54 @@
+//! Limits of time and connections.
+
+use crate::time::FAR_FUTURE;
+use std::time::Duration;
+
+/// How a [`Client`](crate::Client) deals with servers that are slow or do not answer.
+///
+/// ```
+/// # use lockward_client::Settings;
+/// # use std::time::Duration;
+/// let settings = Settings::default().patience(Duration::from_secs(30));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub(crate) response_limit: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) waiting_connections: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            response_limit: Duration::from_secs(2),
+            patience: Duration::from_secs(5),
+            waiting_connections: 256,
+        }
+    }
+}
+
+impl Settings {
+    /// How long a server has to reply. After that the client repeats the request on another connection. The default is
+    /// 2 seconds. A request that waits for a lock has its wait and then this time. A renewal has no more than a sixth of
+    /// the lease.
+    #[must_use]
+    pub fn response_limit(self, limit: Duration) -> Self {
+        Self { response_limit: limit.min(FAR_FUTURE), ..self }
+    }
+
+    /// How long a call goes on while no server answers, before it fails with [`Error::Unreachable`](crate::Error::Unreachable). The default is
+    /// 5 seconds. A caller that has begun to wait for a lock waits on until its wait limit, through restarts and failovers.
+    /// A lease is renewed until it is over.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience: patience.min(FAR_FUTURE), ..self }
+    }
+
+    /// How many connections may wait for locks at a time: at least 1. The default is 256. Further callers wait in the
+    /// process for one of these connections. Meanwhile they try to acquire their locks: after 50 milliseconds, and in the
+    /// end once a second. Such a try succeeds when the lock is free and its queue is empty.
+    #[must_use]
+    pub fn waiting_connections(self, count: usize) -> Self {
+        Self { waiting_connections: count.max(1), ..self }
+    }
+}
