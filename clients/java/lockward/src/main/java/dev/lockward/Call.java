@@ -179,7 +179,7 @@ final class Call {
                 }
                 requests.add(request.get());
                 requests.addAll(following);
-            } catch (RuntimeException reason) {
+            } catch (RuntimeException | Error reason) {
                 replies.completeExceptionally(reason);
                 return;
             }
@@ -222,7 +222,12 @@ final class Call {
             used = connection;
             isSent = true;
             sent = Clock.now();
-            commands = Servers.send(connection, requests);
+            try {
+                commands = Servers.send(connection, requests);
+            } catch (RuntimeException | Error failure) {
+                last.completeExceptionally(failure); // otherwise the caller would wait for ever
+                return;
+            }
             commands.get(commands.size() - 1).whenComplete((reply, error) -> {
                 if (error == null || error instanceof RedisCommandExecutionException) {
                     last.complete(this);

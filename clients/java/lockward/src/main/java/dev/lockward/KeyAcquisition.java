@@ -97,7 +97,7 @@ final class KeyAcquisition {
             }
             try {
                 handle.accept(replies);
-            } catch (RuntimeException refusal) {
+            } catch (RuntimeException | Error refusal) {
                 fail(refusal);
             }
         });

@@ -43,7 +43,7 @@ record Request(Keyword name, List<?> arguments) {
             if (argument instanceof byte[] bytes) {
                 args.add(bytes);
             } else if (argument instanceof Long number) {
-                args.add(number);
+                args.add(number.longValue()); // Lettuce 6.6 does not take an Object
             } else {
                 args.add(argument.toString());
             }
