@@ -156,11 +156,10 @@ fn a_guarded_command_runs_only_while_the_lock_is_held(stage: &Stage) {
 fn a_handle_is_resumed_by_another_process(stage: &Stage) {
     let server = Server::start();
     let mut client = server.client();
-    let mut one = stage.worker(server.port());
+    let (mut one, mut other) = (stage.worker(server.port()), stage.worker(server.port()));
     let token = one.acquire("a k wait=0 lease=3000");
     let handle = one.expect("handle a", "handle ");
     one.kill();
-    let mut other = stage.worker(server.port());
     assert_eq!(other.held(&format!("resume b {handle}")), token);
     assert_eq!(other.call("guarded b SET x 1"), "reply OK");
     other.expect("release b", "ok");

@@ -152,6 +152,7 @@ final class Acquisition {
             giveBack().whenComplete((done, failed) -> fail(lost));
             return;
         }
+        Tenure.loseTogether(tenures);
         if (result.complete(true)) {
             ended.complete(null);
         } else {

@@ -292,6 +292,7 @@ public final class LockwardClient implements AutoCloseable {
                     null);
             tenures.add(tenure);
         }
+        Tenure.loseTogether(tenures);
         HeldLock held = new HeldLock(this, tenures);
         try {
             held.renew();

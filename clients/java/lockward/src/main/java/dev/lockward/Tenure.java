@@ -152,6 +152,17 @@ final class Tenure {
         }
     }
 
+    /** Makes several keys one lock: when one is lost, the others are renewed no more. */
+    static void loseTogether(List<Tenure> tenures) {
+        if (tenures.size() > 1) {
+            tenures.forEach(tenure -> tenure.onLost(loss -> tenures.forEach(Tenure::stopRenewing)));
+        }
+    }
+
+    private synchronized void stopRenewing() {
+        isRenewed = false;
+    }
+
     /**
      * Sets a lease, from now.
      *
@@ -249,19 +260,15 @@ final class Tenure {
         if (isLost) {
             return CompletableFuture.failedFuture(lose(LEASE_OVER));
         }
-        Call call = client.call(key);
-        return before.thenCompose(downgraded -> call.ask(Manner.SHARED, () -> {
-                    if (call.mayHaveRun && Clock.left(end) <= 0) {
-                        throw new LockUnreachableException(
-                                "no server has answered the release of the lock " + key + " before its lease was over",
-                                null);
-                    }
-                    return new Request(
-                            Request.RELEASE,
-                            left == 0
-                                    ? List.of(key, owner, "ALL", "TOKEN", token())
-                                    : List.of(key, owner, "HOLDS", left, "TOKEN", token()));
-                }))
+        long patient = Clock.now() + client.patience;
+        Call call = new Call(client.servers, key, client.patience, end - patient < 0 ? end : patient);
+        return before.thenCompose(downgraded -> call.ask(
+                        Manner.SHARED,
+                        () -> new Request(
+                                Request.RELEASE,
+                                left == 0
+                                        ? List.of(key, owner, "ALL", "TOKEN", token())
+                                        : List.of(key, owner, "HOLDS", left, "TOKEN", token()))))
                 .thenAccept(reply -> {
                     boolean isReleased = left == 0
                             && call.mayHaveRun
