@@ -24,6 +24,9 @@ final class Call {
     /** After an attempt that has lasted longer, pauses start again from the shortest. */
     private static final long LONG_ATTEMPT = TimeUnit.SECONDS.toNanos(1);
 
+    /** How long a node may take to redirect a request, if the client does not know which node has the key. Another may be silent. */
+    private static final long GUESS_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
+
     private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
     /** How a request is sent. */
@@ -54,6 +57,7 @@ final class Call {
     private long silentSince = Clock.now();
     private int failures;
     private @Nullable Node importing;
+    private @Nullable Node silent;
     private @Nullable Node ownNode;
     private @Nullable StatefulRedisConnection<String, String> own;
     private @Nullable CompletableFuture<Object> pending;
@@ -152,6 +156,7 @@ final class Call {
         private Node target;
         private long began;
         private boolean isSent;
+        private boolean isGuess;
         private volatile @Nullable StatefulRedisConnection<String, String> used;
         private List<AsyncCommand<String, String, Object>> commands = List.of();
 
@@ -160,7 +165,7 @@ final class Call {
             this.limit = limit;
             this.request = request;
             this.following = following;
-            this.target = servers.nodeFor(key);
+            this.target = servers.nodeFor(key, silent);
         }
 
         private long giveUpAt() {
@@ -183,7 +188,8 @@ final class Call {
                 replies.completeExceptionally(reason);
                 return;
             }
-            target = importing == null ? servers.nodeFor(key) : importing;
+            target = importing == null ? servers.nodeFor(key, silent) : importing;
+            isGuess = importing == null && manner != Manner.ONCE && servers.isGuess(key);
             began = Clock.now();
             isSent = false;
             used = null;
@@ -191,7 +197,7 @@ final class Call {
             synchronized (Call.this) {
                 pending = last;
             }
-            long latest = began + limit;
+            long latest = began + (isGuess ? Math.min(limit, GUESS_LIMIT) : limit);
             Timer.Task timeout = servers.timer.at(
                     latest - giveUpAt() < 0 ? latest : giveUpAt(),
                     () -> last.completeExceptionally(new TimeoutException("no reply in time")));
@@ -249,6 +255,10 @@ final class Call {
                 if (!(values.get(0) instanceof ServerError refusal) || !refusal.isTransient()) {
                     node = target;
                     failures = 0;
+                    silent = null;
+                    if (importing == null) {
+                        servers.has(target, key);
+                    }
                     replies.complete(values);
                     return;
                 }
@@ -283,6 +293,7 @@ final class Call {
         private void lost(Throwable error) {
             mayHaveRun |= isSent;
             importing = null;
+            silent = isGuess ? target : null;
             if (error instanceof TimeoutException && isSent) {
                 checkSilence();
             }

@@ -79,7 +79,7 @@ public final class LockwardClient implements AutoCloseable {
                         .forEach(tenure -> tenure.renewNow(node)));
         // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
         // another.
-        servers.withShared(servers.nodeFor(id), (connection, error) -> {});
+        servers.withShared(servers.nodeFor(id, null), (connection, error) -> {});
     }
 
     private static Thread daemon(Runnable task) {

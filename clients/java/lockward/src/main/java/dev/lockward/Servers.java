@@ -54,7 +54,7 @@ final class Servers {
     private final Consumer<Node> onConnectionLost;
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
 
-    /** The nodes that MOVED has named. Empty without a cluster. */
+    /** The nodes that are known to have a slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
     /** How often a node did not answer. */
@@ -137,16 +137,19 @@ final class Servers {
                 .build();
     }
 
-    /** The node that has the key, as far as the client knows. Any node of a cluster can redirect a request. */
-    Node nodeFor(String key) {
+    /**
+     * The node that has the key, as far as the client knows. Any node of a cluster can redirect a request.
+     *
+     * @param silent a node that has not redirected an earlier request of the same call
+     */
+    Node nodeFor(String key, @Nullable Node silent) {
         Node known = nodesBySlot.isEmpty() ? null : nodesBySlot.get(SlotHash.getSlot(key));
         if (known != null) {
             return known;
         }
         if (seeds.size() > 1 || nodes.size() > 1) {
-            // Another node may be silent.
             Node lively = nodes.values().stream()
-                    .filter(Servers::isConnected)
+                    .filter(node -> node != silent && isConnected(node))
                     .max(Comparator.comparingLong(node -> node.lastAnswer))
                     .orElse(null);
             if (lively != null) {
@@ -155,7 +158,22 @@ final class Servers {
         }
         List<RedisURI> all = new ArrayList<>(seeds);
         nodesBySlot.values().forEach(node -> all.add(node.uri));
+        if (silent != null && all.size() > 1) {
+            all.remove(silent.uri);
+        }
         return node(all.get(Math.floorMod(failures.get(), all.size())));
+    }
+
+    /** Whether the client does not know which node of the cluster has the key. */
+    boolean isGuess(String key) {
+        return (seeds.size() > 1 || !nodesBySlot.isEmpty()) && !nodesBySlot.containsKey(SlotHash.getSlot(key));
+    }
+
+    /** Notes that a node has the key. */
+    void has(Node node, String key) {
+        if (isGuess(key)) {
+            nodesBySlot.put(SlotHash.getSlot(key), node);
+        }
     }
 
     private static boolean isConnected(Node node) {
