@@ -16,7 +16,7 @@ use crate::request::{Request, Via};
 use crate::servers::{Inner, OwnConnection};
 use crate::tenure::{Tenure, Terms};
 use crate::time::{FAR_FUTURE, Pauses, from_now, lease_end, millis, until};
-use futures_util::future::{FutureExt, join_all};
+use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,14 +87,19 @@ pub(crate) async fn acquire(
 ) -> Result<Guard, Error> {
     options.check()?;
     let limit = options.wait.filter(|wait| !wait.is_zero()).map(from_now);
-    let owner = options.owner.clone().unwrap_or_else(|| client.unique_owner());
-    let begin = |key, options| Acquire::new(client, key, owner.clone(), options, limit).run();
+    let new_owner = || options.owner.clone().unwrap_or_else(|| client.unique_owner());
+    let begin = |key, owner: &Vec<u8>, now| {
+        let mut acquire = Acquire::new(client, key, owner.clone(), now, limit);
+        acquire.waits = !options.waits_not();
+        acquire.run()
+    };
+    let owner = new_owner();
     if let [key] = keys {
-        return Ok(Guard::new(begin(key, options).await?, Vec::new()));
+        return Ok(Guard::new(begin(key, &owner, options).await?, Vec::new()));
     }
     let at_once = Options { wait: Some(Duration::ZERO), ..options.clone() };
     let (mut holds, mut busy) = (Vec::new(), None);
-    for tried in join_all(keys.iter().map(|key| begin(key, &at_once))).await {
+    for tried in join_all(keys.iter().map(|key| begin(key, &owner, &at_once))).await {
         match tried {
             Ok(hold) => holds.push(hold),
             Err(error @ Error::Busy { .. }) => busy = busy.or(Some(error)),
@@ -103,13 +108,16 @@ pub(crate) async fn acquire(
     }
     if let Some(busy) = busy {
         // Whoever waits for one key must not hold another that the next one in its queue needs.
-        join_all(holds.iter().map(Hold::release)).await;
+        let bound = limit.map_or(client.settings.patience, until);
+        let _ = timeout(bound, join_all(holds.iter().map(Hold::release))).await;
         holds.clear();
         if options.waits_not() {
             return Err(busy);
         }
+        // Another owner: a release without a reply must not end what is acquired from here on.
+        let owner = new_owner();
         for key in keys {
-            holds.push(begin(key, options).await?);
+            holds.push(begin(key, &owner, options).await?);
         }
     }
     holds.iter().try_for_each(Hold::check)?;
@@ -129,6 +137,8 @@ struct Acquire<'a> {
     request: Request<'a>,
     permit: Option<SemaphorePermit<'a>>,
     connection: Option<OwnConnection>,
+    /// The call waits, even if this part of it does not.
+    waits: bool,
     /// The server has refused a longer lease.
     is_lease_shortened: bool,
     /// The server may keep a queue position or a grant for this owner, even if no reply was lost.
@@ -145,8 +155,6 @@ impl<'a> Acquire<'a> {
     ) -> Self {
         let name = Arc::new(OwnedKey { key: key.to_vec(), owner });
         let mut request = Request::new(client, &name);
-        // A call that does not wait ends within the patience.
-        request.restarts_patience = !options.waits_not();
         request.deadline = limit.map_or(request.deadline, |limit| limit + OVERTIME);
         let lease = options.lease.map(|lease| options.limit_lease(millis(lease)));
         Self {
@@ -157,6 +165,7 @@ impl<'a> Acquire<'a> {
             request,
             permit: None,
             connection: None,
+            waits: !options.waits_not(),
             is_lease_shortened: false,
             leaves_something: false,
         }
@@ -174,6 +183,8 @@ impl<'a> Acquire<'a> {
     }
 
     async fn acquire(&mut self) -> Result<Arc<Tenure>, Error> {
+        // A call that does not wait ends within the patience.
+        self.request.restarts_patience = self.waits;
         let mut polls = Pauses::new(50, 1_000);
         loop {
             if let Some(tenure) = self.try_once().await? {
@@ -182,6 +193,8 @@ impl<'a> Acquire<'a> {
             if self.is_over() {
                 return Err(self.busy());
             }
+            // From here on the call waits, if only for a connection.
+            (self.request.patience_end, self.request.restarts_patience) = (from_now(FAR_FUTURE), false);
             let pause = polls.next_pause().min(self.time_left());
             if let Ok(Ok(permit)) = timeout(pause, self.client.wait_permits.acquire()).await {
                 self.permit = Some(permit);
@@ -256,18 +269,23 @@ impl<'a> Acquire<'a> {
     /// Sets the whole lease. `None`: the grant has ended meanwhile.
     async fn confirm(&mut self, grant: Grant) -> Result<Option<Arc<Tenure>>, Error> {
         self.request.patience_end = from_now(self.client.settings.patience);
-        self.request.restarts_patience = !self.options.waits_not();
+        self.request.restarts_patience = self.waits;
+        let short_lease = self.lease.unwrap_or(grant.lease).min(SHORT_LEASE);
+        let confirmed_until = lease_end(short_lease, Instant::now());
         loop {
             let lease = self.options.limit_lease(self.lease.unwrap_or(grant.lease));
             let cmd = self.request.name.renew(lease, grant.token, 1, self.options.kind);
             let requested = Instant::now();
             match self.send_grant(&cmd).await {
+                Ok(None) if self.waits && Instant::now() >= confirmed_until => return Ok(None),
                 Ok(None) => {}
                 Ok(Some(_)) => {
                     self.check_replicas(lease)?;
                     return self.complete(grant, lease, requested).map(Some);
                 }
                 Err(error) if error.code() == Some("NOTHELD") => return Ok(None),
+                // The grant has ended by now, and the wait goes on.
+                Err(Error::Unreachable { .. }) if self.waits && !self.is_over() => return Ok(None),
                 Err(error) => {
                     self.lease = Some(lease);
                     self.shorten_lease(error)?;
@@ -374,6 +392,9 @@ impl Drop for Acquire<'_> {
             }
             let _ = Request::new(&client, &name).repeat(&name.give_up()).await;
         };
-        self.client.spawn_job(timeout(GIVE_UP_LIMIT, giving_up).map(drop));
+        // The timer is made in the job: there may be no runtime here.
+        self.client.spawn_job(async move {
+            let _ = timeout(GIVE_UP_LIMIT, giving_up).await;
+        });
     }
 }

@@ -144,7 +144,16 @@ impl Guard {
     /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         let patience = Some(self.first.tenure.client.settings.patience);
-        join_all(self.tenures().map(|tenure| tenure.renew(patience))).await.into_iter().collect()
+        let renewed = join_all(self.tenures().map(|tenure| tenure.renew(patience))).await;
+        self.plan_renewals();
+        renewed.into_iter().collect()
+    }
+
+    /// The server may have shortened the lease.
+    fn plan_renewals(&self) {
+        for hold in self.holds() {
+            hold.tenure.client.renewals.add(Arc::<Tenure>::clone(&hold.tenure));
+        }
     }
 
     /// Lets others hold the lock, too: those who ask for it with this limit, which is larger than before. A writer that has
@@ -153,7 +162,9 @@ impl Guard {
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        join_all(self.tenures().map(|tenure| tenure.downgrade(limit))).await.into_iter().collect()
+        let downgraded = join_all(self.tenures().map(|tenure| tenure.downgrade(limit))).await;
+        self.plan_renewals();
+        downgraded.into_iter().collect()
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check

@@ -47,7 +47,9 @@ impl Renewals {
         let mut schedule = locked(&self.schedule);
         // Under the mutex, so that `remove` comes after it or prevents it.
         let Some(due) = tenure.next_renewal() else { return };
-        *locked(tenure.due()) = Some(due);
+        if let Some(earlier) = locked(tenure.due()).replace(due) {
+            schedule.due.remove(&(earlier, tenure.id()));
+        }
         schedule.due.insert((due, tenure.id()), tenure);
         if schedule.wakes_at.is_none_or(|wakes_at| due < wakes_at) {
             self.is_earlier.notify_one();

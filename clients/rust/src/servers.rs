@@ -196,7 +196,8 @@ impl Inner {
     /// The shared connection to a node. It is opened if there is none.
     pub(crate) fn shared(self: &Arc<Self>, node: &Arc<Node>) -> SharedConnection {
         let mut shared = locked(&node.shared);
-        if let Some(open) = &*shared {
+        // One that could not be opened is opened again.
+        if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
             return open.clone();
         }
         let (client, at) = (Arc::downgrade(self), Arc::downgrade(node));
@@ -208,10 +209,10 @@ impl Inner {
             }
             Ok::<(), redis::aio::SendError>(())
         });
-        let opening = open(node.info.clone(), config, self.settings.response_limit).boxed().shared();
-        // It goes on if the caller leaves.
-        self.runtime.spawn(opening.clone());
-        shared.insert(opening).clone()
+        // The client's runtime opens it: it goes on if the caller leaves, and if the caller's runtime stands still.
+        let task = self.runtime.spawn(open(node.info.clone(), config, self.settings.response_limit));
+        let opening = async move { task.await.unwrap_or_else(|_| Err(timed_out())) };
+        shared.insert(opening.boxed().shared()).clone()
     }
 
     /// Sends a command at once if the shared connection to the node of a slot is open, or on `connection`. So it comes
@@ -277,9 +278,8 @@ impl Inner {
                     }
                     Ok(primary)
                 };
-                let lookup = lookup.boxed().shared();
-                self.runtime.spawn(lookup.clone());
-                lookup
+                let task = self.runtime.spawn(lookup);
+                async move { task.await.unwrap_or_else(|_| Err(timed_out())) }.boxed().shared()
             })
             .clone();
         lookup.await

@@ -245,9 +245,11 @@ impl Tenure {
     /// # Errors
     /// [`Error::Lost`] if it was lost before; otherwise the error of the last attempt.
     pub(crate) async fn release(&self) -> Result<(), Error> {
-        self.client.renewals.remove(self);
         // The server may end the tenure from here on, so nobody may take it for held.
-        if let Some(loss) = self.end(Loss::Released) {
+        let earlier = self.end(Loss::Released);
+        // Last, so that a renewal that ends now does not plan another.
+        self.client.renewals.remove(self);
+        if let Some(loss) = earlier {
             self.is_over.store(true, Ordering::Relaxed);
             return Err(self.lost_by(loss));
         }
@@ -281,8 +283,8 @@ impl Tenure {
 
     /// Releases in the background what is not released yet, until the lease is over.
     pub(crate) fn abandon(self: &Arc<Self>) {
-        self.client.renewals.remove(&**self);
         let earlier = self.end(Loss::Released);
+        self.client.renewals.remove(&**self);
         let deadline = self.state.borrow().deadline;
         if self.is_over.load(Ordering::Relaxed) || earlier.is_some_and(|loss| loss != Loss::Released) {
             return;
