@@ -125,7 +125,9 @@ final class Call {
         }
     }
 
-    private CompletableFuture<StatefulRedisConnection<String, String>> ownConnection(Node target) {
+    /** @param attempt the attempt that wants it */
+    private CompletableFuture<StatefulRedisConnection<String, String>> ownConnection(
+            Node target, CompletableFuture<Object> attempt) {
         StatefulRedisConnection<String, String> present;
         synchronized (this) {
             present = target == ownNode && own != null && own.isOpen() ? own : null;
@@ -135,15 +137,25 @@ final class Call {
         }
         closeOwn(true);
         return servers.waiting(target).thenApply(connection -> {
+            boolean isLate;
             synchronized (this) {
-                ownNode = target;
-                own = connection;
+                isLate = pending != attempt;
+                if (!isLate) {
+                    ownNode = target;
+                    own = connection;
+                }
             }
-            if (isCancelled) {
+            if (isLate) { // a later attempt may have one already
+                servers.giveBack(target, connection, true);
+            } else if (isCancelled) {
                 closeOwn(false);
             }
             return connection;
         });
+    }
+
+    private synchronized boolean isLatest(CompletableFuture<Object> attempt) {
+        return pending == attempt;
     }
 
     /** One request of the call, with its attempts. */
@@ -179,6 +191,9 @@ final class Call {
                 if (isCancelled) {
                     throw new CancellationException();
                 }
+                if (servers.closed) {
+                    throw new IllegalStateException("the client is closed");
+                }
                 if (importing != null) {
                     requests.add(Request.ASKING);
                 }
@@ -206,18 +221,22 @@ final class Call {
                     last.completeExceptionally(error);
                 } else if (!last.isDone()) {
                     send(connection, requests, last);
-                } else if (manner.isOwn()) {
+                } else if (manner.isOwn() && isLatest(last)) {
                     closeOwn(true);
                 }
             };
             if (manner.isOwn()) {
-                ownConnection(target).whenComplete(user::accept);
+                ownConnection(target, last).whenComplete(user::accept);
             } else {
                 servers.withShared(target, user);
             }
             last.whenComplete((reply, error) -> {
                 servers.timer.cancel(timeout);
-                answered(error);
+                try {
+                    answered(error);
+                } catch (RuntimeException | Error fault) {
+                    replies.completeExceptionally(fault); // otherwise the caller would wait for ever
+                }
             });
         }
 
@@ -304,6 +323,9 @@ final class Call {
 
         /** Gives the connection up if it stays silent, even if the call has ended earlier. */
         private void checkSilence() {
+            if (commands.isEmpty()) {
+                return; // it is being sent just now
+            }
             AsyncCommand<String, String, Object> command = commands.get(0);
             Node silent = target;
             StatefulRedisConnection<String, String> connection = used;

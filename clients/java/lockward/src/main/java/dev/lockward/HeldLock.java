@@ -73,7 +73,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** Renews the lock now. That is rarely needed. */
     public void renew() {
-        Clock.await(all(tenure -> tenure.renew(null, null)));
+        Clock.await(all(tenure -> tenure.renew(tenure.fullLease(), null)));
     }
 
     /**

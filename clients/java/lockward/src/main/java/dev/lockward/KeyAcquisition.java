@@ -209,6 +209,7 @@ final class KeyAcquisition {
     private void granted(Object grant, List<Object> replies) {
         LockRequest.Replicas replicas = request.replicas;
         if (replicas != null) {
+            hasWaited = true; // there is a grant to give back
             LockRefusedException.throwIfError(tenure.key, replies.get(1));
             if ((Long) replies.get(1) < replicas.count()) {
                 LockUnreplicatedException error = new LockUnreplicatedException("only " + replies.get(1) + " of "
@@ -272,9 +273,9 @@ final class KeyAcquisition {
                 && isLimited
                 && call.isHeard
                 && Clock.left(waitEnd) <= 0;
-        if (isBusy ? result.complete(false) : result.completeExceptionally(cause)) {
-            end(call.mayHaveRun || hasWaited);
-        }
+        boolean isFirst = isBusy ? result.complete(false) : result.completeExceptionally(cause);
+        // Also after cancel(): the permit may have been taken since.
+        end(isFirst && (call.mayHaveRun || hasWaited));
     }
 
     /** Leaves nothing behind: neither a connection, nor a position in a queue, nor a grant. */

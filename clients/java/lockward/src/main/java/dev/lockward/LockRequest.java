@@ -234,8 +234,8 @@ public final class LockRequest {
         CompletableFuture<T> future = client.async(acquisition.result.thenApply(
                 isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(client, tenures)) : Optional.empty())));
         future.whenComplete((held, error) -> {
-            if (future.isCancelled()) {
-                acquisition.cancel();
+            if (error != null) {
+                acquisition.cancel(); // the caller has left, also by orTimeout
             }
         });
         return future;

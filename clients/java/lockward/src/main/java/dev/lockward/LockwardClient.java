@@ -336,7 +336,8 @@ public final class LockwardClient implements AutoCloseable {
             }
             if (present != null) {
                 // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
-                if (present.isRenewed()) {
+                // One that was ended by its HeldLock is not lost.
+                if (present.isRenewed() && present.holds() > 0) {
                     present.checkHeld();
                 }
                 locks.owner = newOwner();
@@ -355,8 +356,9 @@ public final class LockwardClient implements AutoCloseable {
             locks.owner = newOwner(); // what was sent for this one may still arrive
             throw failure;
         }
-        if (locks.tenures.size() >= ThreadLocks.MANY) {
-            locks.tenures.values().removeIf(tenure -> !tenure.isHeld() && !tenure.isRenewed());
+        if (locks.tenures.size() >= ThreadLocks.MANY
+                && locks.tenures.values().removeIf(tenure -> !tenure.isHeld() && !tenure.isRenewed())) {
+            locks.owner = newOwner(); // the server may still have one of them
         }
         tenures.forEach(tenure -> locks.tenures.put(tenure.key, tenure));
         return true;
@@ -373,7 +375,8 @@ public final class LockwardClient implements AutoCloseable {
             locks.owner = newOwner(); // the server may still have the tenure
             throw failure;
         } finally {
-            locks.tenures.values().removeIf(tenure -> tenure.holds() == 0);
+            // Others that are over stay: the server may still have them, so the next one of that key gets a new owner.
+            tenures.stream().filter(tenure -> tenure.holds() == 0).forEach(tenure -> locks.tenures.remove(tenure.key));
         }
     }
 

@@ -227,7 +227,8 @@ final class Servers {
     }
 
     private void open(Node node, Shared shared) {
-        locate(node)
+        CompletableFuture.completedFuture(node)
+                .thenCompose(this::locate) // what it throws ends the calls that wait for the connection
                 .thenCompose(address -> open(address).thenApply(connection -> {
                     RedisURI last = node.address;
                     node.address = address;

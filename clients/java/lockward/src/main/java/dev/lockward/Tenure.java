@@ -380,11 +380,11 @@ final class Tenure {
             ended = renewal;
             client.timer.cancel(timer);
         }
-        notified.forEach(listener -> client.notifyLost(listener, lost));
+        client.forget(this);
         if (ended != null) {
             ended.cancel();
         }
-        client.forget(this);
+        notified.forEach(listener -> client.notifyLost(listener, lost));
         return lost;
     }
 
@@ -503,19 +503,27 @@ final class Tenure {
 
     /** When the tenure is to be renewed; the end of its lease, if it is not. */
     private long nextEvent() {
-        boolean isNotRenewed = !isRenewed || holdEnd - deadline <= HOLD_TOLERANCE;
-        if (renewal != null || (isNotRenewed && !isUrgent) || (thread != null && !thread.isAlive())) {
+        boolean isNotRenewed = !isRenewed || holdEnd - deadline <= HOLD_TOLERANCE + Clock.nanos(lease) / 1000;
+        // A lease that was named or re-entered may be longer than the hold limit.
+        boolean isNow = isUrgent || deadline - holdEnd > HOLD_TOLERANCE / 2;
+        if (renewal != null || (isNotRenewed && !isNow) || (thread != null && !thread.isAlive())) {
             return deadline;
         }
         long third = deadline - Clock.nanos(lease) / 3 * 2;
-        long due = isUrgent || retryAt - third > 0 ? retryAt : third;
+        long due = isNow || retryAt - third > 0 ? retryAt : third;
         return due - deadline < 0 ? due : deadline;
     }
 
     /** The lease for the next request: no longer than what is left, if the lock is held for a limited time. */
     private long nextLease() {
-        long left = Clock.left(isRenewed ? holdEnd : deadline);
-        return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(left)));
+        long left = Clock.left(isRenewed || holdEnd - deadline < 0 ? holdEnd : deadline);
+        long most = Math.max(1, TimeUnit.NANOSECONDS.toMillis(left));
+        return isRenewed ? Math.min(lease, most) : most;
+    }
+
+    /** The whole lease, or what is left until the hold limit. */
+    synchronized long fullLease() {
+        return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(holdEnd))));
     }
 
     /** Notes that a lease is about to be asked for: it may be shorter, and the server may set it though no reply arrives. */

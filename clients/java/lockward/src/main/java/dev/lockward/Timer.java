@@ -84,7 +84,7 @@ final class Timer {
         }
         try {
             task.action.run();
-        } catch (RuntimeException error) {
+        } catch (RuntimeException | Error error) { // this thread must live on
             LOGGER.log(System.Logger.Level.ERROR, "a task of the timer has failed", error);
         }
     }

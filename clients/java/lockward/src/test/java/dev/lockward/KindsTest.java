@@ -163,6 +163,32 @@ class KindsTest {
     }
 
     @Test
+    void aFutureThatTimesOutLeavesTheQueue() throws Exception {
+        LockwardLock lock = CLIENT.getLock(name);
+        lock.lock();
+        CompletableFuture<HeldLock> future = CLIENT.request(name).acquireAsync();
+        eventually(() -> SERVER.waiters(name) == 1);
+        future.orTimeout(1, TimeUnit.MILLISECONDS);
+        eventually(() -> SERVER.waiters(name) == 0);
+        lock.unlock();
+        eventually(() -> !lock.isLocked());
+    }
+
+    @Test
+    void aThreadThatHasHandedItsLockOverIsAnotherOwnerAfterwards() throws Exception {
+        LockwardLock lock = CLIENT.getLock(name);
+        LockwardLock other = CLIENT.getLock(name + ":other");
+        lock.lock();
+        other.lock();
+        String handle = lock.held().handle();
+        other.unlock();
+        assertFalse(lock.tryLock());
+        CLIENT.resume(handle).release();
+        lock.lock();
+        lock.unlock();
+    }
+
+    @Test
     void anotherClientGoesOnFromAHandle() throws Exception {
         HeldLock held = CLIENT.request(name).slots(4).weight(2).acquire();
         String handle = held.handle();
