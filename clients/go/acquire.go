@@ -179,6 +179,9 @@ func (t *tenure) tryTogether(ctx context.Context) (isHeld bool, err error) {
 		return false, &keyError{ErrBusy, t.parts[0].key, nil}
 	}
 	t.giveBack(ctx)
+	if !t.isOwnerNamed { // a release that arrives late must not end what is granted from now on
+		t.owner = t.client.newOwner()
+	}
 	return false, nil
 }
 
@@ -187,8 +190,9 @@ func (t *tenure) giveBack(ctx context.Context) {
 	for _, p := range t.parts {
 		if p.mayBeHeld {
 			p.mayBeHeld = false
+			commands := []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}}
 			release := &call{key: p.key, limit: leaveLimit, until: time.Now().Add(leaveLimit), isCleanup: true}
-			release.commands = func(time.Time) []command { return []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}} }
+			release.commands = func(time.Time) []command { return commands }
 			done := t.client.background(func() { _ = t.client.ask(context.Background(), release) })
 			defer func() {
 				select {

@@ -39,6 +39,8 @@ type tenure struct {
 	end        context.CancelCauseFunc
 	lost       chan struct{}
 
+	isOwnerNamed bool // by the program
+
 	mu        sync.Mutex
 	expiry    *time.Timer // calls expire
 	holdEnd   time.Time   // of the hold limit
@@ -75,7 +77,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	for _, option := range options {
 		option(&t.settings)
 	}
-	if t.owner == "" {
+	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
 		t.owner = c.newOwner()
 	}
 	if t.holdLimit > 0 {

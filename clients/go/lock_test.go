@@ -1,15 +1,18 @@
 package lockward_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -542,4 +545,76 @@ func TestALockSurvivesSilentSentinelsAndACutConnection(t *testing.T) {
 	s.do("REPLICAOF", "127.0.0.1", "1")
 	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	receive(t, "the loss at a replica", lock.Lost())
+}
+
+// A tappedConn lets a test see, and stop, what the client sends.
+type tappedConn struct {
+	net.Conn
+	tap func(sent []byte) (isSent bool, err error)
+}
+
+func (c *tappedConn) Write(sent []byte) (int, error) {
+	isSent, err := c.tap(sent)
+	if isSent && err == nil {
+		return c.Conn.Write(sent)
+	}
+	return len(sent), err
+}
+
+// tapped is a client of go-redis with such connections.
+func (s *server) tapped(tap func(sent []byte) (isSent bool, err error)) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &tappedConn{conn, tap}, err
+	}})
+	s.tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// A contextWithErr has an Err of its own.
+type contextWithErr struct {
+	context.Context
+	err func() error
+}
+
+func (c contextWithErr) Err() error { return c.err() }
+
+// acquiringAll acquires several keys in the background.
+func acquiringAll(
+	tb testing.TB, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
+) (<-chan *lockward.Lock, <-chan error) {
+	granted, failed := make(chan *lockward.Lock, 1), make(chan error, 1)
+	go func() {
+		if lock, err := client.AcquireAll(tb.Context(), keys, options...); err != nil {
+			failed <- err
+		} else {
+			granted <- lock
+		}
+	}()
+	return granted, failed
+}
+
+func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	other := acquire(t, newClient(t, s.client()), "b")
+	var stopped atomic.Pointer[[]byte]
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		copied := bytes.Clone(sent)
+		return !bytes.Contains(sent, []byte("LOCK.RELEASE")) || !stopped.CompareAndSwap(nil, &copied), nil
+	}))
+	granted, _ := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(time.Second))
+	s.waitFor("b", 1)
+	conn, err := net.Dial("tcp", s.addr)
+	check(t, err)
+	defer conn.Close()
+	_, err = conn.Write(*stopped.Load())
+	check(t, err)
+	_, err = conn.Read(make([]byte, 100))
+	check(t, err)
+	if holders, _ := s.info("a"); len(holders) != 1 {
+		t.Fatal(holders)
+	}
+	check(t, other.Release(t.Context()))
+	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }
