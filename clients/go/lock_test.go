@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -617,4 +618,54 @@ func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
 	}
 	check(t, other.Release(t.Context()))
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
+}
+
+func TestReleaseAfterOneKeyIsLostGivesTheOthersBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	for _, isLate := range []bool{false, true} {
+		lock, err := client.AcquireAll(t.Context(), []string{"a", "b", "c"}, lockward.WithLease(time.Hour))
+		check(t, err)
+		s.do("DEL", "a")
+		expect(t, lock.Renew(t.Context()), lockward.ErrLost)
+		ctx, cancel := context.WithCancel(t.Context())
+		if isLate {
+			cancel()
+		}
+		expect(t, lock.Release(ctx), lockward.ErrLost)
+		s.waitUntilFree("b")
+		s.waitUntilFree("c")
+		expect(t, lock.Release(ctx), lockward.ErrLost)
+		cancel()
+	}
+}
+
+func TestAReleaseThatIsCutShortReportsNoLoss(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if !bytes.Contains(sent, []byte("LOCK.RELEASE\r\n$1\r\nb\r\n")) || ctx.Err() != nil {
+			return true, nil
+		}
+		s.waitUntilFree("a")
+		cancel()
+		return false, io.ErrClosedPipe
+	}))
+	lock, err := client.AcquireAll(t.Context(), []string{"a", "b"})
+	check(t, err)
+	check(t, lock.Release(ctx))
+	s.checkFree("b")
+}
+
+func TestReleaseTellsThatNothingWasSentWhenTheClientIsClosed(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, startServer(t).client())
+	lock := acquire(t, client, "k")
+	ctx := contextWithErr{t.Context(), func() error {
+		_ = client.Close()
+		return context.Canceled
+	}}
+	expect(t, lock.Release(ctx), context.Canceled)
 }
