@@ -101,11 +101,11 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		t.until = time.Now().Add(c.patience + t.within)
 	}
 	err := t.acquire(ctx)
-	if err == nil {
-		err = t.checkHeld()
-	}
 	if err == nil && ctx.Err() != nil {
 		err = contextError(ctx, keys[0], nil)
+	}
+	if err == nil || errors.Is(err, ErrLost) {
+		err = cmp.Or(t.checkHeld(), err)
 	}
 	if err == nil {
 		return t.lock(), nil
@@ -132,6 +132,9 @@ func (t *tenure) acquire(ctx context.Context) error {
 			return err
 		}
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(t.over, func() { cancel(context.Cause(t.over)) })() // one key is lost while a later one is waited for
 	for _, p := range t.parts {
 		if err := p.acquire(ctx); err != nil {
 			return err

@@ -669,3 +669,16 @@ func TestReleaseTellsThatNothingWasSentWhenTheClientIsClosed(t *testing.T) {
 	}}
 	expect(t, lock.Release(ctx), context.Canceled)
 }
+
+func TestALostKeyEndsTheWaitForTheNextOne(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	other := acquire(t, client, "b")
+	_, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
+	s.waitFor("b", 1)
+	s.do("DEL", "a")
+	expect(t, receive(t, "the end of the wait", failed), lockward.ErrLost)
+	s.waitFor("b", 0)
+	check(t, other.Release(t.Context()))
+}
