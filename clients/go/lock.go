@@ -45,6 +45,7 @@ type tenure struct {
 	mu        sync.Mutex
 	expiry    *time.Timer // calls expire
 	holdEnd   time.Time   // of the hold limit
+	isWhole   bool        // all keys are held, or were
 	isDropped bool        // the program has no reference to the Lock any more
 }
 

@@ -682,3 +682,19 @@ func TestALostKeyEndsTheWaitForTheNextOne(t *testing.T) {
 	s.waitFor("b", 0)
 	check(t, other.Release(t.Context()))
 }
+
+func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
+	granted, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(time.Second), lockward.WithoutRenewal())
+	eventually(t, "a is renewed for longer than its lease", func() bool { return s.calls("lock.renew") >= 4 || len(failed) > 0 })
+	check(t, other.Release(t.Context()))
+	select {
+	case err := <-failed:
+		t.Fatal(err)
+	case lock := <-granted:
+		receive(t, "the end of the lease", lock.Lost())
+	}
+}
