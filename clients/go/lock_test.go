@@ -698,3 +698,24 @@ func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T
 		receive(t, "the end of the lease", lock.Lost())
 	}
 }
+
+func TestACandidateThatIsPausedAtTheGrantGoesOn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	pauses, terms := 0, 0
+	ctx := contextWithErr{t.Context(), func() error {
+		if holders, _ := s.info("k"); holders != nil && pauses == 0 {
+			pauses++
+			s.waitUntilFree("k")
+		}
+		return nil
+	}}
+	check(t, client.Lead(ctx, "k", func(context.Context, *lockward.Lock) error {
+		terms++
+		return nil
+	}, lockward.WithLease(500*time.Millisecond), lockward.WithoutRenewal()))
+	if pauses != 1 || terms != 1 {
+		t.Fatal(pauses, terms)
+	}
+}
