@@ -210,11 +210,15 @@ func (t *tenure) giveBack(ctx context.Context) {
 // acquire goes through the states try, wait and confirm, until the key is held.
 func (p *part) acquire(ctx context.Context) error {
 	isGranted, err := p.try(ctx, p.client.patience)
-	for isConfirmed := isGranted; err == nil && !(isConfirmed && time.Now().Before(p.deadline)); {
+	isConfirmed, pause := isGranted, 50*time.Millisecond
+	for err == nil && !(isConfirmed && time.Now().Before(p.deadline)) {
 		switch {
 		case isGranted:
 			isConfirmed, err = p.confirm(ctx)
-			isGranted = isConfirmed
+			if isGranted = isConfirmed; err == nil && !(isConfirmed && time.Now().Before(p.deadline)) {
+				p.client.pause(ctx, earliest(time.Now().Add(pause), p.until)) // the lease may be shorter than a round trip
+				pause = min(2*pause, time.Second)
+			}
 		case p.mayWait:
 			isGranted, err = p.wait(ctx)
 		default:

@@ -719,3 +719,16 @@ func TestACandidateThatIsPausedAtTheGrantGoesOn(t *testing.T) {
 		t.Fatal(pauses, terms)
 	}
 }
+
+func TestALeaseBelowARoundTripIsNotAskedForWithoutAPause(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	_, err := client.Acquire(ctx, "k", lockward.WithLease(time.Millisecond))
+	expect(t, err, context.DeadlineExceeded)
+	if calls := s.calls("lock.acquire") + s.calls("lock.renew"); calls > 20 {
+		t.Fatal(calls, "requests")
+	}
+}
