@@ -732,3 +732,13 @@ func TestALeaseBelowARoundTripIsNotAskedForWithoutAPause(t *testing.T) {
 		t.Fatal(calls, "requests")
 	}
 }
+
+func TestTheRenewalPeriodOfTheLongestLease(t *testing.T) {
+	t.Parallel()
+	for _, years := range []int64{1, 60, 100} {
+		year := 365 * 24 * time.Hour
+		if period := lockward.RenewalPeriod(years * year.Milliseconds()); period/year != time.Duration(years*19/60) {
+			t.Error(years, period)
+		}
+	}
+}

@@ -22,7 +22,7 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 }
 
 // renewalPeriod is a third of the lease, less a twentieth, so that a renewal which starts late is still in time.
-func renewalPeriod(lease int64) time.Duration { return duration(lease) / 3 * 19 / 20 }
+func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
 // granted notes a lease that the server has given before the key is held.
 func (p *part) granted(sent time.Time, lease int64) {
