@@ -369,6 +369,9 @@ func (p *part) readReplicas(r *call) error {
 
 // newCall is a request about the key, for as long as the acquisition may take. If replicas are to confirm it, they do.
 func (p *part) newCall(limit, patience time.Duration, request func() command) *call {
+	if patience > 0 {
+		patience += p.within
+	}
 	r := &call{key: p.key, limit: limit + p.within, patience: patience, until: p.until}
 	r.commands = func(time.Time) []command {
 		if p.replicas > 0 {

@@ -742,3 +742,11 @@ func TestTheRenewalPeriodOfTheLongestLease(t *testing.T) {
 		}
 	}
 }
+
+func TestReplicasMayTakeLongerThanThePatience(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithPatience(200*time.Millisecond))
+	_, err := client.Acquire(t.Context(), "k", lockward.WithReplicas(1, 300*time.Millisecond))
+	expect(t, err, lockward.ErrUnreplicated)
+}
