@@ -688,7 +688,7 @@ func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T
 	s := startServer(t)
 	client := newClient(t, s.client())
 	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
-	granted, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(time.Second), lockward.WithoutRenewal())
+	granted, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
 	eventually(t, "a is renewed for longer than its lease", func() bool { return s.calls("lock.renew") >= 4 || len(failed) > 0 })
 	check(t, other.Release(t.Context()))
 	select {
@@ -746,7 +746,7 @@ func TestTheRenewalPeriodOfTheLongestLease(t *testing.T) {
 func TestReplicasMayTakeLongerThanThePatience(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client := newClient(t, s.client(), lockward.WithPatience(200*time.Millisecond))
-	_, err := client.Acquire(t.Context(), "k", lockward.WithReplicas(1, 300*time.Millisecond))
+	client := newClient(t, s.client(), lockward.WithPatience(time.Second))
+	_, err := client.Acquire(t.Context(), "k", lockward.WithReplicas(1, 1200*time.Millisecond))
 	expect(t, err, lockward.ErrUnreplicated)
 }
