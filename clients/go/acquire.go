@@ -101,11 +101,11 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		t.until = time.Now().Add(c.patience + t.within)
 	}
 	err := t.acquire(ctx)
-	if err == nil {
-		err = t.checkHeld()
-	}
 	if err == nil && ctx.Err() != nil {
 		err = contextError(ctx, keys[0], nil)
+	}
+	if err == nil || errors.Is(err, ErrLost) {
+		err = cmp.Or(t.checkHeld(), err)
 	}
 	if err == nil {
 		return t.lock(), nil
@@ -132,6 +132,9 @@ func (t *tenure) acquire(ctx context.Context) error {
 			return err
 		}
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(t.over, func() { cancel(context.Cause(t.over)) })() // one key is lost while a later one is waited for
 	for _, p := range t.parts {
 		if err := p.acquire(ctx); err != nil {
 			return err
@@ -179,6 +182,9 @@ func (t *tenure) tryTogether(ctx context.Context) (isHeld bool, err error) {
 		return false, &keyError{ErrBusy, t.parts[0].key, nil}
 	}
 	t.giveBack(ctx)
+	if !t.isOwnerNamed { // a release that arrives late must not end what is granted from now on
+		t.owner = t.client.newOwner()
+	}
 	return false, nil
 }
 
@@ -187,8 +193,9 @@ func (t *tenure) giveBack(ctx context.Context) {
 	for _, p := range t.parts {
 		if p.mayBeHeld {
 			p.mayBeHeld = false
+			commands := []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}}
 			release := &call{key: p.key, limit: leaveLimit, until: time.Now().Add(leaveLimit), isCleanup: true}
-			release.commands = func(time.Time) []command { return []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}} }
+			release.commands = func(time.Time) []command { return commands }
 			done := t.client.background(func() { _ = t.client.ask(context.Background(), release) })
 			defer func() {
 				select {
@@ -203,11 +210,15 @@ func (t *tenure) giveBack(ctx context.Context) {
 // acquire goes through the states try, wait and confirm, until the key is held.
 func (p *part) acquire(ctx context.Context) error {
 	isGranted, err := p.try(ctx, p.client.patience)
-	for isConfirmed := isGranted; err == nil && !(isConfirmed && time.Now().Before(p.deadline)); {
+	isConfirmed, pause := isGranted, 50*time.Millisecond
+	for err == nil && !(isConfirmed && time.Now().Before(p.deadline)) {
 		switch {
 		case isGranted:
 			isConfirmed, err = p.confirm(ctx)
-			isGranted = isConfirmed
+			if isGranted = isConfirmed; err == nil && !(isConfirmed && time.Now().Before(p.deadline)) {
+				p.client.pause(ctx, earliest(time.Now().Add(pause), p.until)) // the lease may be shorter than a round trip
+				pause = min(2*pause, time.Second)
+			}
 		case p.mayWait:
 			isGranted, err = p.wait(ctx)
 		default:
@@ -358,6 +369,9 @@ func (p *part) readReplicas(r *call) error {
 
 // newCall is a request about the key, for as long as the acquisition may take. If replicas are to confirm it, they do.
 func (p *part) newCall(limit, patience time.Duration, request func() command) *call {
+	if patience > 0 {
+		patience += p.within
+	}
 	r := &call{key: p.key, limit: limit + p.within, patience: patience, until: p.until}
 	r.commands = func(time.Time) []command {
 		if p.replicas > 0 {

@@ -207,7 +207,7 @@ func (c *Client) Lead(
 			hasRun, isDeposed = true, errors.Is(context.Cause(ctx), ErrLost)
 			return err
 		}, options...)
-		goesOn := isDeposed || !hasRun && errors.Is(err, ErrUnreachable)
+		goesOn := isDeposed || !hasRun && (errors.Is(err, ErrUnreachable) || errors.Is(err, ErrLost))
 		if !goesOn || ctx.Err() != nil {
 			return err
 		}

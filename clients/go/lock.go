@@ -1,6 +1,7 @@
 package lockward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,9 +40,12 @@ type tenure struct {
 	end        context.CancelCauseFunc
 	lost       chan struct{}
 
+	isOwnerNamed bool // by the program
+
 	mu        sync.Mutex
 	expiry    *time.Timer // calls expire
 	holdEnd   time.Time   // of the hold limit
+	isWhole   bool        // all keys are held, or were
 	isDropped bool        // the program has no reference to the Lock any more
 }
 
@@ -53,7 +57,6 @@ type part struct {
 	lease        int64 // milliseconds
 	isLeaseKnown bool
 	mayBeHeld    bool // the server may have a grant, a wait or a place in the queue
-	isUncertain  bool // a release may have been carried out
 
 	// guarded by tenure.mu, once it is held
 	isHeld     bool
@@ -75,7 +78,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	for _, option := range options {
 		option(&t.settings)
 	}
-	if t.owner == "" {
+	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
 		t.owner = c.newOwner()
 	}
 	if t.holdLimit > 0 {
@@ -220,17 +223,28 @@ func (l *Lock) Guarded(ctx context.Context, command ...any) *redis.Cmd {
 // lease. If ctx ends, or has ended before, Release takes 200 ms at most, and goes on in the background.
 func (l *Lock) Release(ctx context.Context) error {
 	t := l.tenure
-	if err := t.leave(); err != nil {
-		return err
+	lost := t.leave()
+	if lost != nil && (len(t.parts) == 1 || !errors.Is(lost, ErrLost)) {
+		return lost
 	}
-	err := t.each(func(p *part) error { return p.release(ctx, false) })
+	released := t.each(func(p *part) error { return p.release(ctx) }) // if one key is lost, the other ones may be held
+	return cmp.Or(lost, released)
+}
+
+// release gives one key back, in the background if the caller leaves. The reply to a request that is repeated does not tell
+// whether the tenure was lost before.
+func (p *part) release(ctx context.Context) error {
+	r := &call{key: p.key, limit: p.client.responseLimit}
+	r.commands = func(time.Time) []command {
+		return []command{{"LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token}}
+	}
+	err := p.askForRelease(ctx, r)
 	if err == nil || ctx.Err() == nil || errors.Is(err, ErrLost) {
 		return err
 	}
-	var late error
-	done := t.client.background(func() {
-		late = t.each(func(p *part) error { return p.release(context.Background(), true) })
-	})
+	late := err
+	r.isCleanup = true
+	done := p.client.background(func() { late = p.askForRelease(context.Background(), r) })
 	select {
 	case <-done:
 		return late
@@ -239,20 +253,11 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 }
 
-// release gives one key back. The reply to a request that is repeated does not tell whether the tenure was lost before.
-func (p *part) release(ctx context.Context, isCleanup bool) error {
-	c := p.client
+func (p *part) askForRelease(ctx context.Context, r *call) error {
 	p.mu.Lock()
-	until := earliest(time.Now().Add(c.patience), p.deadline)
+	r.until = earliest(time.Now().Add(p.client.patience), p.deadline)
 	p.mu.Unlock()
-	r := &call{
-		key: p.key, limit: c.responseLimit, until: until, isCleanup: isCleanup, isUncertain: p.isUncertain,
-		commands: func(time.Time) []command {
-			return []command{{"LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token}}
-		},
-	}
-	if err := c.ask(ctx, r); err != nil {
-		p.isUncertain = r.isUncertain
+	if err := p.client.ask(ctx, r); err != nil {
 		return err
 	}
 	switch err := r.replies[0].Err(); {

@@ -1,15 +1,19 @@
 package lockward_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -542,4 +546,207 @@ func TestALockSurvivesSilentSentinelsAndACutConnection(t *testing.T) {
 	s.do("REPLICAOF", "127.0.0.1", "1")
 	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	receive(t, "the loss at a replica", lock.Lost())
+}
+
+// A tappedConn lets a test see, and stop, what the client sends.
+type tappedConn struct {
+	net.Conn
+	tap func(sent []byte) (isSent bool, err error)
+}
+
+func (c *tappedConn) Write(sent []byte) (int, error) {
+	isSent, err := c.tap(sent)
+	if isSent && err == nil {
+		return c.Conn.Write(sent)
+	}
+	return len(sent), err
+}
+
+// tapped is a client of go-redis with such connections.
+func (s *server) tapped(tap func(sent []byte) (isSent bool, err error)) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &tappedConn{conn, tap}, err
+	}})
+	s.tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// A contextWithErr has an Err of its own.
+type contextWithErr struct {
+	context.Context
+	err func() error
+}
+
+func (c contextWithErr) Err() error { return c.err() }
+
+// acquiringAll acquires several keys in the background.
+func acquiringAll(
+	tb testing.TB, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
+) (<-chan *lockward.Lock, <-chan error) {
+	granted, failed := make(chan *lockward.Lock, 1), make(chan error, 1)
+	go func() {
+		if lock, err := client.AcquireAll(tb.Context(), keys, options...); err != nil {
+			failed <- err
+		} else {
+			granted <- lock
+		}
+	}()
+	return granted, failed
+}
+
+func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	other := acquire(t, newClient(t, s.client()), "b")
+	var stopped atomic.Pointer[[]byte]
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		copied := bytes.Clone(sent)
+		return !bytes.Contains(sent, []byte("LOCK.RELEASE")) || !stopped.CompareAndSwap(nil, &copied), nil
+	}))
+	granted, _ := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(time.Second))
+	s.waitFor("b", 1)
+	conn, err := net.Dial("tcp", s.addr)
+	check(t, err)
+	defer conn.Close()
+	_, err = conn.Write(*stopped.Load())
+	check(t, err)
+	_, err = conn.Read(make([]byte, 100))
+	check(t, err)
+	if holders, _ := s.info("a"); len(holders) != 1 {
+		t.Fatal(holders)
+	}
+	check(t, other.Release(t.Context()))
+	check(t, receive(t, "the grant", granted).Release(t.Context()))
+}
+
+func TestReleaseAfterOneKeyIsLostGivesTheOthersBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	for _, isLate := range []bool{false, true} {
+		lock, err := client.AcquireAll(t.Context(), []string{"a", "b", "c"}, lockward.WithLease(time.Hour))
+		check(t, err)
+		s.do("DEL", "a")
+		expect(t, lock.Renew(t.Context()), lockward.ErrLost)
+		ctx, cancel := context.WithCancel(t.Context())
+		if isLate {
+			cancel()
+		}
+		expect(t, lock.Release(ctx), lockward.ErrLost)
+		s.waitUntilFree("b")
+		s.waitUntilFree("c")
+		expect(t, lock.Release(ctx), lockward.ErrLost)
+		cancel()
+	}
+}
+
+func TestAReleaseThatIsCutShortReportsNoLoss(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if !bytes.Contains(sent, []byte("LOCK.RELEASE\r\n$1\r\nb\r\n")) || ctx.Err() != nil {
+			return true, nil
+		}
+		s.waitUntilFree("a")
+		cancel()
+		return false, io.ErrClosedPipe
+	}))
+	lock, err := client.AcquireAll(t.Context(), []string{"a", "b"})
+	check(t, err)
+	check(t, lock.Release(ctx))
+	s.checkFree("b")
+}
+
+func TestReleaseTellsThatNothingWasSentWhenTheClientIsClosed(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, startServer(t).client())
+	lock := acquire(t, client, "k")
+	ctx := contextWithErr{t.Context(), func() error {
+		_ = client.Close()
+		return context.Canceled
+	}}
+	expect(t, lock.Release(ctx), context.Canceled)
+}
+
+func TestALostKeyEndsTheWaitForTheNextOne(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	other := acquire(t, client, "b")
+	_, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
+	s.waitFor("b", 1)
+	s.do("DEL", "a")
+	expect(t, receive(t, "the end of the wait", failed), lockward.ErrLost)
+	s.waitFor("b", 0)
+	check(t, other.Release(t.Context()))
+}
+
+func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
+	granted, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
+	eventually(t, "a is renewed for longer than its lease", func() bool { return s.calls("lock.renew") >= 4 || len(failed) > 0 })
+	check(t, other.Release(t.Context()))
+	select {
+	case err := <-failed:
+		t.Fatal(err)
+	case lock := <-granted:
+		receive(t, "the end of the lease", lock.Lost())
+	}
+}
+
+func TestACandidateThatIsPausedAtTheGrantGoesOn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	pauses, terms := 0, 0
+	ctx := contextWithErr{t.Context(), func() error {
+		if holders, _ := s.info("k"); holders != nil && pauses == 0 {
+			pauses++
+			s.waitUntilFree("k")
+		}
+		return nil
+	}}
+	check(t, client.Lead(ctx, "k", func(context.Context, *lockward.Lock) error {
+		terms++
+		return nil
+	}, lockward.WithLease(500*time.Millisecond), lockward.WithoutRenewal()))
+	if pauses != 1 || terms != 1 {
+		t.Fatal(pauses, terms)
+	}
+}
+
+func TestALeaseBelowARoundTripIsNotAskedForWithoutAPause(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	_, err := client.Acquire(ctx, "k", lockward.WithLease(time.Millisecond))
+	expect(t, err, context.DeadlineExceeded)
+	if calls := s.calls("lock.acquire") + s.calls("lock.renew"); calls > 20 {
+		t.Fatal(calls, "requests")
+	}
+}
+
+func TestTheRenewalPeriodOfTheLongestLease(t *testing.T) {
+	t.Parallel()
+	for _, years := range []int64{1, 60, 100} {
+		year := 365 * 24 * time.Hour
+		if period := lockward.RenewalPeriod(years * year.Milliseconds()); period/year != time.Duration(years*19/60) {
+			t.Error(years, period)
+		}
+	}
+}
+
+func TestReplicasMayTakeLongerThanThePatience(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithPatience(time.Second))
+	_, err := client.Acquire(t.Context(), "k", lockward.WithReplicas(1, 1200*time.Millisecond))
+	expect(t, err, lockward.ErrUnreplicated)
 }

@@ -22,7 +22,7 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 }
 
 // renewalPeriod is a third of the lease, less a twentieth, so that a renewal which starts late is still in time.
-func renewalPeriod(lease int64) time.Duration { return duration(lease) / 3 * 19 / 20 }
+func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
 // granted notes a lease that the server has given before the key is held.
 func (p *part) granted(sent time.Time, lease int64) {
@@ -39,7 +39,8 @@ func (p *part) hold() {
 		return
 	}
 	p.isHeld = true
-	if t.holdLimit > 0 && p == t.parts[len(t.parts)-1] {
+	t.isWhole = p == t.parts[len(t.parts)-1]
+	if t.holdLimit > 0 && t.isWhole {
 		t.holdEnd = time.Now().Add(t.holdLimit)
 		for _, p := range t.parts {
 			p.deadline = earliest(p.deadline, t.holdEnd)
@@ -86,8 +87,9 @@ func (t *tenure) expire() {
 	}
 }
 
-// isAutomatic returns whether the client renews the key by itself. The caller has mu.
-func (p *part) isAutomatic() bool { return p.isRenewed && !p.isDropped && !p.isLast }
+// isAutomatic returns whether the client renews the key by itself, as it always does while it waits for later keys. The caller
+// has mu.
+func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole) && !p.isDropped && !p.isLast }
 
 // scheduleRenewal lets renewDue be called at a time, or before.
 func (c *Client) scheduleRenewal(at time.Time) {
