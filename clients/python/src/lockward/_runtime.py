@@ -96,7 +96,10 @@ class RuntimeBase:
             except Exception:
                 logger.exception("the on_lost callback has failed")
 
-        threading.Thread(target=call, name="lockward-lost", daemon=True).start()
+        try:
+            threading.Thread(target=call, name="lockward-lost", daemon=True).start()
+        except RuntimeError:  # the program is ending, or there are too many threads
+            logger.exception("the on_lost callback has not been called")
 
     def load_nodes(self) -> None:
         """Begin to load the first map of a cluster."""
@@ -340,7 +343,7 @@ class RuntimeBase:
         """Renew all locks of the node at once: a server that was restarted may have forgotten them."""
         for link in self._idle.pop(node, []):
             link.close()
-        for holding in list(self._schedule.holdings):
+        for holding in self._schedule.all():
             for tenure in holding.tenures:
                 if not self._is_cluster or self._safe_node_of(tenure.key) == node:
                     tenure.is_urgent = True
