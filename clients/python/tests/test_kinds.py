@@ -338,3 +338,42 @@ def test_beyond_its_waiting_connections_a_client_polls(module: Any, own: Any, cl
         assert waiters(client, "a") == 1 and calls(client, "lock.acquire") > tries + 2
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_an_interrupted_release_gives_the_lock_back(
+    server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    lock = lockward.Lock(client, "a", reentrant=True)
+    both = lockward.MultiLock([lockward.Lock(client, "b"), lockward.Lock(client, "c")])
+    assert lock.acquire() and lock.acquire() and both.acquire()
+    for each, left in ((lock, 1), (lock, 0), (both, 0)):
+        monkeypatch.setattr(each._runtime, "exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            each.release()
+        assert each.holds == left
+        assert bool(holders(client, "a")) == bool(lock.holds)
+    assert not holders(client, "b") and not holders(client, "c")
+
+
+def test_a_cancelled_release_gives_the_lock_back(server: Any, client: redis.Redis) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock = lockward.asyncio.Lock(own, "a", timeout=1000, reentrant=True, thread_local=False)
+        assert await lock.acquire() and await lock.acquire()
+        for left in (1, 0):
+            lock._runtime.close_idle()  # so the request is not sent before the task is cancelled
+            releasing = asyncio.create_task(lock.release())
+            await asyncio.sleep(0)
+            releasing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await releasing
+            assert lock.holds == left
+        async with lockward.asyncio.Lock(own, "a", blocking_timeout=20):
+            pass
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())

@@ -14,7 +14,7 @@ from redis.exceptions import LockError, ResponseError
 from . import _protocol as protocol
 from ._exchange import FOREVER, Command, millis
 from ._protocol import AcquireRequest, Acquisition, Call, Grant
-from ._runtime import RuntimeBase, check_client, logger
+from ._runtime import GIVE_UP_LIMIT, RuntimeBase, check_client, logger
 from ._tenure import Holding, Tenure, owners, unpack
 from ._wire import decoded, error_code
 from .errors import LockLostError, lock_error, lost, readable, refused
@@ -405,10 +405,16 @@ class LockBase(Generic[E, B, N]):
         self._runtime.watch(holding)
 
     async def _give_back(self, holding: Holding, error: BaseException | None = None) -> None:
-        """Release several keys without a look at the outcome: what is left ends with its lease."""
         self._forget(holding)
-        for tenure in holding.tenures:
-            await self._runtime.give_up(tenure.key, tenure.release_command(), error=error)
+        await self._give_up(holding.tenures, error)
+
+    async def _give_up(self, tenures: list[Tenure], error: BaseException | None = None) -> None:
+        """Release several keys without a look at the outcome: what is left ends with its lease."""
+        commands = {tenure.key: tenure.release_command() for tenure in tenures}
+        until = monotonic() + GIVE_UP_LIMIT
+        for keys in self._runtime.by_node(commands):
+            limit = max(0.05, until - monotonic())
+            await self._runtime.give_up(keys[0], *(commands[key] for key in keys), error=error, limit=limit)
 
     async def _reenter(self, holding: Holding, call: Call) -> bool:
         [tenure] = holding.tenures
@@ -438,6 +444,7 @@ class LockBase(Generic[E, B, N]):
             # Before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
         error: Exception | None = None
+        left = holding.tenures[0].holds - 1
         for tenure in holding.tenures:
             try:
                 tenure.holds = await protocol.release(tenure, self._call())
@@ -447,6 +454,15 @@ class LockBase(Generic[E, B, N]):
                 error = loss
             except Exception as failure:
                 error = error or failure
+            except BaseException as interruption:
+                # The caller cannot know how far the release came. So it is carried out, and not left to the lease.
+                rest = [each for each in holding.tenures if each.holds > left]
+                try:
+                    await self._give_up(rest, interruption)
+                finally:
+                    for each in rest:
+                        each.holds = left
+                raise
         if error is not None:
             raise error
 
