@@ -377,3 +377,22 @@ def test_a_cancelled_release_gives_the_lock_back(server: Any, client: redis.Redi
         await own.connection_pool.disconnect()
 
     asyncio.run(main())
+
+
+def test_several_keys_are_given_back_by_an_interrupted_acquisition(
+    server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")])
+    exchange = both._runtime.exchange
+
+    def interrupt(request: Any) -> Any:
+        if request.commands[0][0] == "LOCK.RELEASE":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return exchange(request)
+
+    with lockward.Lock(client, "b"):
+        monkeypatch.setattr(both._runtime, "exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            both.acquire()
+        assert not holders(client, "a")
