@@ -396,3 +396,9 @@ def test_several_keys_are_given_back_by_an_interrupted_acquisition(
         with pytest.raises(KeyboardInterrupt):
             both.acquire()
         assert not holders(client, "a")
+
+
+@pytest.mark.parametrize("option", [{"blocking": False}, {"blocking_timeout": 0.01}])
+def test_nobody_leads_without_the_lock(module: Any, own: Any, client: redis.Redis, option: Any) -> None:
+    with lockward.Lock(client, "a"), pytest.raises(TypeError, match="without limit"):
+        module.lead(own, "a", lambda _: pytest.fail("leads"), **option)

@@ -38,6 +38,11 @@ def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
     )
 
 
+def check_lead_options(options: dict[str, Any]) -> None:
+    if options.keys() & {"blocking", "blocking_timeout"}:
+        raise TypeError("lead waits without limit: it takes neither blocking nor blocking_timeout")
+
+
 class Local:
     """redis-py's `lock.local`, with the token while the lock is held."""
 
