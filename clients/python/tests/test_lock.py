@@ -350,6 +350,29 @@ def test_the_children_of_a_fork_are_other_owners(client: redis.Redis) -> None:
     shared.release()
 
 
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_the_child_of_a_fork_waits_for_an_inherited_reentrant_lock(client: redis.Redis, thread_local: bool) -> None:
+    lock = Lock(client, "a", reentrant=True, thread_local=thread_local)
+    lock.acquire()
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+
+    def child() -> None:
+        with lock, lock:
+            results.put((lock.holds, lock.fencing_token))
+
+    process = context.Process(target=child)
+    process.start()
+    eventually(lambda: waiters(client, "a") == 1)
+    token = lock.fencing_token
+    assert lock.owned()
+    lock.release()
+    process.join(30)
+    assert process.exitcode == 0 and not holders(client, "a")
+    holds, later = results.get()
+    assert holds == 2 and later > token
+
+
 def test_owners_differ_after_a_fork(client: redis.Redis) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=lambda: Lock(client, "a", timeout=30).acquire()) for _ in range(3)]

@@ -170,9 +170,10 @@ class LockBase(Generic[E, B, N]):
     # What is held.
 
     def _own(self) -> Holding | None:
-        """What the caller has acquired."""
+        """What the caller has acquired, in this process."""
         holdings, caller = self._place()
-        return holdings.get(caller)
+        own = holdings.get(caller)
+        return own if own is not None and own.pid == os.getpid() else None
 
     def _releasable(self) -> Holding | None:
         """What the caller may release."""
