@@ -402,3 +402,40 @@ def test_several_keys_are_given_back_by_an_interrupted_acquisition(
 def test_nobody_leads_without_the_lock(module: Any, own: Any, client: redis.Redis, option: Any) -> None:
     with lockward.Lock(client, "a"), pytest.raises(TypeError, match="without limit"):
         module.lead(own, "a", lambda _: pytest.fail("leads"), **option)
+
+
+@pytest.mark.parametrize("options", [{"timeout": 1.2}, {"hold_limit": 1.2}])
+def test_several_keys_are_waited_for_longer_than_the_lease(client: redis.Redis, options: Any) -> None:
+    granted: list[Any] = []
+    both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], thread_local=False, **options)
+    with lockward.Lock(client, "b", auto_renewal=False):
+        waiting = threading.Thread(target=lambda: granted.append(both.acquire()), daemon=True)
+        waiting.start()
+        eventually(lambda: waiters(client, "b") == 1)
+        before = calls(client, "lock.renew")
+        eventually(lambda: calls(client, "lock.renew") >= before + 4)  # each after a third of the lease
+    waiting.join(20)
+    assert granted == [True] and both.lost.wait(
+        20
+    )  # from the grant on, the leases are not renewed, or the limit counts
+
+
+def test_a_key_that_is_lost_while_another_one_is_waited_for_is_an_error(client: redis.Redis) -> None:
+    raised: list[Any] = []
+    told = threading.Event()
+
+    def acquire() -> None:
+        try:
+            locks = [lockward.Lock(client, "a"), lockward.Lock(client, "b")]
+            lockward.MultiLock(locks, lease=1, on_lost=lambda _: told.set()).acquire()
+        except LockLostError as error:
+            raised.append(error)
+
+    with lockward.Lock(client, "b", auto_renewal=False):
+        waiting = threading.Thread(target=acquire, daemon=True)
+        waiting.start()
+        eventually(lambda: waiters(client, "b") == 1)
+        client.delete("a")
+        assert told.wait(20)
+    waiting.join(20)
+    assert len(raised) == 1 and not holders(client, "b")

@@ -372,7 +372,9 @@ class LockBase(Generic[E, B, N]):
             self._request(key, self._owner or owner, None if not lease else millis(lease), 1, kind)
             for key, kind in self._parts
         ]
-        holding = Holding(self._make_event(), weakref.ref(self), local_token, self.auto_renewal)
+        # Keys that are granted are renewed at least while later ones are waited for.
+        is_renewed = self.auto_renewal or len(requests) > 1
+        holding = Holding(self._make_event(), weakref.ref(self), local_token, is_renewed)
         acquired = await self._acquire_parts(requests, holding, self._call(limit))
         if acquired:
             self._store(holding)
@@ -385,7 +387,7 @@ class LockBase(Generic[E, B, N]):
         if len(requests) > 1 and self.replicas is None:
             grants = await protocol.acquire_together(requests, call)
             for request, grant in zip(requests, grants or []):
-                self._add(holding, request, grant)
+                self._add(holding, request, grant, request is requests[-1])
             if grants or (grants is None and not call.waits):
                 return bool(grants)
         try:
@@ -393,8 +395,10 @@ class LockBase(Generic[E, B, N]):
                 granted = await Acquisition(request, call).run()
                 if granted is None:
                     break
-                self._add(holding, request, granted)
-            if len(holding.tenures) == len(requests) and (len(requests) == 1 or holding.held):
+                self._add(holding, request, granted, request is requests[-1])
+                if len(requests) > 1 and not holding.held:
+                    raise lost("acquire", self.name)
+            else:
                 return True
         except BaseException as error:
             await self._give_back(holding, error)
@@ -402,12 +406,14 @@ class LockBase(Generic[E, B, N]):
         await self._give_back(holding)
         return False
 
-    def _add(self, holding: Holding, request: AcquireRequest, grant: Grant) -> None:
+    def _add(self, holding: Holding, request: AcquireRequest, grant: Grant, is_last: bool) -> None:
         """Watch what was granted: it is renewed while the next key is waited for."""
-        if self.hold_limit is not None:
-            holding.end = min(holding.end, grant.sent + self.hold_limit)
         tenure = (request.key, request.owner, grant.token, grant.holds, grant.lease, grant.deadline, request.kind)
         holding.tenures.append(Tenure(*tenure))
+        if is_last:
+            holding.is_renewed = self.auto_renewal
+            if self.hold_limit is not None:
+                holding.end = grant.sent + self.hold_limit
         self._runtime.watch(holding)
 
     async def _give_back(self, holding: Holding, error: BaseException | None = None) -> None:
