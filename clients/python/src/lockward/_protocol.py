@@ -64,9 +64,9 @@ class Call:
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
-    def end(self, grace: float = 0.0) -> float:
+    def end(self, grace: float = 0.0, extra: float = 0.0) -> float:
         """When to stop asking if no server answers."""
-        end = min(self._heard_at + self._patience, self.until)
+        end = min(self._heard_at + self._patience + extra, self.until)
         return min(end, max(self.wait_until, monotonic()) + grace) if self.waits else end
 
     def give_up_limit(self, limit: float) -> float:
@@ -77,7 +77,7 @@ class Call:
         """A request that does not wait, but may take `extra` seconds."""
 
         def make(now: float) -> Exchange:
-            return Exchange(key, commands, max(0.05, min(self.response_limit + extra, self.end(grace) - now)))
+            return Exchange(key, commands, max(0.05, min(self.response_limit + extra, self.end(grace, extra) - now)))
 
         return make
 
