@@ -7,6 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -439,3 +440,17 @@ def test_a_key_that_is_lost_while_another_one_is_waited_for_is_an_error(client: 
         assert told.wait(20)
     waiting.join(20)
     assert len(raised) == 1 and not holders(client, "b")
+
+
+def test_the_patience_is_one_for_several_keys(own_server: Any) -> None:
+    server = own_server()
+    own = server.client()
+    many = lockward.MultiLock([lockward.Lock(own, name) for name in "abcdefgh"], patience=0.5)
+    assert many.acquire()
+    server.stop()
+    for what in (many.renew, many.release):
+        began = monotonic()
+        with pytest.raises(UnreachableError):
+            what()
+        assert monotonic() - began < 2
+    server.resume()

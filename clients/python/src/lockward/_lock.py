@@ -17,7 +17,7 @@ from ._protocol import AcquireRequest, Acquisition, Call, Grant
 from ._runtime import GIVE_UP_LIMIT, RuntimeBase, check_client, logger
 from ._tenure import Holding, Tenure, owners, unpack
 from ._wire import decoded, error_code
-from .errors import LockLostError, lock_error, lost, readable, refused
+from .errors import LockLostError, UnreachableError, lock_error, lost, readable, refused
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
@@ -345,8 +345,10 @@ class LockBase(Generic[E, B, N]):
 
     # The coroutines behind that.
 
-    def _call(self, limit: float | None = 0) -> Call:
-        return Call(self._runtime, self.patience, self.response_limit, limit)
+    def _call(self, limit: float | None = 0, end: float = FOREVER) -> Call:
+        """`end` is when the patience with all keys is over."""
+        patience = max(0.0, min(self.patience, end - monotonic()))
+        return Call(self._runtime, patience, self.response_limit, limit)
 
     async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
@@ -455,17 +457,24 @@ class LockBase(Generic[E, B, N]):
         if holding.tenures[0].holds == 1:
             # Before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
+        await self._release_each(holding)
+
+    async def _release_each(self, holding: Holding) -> None:
+        """Release all keys within the patience. What fails for one does not keep the others."""
         error: Exception | None = None
-        left = holding.tenures[0].holds - 1
-        for tenure in holding.tenures:
+        left, end = holding.tenures[0].holds - 1, monotonic() + self.patience
+        for index, tenure in enumerate(holding.tenures):
             try:
-                tenure.holds = await protocol.release(tenure, self._call())
+                tenure.holds = await protocol.release(tenure, self._call(end=end))
             except LockLostError as loss:
                 self._runtime.lose(holding)
                 self._forget(holding)
                 error = loss
             except Exception as failure:
                 error = error or failure
+                if isinstance(failure, UnreachableError) and monotonic() >= end:
+                    await self._give_up(holding.tenures[index + 1 :], failure)
+                    break
             except BaseException as interruption:
                 # The caller cannot know how far the release came. So it is carried out, and not left to the lease.
                 rest = [each for each in holding.tenures if each.holds > left]
@@ -482,16 +491,17 @@ class LockBase(Generic[E, B, N]):
         """Set the leases to so many seconds."""
         if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
+        end = monotonic() + self.patience
         for tenure in self._current(verb).tenures:
-            await self._renew_tenure(tenure, millis(lease_of(tenure)), verb)
+            await self._renew_tenure(tenure, millis(lease_of(tenure)), verb, end)
         return True
 
-    async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str) -> None:
+    async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str, end: float) -> None:
         holding = self._current(verb)
         if holding.end < FOREVER:
             lease = min(lease, millis(holding.end - monotonic()))
         try:
-            await protocol.renew(tenure, lease, self._call(), verb)
+            await protocol.renew(tenure, lease, self._call(end=end), verb)
         except LockLostError:
             self._runtime.lose(holding)
             raise
@@ -499,12 +509,13 @@ class LockBase(Generic[E, B, N]):
             self._runtime.watch(holding)
 
     async def _downgrade(self, shared: bool, slots: int | None) -> None:
+        end = monotonic() + self.patience
         for tenure in self._current("downgrade").tenures:
             former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # renewals name it from now on, whether a reply arrives or not
             try:
-                await self._renew_tenure(tenure, tenure.lease, "downgrade")
+                await self._renew_tenure(tenure, tenure.lease, "downgrade", end)
             except LockError:
                 tenure.kind = former
                 raise
@@ -543,9 +554,10 @@ class LockBase(Generic[E, B, N]):
         return True
 
     async def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> L:
+        end = monotonic() + self.patience
         for tenure in tenures:
             lease = tenure.lease if holding.end == FOREVER else min(tenure.lease, millis(holding.end - monotonic()))
-            await protocol.renew(tenure, lease, self._call(), "resume")
+            await protocol.renew(tenure, lease, self._call(end=end), "resume")
             holding.tenures.append(tenure)
             self._runtime.watch(holding)
         self._store(holding)
