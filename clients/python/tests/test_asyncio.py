@@ -238,6 +238,8 @@ async def test_server_errors_and_missing_replicas(server: Any, client: Any, own:
     with pytest.raises(UnreplicatedError):
         await lock.acquire()
     assert not await lock.locked()
+    with pytest.raises(UnreplicatedError):  # the replicas may take longer than the patience
+        await Lock(own, "b", replicas=(1, 0.5), patience=0.3).acquire()
     with pytest.raises(TypeError, match="must be used with lockward"):
         Lock(client, "a")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ import redis
 import redis.asyncio
 from conftest import Server, calls, eventually, holders, waiters
 from redis.asyncio.cluster import RedisCluster as AsyncCluster
-from redis.cluster import RedisCluster
+from redis.cluster import ClusterNode, RedisCluster
 
 import lockward.asyncio
 from lockward import Lock
@@ -100,6 +101,23 @@ def test_a_slot_missing_from_the_map_is_found(nodes: Any) -> None:
     eventually(lambda: calls(direct, "lock.renew") > before + 2)
     assert lock.guarded("SET", "{a}data", "1") == b"OK" and direct.get("{a}data") == b"1"
     lock.release()
+
+
+def test_locks_of_a_node_that_is_gone_are_renewed_at_another(nodes: Any) -> None:
+    cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
+    locks = [Lock(cluster, name, lease=3) for name in (NAME, "{a}other", "foo")]  # in two slots of the second node
+    for lock in locks:
+        assert lock.acquire() and holders(direct, lock.name)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        for lock in locks:
+            gone = ClusterNode("127.0.0.1", unused.getsockname()[1], "primary")
+            cluster.nodes_manager.slots_cache[cluster.keyslot(lock.name)] = [gone]
+        before = calls(direct, "lock.renew")
+        eventually(lambda: calls(direct, "lock.renew") > before + 9)
+    for lock in locks:
+        assert lock.held
+        lock.release()
 
 
 def remove_slot(cluster: Any) -> None:

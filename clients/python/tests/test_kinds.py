@@ -7,6 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -338,3 +339,118 @@ def test_beyond_its_waiting_connections_a_client_polls(module: Any, own: Any, cl
         assert waiters(client, "a") == 1 and calls(client, "lock.acquire") > tries + 2
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_an_interrupted_release_gives_the_lock_back(
+    server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    lock = lockward.Lock(client, "a", reentrant=True)
+    both = lockward.MultiLock([lockward.Lock(client, "b"), lockward.Lock(client, "c")])
+    assert lock.acquire() and lock.acquire() and both.acquire()
+    for each, left in ((lock, 1), (lock, 0), (both, 0)):
+        monkeypatch.setattr(each._runtime, "exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            each.release()
+        assert each.holds == left
+        assert bool(holders(client, "a")) == bool(lock.holds)
+    assert not holders(client, "b") and not holders(client, "c")
+
+
+def test_a_cancelled_release_gives_the_lock_back(server: Any, client: redis.Redis) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock = lockward.asyncio.Lock(own, "a", timeout=1000, reentrant=True, thread_local=False)
+        assert await lock.acquire() and await lock.acquire()
+        for left in (1, 0):
+            lock._runtime.close_idle()  # so the request is not sent before the task is cancelled
+            releasing = asyncio.create_task(lock.release())
+            await asyncio.sleep(0)
+            releasing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await releasing
+            assert lock.holds == left
+        async with lockward.asyncio.Lock(own, "a", blocking_timeout=20):
+            pass
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+
+
+def test_several_keys_are_given_back_by_an_interrupted_acquisition(
+    server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")])
+    exchange = both._runtime.exchange
+
+    def interrupt(request: Any) -> Any:
+        if request.commands[0][0] == "LOCK.RELEASE":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return exchange(request)
+
+    with lockward.Lock(client, "b"):
+        monkeypatch.setattr(both._runtime, "exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            both.acquire()
+        assert not holders(client, "a")
+
+
+@pytest.mark.parametrize("option", [{"blocking": False}, {"blocking_timeout": 0.01}])
+def test_nobody_leads_without_the_lock(module: Any, own: Any, client: redis.Redis, option: Any) -> None:
+    with lockward.Lock(client, "a"), pytest.raises(TypeError, match="without limit"):
+        module.lead(own, "a", lambda _: pytest.fail("leads"), **option)
+
+
+@pytest.mark.parametrize("options", [{"timeout": 1.2}, {"hold_limit": 1.2}])
+def test_several_keys_are_waited_for_longer_than_the_lease(client: redis.Redis, options: Any) -> None:
+    granted: list[Any] = []
+    both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], thread_local=False, **options)
+    with lockward.Lock(client, "b", auto_renewal=False):
+        waiting = threading.Thread(target=lambda: granted.append(both.acquire()), daemon=True)
+        waiting.start()
+        eventually(lambda: waiters(client, "b") == 1)
+        before = calls(client, "lock.renew")
+        eventually(lambda: calls(client, "lock.renew") >= before + 4)  # each after a third of the lease
+    waiting.join(20)
+    assert granted == [True] and both.lost.wait(
+        20
+    )  # from the grant on, the leases are not renewed, or the limit counts
+
+
+def test_a_key_that_is_lost_while_another_one_is_waited_for_is_an_error(client: redis.Redis) -> None:
+    raised: list[Any] = []
+    told = threading.Event()
+
+    def acquire() -> None:
+        try:
+            locks = [lockward.Lock(client, "a"), lockward.Lock(client, "b")]
+            lockward.MultiLock(locks, lease=1, on_lost=lambda _: told.set()).acquire()
+        except LockLostError as error:
+            raised.append(error)
+
+    with lockward.Lock(client, "b", auto_renewal=False):
+        waiting = threading.Thread(target=acquire, daemon=True)
+        waiting.start()
+        eventually(lambda: waiters(client, "b") == 1)
+        client.delete("a")
+        assert told.wait(20)
+    waiting.join(20)
+    assert len(raised) == 1 and not holders(client, "b")
+
+
+def test_the_patience_is_one_for_several_keys(own_server: Any) -> None:
+    server = own_server()
+    own = server.client()
+    many = lockward.MultiLock([lockward.Lock(own, name) for name in "abcdefgh"], patience=0.5)
+    assert many.acquire()
+    server.stop()
+    for what in (many.renew, many.release):
+        began = monotonic()
+        with pytest.raises(UnreachableError):
+            what()
+        assert monotonic() - began < 2
+    server.resume()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from conftest import calls, eventually, holders, waiters
 
 import lockward
 from lockward import Lock, LockError, LockLostError, LockNotOwnedError, LockRefusedError
+from lockward._tenure import Holding, Schedule
 
 
 def in_thread(action: Any) -> threading.Thread:
@@ -348,6 +350,29 @@ def test_the_children_of_a_fork_are_other_owners(client: redis.Redis) -> None:
     shared.release()
 
 
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_the_child_of_a_fork_waits_for_an_inherited_reentrant_lock(client: redis.Redis, thread_local: bool) -> None:
+    lock = Lock(client, "a", reentrant=True, thread_local=thread_local)
+    lock.acquire()
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+
+    def child() -> None:
+        with lock, lock:
+            results.put((lock.holds, lock.fencing_token))
+
+    process = context.Process(target=child)
+    process.start()
+    eventually(lambda: waiters(client, "a") == 1)
+    token = lock.fencing_token
+    assert lock.owned()
+    lock.release()
+    process.join(30)
+    assert process.exitcode == 0 and not holders(client, "a")
+    holds, later = results.get()
+    assert holds == 2 and later > token
+
+
 def test_owners_differ_after_a_fork(client: redis.Redis) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=lambda: Lock(client, "a", timeout=30).acquire()) for _ in range(3)]
@@ -373,3 +398,40 @@ def test_the_program_in_the_readme_runs(client: redis.Redis, server: Any) -> Non
     program = readme.split("```python\n")[1].split("```")[0].replace("6379", str(server.port))
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert printed.stdout.startswith("held with token ") and client.get("state:42") == b"paid"
+
+
+def test_locks_are_added_while_the_watcher_looks_at_them() -> None:
+    schedule, failures, added = Schedule(), [], []
+
+    def look() -> None:
+        try:
+            while not added:
+                schedule.take(monotonic())
+        except RuntimeError as error:
+            failures.append(error)
+
+    kept = [Holding(threading.Event(), lambda: None, b"", True) for _ in range(5000)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        looking = in_thread(look)
+        for holding in kept:
+            schedule.add(holding)
+        added.append(True)
+        looking.join(20)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures and not looking.is_alive()
+
+
+def test_a_callback_without_a_thread_is_logged(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lock = Lock(client, "a", on_lost=print)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        lock._runtime.call_on_lost(lock)
+    assert "on_lost" in caplog.text

@@ -14,10 +14,10 @@ from redis.exceptions import LockError, ResponseError
 from . import _protocol as protocol
 from ._exchange import FOREVER, Command, millis
 from ._protocol import AcquireRequest, Acquisition, Call, Grant
-from ._runtime import RuntimeBase, check_client, logger
+from ._runtime import GIVE_UP_LIMIT, RuntimeBase, check_client, logger
 from ._tenure import Holding, Tenure, owners, unpack
 from ._wire import decoded, error_code
-from .errors import LockLostError, lock_error, lost, readable, refused
+from .errors import LockLostError, UnreachableError, lock_error, lost, readable, refused
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
@@ -36,6 +36,11 @@ def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
         *(("SLOTS", slots) if slots is not None else ()),
         *(("WEIGHT", weight) if weight is not None else ()),
     )
+
+
+def check_lead_options(options: dict[str, Any]) -> None:
+    if options.keys() & {"blocking", "blocking_timeout"}:
+        raise TypeError("lead waits without limit: it takes neither blocking nor blocking_timeout")
 
 
 class Local:
@@ -165,9 +170,10 @@ class LockBase(Generic[E, B, N]):
     # What is held.
 
     def _own(self) -> Holding | None:
-        """What the caller has acquired."""
+        """What the caller has acquired, in this process."""
         holdings, caller = self._place()
-        return holdings.get(caller)
+        own = holdings.get(caller)
+        return own if own is not None and own.pid == os.getpid() else None
 
     def _releasable(self) -> Holding | None:
         """What the caller may release."""
@@ -339,8 +345,10 @@ class LockBase(Generic[E, B, N]):
 
     # The coroutines behind that.
 
-    def _call(self, limit: float | None = 0) -> Call:
-        return Call(self._runtime, self.patience, self.response_limit, limit)
+    def _call(self, limit: float | None = 0, end: float = FOREVER) -> Call:
+        """`end` is when the patience with all keys is over."""
+        patience = max(0.0, min(self.patience, end - monotonic()))
+        return Call(self._runtime, patience, self.response_limit, limit)
 
     async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
@@ -366,7 +374,9 @@ class LockBase(Generic[E, B, N]):
             self._request(key, self._owner or owner, None if not lease else millis(lease), 1, kind)
             for key, kind in self._parts
         ]
-        holding = Holding(self._make_event(), weakref.ref(self), local_token, self.auto_renewal)
+        # Keys that are granted are renewed at least while later ones are waited for.
+        is_renewed = self.auto_renewal or len(requests) > 1
+        holding = Holding(self._make_event(), weakref.ref(self), local_token, is_renewed)
         acquired = await self._acquire_parts(requests, holding, self._call(limit))
         if acquired:
             self._store(holding)
@@ -379,7 +389,7 @@ class LockBase(Generic[E, B, N]):
         if len(requests) > 1 and self.replicas is None:
             grants = await protocol.acquire_together(requests, call)
             for request, grant in zip(requests, grants or []):
-                self._add(holding, request, grant)
+                self._add(holding, request, grant, request is requests[-1])
             if grants or (grants is None and not call.waits):
                 return bool(grants)
         try:
@@ -387,8 +397,10 @@ class LockBase(Generic[E, B, N]):
                 granted = await Acquisition(request, call).run()
                 if granted is None:
                     break
-                self._add(holding, request, granted)
-            if len(holding.tenures) == len(requests) and (len(requests) == 1 or holding.held):
+                self._add(holding, request, granted, request is requests[-1])
+                if len(requests) > 1 and not holding.held:
+                    raise lost("acquire", self.name)
+            else:
                 return True
         except BaseException as error:
             await self._give_back(holding, error)
@@ -396,19 +408,27 @@ class LockBase(Generic[E, B, N]):
         await self._give_back(holding)
         return False
 
-    def _add(self, holding: Holding, request: AcquireRequest, grant: Grant) -> None:
+    def _add(self, holding: Holding, request: AcquireRequest, grant: Grant, is_last: bool) -> None:
         """Watch what was granted: it is renewed while the next key is waited for."""
-        if self.hold_limit is not None:
-            holding.end = min(holding.end, grant.sent + self.hold_limit)
         tenure = (request.key, request.owner, grant.token, grant.holds, grant.lease, grant.deadline, request.kind)
         holding.tenures.append(Tenure(*tenure))
+        if is_last:
+            holding.is_renewed = self.auto_renewal
+            if self.hold_limit is not None:
+                holding.end = grant.sent + self.hold_limit
         self._runtime.watch(holding)
 
     async def _give_back(self, holding: Holding, error: BaseException | None = None) -> None:
-        """Release several keys without a look at the outcome: what is left ends with its lease."""
         self._forget(holding)
-        for tenure in holding.tenures:
-            await self._runtime.give_up(tenure.key, tenure.release_command(), error=error)
+        await self._give_up(holding.tenures, error)
+
+    async def _give_up(self, tenures: list[Tenure], error: BaseException | None = None) -> None:
+        """Release several keys without a look at the outcome: what is left ends with its lease."""
+        commands = {tenure.key: tenure.release_command() for tenure in tenures}
+        until = monotonic() + GIVE_UP_LIMIT
+        for keys in self._runtime.by_node(commands):
+            limit = max(0.05, until - monotonic())
+            await self._runtime.give_up(keys[0], *(commands[key] for key in keys), error=error, limit=limit)
 
     async def _reenter(self, holding: Holding, call: Call) -> bool:
         [tenure] = holding.tenures
@@ -437,16 +457,33 @@ class LockBase(Generic[E, B, N]):
         if holding.tenures[0].holds == 1:
             # Before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
+        await self._release_each(holding)
+
+    async def _release_each(self, holding: Holding) -> None:
+        """Release all keys within the patience. What fails for one does not keep the others."""
         error: Exception | None = None
-        for tenure in holding.tenures:
+        left, end = holding.tenures[0].holds - 1, monotonic() + self.patience
+        for index, tenure in enumerate(holding.tenures):
             try:
-                tenure.holds = await protocol.release(tenure, self._call())
+                tenure.holds = await protocol.release(tenure, self._call(end=end))
             except LockLostError as loss:
                 self._runtime.lose(holding)
                 self._forget(holding)
                 error = loss
             except Exception as failure:
                 error = error or failure
+                if isinstance(failure, UnreachableError) and monotonic() >= end:
+                    await self._give_up(holding.tenures[index + 1 :], failure)
+                    break
+            except BaseException as interruption:
+                # The caller cannot know how far the release came. So it is carried out, and not left to the lease.
+                rest = [each for each in holding.tenures if each.holds > left]
+                try:
+                    await self._give_up(rest, interruption)
+                finally:
+                    for each in rest:
+                        each.holds = left
+                raise
         if error is not None:
             raise error
 
@@ -454,16 +491,17 @@ class LockBase(Generic[E, B, N]):
         """Set the leases to so many seconds."""
         if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
+        end = monotonic() + self.patience
         for tenure in self._current(verb).tenures:
-            await self._renew_tenure(tenure, millis(lease_of(tenure)), verb)
+            await self._renew_tenure(tenure, millis(lease_of(tenure)), verb, end)
         return True
 
-    async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str) -> None:
+    async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str, end: float) -> None:
         holding = self._current(verb)
         if holding.end < FOREVER:
             lease = min(lease, millis(holding.end - monotonic()))
         try:
-            await protocol.renew(tenure, lease, self._call(), verb)
+            await protocol.renew(tenure, lease, self._call(end=end), verb)
         except LockLostError:
             self._runtime.lose(holding)
             raise
@@ -471,12 +509,13 @@ class LockBase(Generic[E, B, N]):
             self._runtime.watch(holding)
 
     async def _downgrade(self, shared: bool, slots: int | None) -> None:
+        end = monotonic() + self.patience
         for tenure in self._current("downgrade").tenures:
             former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # renewals name it from now on, whether a reply arrives or not
             try:
-                await self._renew_tenure(tenure, tenure.lease, "downgrade")
+                await self._renew_tenure(tenure, tenure.lease, "downgrade", end)
             except LockError:
                 tenure.kind = former
                 raise
@@ -515,9 +554,10 @@ class LockBase(Generic[E, B, N]):
         return True
 
     async def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> L:
+        end = monotonic() + self.patience
         for tenure in tenures:
             lease = tenure.lease if holding.end == FOREVER else min(tenure.lease, millis(holding.end - monotonic()))
-            await protocol.renew(tenure, lease, self._call(), "resume")
+            await protocol.renew(tenure, lease, self._call(end=end), "resume")
             holding.tenures.append(tenure)
             self._runtime.watch(holding)
         self._store(holding)

@@ -64,16 +64,20 @@ class Call:
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
-    def end(self, grace: float = 0.0) -> float:
+    def end(self, grace: float = 0.0, extra: float = 0.0) -> float:
         """When to stop asking if no server answers."""
-        end = min(self._heard_at + self._patience, self.until)
+        end = min(self._heard_at + self._patience + extra, self.until)
         return min(end, max(self.wait_until, monotonic()) + grace) if self.waits else end
+
+    def give_up_limit(self, limit: float) -> float:
+        """For how long to give back what may have been granted."""
+        return max(0.05, min(limit, self.wait_until + 0.19 - monotonic())) if self.waits else limit
 
     def request(self, key: bytes, *commands: Command, extra: float = 0.0, grace: float = 0.0) -> Make:
         """A request that does not wait, but may take `extra` seconds."""
 
         def make(now: float) -> Exchange:
-            return Exchange(key, commands, max(0.05, min(self.response_limit + extra, self.end(grace) - now)))
+            return Exchange(key, commands, max(0.05, min(self.response_limit + extra, self.end(grace, extra) - now)))
 
         return make
 
@@ -195,9 +199,7 @@ class Acquisition:
 
     async def _give_up(self, error: BaseException | None) -> None:
         if self._leaves_something:
-            limit = 0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
-            left = self._call.wait_until + 0.19 - monotonic() if self._call.waits else limit
-            limit = max(0.05, min(limit, left))
+            limit = self._call.give_up_limit(0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT)
             await self._call.runtime.give_up(self._request.key, self._request.release(), error=error, limit=limit)
 
     async def _wait(self) -> tuple[Answer, bool]:
@@ -308,12 +310,13 @@ async def acquire_together(requests: list[AcquireRequest], call: Call) -> list[G
                 break
         else:
             return [grants[request.key] for request in requests]
+        for keys in call.runtime.by_node(grants):
+            await call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.05))
     except BaseException as error:
         for keys in call.runtime.by_node(of_key):
-            await call.runtime.give_up(keys[0], *(of_key[key].release() for key in keys), error=error)
+            commands = [of_key[key].release() for key in keys]
+            await call.runtime.give_up(keys[0], *commands, error=error, limit=call.give_up_limit(GIVE_UP_LIMIT))
         raise
-    for keys in call.runtime.by_node(grants):
-        await call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.05))
     return [] if has_failed else None
 
 

@@ -96,7 +96,10 @@ class RuntimeBase:
             except Exception:
                 logger.exception("the on_lost callback has failed")
 
-        threading.Thread(target=call, name="lockward-lost", daemon=True).start()
+        try:
+            threading.Thread(target=call, name="lockward-lost", daemon=True).start()
+        except RuntimeError:  # the program is ending, or there are too many threads
+            logger.exception("the on_lost callback has not been called")
 
     def load_nodes(self) -> None:
         """Begin to load the first map of a cluster."""
@@ -258,11 +261,12 @@ class RuntimeBase:
 
     def _is_fit(self, node: Address | None, replies: list[Any]) -> bool:
         """Note what error replies tell about nodes. Return whether the connection may be used again."""
-        codes = {error_code(reply): reply for reply in replies if isinstance(reply, ResponseError)}
-        if "MOVED" in codes and self._is_cluster:
-            slot = int(str(codes["MOVED"]).split()[1])
-            self._moved[slot] = self._remapped(redirected_to(codes["MOVED"]), node)
-        return not codes.keys() & {"READONLY", "MASTERDOWN", "LOADING"}
+        codes = set()
+        for reply in replies:
+            codes.add(error_code(reply))
+            if error_code(reply) == "MOVED" and self._is_cluster:
+                self._moved[int(str(reply).split()[1])] = self._remapped(redirected_to(reply), node)
+        return not codes & {"READONLY", "MASTERDOWN", "LOADING"}
 
     # Sentinels.
 
@@ -340,7 +344,7 @@ class RuntimeBase:
         """Renew all locks of the node at once: a server that was restarted may have forgotten them."""
         for link in self._idle.pop(node, []):
             link.close()
-        for holding in list(self._schedule.holdings):
+        for holding in self._schedule.all():
             for tenure in holding.tenures:
                 if not self._is_cluster or self._safe_node_of(tenure.key) == node:
                     tenure.is_urgent = True
@@ -386,9 +390,10 @@ class RuntimeBase:
         limit = max(0.05, min(2.0, *(min(t.lease / 6000, t.deadline - now) for _, t in group)))
         sent = monotonic()
         commands = tuple(tenure.renewal(holding) for holding, tenure in group)
+        attempt = max(tenure.failures for _, tenure in group)  # after failures, another node is asked
         replies: list[Any]
         try:
-            replies = await self.exchange(Exchange(group[0][1].key, commands, limit))
+            replies = await self.exchange(Exchange(group[0][1].key, commands, limit, attempt))
         except Exception as error:
             replies = [error] * len(group)
         for (holding, tenure), command, answer in zip(group, commands, replies):

@@ -16,7 +16,7 @@ from redis.exceptions import LockError, TimeoutError
 from redis.retry import Retry
 
 from ._exchange import NETWORK_ERRORS, Address, T
-from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase, check_lead_options
 from ._runtime import RuntimeBase, bare
 from ._wire import Parser
 from .errors import LockLostError, UnreachableError
@@ -232,12 +232,14 @@ def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
 
     ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or when ``lock.guarded`` raises
     LockLostError; then this waits to become the leader again. It waits without limit, also while no server answers.
-    The options are those of ``Lock``.
+    The options are those of ``Lock``, without those of its waits.
     """
+    check_lead_options(options)
     while True:
         lock = Lock(redis, name, thread_local=False, **options)
         try:
-            lock.acquire()
+            if not lock.acquire():
+                continue
         except UnreachableError:
             continue
         try:

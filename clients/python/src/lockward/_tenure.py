@@ -13,6 +13,7 @@ import base64
 import itertools
 import json
 import os
+import threading
 import uuid
 import weakref
 from dataclasses import dataclass, field
@@ -173,21 +174,28 @@ class Schedule:
 
     def __init__(self) -> None:
         self.holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
+        self._mutex = threading.RLock()
         #: Only a holding that needs something before that needs to wake the thread or task which watches.
         self.next = FOREVER
 
     def add(self, holding: Holding) -> bool:
         """Watch a holding. Return whether it needs something before all others."""
-        self.holdings.add(holding)
+        with self._mutex:
+            self.holdings.add(holding)
         return self.next > min([holding.end, *(min(t.renewal_due(holding), t.deadline) for t in holding.tenures)])
+
+    def all(self) -> list[Holding]:
+        with self._mutex:  # a set must not change while it is iterated over
+            return list(self.holdings)
 
     def take(self, now: float) -> tuple[list[Holding], list[tuple[Holding, Tenure]]]:
         """What is over, and what is to be renewed now."""
         self.next = FOREVER  # from here on, `add` wakes the watcher: it may come too late for this round
         expired, due, then = [], [], FOREVER
-        for holding in list(self.holdings):
+        for holding in self.all():
             if holding.is_over or holding.lost.is_set():
-                self.holdings.discard(holding)
+                with self._mutex:
+                    self.holdings.discard(holding)
             elif not holding.tenures or now < min([holding.end, *(tenure.deadline for tenure in holding.tenures)]):
                 then = min(then, holding.end)
                 for tenure in holding.tenures:

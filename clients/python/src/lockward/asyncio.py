@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError
 
 from ._exchange import FOREVER, Address, T
-from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase, check_lead_options
 from ._runtime import RuntimeBase, bare, logger
 from ._wire import Parser
 from .errors import LockLostError, UnreachableError, lost
@@ -249,8 +249,10 @@ async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **op
     """Become the leader, await ``run(lock)``, and release the lock when it returns. Return its result.
 
     ``lock.fencing_token`` is the term. When the lock is lost, ``run`` is cancelled, and this waits to become the leader
-    again. It waits without limit, also while no server answers. The options are those of ``Lock``.
+    again. It waits without limit, also while no server answers. The options are those of ``Lock``, without those
+    of its waits.
     """
+    check_lead_options(options)
     while True:
         leads = is_done = False
         try:
