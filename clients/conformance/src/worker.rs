@@ -1,7 +1,8 @@
 //! A worker process: the client under test, driven by lines.
 
 use crate::log::{Log, locked};
-use lockward_tests::{DEADLINE, ProcessGroup};
+use lockward_tests::{DEADLINE, ProcessGroup, eventually};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::panic::panic_any;
 use std::process::{ChildStdin, Command, Stdio};
@@ -186,11 +187,19 @@ impl Worker {
         self.process.kill().expect("a running worker");
     }
 
-    /// Stops it with SIGSTOP.
+    /// Stops it with SIGSTOP, and waits until each of its threads has stopped: until then one may still read a reply.
     #[track_caller]
     pub(crate) fn freeze(&self) {
-        self.log.add(format_args!("{} is stopped", self.name));
         self.process.signal_all(libc::SIGSTOP).expect("a running worker");
+        let threads = format!("/proc/{}/task", self.process.id());
+        eventually("the worker stands still", || {
+            fs::read_dir(&threads).expect("a running worker").flatten().all(|thread| {
+                // A thread that has ended meanwhile has no file.
+                let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('T'))
+            })
+        });
+        self.log.add(format_args!("{} is stopped", self.name));
     }
 
     /// Lets it go on.
