@@ -69,7 +69,12 @@ final class Worker {
         try (ServerSocket server = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             daemon(() -> grantAll(server)).start();
             String address = "redis://" + server.getInetAddress().getHostAddress() + ":" + server.getLocalPort();
-            try (LockwardClient client = LockwardClient.create(address)) {
+            // A busy machine may take long for the first request.
+            Duration limit = Duration.ofSeconds(60);
+            try (LockwardClient client = LockwardClient.builder(RedisURI.create(address))
+                    .responseLimit(limit)
+                    .patience(limit)
+                    .build()) {
                 for (int i = 0; i < 50; i++) {
                     client.getLock("k").lock();
                     client.getLock("k").held().renew();
