@@ -66,9 +66,9 @@ func WithResponseLimit(limit time.Duration) Option {
 // seconds unless set, and at least 1 ms. A caller that waits in a lock's queue survives an outage of any length.
 func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
-// WithWaitingConnections sets how many connections may wait for locks at a time: 256 unless set, and at least 1. A caller beyond
-// that asks for its lock again and again: after 50 ms, doubling to a second. It gets the lock when the lock is free and nobody
-// waits in the server's queue, or it gets a connection, and a place in the queue.
+// WithWaitingConnections sets how many connections may wait for locks at a time: 256 unless set, and at least 1. Further callers
+// ask for their locks again and again: after 50 ms, doubling to a second. They have no place in the server's queue until one of
+// these connections is free.
 func WithWaitingConnections(count int) Option {
 	return func(c *Client) { c.waitPermits = make(chan struct{}, max(1, count)) }
 }
@@ -133,7 +133,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// background runs a task for a caller that returns meanwhile. The channel is closed when the task has ended.
+// background runs a task after its caller has returned. It returns a channel, which is closed when the task ends.
 func (c *Client) background(task func()) <-chan struct{} {
 	done := make(chan struct{})
 	c.mu.Lock()

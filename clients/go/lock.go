@@ -231,8 +231,8 @@ func (l *Lock) Release(ctx context.Context) error {
 	return cmp.Or(lost, released)
 }
 
-// release gives one key back, in the background if the caller leaves. The reply to a request that is repeated does not tell
-// whether the tenure was lost before.
+// release releases one key. If ctx ends, it goes on in the background. The reply to a repeated request does not tell whether the
+// tenure was lost before.
 func (p *part) release(ctx context.Context) error {
 	r := &call{key: p.key, limit: p.client.responseLimit}
 	r.commands = func(time.Time) []command {

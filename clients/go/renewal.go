@@ -188,7 +188,7 @@ func (c *Client) renewTogether(n *node, isAsk bool, parts []*part) {
 }
 
 // renewal is the command that renews the key: with the whole lease, or, if neither the program nor the client renews it, with what
-// is left. No lease goes beyond the hold limit.
+// is left. No lease ends after the hold limit.
 func (p *part) renewal(sent time.Time) command {
 	p.mu.Lock()
 	defer p.mu.Unlock()

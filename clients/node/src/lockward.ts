@@ -15,8 +15,8 @@ export interface LockwardOptions {
   /** How long a server may take for a reply before the request is sent again: 2,000 unless given. */
   responseLimit?: number;
   /**
-   * How many connections may wait for locks at a time: 256 unless given. A caller beyond that asks for its lock once a second
-   * or more often. A caller that finds the lock free needs none.
+   * How many connections may wait for locks at a time: 256 by default. Further callers ask for their locks again and again,
+   * at least once a second. A caller that gets the lock at once needs no such connection.
    */
   waitingConnections?: number;
 }

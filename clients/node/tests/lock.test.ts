@@ -180,7 +180,7 @@ for (const library of LIBRARIES) {
       const before = await server.calls("lock.renew");
       const renewing = assert.rejects(lock.renew(60_000), LockLostError);
       await eventually(async () => (await server.calls("lock.renew")) > before);
-      // The event loop is blocked, the lease ends, and the reply arrives.
+      // This blocks the event loop. Meanwhile the lease ends, and then the reply arrives.
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_000);
       assert(!lock.held);
       await renewing;

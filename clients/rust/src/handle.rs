@@ -1,4 +1,4 @@
-//! Handles: what another process needs to go on with a tenure, as a string without spaces.
+//! A handle is a string without spaces. With it another process continues a tenure.
 //!
 //! `KEY:OWNER:TOKEN:HOLDS:LEASE:SLOTS:WEIGHT`, and the next key after a comma. Key and owner are hexadecimal, the lease is in
 //! milliseconds. No slots are a reader, one slot is an exclusive lock, and no weight is the default.

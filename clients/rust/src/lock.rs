@@ -77,8 +77,8 @@ impl Lock {
         self
     }
 
-    /// The owner to acquire the lock as: any 1 to 1,024 bytes but `*`. All who use this name, in any process, are one owner,
-    /// and whoever of them releases the lock ends it for all. Use it to take a lock again after a crash. Without this call
+    /// The name of the owner: 1 to 1,024 bytes, but not `*`. All callers that use this name, in any process, are one owner. When
+    /// one of them releases the lock, it is released for all. Use it to take a lock again after a crash. Without this call
     /// each acquisition is an owner of its own.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.options.owner = Some(owner.as_ref().to_vec());

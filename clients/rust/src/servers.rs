@@ -54,7 +54,7 @@ pub(crate) struct Inner {
     id: Uuid,
     next_owner: AtomicU64,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
-    /// The nodes that serve the slots, as far as is known. Outside a cluster all keys are in slot 0.
+    /// The node of each slot that the client knows. Without a cluster all keys are in slot 0.
     routes: Mutex<HashMap<u16, Arc<Node>>>,
     last_primary: Mutex<Option<Arc<Node>>>,
     lookup: Mutex<Option<Lookup>>,
@@ -196,7 +196,7 @@ impl Inner {
     /// The shared connection to a node. It is opened if there is none.
     pub(crate) fn shared(self: &Arc<Self>, node: &Arc<Node>) -> SharedConnection {
         let mut shared = locked(&node.shared);
-        // One that could not be opened is opened again.
+        // If the last attempt to open it has failed, open a new one.
         if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
             return open.clone();
         }

@@ -249,7 +249,7 @@ fn a_lease_counts_from_the_request(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
-    // The connection is there when replies get slow.
+    // Open the connection before replies are delayed.
     worker.acquire("b l wait=0 lease=30000");
     gate.proxy.delay(Duration::from_millis(600));
     worker.acquire("a k wait=0 lease=1200 no-renewal");

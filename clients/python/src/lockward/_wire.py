@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError, ResponseError
 
 #: The parser needs more bytes.
 MORE = object()
-#: The server, or another one in its place, may accept the same request later.
+#: Errors after which a request is sent again: this server, or the one that replaces it, may accept it later.
 TRANSIENT = {"UNBLOCKED", "SUPERSEDED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
 #: The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.)
 DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}

@@ -42,7 +42,7 @@ final class Tenure {
     private long holdEnd;
     private @Nullable String loss;
 
-    // The renewals. Only the reply to the last request that names a lease counts.
+    // The renewals. If several are under way, only the reply to the latest one sets the deadline.
     private @Nullable Node node;
     private @Nullable Call renewal;
     private Timer.@Nullable Task timer;
