@@ -8,6 +8,7 @@ use crate::request::{LEASE, owner, request};
 use crate::results::{Row, Target};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
+use lockward_tests::Reply;
 use std::time::Duration;
 
 /// The number of connections.
@@ -23,6 +24,13 @@ const WARM_UP: usize = 40;
 
 /// The least that any module of this kind could cost.
 const BARE: &str = "a module that makes the same server calls and decides nothing";
+
+/// What experts use without a module: a key with a lease, and a release that checks the owner.
+const CHECKED: &str = "SET NX PX + a release that checks the owner";
+
+/// The release that checks the owner, for servers that have no command for it.
+const CHECKED_RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// The reentrant hash lock: the owner is a field, its number the holds.
 const HASH_ACQUIRE: &str = "\
@@ -40,8 +48,12 @@ return 1";
 /// A pair of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pair {
-    /// LOCK.ACQUIRE with PX, LOCK.RELEASE.
+    /// LOCK.ACQUIRE with PX and HOLDS, LOCK.RELEASE with HOLDS: the form that is safe to repeat.
     Lock,
+    /// The same without HOLDS.
+    Unnamed,
+    /// SET with NX and PX, and the release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
+    Checked,
     /// SET with NX and PX, DEL.
     Set,
     /// SET without anything, DEL.
@@ -62,8 +74,16 @@ impl Pair {
         let owner = owner(connection);
         let (first, second) = match self {
             Self::Lock => (
+                (request(&["LOCK.ACQUIRE", &key, &owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
+                (request(&["LOCK.RELEASE", &key, &owner, "HOLDS", "0"]), Expected::Number(0)),
+            ),
+            Self::Unnamed => (
                 (request(&["LOCK.ACQUIRE", &key, &owner, "PX", LEASE]), Expected::Grant),
                 (request(&["LOCK.RELEASE", &key, &owner]), Expected::Number(0)),
+            ),
+            Self::Checked => (
+                (request(&["SET", &key, &owner, "NX", "PX", LEASE]), Expected::Status),
+                (checked_release(server, &key, &owner), Expected::Number(1)),
             ),
             Self::Set => (
                 (request(&["SET", &key, &owner, "NX", "PX", LEASE]), Expected::Status),
@@ -82,8 +102,8 @@ impl Pair {
                 )
             }
             Self::Bare => (
-                (request(&["EMPTY.TAKE", &key, &owner, "PX", LEASE]), Expected::Grant),
-                (request(&["EMPTY.GIVE", &key, &owner]), Expected::Number(0)),
+                (request(&["EMPTY.TAKE", &key, &owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
+                (request(&["EMPTY.GIVE", &key, &owner, "HOLDS", "0"]), Expected::Number(0)),
             ),
             Self::Ping => {
                 let ping = (request(&["PING"]), Expected::Status);
@@ -104,6 +124,19 @@ impl Pair {
     }
 }
 
+/// The server's own release that checks the owner.
+fn checked_release(server: &Server, key: &str, owner: &str) -> Vec<u8> {
+    let mut client = server.client();
+    let mut knows = |command| matches!(client.call(&["COMMAND", "INFO", command]), Reply::Array(known) if matches!(known[..], [Reply::Array(_)]));
+    if knows("DELIFEQ") {
+        request(&["DELIFEQ", key, owner])
+    } else if knows("DELEX") {
+        request(&["DELEX", key, "IFEQ", owner])
+    } else {
+        request(&["EVALSHA", &load(&mut client, CHECKED_RELEASE), "1", key, owner])
+    }
+}
+
 /// Loads a script into the server and returns its hash.
 pub(crate) fn load(client: &mut Client, script: &str) -> String {
     client.call(&["SCRIPT", "LOAD", script]).text()
@@ -120,20 +153,30 @@ struct Costs {
 
 /// Without a replica or an AOF.
 pub fn plain(report: &mut Report) {
-    let pairs = [Pair::Lock, Pair::Set, Pair::Hash, Pair::Ping, Pair::Bare];
+    let pairs = [Pair::Lock, Pair::Unnamed, Pair::Checked, Pair::Set, Pair::Hash, Pair::Ping, Pair::Bare];
     for (place, mark) in [(Place::Together, ""), (Place::Apart, "-apart")] {
-        let what = "acquire + release";
-        let costs = measure(report, place, &pairs);
+        let (what, unnamed) = ("acquire + release", "acquire + release without HOLDS");
+        be_client_of(place);
+        let server = started(place, &[&Loaded::Empty.line_of_config()]);
+        let costs = measure_on(report, &server, None, &pairs).server;
+        let [lock, no_holds, checked, set, hash, ping, bare] = &costs[..] else {
+            unreachable!("a series for each pair")
+        };
         let mut rows = [
-            Row::ratio(&format!("pairs/set{mark}"), what, &costs[0], "SET NX PX + DEL", &costs[1]),
-            Row::cheaper(&format!("pairs/hash{mark}"), what, &costs[0], "the hash lock in Lua", &costs[2]),
-            Row::ratio(&format!("pairs/ping{mark}"), what, &costs[0], "PING + PING", &costs[3]),
-            Row::ratio(&format!("pairs/bare{mark}"), BARE, &costs[4], "SET NX PX + DEL", &costs[1]),
+            Row::ratio(&format!("pairs/checked{mark}"), what, lock, CHECKED, checked),
+            Row::ratio(&format!("pairs/lock-bare{mark}"), what, lock, BARE, bare),
+            Row::cheaper(&format!("pairs/hash{mark}"), what, lock, "the hash lock in Lua", hash),
+            Row::ratio(&format!("pairs/set{mark}"), what, lock, "SET NX PX + DEL", set),
+            Row::ratio(&format!("pairs/unnamed{mark}"), unnamed, no_holds, "SET NX PX + DEL", set),
+            Row::ratio(&format!("pairs/ping{mark}"), what, lock, "PING + PING", ping),
+            Row::ratio(&format!("pairs/bare{mark}"), BARE, bare, "SET NX PX + DEL", set),
         ];
         if place == Place::Together {
-            rows[0].target = Some(Target::AtMost(1.25));
-            rows[0].stretch = Some(1.15);
-            rows[1].target = Some(Target::AtLeast(3.5));
+            let is_valkey = server.version().starts_with("Valkey");
+            rows[0].target = Some(Target::AtMost(if is_valkey { 1.1 } else { 1.2 }));
+            rows[0].stretch = (!is_valkey).then_some(1.1);
+            rows[1].target = Some(Target::AtMost(1.08));
+            rows[2].target = Some(Target::AtLeast(3.5));
         }
         for row in rows {
             report.row(row.at(&place.to_string()));
@@ -145,10 +188,14 @@ pub fn plain(report: &mut Report) {
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = started(Place::Together, &["appendonly yes", "appendfsync everysec"]);
-    let costs = measure_on(report, &server, None, &[Pair::Lock, Pair::Set]).server;
-    let what = "acquire + release with an AOF";
-    let row = Row::ratio("aof/set", what, &costs[0], "SET NX PX + DEL with an AOF", &costs[1]);
-    report.row(row.target(Target::AtMost(1.35)));
+    let costs = measure_on(report, &server, None, &[Pair::Lock, Pair::Checked]).server;
+    let row =
+        Row::ratio("aof/checked", "acquire + release with an AOF", &costs[0], &with("an AOF"), &costs[1]);
+    report.row(row.target(Target::AtMost(1.2)));
+}
+
+fn with(what: &str) -> String {
+    format!("{CHECKED}, with {what}")
 }
 
 /// With a replica.
@@ -156,10 +203,10 @@ pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
     let primary = started(Place::Together, &[]);
     let replica = primary.start_replica();
-    let costs = measure_on(report, &primary, Some(&replica), &[Pair::Lock, Pair::Set]);
-    let (what, against) = ("acquire + release with a replica", "SET NX PX + DEL with a replica");
-    let row = Row::ratio("replica/set", what, &costs.server[0], against, &costs.server[1]);
-    report.row(row.target(Target::AtMost(1.35)));
+    let costs = measure_on(report, &primary, Some(&replica), &[Pair::Lock, Pair::Checked]);
+    let (what, against) = ("acquire + release with a replica", &with("a replica"));
+    let row = Row::ratio("replica/checked", what, &costs.server[0], against, &costs.server[1]);
+    report.row(row.target(Target::AtMost(1.2)));
     if let Some(applied) = &costs.replica {
         report.row(Row::ratio(
             "replica/applied",
@@ -173,12 +220,6 @@ pub fn replica(report: &mut Report) {
 
 fn started(place: Place, config: &[&str]) -> Server {
     Server::start_with(Loaded::Lockward, place, config)
-}
-
-/// Measures `pairs` alternately, on their own server.
-fn measure(report: &mut Report, place: Place, pairs: &[Pair]) -> Vec<Series> {
-    be_client_of(place);
-    measure_on(report, &started(place, &[&Loaded::Empty.line_of_config()]), None, pairs).server
 }
 
 /// Measures `pairs` alternately.
