@@ -155,6 +155,7 @@ const fn inner_refused(refused: InnerRefused) -> &'static str {
     match refused {
         InnerRefused::OwnCommand => "ERR LOCK.GUARD cannot run LOCK commands",
         InnerRefused::NoSuchCommand => "ERR unknown command",
+        InnerRefused::WaitsForReplicas => "ERR LOCK.GUARD cannot run WAIT and WAITAOF",
         InnerRefused::Blocks => "ERR LOCK.GUARD cannot run a command of a module that blocks",
         InnerRefused::NoReply => "ERR the command has sent no reply",
     }

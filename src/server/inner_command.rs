@@ -16,6 +16,8 @@ pub enum InnerRefused {
     OwnCommand,
     /// No command has such a name.
     NoSuchCommand,
+    /// It waits for replicas to receive what its client has written, and the client of an inner command has written nothing.
+    WaitsForReplicas,
     /// It is another module's command, and it may block its client.
     Blocks,
     /// There is no reply.
@@ -42,6 +44,10 @@ impl<'a> InnerCommand<'a> {
         let name = unsafe { string_bytes(*name) };
         if is_own(name) {
             return Err(InnerRefused::OwnCommand);
+        }
+        // Valkey ends itself when a module calls these in a script.
+        if [&b"wait"[..], b"waitaof"].iter().any(|other| name.eq_ignore_ascii_case(other)) {
+            return Err(InnerRefused::WaitsForReplicas);
         }
         let mut copied = [0; LONGEST_NAME + 1];
         match copied.get_mut(..name.len()).filter(|copy| copy.len() <= LONGEST_NAME && !name.contains(&0)) {

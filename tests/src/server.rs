@@ -629,8 +629,11 @@ impl Drop for Server {
                 return;
             }
             let lines: Vec<&str> = log.lines().collect();
-            let tail = &lines[lines.len().saturating_sub(60)..];
-            eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, tail.join("\n"));
+            // The cause of a crash is at the beginning of the report.
+            let report = lines.iter().position(|line| line.contains("BUG REPORT START"));
+            let from = report.unwrap_or_else(|| lines.len().saturating_sub(60));
+            let shown: Vec<&str> = lines.iter().skip(from).take(60).copied().collect();
+            eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, shown.join("\n"));
         } else if self.crash_is_expected {
             // The test has checked the log.
         } else if crashed {

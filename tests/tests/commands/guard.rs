@@ -183,13 +183,29 @@ fn a_command_replies_as_without_a_guard() {
 #[test]
 fn a_blocking_command_does_not_block() {
     let (_server, mut client, token) = held();
-    for command in ["XREAD BLOCK 0 STREAMS stream $", "WAIT 1 0", "BLPOP list 0"] {
+    for command in ["XREAD BLOCK 0 STREAMS stream $", "BLPOP list 0"] {
         let reply = client.call(format!("LOCK.GUARD lock {token} {command}"));
         // Redis 7.0 refuses some of them in scripts.
         assert!(
             matches!(reply, Reply::Null | Reply::NullArray | Reply::Int(0) | Reply::Error(_)),
             "{reply:?}"
         );
+    }
+}
+
+#[test]
+fn it_does_not_wait_for_replicas() {
+    let (_server, mut client, token) = held();
+    let refused = "ERR LOCK.GUARD cannot run WAIT and WAITAOF";
+    for command in ["WAIT 0 0", "wait 1 0", "WAITAOF 0 0 0"] {
+        let call = format!("LOCK.GUARD lock {token} {command}");
+        assert_eq!(client.call(call.as_str()).error(), refused, "{command}");
+        let [in_transaction] = client.transact([&call]);
+        assert_eq!(in_transaction.error(), refused, "{command}");
+        // Valkey ends itself when a module calls these in a script.
+        let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
+        let in_script = client.call(["EVAL", &format!("return redis.pcall({words})"), "0"]);
+        assert!(in_script.error().starts_with(refused), "{command}: {in_script:?}");
     }
 }
 
