@@ -192,6 +192,11 @@ pub unsafe fn report_keys(
                 report(position.saturating_add(at), flags.unwrap_or_else(|| command.flags_at(position)));
             }
         }
+        if count == 0 {
+            let words: Vec<&[u8]> = inner.iter().map(|word| string_bytes(*word)).collect();
+            let keys = command.counted_keys(&words).into_iter();
+            keys.for_each(|(position, flags)| report(position.saturating_add(at), flags));
+        }
         for list in [positions, flags] {
             if !list.is_null() {
                 api!(RedisModule_Free(list.cast::<c_void>()));

@@ -4,6 +4,7 @@ use super::call_reply::{CallReply, ReplyPart};
 use super::module_context::module_context;
 use super::shared::Shared;
 use lazy_static::lazy_static;
+use lockward_core::parse_i64;
 use redis_module::raw;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
@@ -27,6 +28,8 @@ pub struct KnownCommand {
 struct KeySpec {
     /// The positions, if they depend on nothing but the number of arguments.
     range: Option<Range>,
+    /// The positions, if an argument tells how many there are.
+    counted: Option<Counted>,
     /// As the module API has them; `None` when they depend on the arguments.
     flags: Option<c_int>,
 }
@@ -35,6 +38,13 @@ struct KeySpec {
 struct Range {
     first: usize,
     last: i64,
+    step: usize,
+}
+
+/// How many keys there are stands in the argument at `count`. They begin at `first`, in steps.
+struct Counted {
+    count: usize,
+    first: usize,
     step: usize,
 }
 
@@ -86,6 +96,14 @@ impl KnownCommand {
         Some(keys)
     }
 
+    /// The positions and flags of the keys whose number an argument tells. Valkey 9.1 does not tell modules the keys of MSETEX.
+    pub fn counted_keys(&self, words: &[&[u8]]) -> Vec<(usize, c_int)> {
+        let counted = self.specs.iter().filter_map(|spec| spec.counted.as_ref().zip(spec.flags));
+        counted
+            .flat_map(|(counted, flags)| counted.positions(words).map(move |position| (position, flags)))
+            .collect()
+    }
+
     /// The flags of the key at this position, where the server has named none: those of the specification that begins there, or of the
     /// last one.
     pub fn flags_at(&self, position: usize) -> c_int {
@@ -102,6 +120,20 @@ impl Range {
             Err(_) => count.saturating_sub(usize::try_from(self.last.unsigned_abs()).unwrap_or(usize::MAX)),
         };
         (self.first..=last.min(count.saturating_sub(1))).step_by(self.step.max(1))
+    }
+}
+
+impl Counted {
+    /// None if the words are too few for all.
+    fn positions(&self, words: &[&[u8]]) -> impl Iterator<Item = usize> + use<> {
+        let count = words.get(self.count).and_then(|word| parse_i64(word)).unwrap_or_default();
+        let steps = usize::try_from(count).ok().and_then(|count| count.checked_sub(1));
+        let last = steps.and_then(|steps| steps.checked_mul(self.step)?.checked_add(self.first));
+        let last = last.filter(|last| *last < words.len());
+        last.into_iter().flat_map({
+            let (first, step) = (self.first, self.step.max(1));
+            move |last| (first..=last).step_by(step)
+        })
     }
 }
 
@@ -129,20 +161,31 @@ fn ask(name: &CStr) -> Option<KnownCommand> {
 }
 
 fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
-    let range = || {
+    let position = |part: ReplyPart<'_>, field: &[u8]| usize::try_from(part.field(field)?.number()).ok();
+    let begin_and = |kind: &[u8]| {
         let (begin, find) = (spec.field(b"begin_search")?, spec.field(b"find_keys")?);
-        if begin.field(b"type")?.text() != b"index" || find.field(b"type")?.text() != b"range" {
-            return None;
-        }
-        let (begin, find) = (begin.field(b"spec")?, find.field(b"spec")?);
+        let is_known = begin.field(b"type")?.text() == b"index" && find.field(b"type")?.text() == kind;
+        if is_known { Some((position(begin.field(b"spec")?, b"index")?, find.field(b"spec")?)) } else { None }
+    };
+    let range = || {
+        let (first, find) = begin_and(b"range")?;
         // A limit names a part of the arguments.
         if find.field(b"limit")?.number() > 1 {
             return None;
         }
         Some(Range {
-            first: usize::try_from(begin.field(b"index")?.number()).ok()?,
+            first,
             last: find.field(b"lastkey")?.number(),
-            step: usize::try_from(find.field(b"keystep")?.number()).ok()?,
+            step: position(find, b"keystep")?,
+        })
+    };
+    let counted = || {
+        let (begin, find) = begin_and(b"keynum")?;
+        let from_begin = |field| begin.checked_add(position(find, field)?);
+        Some(Counted {
+            count: from_begin(b"keynumidx")?,
+            first: from_begin(b"firstkey")?,
+            step: position(find, b"keystep")?,
         })
     };
     let flags = || {
@@ -152,7 +195,7 @@ fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
         }
         c_int::try_from(flags).ok()
     };
-    KeySpec { range: range(), flags: flags() }
+    KeySpec { range: range(), counted: counted(), flags: flags() }
 }
 
 /// A flag as the module API has it. `None` for one that says that there is more to know.
