@@ -173,11 +173,7 @@ fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
         if find.field(b"limit")?.number() > 1 {
             return None;
         }
-        Some(Range {
-            first,
-            last: find.field(b"lastkey")?.number(),
-            step: position(find, b"keystep")?,
-        })
+        Some(Range { first, last: find.field(b"lastkey")?.number(), step: position(find, b"keystep")? })
     };
     let counted = || {
         let (begin, find) = begin_and(b"keynum")?;

@@ -316,7 +316,8 @@ fn keys_that_the_server_does_not_tell_modules_are_known() {
     let server = setup().start();
     let mut client = server.client();
     // Of Redis 8.4 and Valkey 9.1. Other servers know no keys of it.
-    for command in ["MSETEX 2 a 1 b 2 EX 10", "MSETEX 1 a 1", "MSETEX 3 a 1", "MSETEX 0 a 1", "MSETEX x a 1"] {
+    for command in ["MSETEX 2 a 1 b 2 EX 10", "MSETEX 1 a 1", "MSETEX 3 a 1", "MSETEX 0 a 1", "MSETEX x a 1"]
+    {
         let command: Vec<_> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let own = keys_of(&mut client, &command);
         assert_eq!(keys_beside_lock(&mut client, "", &command, &own), own, "{command:?}");
