@@ -121,6 +121,11 @@ bench-docs: ## Write the results of the last make bench, with the same SERVERS, 
 	@cargo build --quiet --release -p lockward-bench --bin bench
 	@target/release/bench --docs docs $(if $(SERVERS),$(SERVERS:%=target/bench/%/results.json),target/bench/results.json)
 
+flames: build ## Draw where the server's CPU time goes, for docs/performance.md.
+	@scripts/install-deps linux-perf
+	@cargo build --quiet --release -p lockward-bench --bin flames
+	@target/release/flames
+
 bench-peers: build ## Measure Lockward and other locks, or only PEERS and JOBS, each for SECONDS (8).
 	@cargo build --quiet --release -p lockward-bench --bin peers --bin peer-lockward
 	@target/release/peers $(PEERS) $(JOBS:%=--jobs %) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))

@@ -50,7 +50,7 @@ impl Kind {
         match self {
             Self::Lock => {
                 let owner = owner(member);
-                request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", LEASE, "BLOCK", "0"])
+                request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", LEASE, "BLOCK", "0", "HOLDS", "1"])
             }
             Self::List => request(&["BLPOP", &self.key(queue), "0"]),
             Self::Bare => request(&["EMPTY.WAIT", &self.key(queue), "0"]),
@@ -59,7 +59,7 @@ impl Kind {
 
     fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
-            Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member)]),
+            Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member), "HOLDS", "0"]),
             Self::List => request(&["LPUSH", &self.key(queue), "x"]),
             Self::Bare => request(&["EMPTY.PASS", &self.key(queue), "x"]),
         }
@@ -147,6 +147,23 @@ impl Queues {
         let handoffs = (HANDOFFS / self.count * self.count) as f64;
         costs.cpu_with_wait.push((middle - begin).as_nanos() as f64 / handoffs);
         costs.cpu.push((end - middle).as_nanos() as f64 / handoffs);
+        self.dismiss(kind, queues);
+    }
+
+    /// The server.
+    pub const fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Lets all clients wait, and passes on from one to the next, who wait again, for as long as asked.
+    pub fn pass_on_while(&mut self, kind: Kind, mut goes_on: impl FnMut() -> bool) {
+        let mut queues = self.gather(kind);
+        while goes_on() {
+            for (queue, members) in queues.iter_mut().enumerate() {
+                let former = self.hand_over(kind, queue, members, true, &mut Latencies::default());
+                members.push_back(former);
+            }
+        }
         self.dismiss(kind, queues);
     }
 

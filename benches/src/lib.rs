@@ -17,6 +17,7 @@ pub mod connection;
 pub mod cpu;
 pub mod docs;
 pub mod expiry;
+pub mod flame;
 pub mod guarded;
 pub mod handoff;
 pub mod instructions;

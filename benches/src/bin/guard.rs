@@ -20,6 +20,7 @@ use std::process::ExitCode;
 /// table again, with the tolerance of each kind above the current counts.
 const LIMITS: &[(&str, f64)] = &[
     ("acquire + release", 1.259),
+    ("acquire + release, beside bare calls", 1.18),
     ("renew", 1.296),
     ("acquire, refused", 1.128),
     ("info", 3.509),
@@ -123,9 +124,9 @@ fn count() -> Vec<Row> {
 fn count_locks(rows: &mut Vec<Row>) {
     let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
     let owner = owner(0);
-    let acquire = ["LOCK.ACQUIRE", "lock", &owner, "PX", LEASE];
+    let acquire = ["LOCK.ACQUIRE", "lock", &owner, "PX", LEASE, "HOLDS", "1"];
     let set = ["SET", "plain", &owner, "NX", "PX", LEASE];
-    let lock_pair = Load::pair(&acquire, 4, &["LOCK.RELEASE", "lock", &owner]);
+    let lock_pair = Load::pair(&acquire, 4, &["LOCK.RELEASE", "lock", &owner, "HOLDS", "0"]);
     let set_pair = Load::pair(&set, 1, &["DEL", "plain"]);
 
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
@@ -161,6 +162,12 @@ fn count_locks(rows: &mut Vec<Row>) {
     let pop = |_| request(&["BLPOP", "list", "0"]);
     let theirs = passed_round(&mut server, 5, pop, |_| request(&["LPUSH", "list", "element"]));
     add("hand-off, wait again", "LPUSH to a BLPOP, BLPOP again", ours, theirs);
+
+    let mut server = CountedServer::start(Loaded::Lockward, &[&Loaded::Empty.line_of_config()]);
+    let take = ["EMPTY.TAKE", "bare", &owner, "PX", LEASE, "HOLDS", "1"];
+    let bare = Load::pair(&take, 4, &["EMPTY.GIVE", "bare", &owner, "HOLDS", "0"]).count(&mut server);
+    let ours = lock_pair.count(&mut server);
+    add("acquire + release, beside bare calls", "the same server calls, without a decision", ours, bare);
 
     let mut server = CountedServer::start(Loaded::Lockward, &["appendonly yes", "appendfsync no"]);
     let (ours, theirs) = (lock_pair.count(&mut server), set_pair.count(&mut server));
