@@ -39,8 +39,8 @@ test-docs: build ## Run every program in README.md and docs/ on real servers.
 test-long: test-builds ## Run the long form of the tests: crashes, damage, races, lost replies.
 	LOCKWARD_LONG=1 cargo test -p lockward-tests -p lockward-client -- --nocapture
 
-test-matrix: test-builds ## Run the tests against Redis 7.0, 8.0 and 8.6, and Valkey 8.0, 8.1 and 9, or only SERVERS.
-	@scripts/test-matrix $(SERVERS)
+test-matrix: test-builds ## Run the tests against Redis 7.0, 8.0 and 8.6, and Valkey 8.0, 8.1 and 9, or only SERVERS. CONFIG="io-threads 4" sets them so.
+	@LOCKWARD_CONFIG="$(CONFIG)" scripts/test-matrix $(SERVERS)
 
 test-packages: deb dist ## Install the packages on clean Debians as in docs/installing.md, and test them. Needs root.
 	@scripts/test-packages

@@ -27,7 +27,8 @@ pub struct Wait {
 /// Blocks the client of `context` in the wait queue of `name`. `due` is when that lock must be checked again.
 ///
 /// # Errors
-/// [`Error::Full`] when no more clients may wait; [`Error::MayNotWait`] when the server does not let this one.
+/// [`Error::Full`] when no more clients may wait; [`Error::MayNotWait`] when the server does not let this one;
+/// [`Error::Superseded`] when the client has left and its owner waits on another connection.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
     let Wait { request, limit, keep, minted } = wait;
@@ -35,6 +36,10 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         .map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
+    // With I/O threads, the server may read this request after the repeat that the client has sent on its next connection.
+    if request.holds.is_some() && is_waiting(name, &request.owner) && socket.is_some_and(Socket::is_left) {
+        return Err(Error::Superseded);
+    }
     let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
     // A reply that is still there was for an earlier client with this handle, whose callback has panicked.
     drop_reply(client);
@@ -61,6 +66,13 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         subscriptions::subscribe_long_keys();
     }
     Ok(())
+}
+
+fn is_waiting(name: &KeyName<'_>, owner: &Owner) -> bool {
+    state::with(|state| {
+        let queue = state.store.queue(name);
+        queue.is_some_and(|queue| state.store.queues.first_of(queue, owner).is_some())
+    })
 }
 
 /// The socket of a client. It is kept: a client that waits is likely to wait again.

@@ -265,6 +265,8 @@ impl Setup {
         let mut add = |line: &str| lines.push(line.to_owned());
         if self.kind == Kind::Tested {
             TEST_SETTINGS.iter().for_each(|line| add(line));
+            // More of them, such as `io-threads 4`.
+            env::var("LOCKWARD_CONFIG").unwrap_or_default().split(';').for_each(&mut add);
         }
         if is_checked() {
             // A server that crashes, as some tests require, would check all memory, also that of the memory checker.

@@ -1,6 +1,6 @@
 //! HOLDS: requests that are safe to repeat.
 
-use lockward_tests::{Reply, Server};
+use lockward_tests::{Reply, Server, eventually};
 
 #[track_caller]
 fn assert_holds_error(reply: &Reply, has: i64) {
@@ -94,6 +94,23 @@ fn a_repeated_wait_takes_over_the_queue_position() {
     a.call("LOCK.RELEASE lock B");
     assert_eq!(second.reply().grant().holds, 1);
     assert_eq!(a.holder("lock").holds, 1);
+}
+
+#[test]
+fn a_late_request_of_a_client_that_has_left_takes_over_no_place() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A");
+    let mut late = server.client();
+    let id = late.id();
+    let mut repeat = server.waiter("lock B HOLDS 1 BLOCK 0");
+    server.freeze();
+    late.ask("lock B HOLDS 1 BLOCK 0");
+    drop(late);
+    server.thaw();
+    eventually("it has left", || a.call(format!("CLIENT LIST ID {id}")).text().is_empty());
+    a.call("LOCK.RELEASE lock A");
+    assert_eq!(repeat.reply().grant().holds, 1);
 }
 
 #[test]
