@@ -352,11 +352,6 @@ class LockBase(Generic[E, B, N]):
     def _new_holding(self, token: bytes | None, is_renewed: bool, end: float = FOREVER) -> Holding:
         return Holding(self._make_event(), weakref.ref(self), token, is_renewed, end)
 
-    def _acquisition(
-        self, call: Call, holding: Holding, tenures: list[Tenure], new_owner: Callable[[], bytes] | None
-    ) -> Acquisition:
-        return Acquisition(call, holding, tenures, new_owner, self.replicas, self.waiting_connections)
-
     async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
@@ -383,7 +378,7 @@ class LockBase(Generic[E, B, N]):
         # Keys that are granted are renewed at least while later ones are waited for.
         holding = self._new_holding(named, self.auto_renewal or len(tenures) > 1)
         try:
-            if not await self._acquisition(call, holding, tenures, None if self._owner else owner).run():
+            if not await Acquisition(self, call, holding, tenures, None if self._owner else owner).run():
                 holding.is_over = True
                 return False
         except BaseException:
@@ -398,7 +393,7 @@ class LockBase(Generic[E, B, N]):
     async def _reenter(self, holding: Holding, call: Call) -> bool:
         [tenure] = holding.tenures
         again = replace(tenure)
-        is_granted = await self._acquisition(call, holding, [again], None).run()
+        is_granted = await Acquisition(self, call, holding, [again], None).run()
         if is_granted:
             tenure.holds, tenure.deadline = again.holds, max(tenure.deadline, again.deadline)
         return is_granted

@@ -139,17 +139,11 @@ class Acquisition:
     """
 
     def __init__(
-        self,
-        call: Call,
-        holding: Holding,
-        tenures: list[Tenure],
-        new_owner: Callable[[], bytes] | None,
-        replicas: tuple[int, float] | None,
-        most_waits: int,
+        self, lock: Any, call: Call, holding: Holding, tenures: list[Tenure], new_owner: Callable[[], bytes] | None
     ) -> None:
-        self._call, self._holding, self._tenures, self._new_owner = call, holding, tenures, new_owner
-        self._replicas, self._most_waits = replicas, most_waits
-        self._holds = tenures[0].holds  # before
+        self._lock, self._call, self._holding = lock, call, holding
+        self._tenures, self._new_owner = tenures, new_owner
+        self._holds = tenures[0].holds + 1  # if it succeeds
         self._is_last_slice = False
 
     async def run(self) -> bool:
@@ -166,9 +160,9 @@ class Acquisition:
         return is_held
 
     async def _run(self) -> bool:
-        if len(self._tenures) > 1:
-            if await self._try(self._tenures):
-                return True
+        has_several = len(self._tenures) > 1
+        are_granted = has_several and await self._try(self._tenures)
+        if has_several and not are_granted:
             if not self._call.waits:
                 return False
             await self._give_back()
@@ -176,8 +170,14 @@ class Acquisition:
                 if self._new_owner is not None:  # a release that arrives late must not end what is granted from now on
                     tenure.owner = self._new_owner()
         for tenure in self._tenures:
-            if not (await self._try([tenure]) or await self._wait(tenure)):
+            if not (are_granted or await self._try([tenure]) or await self._wait(tenure)):
                 return False
+            tenure.holds = self._holds
+            if tenure.holds == 1:
+                self._holding.tenures.append(tenure)
+                self._holding.schedule(tenure)
+            if has_several:  # it is renewed while the next key is waited for
+                self._call.runtime.watch(self._holding)
             if not self._holding.held:
                 raise self._call.lost(self._holding, "acquire", tenure.key)
         return True
@@ -187,24 +187,14 @@ class Acquisition:
         for tenure in self._tenures:
             if tenure.is_pending:
                 tenure.is_pending = False
-                requests.append(Request(tenure.key, tenure.give_up_command(self._holds)))
+                requests.append(Request(tenure.key, tenure.give_up_command(self._holds - 1)))
         # A release that arrives late must not end what the same owner acquires next.
-        is_safe = self._new_owner is not None and not self._holds
+        is_safe = self._new_owner is not None and self._holds == 1
         await self._call.give_up(requests, error, self._call.patience if is_safe else GIVE_UP_LIMIT)
 
     async def _try(self, tenures: list[Tenure], end: float | None = None) -> bool:
-        requests = await self._ask(tenures, self._try_command, end)
-        are_granted = [
-            request.reply is not None and await self._accept(tenure, request)
-            for tenure, request in zip(tenures, requests)
-        ]
-        if all(are_granted):
-            for tenure in tenures:
-                self._hold(tenure)
-        return all(are_granted)
-
-    def _try_command(self, tenure: Tenure, _: float) -> Command:
-        return tenure.acquire_command(tenure.lease, self._holds + 1)
+        requests = await self._ask(tenures, lambda tenure, _: tenure.acquire_command(tenure.lease, self._holds), end)
+        return all([r.reply is not None and await self._accept(t, r) for t, r in zip(tenures, requests)])
 
     async def _wait(self, tenure: Tenure) -> bool:
         """Wait in the server's queue, or while all waiting connections are in use, try again and again."""
@@ -212,7 +202,7 @@ class Acquisition:
         while call.waits and not call.is_late():
             if self._holding.tenures and not self._holding.held:
                 raise call.lost(self._holding, "acquire", tenure.key)
-            if call.runtime.take_wait(self._most_waits):
+            if call.runtime.take_wait(self._lock.waiting_connections):
                 try:
                     [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
                 finally:
@@ -222,7 +212,6 @@ class Acquisition:
                     if self._is_last_slice:
                         return False
                 elif await self._accept(tenure, request, is_confirmed=False):
-                    self._hold(tenure)
                     return True
             else:
                 await call.runtime.sleep(max(0.0, min(pause, call.wait_until - monotonic())))
@@ -236,7 +225,10 @@ class Acquisition:
         self._is_last_slice = left <= SLICE
         keep = () if self._is_last_slice else ("KEEP", KEEP)
         lease = min(tenure.lease, SHORT_LEASE)
-        return tenure.acquire_command(lease, self._holds + 1, "BLOCK", millis(min(SLICE, left)), *keep)
+        return tenure.acquire_command(lease, self._holds, "BLOCK", millis(min(SLICE, left)), *keep)
+
+    def _confirm_command(self, tenure: Tenure, _: float) -> Command:
+        return tenure.renew_command(tenure.lease, self._holds)
 
     async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
         """Take a grant. A short one, or one that came late, is confirmed. False if it is over."""
@@ -247,27 +239,14 @@ class Acquisition:
             if isinstance(request.reply, ResponseError):
                 return False
         tenure.granted_at, tenure.deadline = request.sent, lease_end(request.sent, tenure.lease)
-        if self._replicas is not None:
-            wanted, reached = self._replicas[0], request.replies[-1]
-            if reached < wanted:
-                what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
-                raise lock_error(UnreplicatedError, what, tenure.key)
+        wanted, reached = (self._lock.replicas or (0, 0))[0], request.replies[-1]
+        if wanted and reached < wanted:
+            what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
+            raise lock_error(UnreplicatedError, what, tenure.key)
         if monotonic() < tenure.deadline:
             return True
         await self._call.runtime.sleep(0.05)
         return False
-
-    def _confirm_command(self, tenure: Tenure, _: float) -> Command:
-        return tenure.renew_command(tenure.lease, self._holds + 1)
-
-    def _hold(self, tenure: Tenure) -> None:
-        """Watch what was granted: it is renewed while the next key is waited for."""
-        tenure.holds = self._holds + 1
-        if self._holds == 0:
-            self._holding.tenures.append(tenure)
-            self._holding.schedule(tenure)
-            if len(self._tenures) > 1:
-                self._call.runtime.watch(self._holding)
 
     async def _ask(
         self,
@@ -278,9 +257,9 @@ class Acquisition:
     ) -> list[Request]:
         """Ask about keys, and take the longest lease that the server accepts if theirs is refused."""
         wait: tuple[Command, ...] = ()
-        if self._replicas is not None and not extra:
-            extra = self._replicas[1] * len(tenures)
-            wait = (("WAIT", self._replicas[0], millis(self._replicas[1])),)
+        if self._lock.replicas is not None and not extra:
+            count, within = self._lock.replicas
+            extra, wait = within * len(tenures), (("WAIT", count, millis(within)),)
 
         def made(tenure: Tenure, now: float) -> tuple[Command, ...]:
             return (command(tenure, now), *wait)
@@ -303,9 +282,9 @@ class Acquisition:
             error = next((reply for reply in request.replies if isinstance(reply, ResponseError)), None)
             if request.reply is None:
                 tenure.is_pending = was_pending
-            elif error_code(error) in DENIALS and (command == self._confirm_command or self._holds):
+            elif error_code(error) in DENIALS and (command == self._confirm_command or self._holds > 1):
                 tenure.is_pending = False
-                if self._holds:
+                if self._holds > 1:
                     failure = self._call.lost(self._holding, "acquire once more", tenure.key, error)
             elif error is not None:
                 tenure.is_pending = not isinstance(request.reply, ResponseError) or was_pending or request.may_have_run
