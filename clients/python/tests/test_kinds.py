@@ -451,3 +451,15 @@ def test_the_patience_is_one_for_several_keys(own_server: Any) -> None:
             what()
         assert monotonic() - began < 2
     server.resume()
+
+
+def test_a_request_that_finds_its_connection_cut_has_all_locks_renewed(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = lockward.Lock(client, "a")
+    assert lock.acquire()
+    runtime, told = lock._runtime, threading.Event()
+    monkeypatch.setattr(type(runtime), "connection_lost", lambda *_: told.set())
+    [link] = runtime._idle[None]
+    monkeypatch.setattr(link, "is_cut", lambda: True)
+    assert runtime._take_idle(None) is None and told.is_set()

@@ -109,3 +109,13 @@ def test_several_keys_that_were_given_back_have_a_new_owner(client: redis.Redis,
     first, later = of_a[0][1], of_a[-1][1]
     assert of_a == [("LOCK.ACQUIRE", first), ("LOCK.RELEASE", first), ("LOCK.ACQUIRE", later)]
     assert (first == later) == (name is not None)
+
+
+def test_nothing_is_given_back_if_nothing_was_sent() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        lock = lockward.Lock(redis.Redis(port=unused.getsockname()[1]), "a", patience=0.1)
+        before = set(threading.enumerate())
+        with pytest.raises(UnreachableError):
+            lock.acquire()
+        assert not [each for each in threading.enumerate() if each not in before and each.name == "lockward-task"]

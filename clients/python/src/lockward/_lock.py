@@ -392,7 +392,7 @@ class LockBase(Generic[E, B, N]):
 
     async def _reenter(self, holding: Holding, call: Call) -> bool:
         [tenure] = holding.tenures
-        again = replace(tenure)
+        again = replace(tenure, is_pending=False)
         is_granted = await Acquisition(self, call, holding, [again], None).run()
         if is_granted:
             tenure.holds, tenure.deadline = again.holds, max(tenure.deadline, again.deadline)
@@ -450,7 +450,7 @@ class LockBase(Generic[E, B, N]):
         """Send a command that changes nothing. Return its reply, also if it is an expected error."""
         request = Request(key, command)
         await self._call().ask([request])
-        if isinstance(request.reply, ResponseError) and error_code(request.reply) not in expected:
+        if request.code and request.code not in expected:
             raise refused(request.reply, self.name)
         return request.reply
 

@@ -236,7 +236,7 @@ class Acquisition:
         tenure.lease = tenure.lease or lease
         if not is_confirmed or monotonic() >= lease_end(request.sent, tenure.lease):
             [request] = await self._ask([tenure], self._confirm_command)
-            if isinstance(request.reply, ResponseError):
+            if request.code:
                 return False
         tenure.granted_at, tenure.deadline = request.sent, lease_end(request.sent, tenure.lease)
         wanted, reached = (self._lock.replicas or (0, 0))[0], request.replies[-1]
@@ -265,33 +265,41 @@ class Acquisition:
             return (command(tenure, now), *wait)
 
         were_pending = [tenure.is_pending for tenure in tenures]
-        for is_second in (False, True):
-            for tenure in tenures:
-                tenure.is_pending = True
+        for _ in range(2):
             requests = [Request(tenure.key, make=partial(made, tenure)) for tenure in tenures]
-            await self._call.ask(requests, end, extra)
-            is_shorter = False
-            for tenure, request in zip(tenures, requests):
-                longest = longest_lease(request.reply)
-                if longest is not None and longest < tenure.lease and not is_second:
-                    tenure.lease, is_shorter = longest, True
-            if not is_shorter:
+            try:
+                await self._call.ask(requests, end, extra)
+            finally:
+                for tenure, request in zip(tenures, requests):
+                    tenure.is_pending = tenure.is_pending or request.may_have_run
+            are_shorter = [shorten(tenure, request.reply) for tenure, request in zip(tenures, requests)]
+            if not any(are_shorter):
                 break
         failure: Exception | None = None
         for tenure, request, was_pending in zip(tenures, requests, were_pending):
             error = next((reply for reply in request.replies if isinstance(reply, ResponseError)), None)
             if request.reply is None:
                 tenure.is_pending = was_pending
-            elif error_code(error) in DENIALS and (command == self._confirm_command or self._holds > 1):
+            elif not request.code:
+                tenure.is_pending = True
+            if error_code(error) in DENIALS and (command == self._confirm_command or self._holds > 1):
                 tenure.is_pending = False
                 if self._holds > 1:
                     failure = self._call.lost(self._holding, "acquire once more", tenure.key, error)
             elif error is not None:
-                tenure.is_pending = not isinstance(request.reply, ResponseError) or was_pending or request.may_have_run
                 failure = refused(error, tenure.key)
         if failure is not None:
             raise failure
         return requests
+
+
+def shorten(tenure: Tenure, reply: Any) -> bool:
+    """If the server refuses the lease, take the longest one that it accepts. False if there is no such."""
+    longest = longest_lease(reply)
+    if longest is None or longest >= tenure.lease:
+        return False
+    tenure.lease = longest
+    return True
 
 
 async def release(holding: Holding, call: Call) -> None:
@@ -299,11 +307,11 @@ async def release(holding: Holding, call: Call) -> None:
     requests = [Request(tenure.key, tenure.release_command()) for tenure in holding.tenures]
     call.until = max(tenure.deadline for tenure in holding.tenures)
     left = holding.tenures[0].holds - 1
-    unreachable: UnreachableError | None = None
+    failure: Exception | None = None
     try:
         await call.ask(requests)
     except UnreachableError as error:
-        unreachable = error
+        failure = error
     except BaseException as interruption:
         # The caller cannot know how far the release came. So it is carried out, and not left to the lease.
         for tenure in holding.tenures:
@@ -311,14 +319,12 @@ async def release(holding: Holding, call: Call) -> None:
         unanswered = [request for request in requests if not request.is_answered]
         await call.give_up(unanswered, interruption, GIVE_UP_LIMIT if left else call.patience)
         raise
-    failure: Exception | None = unreachable
     for tenure, request in zip(holding.tenures, requests):
         if not request.is_answered:
             continue
-        code = error_code(request.reply)
-        if not code or (code == "NOTHELD" and request.may_have_run and not left):
+        if not request.code or (request.code == "NOTHELD" and request.may_have_run and not left):
             tenure.holds = left  # after NOTHELD: an earlier attempt was carried out, and its reply lost
-        elif code in DENIALS:
+        elif request.code in DENIALS:
             raise call.lost(holding, "release", tenure.key, request.reply)
         else:
             failure = refused(request.reply, tenure.key)
@@ -342,9 +348,9 @@ async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: 
             break
         lease = longest
         tenure.lease = min(tenure.lease, longest)
-    if error_code(request.reply) in DENIALS:
+    if request.code in DENIALS:
         raise call.lost(holding, verb, tenure.key, request.reply)
-    if isinstance(request.reply, ResponseError):
+    if request.code:
         raise refused(request.reply, tenure.key)
     holding.note_lease(tenure, request.sent, lease)
 
@@ -363,9 +369,9 @@ async def guarded(holding: Holding, command: Command, call: Call) -> Any:
 
     request = Request(tenure.key, make=make)
     await call.ask([request], is_repeatable=False)
-    if error_code(request.reply) == "FENCED":
+    if request.code == "FENCED":
         await renew(holding, tenure, tenure.lease, call, verb)
         await call.ask([request], is_repeatable=False)
-    if error_code(request.reply) == "FENCED":
+    if request.code == "FENCED":
         raise call.lost(holding, verb, tenure.key, request.reply)
     return request.reply

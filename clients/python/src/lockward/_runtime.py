@@ -42,22 +42,32 @@ class Request:
         self.key, self._make = key, make or (lambda _: commands)
         self.sent = 0.0
         self.replies: list[Any] = []
+        self.code = ""  # of the error, if the first reply is one
         self.asking: Address | None = None  # the cluster node that is importing the key: it is to be asked next
         self._is_asking = False
-        self.may_have_run = False  # it was sent, and its reply was lost
+        self._lost_replies = 0
 
     def reset(self) -> None:
         """Forget the outcome of an earlier attempt."""
-        self._is_asking, self.asking, self.replies = self.asking is not None, None, []
+        self._is_asking, self.asking = self.asking is not None, None
+        self.replies, self.code = [], ""
 
     def commands(self) -> tuple[Command, ...]:
         """What is sent now. ASKING counts only for the next command."""
         self.sent = monotonic()
+        self._lost_replies += 1  # until it is taken
         made = self._make(self.sent)
         return tuple(each for command in made for each in (("ASKING",), command)) if self._is_asking else made
 
     def take(self, replies: list[Any]) -> None:
         self.replies = replies[1::2] if self._is_asking else replies
+        self.code = error_code(self.replies[0])
+        self._lost_replies -= 1
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it was sent, and has no reply, or had none when it was sent before."""
+        return self._lost_replies > 0
 
     @property
     def reply(self) -> Any:
@@ -66,11 +76,11 @@ class Request:
 
     @property
     def is_redirected(self) -> bool:
-        return bool(self.replies) and error_code(self.reply) in ("MOVED", "ASK")
+        return self.code in ("MOVED", "ASK")
 
     @property
     def is_answered(self) -> bool:
-        return bool(self.replies) and not self.is_redirected and error_code(self.reply) not in TRANSIENT
+        return bool(self.replies) and not self.is_redirected and self.code not in TRANSIENT
 
 
 class Runtime:
@@ -170,19 +180,17 @@ class Runtime:
         except BaseException as error:
             link.close()
             if isinstance(error, NETWORK_ERRORS):
-                for request in requests:
-                    request.may_have_run = True
                 self.connection_lost(node)
             raise
-        if {error_code(reply) for reply in replies} & {"READONLY", "MASTERDOWN", "LOADING"}:
-            link.close()
-        else:
-            self._keep_idle(node, link)
         for request, batch in zip(requests, batches):
             request.take(replies[: len(batch)])
             del replies[: len(batch)]
             if request.is_redirected:
                 request.asking = self.servers.redirect(request.reply, node)
+        if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
+            link.close()
+        else:
+            self._keep_idle(node, link)
 
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
         """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
@@ -221,13 +229,13 @@ class Runtime:
 
     def _take_idle(self, node: Address | None) -> LinkBase | None:
         with self._mutex:
-            links = self._idle.get(node, [])
-            while links:
-                link = links.pop()
-                if not link.is_cut():
-                    return link
-                link.close()
-        return None
+            links = self._idle.get(node)
+            link = links.pop() if links else None
+        if link is not None and link.is_cut():
+            link.close()
+            self.connection_lost(node)
+            return None
+        return link
 
     def _keep_idle(self, node: Address | None, link: LinkBase) -> None:
         link.idle_since = monotonic()
@@ -251,11 +259,13 @@ class Runtime:
         with self._mutex:
             for link in self._idle.pop(node, []):
                 link.close()
-        for holding in self._watched():
+        holdings = self._watched()
+        for holding in holdings:
             for tenure in holding.tenures:
                 if not tenure.failures and self.servers.may_have(node, tenure.key):
                     tenure.renew_at = 0.0
-        self._wake()
+        if holdings:
+            self._wake()
 
     # Leases.
 

@@ -66,28 +66,26 @@ class LinkBase:
     async def _reply(self) -> Any:
         while (end := self._data.find(b"\r\n")) < 0:
             await self._receive()
-        line = await self._take(end)
-        kind, rest = line[:1], line[1:]
-        if kind == b":":
+        kind, rest = self._data[0], bytes(self._data[1:end])
+        del self._data[: end + 2]
+        if kind == ord(":"):
             return int(rest)
-        if kind == b"+":
+        if kind == ord("+"):
             return rest
-        if kind == b"-":
+        if kind == ord("-"):
             return ResponseError(rest.decode(errors="replace"))
-        if kind not in (b"$", b"*"):
-            raise ConnectionError("a reply that is not RESP2")
         length = int(rest)
         if length < 0:
             return None
-        return await self._take(length) if kind == b"$" else [await self._reply() for _ in range(length)]
-
-    async def _take(self, length: int) -> bytes:
-        """So many bytes, without the line end that follows them."""
+        if kind == ord("*"):
+            return [await self._reply() for _ in range(length)]
+        if kind != ord("$"):
+            raise ConnectionError("a reply that is not RESP2")
         while len(self._data) < length + 2:
             await self._receive()
-        taken = bytes(self._data[:length])
+        text = bytes(self._data[:length])
         del self._data[: length + 2]
-        return taken
+        return text
 
     async def _receive(self) -> None:
         data = await self.receive()
