@@ -143,7 +143,7 @@ class Runtime:
             self.start(call())
             return
         try:
-            threading.Thread(target=finish, args=(call(),), name="lockward-lost", daemon=True).start()
+            threading.Thread(target=lambda: finish(call()), name="lockward-lost", daemon=True).start()
         except RuntimeError:  # the program is ending, or there are too many threads
             logger.exception("the on_lost callback has not been called")
 
@@ -321,11 +321,10 @@ class Runtime:
         due: list[tuple[Holding, Tenure]] = []
         then = FOREVER
         for holding in self._watched():
-            if holding.is_over or holding.lost.is_set():
+            if holding.is_over or holding.lost.is_set() or now >= holding.deadline:
+                self.lose(holding)
                 with self._mutex:
                     self._holdings.discard(holding)
-            elif now >= holding.deadline:
-                self.lose(holding)
             else:
                 for tenure in holding.tenures:
                     if tenure.renew_at <= now + min(TOGETHER, tenure.lease / 30_000):
@@ -381,7 +380,7 @@ class _Process:
     """What the child of a fork begins anew."""
 
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         self.runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
         self.name, self.numbers = uuid.uuid4(), itertools.count(1)
 
