@@ -271,7 +271,7 @@ class Acquisition:
                 await self._call.ask(requests, end, extra)
             finally:
                 for tenure, request in zip(tenures, requests):
-                    tenure.is_pending = tenure.is_pending or request.may_have_run
+                    tenure.is_pending = tenure.is_pending or request.may_be_granted
             are_shorter = [shorten(tenure, request.reply) for tenure, request in zip(tenures, requests)]
             if not any(are_shorter):
                 break
@@ -280,8 +280,6 @@ class Acquisition:
             error = next((reply for reply in request.replies if isinstance(reply, ResponseError)), None)
             if request.reply is None:
                 tenure.is_pending = was_pending
-            elif not request.code:
-                tenure.is_pending = True
             if error_code(error) in DENIALS and (command == self._confirm_command or self._holds > 1):
                 tenure.is_pending = False
                 if self._holds > 1:

@@ -70,6 +70,10 @@ class Request:
         return self._lost_replies > 0
 
     @property
+    def may_be_granted(self) -> bool:
+        return self.may_have_run or (bool(self.replies) and not self.code and self.reply is not None)
+
+    @property
     def reply(self) -> Any:
         """The reply to the first command, which decides."""
         return self.replies[0]

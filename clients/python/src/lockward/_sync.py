@@ -6,6 +6,7 @@ import select
 import threading
 from collections.abc import Coroutine
 from concurrent import futures
+from contextlib import suppress
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any, Callable, TypeVar
@@ -157,7 +158,5 @@ def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
             if lock.held:
                 raise
         finally:
-            try:
+            with suppress(LockError, UnreachableError):  # it is lost, or ends with its lease
                 lock.release()
-            except (LockError, UnreachableError):
-                pass  # it is lost, or ends with its lease
