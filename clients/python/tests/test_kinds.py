@@ -463,3 +463,32 @@ def test_a_request_that_finds_its_connection_cut_has_all_locks_renewed(
     [link] = runtime._idle[None]
     monkeypatch.setattr(link, "is_cut", lambda: True)
     assert runtime._take_idle(None) is None and told.is_set()
+
+
+def watcher_sleeps(lock: lockward.Lock) -> None:
+    """Wait until the watcher looks no more at idle connections, as after a while."""
+    lock._runtime.close_idle()
+    lock._runtime._used_at = 0.0
+    eventually(lambda: lock._runtime._next > monotonic() + 1)
+
+
+def test_a_lease_that_the_program_shortens_is_renewed_in_time(client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a", timeout=30, auto_renewal=True)
+    assert lock.acquire()
+    watcher_sleeps(lock)
+    renewals = calls(client, "lock.renew")
+    assert lock.extend(0.3, replace_ttl=True)
+    eventually(lambda: calls(client, "lock.renew") > renewals + 1)
+    assert lock.held and lock.owned()
+    lock.release()
+
+
+def test_a_cut_connection_has_all_locks_renewed_also_after_a_while(client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a")
+    assert lock.acquire()
+    watcher_sleeps(lock)
+    assert lock.owned()
+    renewals = calls(client, "lock.renew")
+    client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    eventually(lambda: calls(client, "lock.renew") > renewals, within=3)
+    lock.release()

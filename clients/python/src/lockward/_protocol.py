@@ -351,6 +351,7 @@ async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: 
     if request.code:
         raise refused(request.reply, tenure.key)
     holding.note_lease(tenure, request.sent, lease)
+    call.runtime.watch(holding)
 
 
 async def guarded(holding: Holding, command: Command, call: Call) -> Any:

@@ -101,6 +101,7 @@ class Runtime:
         self._client = weakref.ref(client)
         self._mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
+        self._used_at = 0.0  # a connection, most recently
         self._waits = 0
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
@@ -242,13 +243,13 @@ class Runtime:
         return link
 
     def _keep_idle(self, node: Address | None, link: LinkBase) -> None:
-        link.idle_since = monotonic()
+        link.idle_since = self._used_at = monotonic()
         with self._mutex:
             if not self._is_closed:
                 self._idle.setdefault(node, []).append(link)
         if self._is_closed:
             link.close()
-        elif not self._is_watched:
+        elif not self._is_watched or self._next > link.idle_since + CUT_PERIOD:
             self._wake()
 
     def close_idle(self, since: float = FOREVER) -> None:
@@ -304,14 +305,14 @@ class Runtime:
                 self._is_watched, self._is_closed = True, False
 
     async def _watch(self) -> None:
-        """Run until no lock is held and all connections have been idle for a while."""
+        """Run until no lock is held and no connection was used for a while."""
         try:
             while True:
                 self._changed.clear()
                 self._next = FOREVER  # from here on, `watch` wakes this: it may come too late for this round
                 self._next = self._tick(monotonic())
                 with self._mutex:
-                    if not self._holdings and not any(self._idle.values()):
+                    if not self._holdings and (self._client() is None or monotonic() > self._used_at + IDLE_LIMIT):
                         self._is_watched = False
                         return
                 await self.wait_for_change(max(0.0, min(self._next - monotonic(), 3600.0)))
@@ -342,7 +343,7 @@ class Runtime:
             idle = [(node, any(link.is_cut() for link in links)) for node, links in self._idle.items() if links]
         for node in [node for node, is_cut in idle if is_cut]:
             self.connection_lost(node)
-        return min(then, now + CUT_PERIOD) if idle else then
+        return min(then, now + CUT_PERIOD) if now <= self._used_at + IDLE_LIMIT else then
 
     async def _renew(self, node: Address | None, pairs: list[tuple[Holding, Tenure]], now: float) -> None:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
