@@ -16,7 +16,7 @@ from redis.asyncio.cluster import RedisCluster as AsyncCluster
 from redis.cluster import ClusterNode, RedisCluster
 
 import lockward.asyncio
-from lockward import Lock
+from lockward import Lock, MultiLock, UnreachableError
 
 SLOTS = 16384
 NAME = "{a}lock"  # in slot 15495
@@ -118,6 +118,20 @@ def test_locks_of_a_node_that_is_gone_are_renewed_at_another(nodes: Any) -> None
     for lock in locks:
         assert lock.held
         lock.release()
+
+
+def test_what_one_node_has_granted_is_given_back_if_another_is_silent(nodes: Any) -> None:
+    cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
+    names = [Lock(cluster, NAME), Lock(cluster, "b")]
+    nodes[0].stop()
+    try:
+        with pytest.raises(UnreachableError):
+            MultiLock(names, patience=0.5, response_limit=0.2, timeout=1000).acquire()
+        assert calls(direct, "lock.acquire") > 0
+        eventually(lambda: not holders(direct, NAME))
+    finally:
+        nodes[0].resume()
+    eventually(lambda: not holders(nodes[0].client(), "b"))
 
 
 def remove_slot(cluster: Any) -> None:

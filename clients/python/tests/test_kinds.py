@@ -344,7 +344,7 @@ def test_beyond_its_waiting_connections_a_client_polls(module: Any, own: Any, cl
 def test_an_interrupted_release_gives_the_lock_back(
     server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(_: Any) -> None:
+    def interrupt(*_: Any) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
@@ -352,7 +352,7 @@ def test_an_interrupted_release_gives_the_lock_back(
     both = lockward.MultiLock([lockward.Lock(client, "b"), lockward.Lock(client, "c")])
     assert lock.acquire() and lock.acquire() and both.acquire()
     for each, left in ((lock, 1), (lock, 0), (both, 0)):
-        monkeypatch.setattr(each._runtime, "exchange", interrupt)
+        monkeypatch.setattr(each._runtime, "send", interrupt)
         with pytest.raises(KeyboardInterrupt):
             each.release()
         assert each.holds == left
@@ -384,24 +384,21 @@ def test_several_keys_are_given_back_by_an_interrupted_acquisition(
     server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")])
-    exchange = both._runtime.exchange
 
-    def interrupt(request: Any) -> Any:
-        if request.commands[0][0] == "LOCK.RELEASE":
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-        return exchange(request)
+    def interrupt(*_: Any) -> Any:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
 
     with lockward.Lock(client, "b"):
-        monkeypatch.setattr(both._runtime, "exchange", interrupt)
+        monkeypatch.setattr(both._runtime, "wait", interrupt)  # for what is given back
         with pytest.raises(KeyboardInterrupt):
             both.acquire()
-        assert not holders(client, "a")
+        eventually(lambda: not holders(client, "a"))
 
 
 @pytest.mark.parametrize("option", [{"blocking": False}, {"blocking_timeout": 0.01}])
 def test_nobody_leads_without_the_lock(module: Any, own: Any, client: redis.Redis, option: Any) -> None:
-    with lockward.Lock(client, "a"), pytest.raises(TypeError, match="without limit"):
+    with lockward.Lock(client, "a"), pytest.raises(TypeError, match="blocking"):
         module.lead(own, "a", lambda _: pytest.fail("leads"), **option)
 
 
@@ -454,3 +451,44 @@ def test_the_patience_is_one_for_several_keys(own_server: Any) -> None:
             what()
         assert monotonic() - began < 2
     server.resume()
+
+
+def test_a_request_that_finds_its_connection_cut_has_all_locks_renewed(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = lockward.Lock(client, "a")
+    assert lock.acquire()
+    runtime, told = lock._runtime, threading.Event()
+    monkeypatch.setattr(type(runtime), "connection_lost", lambda *_: told.set())
+    [link] = runtime._idle[None]
+    monkeypatch.setattr(link, "is_cut", lambda: True)
+    assert runtime._take_idle(None) is None and told.is_set()
+
+
+def watcher_sleeps(lock: lockward.Lock) -> None:
+    """Wait until the watcher looks no more at idle connections, as after a while."""
+    lock._runtime.close_idle()
+    lock._runtime._used_at = 0.0
+    eventually(lambda: lock._runtime._next > monotonic() + 1)
+
+
+def test_a_lease_that_the_program_shortens_is_renewed_in_time(client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a", timeout=30, auto_renewal=True)
+    assert lock.acquire()
+    watcher_sleeps(lock)
+    renewals = calls(client, "lock.renew")
+    assert lock.extend(0.3, replace_ttl=True)
+    eventually(lambda: calls(client, "lock.renew") > renewals + 1)
+    assert lock.held and lock.owned()
+    lock.release()
+
+
+def test_a_cut_connection_has_all_locks_renewed_also_after_a_while(client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a")
+    assert lock.acquire()
+    watcher_sleeps(lock)
+    assert lock.owned()
+    renewals = calls(client, "lock.renew")
+    client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    eventually(lambda: calls(client, "lock.renew") > renewals, within=3)
+    lock.release()

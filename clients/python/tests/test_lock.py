@@ -18,7 +18,7 @@ from conftest import calls, eventually, holders, waiters
 
 import lockward
 from lockward import Lock, LockError, LockLostError, LockNotOwnedError, LockRefusedError
-from lockward._tenure import Holding, Schedule
+from lockward._tenure import Holding
 
 
 def in_thread(action: Any) -> threading.Thread:
@@ -400,13 +400,13 @@ def test_the_program_in_the_readme_runs(client: redis.Redis, server: Any) -> Non
     assert printed.stdout.startswith("held with token ") and client.get("state:42") == b"paid"
 
 
-def test_locks_are_added_while_the_watcher_looks_at_them() -> None:
-    schedule, failures, added = Schedule(), [], []
+def test_locks_are_added_while_the_watcher_looks_at_them(client: redis.Redis) -> None:
+    runtime, failures, added = Lock(client, "a")._runtime, [], []
 
     def look() -> None:
         try:
             while not added:
-                schedule.take(monotonic())
+                runtime._tick(monotonic())
         except RuntimeError as error:
             failures.append(error)
 
@@ -416,7 +416,7 @@ def test_locks_are_added_while_the_watcher_looks_at_them() -> None:
     try:
         looking = in_thread(look)
         for holding in kept:
-            schedule.add(holding)
+            runtime.watch(holding)
         added.append(True)
         looking.join(20)
     finally:

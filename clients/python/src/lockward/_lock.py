@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
 
+import redis.asyncio
 from redis._parsers import BaseParser
 from redis.exceptions import LockError, ResponseError
 
 from . import _protocol as protocol
-from ._exchange import FOREVER, Command, millis
-from ._protocol import AcquireRequest, Acquisition, Call, Grant
-from ._runtime import GIVE_UP_LIMIT, RuntimeBase, check_client, logger
-from ._tenure import Holding, Tenure, owners, unpack
-from ._wire import decoded, error_code
-from .errors import LockLostError, UnreachableError, lock_error, lost, readable, refused
+from ._protocol import Acquisition, Call
+from ._runtime import Request, Runtime, logger, new_owner
+from ._tenure import Holding, Tenure, unpack
+from ._wire import FOREVER, Command, decoded, error_code, millis
+from .errors import lock_error, lost, readable, refused
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
@@ -38,28 +40,16 @@ def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
     )
 
 
-def check_lead_options(options: dict[str, Any]) -> None:
-    if options.keys() & {"blocking", "blocking_timeout"}:
-        raise TypeError("lead waits without limit: it takes neither blocking nor blocking_timeout")
-
-
-class Local:
-    """redis-py's `lock.local`, with the token while the lock is held."""
-
-    def __init__(self, lock: LockBase[Any, Any, Any]) -> None:
-        self._lock = weakref.ref(lock)
-
-    @property
-    def token(self) -> bytes | None:
-        lock = self._lock()
-        holding = lock._releasable() if lock is not None else None
-        return holding.local_token if holding is not None else None
+def check_client(client: Any, asynchronous: bool) -> None:
+    if not hasattr(client, "connection_pool") and not hasattr(client, "nodes_manager"):
+        raise TypeError(f"the client must be one of redis-py, not {type(client).__name__}")
+    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)) != asynchronous:
+        raise TypeError(f"this client must be used with {'lockward' if asynchronous else 'lockward.asyncio'}.Lock")
 
 
 class LockBase(Generic[E, B, N]):
     _asynchronous: ClassVar[bool]
     _make_event: Callable[[], Any]
-    _runtime: RuntimeBase
 
     def __init__(
         self,
@@ -145,7 +135,6 @@ class LockBase(Generic[E, B, N]):
         self.patience = patience
         self.response_limit = response_limit
         self.waiting_connections = waiting_connections
-        self.local = Local(self)
         self._owner = owner.encode() if isinstance(owner, str) else owner
         self._encode = redis.get_encoder().encode
         #: The keys, in the order in which they are acquired, and the kind of lock that each is.
@@ -158,6 +147,10 @@ class LockBase(Generic[E, B, N]):
     # What threads and asyncio do differently.
 
     def _prepare(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def _runtime(self) -> Runtime:
         raise NotImplementedError
 
     def _place(self) -> tuple[dict[Any, Holding], Any]:
@@ -193,6 +186,9 @@ class LockBase(Generic[E, B, N]):
             if holding.lost.is_set():
                 event.set()
             holding.lost = event
+        for tenure in holding.tenures:
+            holding.schedule(tenure)
+        self._runtime.watch(holding)
 
     def _forget(self, holding: Holding) -> None:
         holding.is_over = True
@@ -212,6 +208,12 @@ class LockBase(Generic[E, B, N]):
         return holding
 
     # Without a request to a server.
+
+    @property
+    def local(self) -> SimpleNamespace:
+        """redis-py's `lock.local`, with the token while the lock is held."""
+        holding = self._releasable()
+        return SimpleNamespace(token=holding and (holding.local_token or holding.tenures[0].owner))
 
     @property
     def fencing_token(self) -> int | None:
@@ -339,108 +341,62 @@ class LockBase(Generic[E, B, N]):
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
-        holding = Holding(lock._make_event(), weakref.ref(lock), token, is_renewed)
-        holding.end = FOREVER if left is None else monotonic() + left
-        return lock._run(lock._resume(holding, tenures))
+        end = FOREVER if left is None else monotonic() + left
+        return lock._run(lock._resume(lock._new_holding(token, is_renewed, end), tenures))
 
     # The coroutines behind that.
 
-    def _call(self, limit: float | None = 0, end: float = FOREVER) -> Call:
-        """`end` is when the patience with all keys is over."""
-        patience = max(0.0, min(self.patience, end - monotonic()))
-        return Call(self._runtime, patience, self.response_limit, limit)
+    def _call(self, limit: float | None = 0) -> Call:
+        return Call(self._runtime, self.patience, self.response_limit, limit)
+
+    def _new_holding(self, token: bytes | None, is_renewed: bool, end: float = FOREVER) -> Holding:
+        return Holding(self._make_event(), weakref.ref(self), token, is_renewed, end)
 
     async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
             limit = 0
-        limit = None if limit is None else max(0, limit)
+        call = self._call(None if limit is None else max(0, limit))
         own = self._own()
         if own is not None and self.reentrant:
-            return await self._reenter(self._current("acquire once more"), self._call(limit))
+            return await self._reenter(self._current("acquire once more"), call)
         if own is not None and own.held:
             waits_for_itself = own.is_renewed and limit is None and self.thread_local
             if waits_for_itself or any(kind for _, kind in self._parts):
                 raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
-        owner = local_token = owners.new()
-        if token is not None:
+        named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
+
+        def owner() -> bytes:
             # The same token twice makes two owners, so the second has to wait, as with redis-py.
-            local_token = token.encode() if isinstance(token, str) else bytes(token)
-            owner = local_token + b":" + owner
+            return self._owner or (new_owner() if named is None else named + b":" + new_owner())
+
         lease = self.timeout or self.lease
         if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
             lease = min(lease or self.hold_limit, self.hold_limit)
-        requests = [
-            self._request(key, self._owner or owner, None if not lease else millis(lease), 1, kind)
-            for key, kind in self._parts
-        ]
+        first = owner()
+        tenures = [Tenure(key, first, kind, millis(lease) if lease else 0) for key, kind in self._parts]
         # Keys that are granted are renewed at least while later ones are waited for.
-        is_renewed = self.auto_renewal or len(requests) > 1
-        holding = Holding(self._make_event(), weakref.ref(self), local_token, is_renewed)
-        acquired = await self._acquire_parts(requests, holding, self._call(limit))
-        if acquired:
-            self._store(holding)
-        return acquired
-
-    def _request(self, key: bytes, owner: bytes, lease: int | None, holds: int, kind: Command) -> AcquireRequest:
-        return AcquireRequest(key, owner, lease, holds, kind, self.replicas, self.waiting_connections)
-
-    async def _acquire_parts(self, requests: list[AcquireRequest], holding: Holding, call: Call) -> bool:
-        if len(requests) > 1 and self.replicas is None:
-            grants = await protocol.acquire_together(requests, call)
-            for request, grant in zip(requests, grants or []):
-                self._add(holding, request, grant, request is requests[-1])
-            if grants or (grants is None and not call.waits):
-                return bool(grants)
+        holding = self._new_holding(named, self.auto_renewal or len(tenures) > 1)
         try:
-            for request in requests:
-                granted = await Acquisition(request, call).run()
-                if granted is None:
-                    break
-                self._add(holding, request, granted, request is requests[-1])
-                if len(requests) > 1 and not holding.held:
-                    raise lost("acquire", self.name)
-            else:
-                return True
-        except BaseException as error:
-            await self._give_back(holding, error)
+            if not await Acquisition(self, call, holding, tenures, None if self._owner else owner).run():
+                holding.is_over = True
+                return False
+        except BaseException:
+            holding.is_over = True
             raise
-        await self._give_back(holding)
-        return False
-
-    def _add(self, holding: Holding, request: AcquireRequest, grant: Grant, is_last: bool) -> None:
-        """Watch what was granted: it is renewed while the next key is waited for."""
-        tenure = (request.key, request.owner, grant.token, grant.holds, grant.lease, grant.deadline, request.kind)
-        holding.tenures.append(Tenure(*tenure))
-        if is_last:
-            holding.is_renewed = self.auto_renewal
-            if self.hold_limit is not None:
-                holding.end = grant.sent + self.hold_limit
-        self._runtime.watch(holding)
-
-    async def _give_back(self, holding: Holding, error: BaseException | None = None) -> None:
-        self._forget(holding)
-        await self._give_up(holding.tenures, error)
-
-    async def _give_up(self, tenures: list[Tenure], error: BaseException | None = None) -> None:
-        """Release several keys without a look at the outcome: what is left ends with its lease."""
-        commands = {tenure.key: tenure.release_command() for tenure in tenures}
-        until = monotonic() + GIVE_UP_LIMIT
-        for keys in self._runtime.by_node(commands):
-            limit = max(0.05, until - monotonic())
-            await self._runtime.give_up(keys[0], *(commands[key] for key in keys), error=error, limit=limit)
+        holding.is_renewed = self.auto_renewal
+        if self.hold_limit is not None:
+            holding.end = tenures[-1].granted_at + self.hold_limit
+        self._store(holding)
+        return True
 
     async def _reenter(self, holding: Holding, call: Call) -> bool:
         [tenure] = holding.tenures
-        request = self._request(tenure.key, tenure.owner, tenure.lease, tenure.holds + 1, tenure.kind)
-        try:
-            grant = await Acquisition(request, call).run()
-        except LockLostError:
-            self._runtime.lose(holding)
-            raise
-        if grant is not None:
-            tenure.holds, tenure.deadline = grant.holds, max(tenure.deadline, grant.deadline)
-        return grant is not None
+        again = replace(tenure, is_pending=False)
+        is_granted = await Acquisition(self, call, holding, [again], None).run()
+        if is_granted:
+            tenure.holds, tenure.deadline = again.holds, max(tenure.deadline, again.deadline)
+        return is_granted
 
     async def _release(self) -> None:
         holding = self._releasable()
@@ -448,74 +404,36 @@ class LockBase(Generic[E, B, N]):
             raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
         if holding.pid != os.getpid():
             raise lost("release", self.name)
+        call = self._call()
         if not holding.held:
             self._runtime.lose(holding)
             self._forget(holding)
             if len(holding.tenures) > 1:
-                await self._give_back(holding)
+                requests = [Request(tenure.key, tenure.release_command()) for tenure in holding.tenures]
+                await call.give_up(requests, None, self.patience)
             raise lost("release", self.name)
         if holding.tenures[0].holds == 1:
             # Before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
-        await self._release_each(holding)
-
-    async def _release_each(self, holding: Holding) -> None:
-        """Release all keys within the patience. What fails for one does not keep the others."""
-        error: Exception | None = None
-        left, end = holding.tenures[0].holds - 1, monotonic() + self.patience
-        for index, tenure in enumerate(holding.tenures):
-            try:
-                tenure.holds = await protocol.release(tenure, self._call(end=end))
-            except LockLostError as loss:
-                self._runtime.lose(holding)
-                self._forget(holding)
-                error = loss
-            except Exception as failure:
-                error = error or failure
-                if isinstance(failure, UnreachableError) and monotonic() >= end:
-                    await self._give_up(holding.tenures[index + 1 :], failure)
-                    break
-            except BaseException as interruption:
-                # The caller cannot know how far the release came. So it is carried out, and not left to the lease.
-                rest = [each for each in holding.tenures if each.holds > left]
-                try:
-                    await self._give_up(rest, interruption)
-                finally:
-                    for each in rest:
-                        each.holds = left
-                raise
-        if error is not None:
-            raise error
+        await protocol.release(holding, call)
 
     async def _renew(self, verb: str, lease_of: Callable[[Tenure], Number], needs_timeout: bool = True) -> bool:
         """Set the leases to so many seconds."""
         if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
-        end = monotonic() + self.patience
-        for tenure in self._current(verb).tenures:
-            await self._renew_tenure(tenure, millis(lease_of(tenure)), verb, end)
+        holding, call = self._current(verb), self._call()
+        for tenure in holding.tenures:
+            await protocol.renew(holding, tenure, millis(lease_of(tenure)), call, verb)
         return True
 
-    async def _renew_tenure(self, tenure: Tenure, lease: int, verb: str, end: float) -> None:
-        holding = self._current(verb)
-        if holding.end < FOREVER:
-            lease = min(lease, millis(holding.end - monotonic()))
-        try:
-            await protocol.renew(tenure, lease, self._call(end=end), verb)
-        except LockLostError:
-            self._runtime.lose(holding)
-            raise
-        finally:
-            self._runtime.watch(holding)
-
     async def _downgrade(self, shared: bool, slots: int | None) -> None:
-        end = monotonic() + self.patience
-        for tenure in self._current("downgrade").tenures:
+        holding, call = self._current("downgrade"), self._call()
+        for tenure in holding.tenures:
             former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # renewals name it from now on, whether a reply arrives or not
             try:
-                await self._renew_tenure(tenure, tenure.lease, "downgrade", end)
+                await protocol.renew(holding, tenure, tenure.lease, call, "downgrade")
             except LockError:
                 tenure.kind = former
                 raise
@@ -523,21 +441,22 @@ class LockBase(Generic[E, B, N]):
     async def _guarded(self, command: Command) -> Any:
         holding = self._current("guard a command with")
         encoded = tuple(bytes(self._encode(each)) for each in command)
-        try:
-            reply = await protocol.guarded(holding, encoded, self._call())
-        except LockLostError:
-            self._runtime.lose(holding)
-            raise
+        reply = await protocol.guarded(holding, encoded, self._call())
         if isinstance(reply, ResponseError):
             raise BaseParser.parse_error(str(reply))  # type: ignore[no-untyped-call]
         return decoded(reply, self.redis.get_encoder().decode)
 
+    async def _query(self, key: bytes, command: Command, expected: tuple[str, ...] = ()) -> Any:
+        """Send a command that changes nothing. Return its reply, also if it is an expected error."""
+        request = Request(key, command)
+        await self._call().ask([request])
+        if request.code and request.code not in expected:
+            raise refused(request.reply, self.name)
+        return request.reply
+
     async def _locked(self) -> bool:
         for key, _ in self._parts:
-            reply = await protocol.query(key, ("LOCK.INFO", key), self._call())
-            if isinstance(reply, ResponseError):
-                raise refused(reply, self.name)
-            if reply is not None:
+            if await self._query(key, ("LOCK.INFO", key)) is not None:
                 return True
         return False
 
@@ -546,20 +465,16 @@ class LockBase(Generic[E, B, N]):
         if holding is None or holding.pid != os.getpid():
             return False
         for tenure in holding.tenures:
-            reply = await protocol.query(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token), self._call())
-            if isinstance(reply, ResponseError) and error_code(reply) not in ("FENCED", "WRONGTYPE"):
-                raise refused(reply, self.name)
-            if isinstance(reply, ResponseError):
+            command = ("LOCK.GUARD", tenure.key, tenure.token)
+            if error_code(await self._query(tenure.key, command, ("FENCED", "WRONGTYPE"))):
                 return False
         return True
 
     async def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> L:
-        end = monotonic() + self.patience
+        call = self._call()
         for tenure in tenures:
-            lease = tenure.lease if holding.end == FOREVER else min(tenure.lease, millis(holding.end - monotonic()))
-            await protocol.renew(tenure, lease, self._call(end=end), "resume")
+            await protocol.renew(holding, tenure, tenure.lease, call, "resume")
             holding.tenures.append(tenure)
-            self._runtime.watch(holding)
         self._store(holding)
         return self
 

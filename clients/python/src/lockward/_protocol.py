@@ -6,27 +6,28 @@ acquisition names the count of holds that it leads to, and each other request th
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 from redis.exceptions import AuthenticationError, ResponseError
 
-from ._exchange import (
+from ._runtime import Request, Runtime, grouped
+from ._tenure import Holding, Tenure
+from ._wire import (
+    DENIALS,
     FOREVER,
     NETWORK_ERRORS,
     Address,
     Command,
-    Exchange,
     NotSent,
-    TooManyWaits,
     back_off,
+    error_code,
     lease_end,
+    longest_lease,
     millis,
 )
-from ._runtime import GIVE_UP_LIMIT, RuntimeBase
-from ._tenure import Holding, Tenure
-from ._wire import DENIALS, TRANSIENT, error_code, longest_lease, redirected_to
-from .errors import LockLostError, UnreachableError, UnreplicatedError, lock_error, lost, refused
+from .errors import UnreachableError, UnreplicatedError, lock_error, lost, refused
 
 #: The server is asked to wait for so many seconds at a time.
 SLICE = 10.0
@@ -34,15 +35,11 @@ SLICE = 10.0
 KEEP = 5000
 #: The longest lease of a grant that is not confirmed yet, in milliseconds.
 SHORT_LEASE = 3000
+#: How long a caller that leaves waits until what may have been granted is given back, in seconds.
+GIVE_UP_LIMIT = 0.2
+#: How long after the wait limit a reply may come, in seconds.
+_GRACE = 0.06
 _MAX_REDIRECTS = 5
-
-
-class Answer(NamedTuple):
-    sent: float
-    replies: list[Any]
-
-
-Make = Callable[[float], Exchange]
 
 
 class Call:
@@ -51,71 +48,54 @@ class Call:
     `limit` is the wait limit in seconds; 0: it does not wait; None: it waits without limit.
     """
 
-    def __init__(self, runtime: RuntimeBase, patience: float, response_limit: float, limit: float | None = 0) -> None:
+    def __init__(self, runtime: Runtime, patience: float, response_limit: float, limit: float | None = 0) -> None:
         now = monotonic()
-        self.runtime, self._patience, self.response_limit = runtime, patience, response_limit
+        self.runtime, self.patience, self._response_limit = runtime, patience, response_limit
         self.waits = limit != 0
         self.wait_until = FOREVER if limit is None else now + limit
         self.until = FOREVER  # there is no point in asking any longer
         self.answered = False
-        self.may_have_run = False  # a request without a reply may have been carried out
         self._heard_at = now  # for a call that waits, each answer starts the patience again
 
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
-    def end(self, grace: float = 0.0, extra: float = 0.0) -> float:
-        """When to stop asking if no server answers."""
-        end = min(self._heard_at + self._patience + extra, self.until)
-        return min(end, max(self.wait_until, monotonic()) + grace) if self.waits else end
+    async def ask(
+        self, requests: list[Request], end: float | None = None, extra: float = 0.0, is_repeatable: bool = True
+    ) -> None:
+        """Send requests until each has an answer: those for one node in one pipeline. UnreachableError if no server answers.
 
-    def give_up_limit(self, limit: float) -> float:
-        """For how long to give back what may have been granted."""
-        return max(0.05, min(limit, self.wait_until + 0.19 - monotonic())) if self.waits else limit
-
-    def request(self, key: bytes, *commands: Command, extra: float = 0.0, grace: float = 0.0) -> Make:
-        """A request that does not wait, but may take `extra` seconds."""
-
-        def make(now: float) -> Exchange:
-            return Exchange(key, commands, max(0.05, min(self.response_limit + extra, self.end(grace, extra) - now)))
-
-        return make
-
-    async def ask(self, make: Make, end: float | None = None) -> Answer:  # noqa: PLR0912
-        """Send a request until a server answers. UnreachableError if none does."""
-        failures, attempt, redirects = 0, 0, 0
-        asking: Address | None = None
+        A reply may take `extra` seconds longer. `end` is when to stop asking, in place of the end of the patience.
+        """
+        failures = attempt = redirects = 0
         while True:
-            sent = monotonic()
-            exchange = make(sent)
-            if attempt or asking:
-                exchange = exchange._replace(attempt=attempt, asking=asking)
-            asking, cause = None, None
-            try:
-                replies = await self.runtime.exchange(exchange)
-            except (AuthenticationError, ResponseError) as error:  # from opening a connection
-                raise refused(error, exchange.key) from error
-            except NETWORK_ERRORS as error:
-                cause = error
-                if not isinstance(error, NotSent):
-                    self.may_have_run = True
-                    if not exchange.is_repeatable:
+            began = monotonic()
+            cause: Any = None
+            for node, group in grouped(requests, partial(self._node_of, attempt)):
+                left = (self._end(extra) if end is None else end) + (_GRACE if self.waits else 0.0) - monotonic()
+                try:
+                    await self.runtime.send(node, group, max(0.05, min(self._response_limit + extra, left)))
+                except (AuthenticationError, ResponseError) as error:  # from opening a connection
+                    raise refused(error, group[0].key) from error
+                except NETWORK_ERRORS as error:
+                    cause = error
+                    if not is_repeatable and not isinstance(error, NotSent):
                         raise UnreachableError(f"no reply, and the command may have run: {error}") from error
-            else:
-                cause, code = replies[0], error_code(replies[0])
-                self.answered = True
-                if self.waits:
-                    self._heard_at = monotonic()
-                if code in ("MOVED", "ASK") and redirects < _MAX_REDIRECTS:
-                    attempt, redirects = 0, redirects + 1
-                    asking = redirected_to(cause) if code == "ASK" else None
-                    continue
-                if code not in TRANSIENT and code not in ("MOVED", "ASK"):
-                    return Answer(sent, replies)
-            if monotonic() - sent > 1:
+                else:
+                    self.answered = True
+                    if self.waits:
+                        self._heard_at = monotonic()
+            requests = [request for request in requests if not request.is_answered]
+            if not requests:
+                return
+            if all(request.is_redirected for request in requests) and redirects < _MAX_REDIRECTS:
+                attempt, redirects = 0, redirects + 1
+                continue
+            if monotonic() - began > 1:
                 failures = min(failures, 1)
-            left = (self.end() if end is None else end) - monotonic()
+            left = (self._end(extra) if end is None else end) - monotonic()
             if left <= 0:
+                cause = cause or requests[0].reply
                 raise UnreachableError(f"no server answers: {cause}") from cause
             pause = min(left, back_off(failures))
             failures += 1
@@ -123,238 +103,255 @@ class Call:
             if pause:
                 await self.runtime.sleep(pause)
 
+    def _node_of(self, attempt: int, request: Request) -> Address | None:
+        return request.asking or self.runtime.servers.node_of(request.key, attempt)
 
-# Acquire.
+    def _end(self, extra: float) -> float:
+        """When to stop asking if no server answers."""
+        end = min(self._heard_at + self.patience + extra, self.until)
+        return min(end, max(self.wait_until, monotonic())) if self.waits else end
 
+    def lost(self, holding: Holding, verb: str, key: bytes, reply: Any = None) -> Exception:
+        """The error for a loss that this call finds. The program gets the lost signal, too."""
+        self.runtime.lose(holding)
+        return lost(verb, key, reply)
 
-class AcquireRequest(NamedTuple):
-    """What an acquisition asks for."""
+    async def give_up(self, requests: list[Request], error: BaseException | None, patience: float) -> None:
+        """Give back what may have been granted. `error` is why.
 
-    key: bytes
-    owner: bytes
-    lease: int | None  # milliseconds; None: the server's default
-    holds: int  # after the acquisition
-    kind: Command = ()  # the arguments that say with whom the lock is shared
-    replicas: tuple[int, float] | None = None  # count, seconds
-    waiting_connections: int = 256
-
-    def acquire(self, lease: int | None, *wait: Any) -> Command:
-        px = () if lease is None else ("PX", lease)
-        return ("LOCK.ACQUIRE", self.key, self.owner, *px, *wait, "HOLDS", self.holds, *self.kind)
-
-    def confirm(self, token: int, holds: int) -> Command:
-        return ("LOCK.RENEW", self.key, self.owner, "PX", self.lease, "TOKEN", token, "HOLDS", holds, *self.kind)
-
-    def release(self) -> Command:
-        return ("LOCK.RELEASE", self.key, self.owner, "HOLDS", self.holds - 1)
-
-
-class Grant(NamedTuple):
-    token: int
-    holds: int
-    lease: int  # milliseconds
-    sent: float  # when the lease was requested
-
-    @property
-    def deadline(self) -> float:
-        return lease_end(self.sent, self.lease)
+        The caller waits for that for at most 200 ms, and a cancelled task not at all. It goes on in the background, for so
+        many seconds. What does not arrive ends with its lease.
+        """
+        if not requests or isinstance(error, GeneratorExit):  # the event loop is gone
+            return
+        limit = 0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
+        if self.waits:
+            limit = max(0.05, min(limit, self.wait_until + 0.19 - monotonic()))
+        giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
+        if self.runtime.waits_when_interrupted or error is None or isinstance(error, Exception):
+            await self.runtime.wait(giving_up, limit)
 
 
 class Acquisition:
-    """One acquisition. If the caller leaves, what may have been granted is given back."""
+    """One acquisition of one key, or of several as one lock. If the caller leaves, what may have been granted is given back.
 
-    def __init__(self, request: AcquireRequest, call: Call) -> None:
-        self._request, self._call = request, call
+    `new_owner` makes another owner; None: the owner is not to be changed.
+    """
+
+    def __init__(
+        self, lock: Any, call: Call, holding: Holding, tenures: list[Tenure], new_owner: Callable[[], bytes] | None
+    ) -> None:
+        self._lock, self._call, self._holding = lock, call, holding
+        self._tenures, self._new_owner = tenures, new_owner
+        self._holds = tenures[0].holds + 1  # if it succeeds
         self._is_last_slice = False
-        self._keeps_place = False
-        self._leaves_something = False  # at the server, if the caller leaves now
 
-    async def run(self) -> Grant | None:
-        """Acquire within the call's wait limit. None if the lock is busy for longer."""
+    async def run(self) -> bool:
+        """Acquire within the call's wait limit. False if a lock is busy for longer."""
         try:
-            grant = await self._run()
-        except LockLostError:
-            raise
+            is_held = await self._run()
         except BaseException as error:
-            await self._give_up(error)
+            await self._give_back(error)
             if isinstance(error, UnreachableError) and self._call.answered and self._call.is_late():
-                return None
+                return False
             raise
-        if grant is None:
-            await self._give_up(None)
-        return grant
+        if not is_held:
+            await self._give_back()
+        return is_held
 
-    async def _run(self) -> Grant | None:
-        answer, is_confirmed = (await self._ask(self._try)), True
-        while True:
-            if answer.replies[0] is not None:
-                grant = await self._grant(answer, is_confirmed)
-                if grant is not None:
-                    return grant
-            elif self._is_last_slice:
-                return None
-            if not self._call.waits or self._call.is_late():
-                return None
-            answer, is_confirmed = await self._wait()
+    async def _run(self) -> bool:
+        has_several = len(self._tenures) > 1
+        are_granted = has_several and await self._try(self._tenures)
+        if has_several and not are_granted:
+            if not self._call.waits:
+                return False
+            await self._give_back()
+            for tenure in self._tenures:
+                if self._new_owner is not None:  # a release that arrives late must not end what is granted from now on
+                    tenure.owner = self._new_owner()
+        for tenure in self._tenures:
+            if not (are_granted or await self._try([tenure]) or await self._wait(tenure)):
+                return False
+            tenure.holds = self._holds
+            if tenure.holds == 1:
+                self._holding.tenures.append(tenure)
+                self._holding.schedule(tenure)
+            if has_several:  # it is renewed while the next key is waited for
+                self._call.runtime.watch(self._holding)
+            if not self._holding.held:
+                raise self._call.lost(self._holding, "acquire", tenure.key)
+        return True
 
-    async def _give_up(self, error: BaseException | None) -> None:
-        if self._leaves_something:
-            limit = self._call.give_up_limit(0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT)
-            await self._call.runtime.give_up(self._request.key, self._request.release(), error=error, limit=limit)
+    async def _give_back(self, error: BaseException | None = None) -> None:
+        requests = []
+        for tenure in self._tenures:
+            if tenure.is_pending:
+                tenure.is_pending = False
+                requests.append(Request(tenure.key, tenure.give_up_command(self._holds - 1)))
+        # A release that arrives late must not end what the same owner acquires next.
+        is_safe = self._new_owner is not None and self._holds == 1
+        await self._call.give_up(requests, error, self._call.patience if is_safe else GIVE_UP_LIMIT)
 
-    async def _wait(self) -> tuple[Answer, bool]:
-        """The answer to a slice, or while all waiting connections are in use, to a try: whether it needs no confirmation."""
-        pause = 0.05
-        while True:
-            try:
-                return (await self._ask(self._slice, self._call.wait_until)), False
-            except TooManyWaits:
-                await self._call.runtime.sleep(max(0.0, min(pause, self._call.wait_until - monotonic())))
+    async def _try(self, tenures: list[Tenure], end: float | None = None) -> bool:
+        requests = await self._ask(tenures, lambda tenure, _: tenure.acquire_command(tenure.lease, self._holds), end)
+        return all([r.reply is not None and await self._accept(t, r) for t, r in zip(tenures, requests)])
+
+    async def _wait(self, tenure: Tenure) -> bool:
+        """Wait in the server's queue, or while all waiting connections are in use, try again and again."""
+        call, pause = self._call, 0.05
+        while call.waits and not call.is_late():
+            if self._holding.tenures and not self._holding.held:
+                raise call.lost(self._holding, "acquire", tenure.key)
+            if call.runtime.take_wait(self._lock.waiting_connections):
+                try:
+                    [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
+                finally:
+                    call.runtime.end_wait()
+                if request.reply is None:
+                    tenure.is_pending = not self._is_last_slice
+                    if self._is_last_slice:
+                        return False
+                elif await self._accept(tenure, request, is_confirmed=False):
+                    return True
+            else:
+                await call.runtime.sleep(max(0.0, min(pause, call.wait_until - monotonic())))
                 pause = min(1.0, pause * 2)
-                answer = await self._ask(self._try, self._call.wait_until)
-                if answer.replies[0] is not None or self._call.is_late():
-                    return answer, True
+                if await self._try([tenure], call.wait_until):
+                    return True
+        return False
 
-    def _try(self, now: float) -> Exchange:
-        self._is_last_slice = False
-        return self._with_replicas(self._request.acquire(self._request.lease), now)
-
-    def _with_replicas(self, command: Command, now: float) -> Exchange:
-        """The command, and with it the wait for the replicas that are to confirm it."""
-        count, within = self._request.replicas or (0, 0.0)
-        wait: tuple[Command, ...] = (("WAIT", count, millis(within)),) if self._request.replicas else ()
-        return self._call.request(self._request.key, command, *wait, extra=within, grace=0.05)(now)
-
-    def _slice(self, now: float) -> Exchange:
-        request, call = self._request, self._call
-        left = max(0.0, call.wait_until - now)
+    def _slice_command(self, tenure: Tenure, now: float) -> Command:
+        left = max(0.0, self._call.wait_until - now)
         self._is_last_slice = left <= SLICE
         keep = () if self._is_last_slice else ("KEEP", KEEP)
-        lease = None if request.lease is None else min(request.lease, SHORT_LEASE)
-        command = request.acquire(lease, "BLOCK", millis(min(SLICE, left)), *keep)
-        limit = min(SLICE + call.response_limit, left + min(call.response_limit, 0.06))
-        return Exchange(request.key, (command,), limit, waits=request.waiting_connections)
+        lease = min(tenure.lease, SHORT_LEASE)
+        return tenure.acquire_command(lease, self._holds, "BLOCK", millis(min(SLICE, left)), *keep)
 
-    async def _grant(self, answer: Answer, is_confirmed: bool) -> Grant | None:
-        """What the client can rely on. None if the lock was lost before."""
-        token, holds, lease = map(int, answer.replies[0])
-        lease = self._request.lease or lease
-        self._request = self._request._replace(lease=lease)
-        if is_confirmed and monotonic() < lease_end(answer.sent, lease):
-            self._check_replicas(answer)
-            return Grant(token, holds, lease, answer.sent)
+    def _confirm_command(self, tenure: Tenure, _: float) -> Command:
+        return tenure.renew_command(tenure.lease, self._holds)
 
-        def confirm(now: float) -> Exchange:
-            return self._with_replicas(self._request.confirm(token, holds), now)
+    async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
+        """Take a grant. A short one, or one that came late, is confirmed. False if it is over."""
+        tenure.token, _, lease = map(int, request.reply)
+        tenure.lease = tenure.lease or lease
+        if not is_confirmed or monotonic() >= lease_end(request.sent, tenure.lease):
+            [request] = await self._ask([tenure], self._confirm_command)
+            if request.code:
+                return False
+        tenure.granted_at, tenure.deadline = request.sent, lease_end(request.sent, tenure.lease)
+        wanted, reached = (self._lock.replicas or (0, 0))[0], request.replies[-1]
+        if wanted and reached < wanted:
+            what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
+            raise lock_error(UnreplicatedError, what, tenure.key)
+        if monotonic() < tenure.deadline:
+            return True
+        await self._call.runtime.sleep(0.05)
+        return False
 
-        answer = await self._ask(confirm, self._call.end(grace=0.05))
-        if isinstance(answer.replies[0], ResponseError):
-            return None
-        self._check_replicas(answer)
-        return Grant(token, holds, self._request.lease or lease, answer.sent)
+    async def _ask(
+        self,
+        tenures: list[Tenure],
+        command: Callable[[Tenure, float], Command],
+        end: float | None = None,
+        extra: float = 0.0,
+    ) -> list[Request]:
+        """Ask about keys, and take the longest lease that the server accepts if theirs is refused."""
+        wait: tuple[Command, ...] = ()
+        if self._lock.replicas is not None and not extra:
+            count, within = self._lock.replicas
+            extra, wait = within * len(tenures), (("WAIT", count, millis(within)),)
 
-    async def _ask(self, make: Make, end: float | None = None) -> Answer:
-        """Ask, and take the longest lease that the server accepts if the request's is refused."""
-        self._leaves_something = True
-        answer = await self._call.ask(make, end)
-        longest = longest_lease(answer.replies[0])
-        if longest is not None and self._request.lease is not None and self._request.lease > longest:
-            self._request = self._request._replace(lease=longest)
-            answer = await self._call.ask(make, end)
-        first = answer.replies[0]
-        if isinstance(first, list):
-            self._keeps_place = False
-        elif first is None:
-            if make == self._slice:
-                self._keeps_place = not self._is_last_slice
-            self._leaves_something = self._keeps_place
-        elif isinstance(first, ResponseError):
-            is_confirmation = make not in (self._try, self._slice)
-            if error_code(first) in DENIALS and (is_confirmation or self._request.holds > 1):
-                self._leaves_something = False
-                if self._request.holds > 1:
-                    raise lost("acquire once more", self._request.key, first)
-                return answer
-            self._leaves_something = is_confirmation or self._keeps_place or self._call.may_have_run
-        error = next((reply for reply in answer.replies if isinstance(reply, ResponseError)), None)
-        if error is not None:
-            raise refused(error, self._request.key)
-        return answer
+        def made(tenure: Tenure, now: float) -> tuple[Command, ...]:
+            return (command(tenure, now), *wait)
 
-    def _check_replicas(self, answer: Answer) -> None:
-        if self._request.replicas is not None:
-            wanted, reached = self._request.replicas[0], answer.replies[-1]
-            if reached < wanted:
-                what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
-                raise lock_error(UnreplicatedError, what, self._request.key)
-
-
-async def acquire_together(requests: list[AcquireRequest], call: Call) -> list[Grant] | None:
-    """Acquire several keys at once if all are free, without waiting.
-
-    None if one is busy, and nothing if a server has replied with an error; then all are given back.
-    """
-    of_key = {request.key: request for request in requests}
-    grants: dict[bytes, Grant] = {}
-    has_failed = False
-    try:
-        for keys in call.runtime.by_node(of_key):
-            commands = [of_key[key].acquire(of_key[key].lease) for key in keys]
-            sent, replies = await call.ask(call.request(keys[0], *commands))
-            for key, reply in zip(keys, replies):
-                if isinstance(reply, list):
-                    token, holds, lease = map(int, reply)
-                    grants[key] = Grant(token, holds, lease, sent)
-            if not all(isinstance(reply, list) for reply in replies):
-                has_failed = any(isinstance(reply, ResponseError) for reply in replies)
+        were_pending = [tenure.is_pending for tenure in tenures]
+        for _ in range(2):
+            requests = [Request(tenure.key, make=partial(made, tenure)) for tenure in tenures]
+            try:
+                await self._call.ask(requests, end, extra)
+            finally:
+                for tenure, request in zip(tenures, requests):
+                    tenure.is_pending = tenure.is_pending or request.may_be_granted
+            are_shorter = [shorten(tenure, request.reply) for tenure, request in zip(tenures, requests)]
+            if not any(are_shorter):
                 break
-        else:
-            return [grants[request.key] for request in requests]
-        for keys in call.runtime.by_node(grants):
-            await call.ask(call.request(keys[0], *(of_key[key].release() for key in keys), grace=0.05))
-    except BaseException as error:
-        for keys in call.runtime.by_node(of_key):
-            commands = [of_key[key].release() for key in keys]
-            await call.runtime.give_up(keys[0], *commands, error=error, limit=call.give_up_limit(GIVE_UP_LIMIT))
+        failure: Exception | None = None
+        for tenure, request, was_pending in zip(tenures, requests, were_pending):
+            error = next((reply for reply in request.replies if isinstance(reply, ResponseError)), None)
+            if request.reply is None:
+                tenure.is_pending = was_pending
+            if error_code(error) in DENIALS and (command == self._confirm_command or self._holds > 1):
+                tenure.is_pending = False
+                if self._holds > 1:
+                    failure = self._call.lost(self._holding, "acquire once more", tenure.key, error)
+            elif error is not None:
+                failure = refused(error, tenure.key)
+        if failure is not None:
+            raise failure
+        return requests
+
+
+def shorten(tenure: Tenure, reply: Any) -> bool:
+    """If the server refuses the lease, take the longest one that it accepts. False if there is no such."""
+    longest = longest_lease(reply)
+    if longest is None or longest >= tenure.lease:
+        return False
+    tenure.lease = longest
+    return True
+
+
+async def release(holding: Holding, call: Call) -> None:
+    """Give one hold of each key back. The tenures were held when the release began."""
+    requests = [Request(tenure.key, tenure.release_command()) for tenure in holding.tenures]
+    call.until = max(tenure.deadline for tenure in holding.tenures)
+    left = holding.tenures[0].holds - 1
+    failure: Exception | None = None
+    try:
+        await call.ask(requests)
+    except UnreachableError as error:
+        failure = error
+    except BaseException as interruption:
+        # The caller cannot know how far the release came. So it is carried out, and not left to the lease.
+        for tenure in holding.tenures:
+            tenure.holds = left
+        unanswered = [request for request in requests if not request.is_answered]
+        await call.give_up(unanswered, interruption, GIVE_UP_LIMIT if left else call.patience)
         raise
-    return [] if has_failed else None
+    for tenure, request in zip(holding.tenures, requests):
+        if not request.is_answered:
+            continue
+        if not request.code or (request.code == "NOTHELD" and request.may_have_run and not left):
+            tenure.holds = left  # after NOTHELD: an earlier attempt was carried out, and its reply lost
+        elif request.code in DENIALS:
+            raise call.lost(holding, "release", tenure.key, request.reply)
+        else:
+            failure = refused(request.reply, tenure.key)
+    if failure is not None:
+        raise failure
 
 
-# What is held.
-
-
-async def release(tenure: Tenure, call: Call) -> int:
-    """Give one hold back. Return how many are left. The tenure was held when the release began."""
-    command = tenure.release_command()
-    call.until = tenure.deadline
-    _, [reply, *_] = await call.ask(call.request(tenure.key, command))
-    if call.may_have_run and error_code(reply) == "NOTHELD" and "ALL" in command:
-        return 0  # an earlier attempt was carried out, and its reply lost
-    if error_code(reply) in DENIALS:
-        raise lost("release", tenure.key, reply)
-    if isinstance(reply, ResponseError):
-        raise refused(reply, tenure.key)
-    return int(reply)
-
-
-async def renew(tenure: Tenure, lease: int, call: Call, verb: str) -> None:
-    """Give the tenure a lease in milliseconds, from now, or the longest that the server accepts."""
+async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: str) -> None:
+    """Give a tenure a lease in milliseconds, from now, or the longest that the server accepts."""
     while True:
-        tenure.note_lease_request(lease)
+        lease = holding.limited(lease, monotonic())
+        tenure.expect_lease(lease)
+        request = Request(tenure.key, tenure.renew_command(lease, tenure.holds))
         try:
-            sent, [reply, *_] = await call.ask(call.request(tenure.key, tenure.renew_command(lease)))
+            await call.ask([request])
         finally:
             tenure.renewals_count_from = monotonic()
-        longest = longest_lease(reply)
+            call.runtime.watch(holding)
+        longest = longest_lease(request.reply)
         if longest is None or longest >= lease:
             break
         lease = longest
         tenure.lease = min(tenure.lease, longest)
-    if error_code(reply) in DENIALS:
-        raise lost(verb, tenure.key, reply)
-    if isinstance(reply, ResponseError):
-        raise refused(reply, tenure.key)
-    tenure.note_lease(sent, lease)
+    if request.code in DENIALS:
+        raise call.lost(holding, verb, tenure.key, request.reply)
+    if request.code:
+        raise refused(request.reply, tenure.key)
+    holding.note_lease(tenure, request.sent, lease)
+    call.runtime.watch(holding)
 
 
 async def guarded(holding: Holding, command: Command, call: Call) -> Any:
@@ -363,22 +360,17 @@ async def guarded(holding: Holding, command: Command, call: Call) -> Any:
     If the server denies the tenure, it is renewed first: a server in quarantine restores it.
     """
     tenure, verb = holding.tenures[0], "guard a command with"
-    request = call.request(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token, *command))
 
-    def make(now: float) -> Exchange:
+    def make(_: float) -> tuple[Command, ...]:
         if not holding.held:
-            raise lost(verb, tenure.key)
-        return request(now)._replace(is_repeatable=False)
+            raise call.lost(holding, verb, tenure.key)
+        return (("LOCK.GUARD", tenure.key, tenure.token, *command),)
 
-    _, [reply, *_] = await call.ask(make)
-    if error_code(reply) == "FENCED":
-        await renew(tenure, tenure.lease, call, verb)
-        _, [reply, *_] = await call.ask(make)
-    if error_code(reply) == "FENCED":
-        raise lost(verb, tenure.key, reply)
-    return reply
-
-
-async def query(key: bytes, command: Command, call: Call) -> Any:
-    """Send a command that changes nothing, and return its reply."""
-    return (await call.ask(call.request(key, command))).replies[0]
+    request = Request(tenure.key, make=make)
+    await call.ask([request], is_repeatable=False)
+    if request.code == "FENCED":
+        await renew(holding, tenure, tenure.lease, call, verb)
+        await call.ask([request], is_repeatable=False)
+    if request.code == "FENCED":
+        raise call.lost(holding, verb, tenure.key, request.reply)
+    return request.reply

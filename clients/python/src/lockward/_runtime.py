@@ -1,23 +1,23 @@
-"""What the runtimes of threads and of asyncio have in common: where requests go, and which leases are renewed when."""
+"""The connections of one client's locks, and the renewals of what is held."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import logging
 import os
-import random
 import threading
+import uuid
 import weakref
 from collections.abc import Coroutine, Iterable
 from time import monotonic
-from typing import Any
+from typing import Any, Callable, ClassVar, TypeVar
 
-import redis.asyncio
-from redis.crc import key_slot
-from redis.exceptions import AuthenticationError, ConnectionError, ResponseError
+from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
-from ._exchange import FOREVER, NETWORK_ERRORS, Address, Command, Exchange, NotSent, TooManyWaits
-from ._tenure import Holding, Schedule, Tenure
-from ._wire import MORE, error_code, pack, redirected_to
+from ._servers import Cluster, Sentinels, Server
+from ._tenure import Holding, Tenure
+from ._wire import FOREVER, NETWORK_ERRORS, TRANSIENT, Address, Command, LinkBase, NotSent, error_code
 
 logger = logging.getLogger("lockward")
 
@@ -25,336 +25,263 @@ logger = logging.getLogger("lockward")
 IDLE_LIMIT = 10.0
 #: Idle connections are looked at so often, in seconds: a cut one may mean that the server was restarted.
 CUT_PERIOD = 0.1
-#: For how many seconds the Sentinels' answer is believed, how long one may take, and how long one is waited for if a primary
-#: is known.
-SENTINEL_PERIOD, SENTINEL_LIMIT, SENTINEL_PATIENCE = 5.0, 1.0, 0.25
-#: How long a caller that leaves tries to give back what may have been granted, in seconds.
-GIVE_UP_LIMIT = 0.2
+#: Renewals that are due within so many seconds are sent together.
+TOGETHER = 0.1
 #: Options of redis-py's own connections that make no sense for ours.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
-
-def check_client(client: Any, asynchronous: bool) -> None:
-    if not hasattr(client, "connection_pool") and not hasattr(client, "nodes_manager"):
-        raise TypeError(f"the client must be one of redis-py, not {type(client).__name__}")
-    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)) != asynchronous:
-        raise TypeError(f"this client must be used with {'lockward' if asynchronous else 'lockward.asyncio'}.Lock")
+T = TypeVar("T")
 
 
-class RuntimeBase:
-    """The connections and the holdings of one client's locks."""
+class Request:
+    """Commands about one key, and what became of them. `make` makes them at the time when they are sent."""
 
-    _no_retries: Any  # redis-py's Retry without retries
-    _gives_up_aside = False  # so the caller does not wait for it
+    def __init__(
+        self, key: bytes, *commands: Command, make: Callable[[float], tuple[Command, ...]] | None = None
+    ) -> None:
+        self.key, self._make = key, make or (lambda _: commands)
+        self.sent = 0.0
+        self.replies: list[Any] = []
+        self.code = ""  # of the error, if the first reply is one
+        self.asking: Address | None = None  # the cluster node that is importing the key: it is to be asked next
+        self._is_asking = False
+        self._lost_replies = 0
 
-    def __init__(self, client: Any) -> None:
+    def reset(self) -> None:
+        """Forget the outcome of an earlier attempt."""
+        self._is_asking, self.asking = self.asking is not None, None
+        self.replies, self.code = [], ""
+
+    def commands(self) -> tuple[Command, ...]:
+        """What is sent now. ASKING counts only for the next command."""
+        self.sent = monotonic()
+        self._lost_replies += 1  # until it is taken
+        made = self._make(self.sent)
+        return tuple(each for command in made for each in (("ASKING",), command)) if self._is_asking else made
+
+    def take(self, replies: list[Any]) -> None:
+        self.replies = replies[1::2] if self._is_asking else replies
+        self.code = error_code(self.replies[0])
+        self._lost_replies -= 1
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it was sent, and has no reply, or had none when it was sent before."""
+        return self._lost_replies > 0
+
+    @property
+    def may_be_granted(self) -> bool:
+        return self.may_have_run or (bool(self.replies) and not self.code and self.reply is not None)
+
+    @property
+    def reply(self) -> Any:
+        """The reply to the first command, which decides."""
+        return self.replies[0]
+
+    @property
+    def is_redirected(self) -> bool:
+        return self.code in ("MOVED", "ASK")
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.replies) and not self.is_redirected and self.code not in TRANSIENT
+
+
+class Runtime:
+    """The connections and holdings of one client's locks in one process, and in asyncio in one event loop.
+
+    A thread or a task watches the leases. It does nothing that could hang.
+    """
+
+    _link: ClassVar[type[LinkBase]]
+    waits_when_interrupted: ClassVar[bool]  # until what may have been granted is given back
+
+    def __init__(self, client: Any, changed: Any) -> None:
+        self.loop: Any = None  # in asyncio
         self._client = weakref.ref(client)
-        self._is_cluster = hasattr(client, "nodes_manager")
-        self._has_sentinels = bool(getattr(getattr(client, "connection_pool", None), "is_master", False))
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin anew in the child of a fork: connections, threads and holdings are the parent's."""
         self._mutex = threading.RLock()
-        self._schedule = Schedule()
-        self._idle: dict[Address | None, list[Any]] = {}
+        self._idle: dict[Address | None, list[LinkBase]] = {}
+        self._used_at = 0.0  # a connection, most recently
         self._waits = 0
-        self._is_closed = False
-        self._primary: Address | None = None  # the last that Sentinels have named
-        self._asked_sentinels, self._heard_from_sentinels = -FOREVER, -FOREVER
-        self._moved: dict[int, Address] = {}  # what MOVED has told: newer than the client's map
-
-    def client(self) -> Any:
-        client = self._client()
-        if client is None:
-            raise ConnectionError("the client has been dropped")
-        return client
+        #: References are weak: what the program has dropped is renewed no more.
+        self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
+        #: Only a holding that needs something before that needs to wake the watcher.
+        self._next = FOREVER
+        self._changed = changed  # an event
+        self._is_watched = self._is_closed = False
+        is_master = getattr(getattr(client, "connection_pool", None), "is_master", False)
+        kind = Cluster if hasattr(client, "nodes_manager") else Sentinels if is_master else Server
+        self.servers = kind(client, self)
 
     # What threads and asyncio do differently.
 
-    async def connect(self, source: Any, options: dict[str, Any], address: Address | None, limit: float) -> Any:
-        """Open a connection of a pool or cluster node within `limit` seconds; if it needs Sentinels, to this address."""
-        raise NotImplementedError
-
     async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
+        """Sleep."""
 
-    def start(self, action: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine where it delays nothing else."""
-        raise NotImplementedError
+    def start(self, action: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine where it delays nothing else. Return a future or a task."""
 
-    def wake(self) -> None:
-        """Look at the schedule again."""
-        raise NotImplementedError
+    async def wait(self, started: Any, limit: float) -> None:
+        """Wait until what was started is done, or for so many seconds."""
+
+    def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
+        """Start the thread or the task that watches the leases."""
+
+    async def wait_for_change(self, limit: float) -> None:
+        """Wait until `_wake` is called, or for so many seconds."""
 
     def call_on_lost(self, lock: Any) -> None:
-        """Call the callback in a thread of its own, where it delays nothing, and log its errors."""
+        """Call the callback where it delays nothing, and log its errors.
 
-        def call() -> None:
+        A coroutine function runs in the event loop, and any other one in a thread of its own.
+        """
+
+        async def call() -> None:
             try:
-                lock.on_lost(lock)
+                called = lock.on_lost(lock)
+                if inspect.isawaitable(called):
+                    await called
             except Exception:
                 logger.exception("the on_lost callback has failed")
 
+        if inspect.iscoroutinefunction(lock.on_lost):
+            self.start(call())
+            return
         try:
-            threading.Thread(target=call, name="lockward-lost", daemon=True).start()
+            threading.Thread(target=lambda: finish(call()), name="lockward-lost", daemon=True).start()
         except RuntimeError:  # the program is ending, or there are too many threads
             logger.exception("the on_lost callback has not been called")
 
-    def load_nodes(self) -> None:
-        """Begin to load the first map of a cluster."""
+    # Connections.
 
-    # Exchanges.
-
-    async def exchange(self, exchange: Exchange) -> list[Any]:
-        if not exchange.waits:
-            return await self._exchange(exchange)
+    def take_wait(self, most: int) -> bool:
+        """Take one of so many waiting connections, until `end_wait`. False if all are in use."""
         with self._mutex:
-            if self._waits >= exchange.waits:
-                raise TooManyWaits
-            self._waits += 1
-        try:
-            return await self._exchange(exchange)
-        finally:
-            with self._mutex:
-                self._waits -= 1
+            is_free = self._waits < most
+            self._waits += is_free
+        return is_free
 
-    async def _exchange(self, exchange: Exchange) -> list[Any]:
-        until = monotonic() + exchange.limit
-        if self._has_sentinels and monotonic() > self._asked_sentinels + SENTINEL_PERIOD:
-            self._ask_sentinels()
+    def end_wait(self) -> None:
+        with self._mutex:
+            self._waits -= 1
+
+    async def send(self, node: Address | None, requests: list[Request], limit: float) -> None:
+        """Send requests to a node in one pipeline, and note their replies, within so many seconds."""
+        until = monotonic() + limit
+        for request in requests:
+            request.reset()
+        link = self._take_idle(node)
         try:
-            node = self._node_of(exchange.key, exchange.attempt, exchange.asking)
-            link = self._take_idle(node, not exchange.is_repeatable)
             if link is None:
-                link, node = await self._open(node, until)
+                link, node = await self.servers.connect(node, until)
         except (AuthenticationError, ResponseError):
             raise
         except NETWORK_ERRORS as error:
+            self.connection_lost(node)
             raise NotSent(str(error)) from error
-        commands = exchange.commands
-        if exchange.asking is not None:  # ASKING counts only for the next command
-            commands = tuple(each for command in commands for each in (("ASKING",), command))
         try:
-            replies = await converse(link, commands, until)
+            batches = [request.commands() for request in requests]
+            replies = await link.converse([command for batch in batches for command in batch], until)
         except BaseException as error:
             link.close()
             if isinstance(error, NETWORK_ERRORS):
                 self.connection_lost(node)
             raise
-        replies = replies if exchange.asking is None else replies[1::2]
-        if self._is_fit(node, replies):
-            self._keep_idle(node, link)
-        else:
+        for request, batch in zip(requests, batches):
+            request.take(replies[: len(batch)])
+            del replies[: len(batch)]
+            if request.is_redirected:
+                request.asking = self.servers.redirect(request.reply, node)
+        if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
-        return replies
+        else:
+            self._keep_idle(node, link)
 
-    async def _open(self, node: Address | None, until: float) -> tuple[Any, Address | None]:
-        """A new connection, and the node that it leads to."""
-        try:
-            if self._has_sentinels:
-                node = await self._find_primary(until)
-            limit = max(0.05, until - monotonic())
-            source = self.client().connection_pool if not self._is_cluster else self._any_node()
-            options = self._options(source, limit)
-            if self._is_cluster and node is not None:
-                options.update(host=node[0], port=node[1])
-            link = await self.connect(source, options, node if self._has_sentinels else None, limit)
-        except NETWORK_ERRORS:
-            self.connection_lost(node)
-            raise
-        if self._has_sentinels:
+    async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
+        """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
+
+        It is opened in the background: names, handshakes and TLS have limits of their own, or none.
+        """
+        limit = max(0.05, until - monotonic())
+        theirs = pool.connection_kwargs.items()
+        ours = {name: value for name, value in theirs if not any(word in name for word in _FOREIGN_OPTIONS)}
+        ours.update(decode_responses=False, health_check_interval=0, protocol=2, socket_timeout=limit)
+        ours.update(retry=None, retry_on_error=[], retry_on_timeout=False, **options)
+        ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
+        link = self._link(pool.connection_class(**ours))
+
+        async def open_link() -> LinkBase:
             try:
-                [role] = await converse(link, (("ROLE",),), until)
-                if isinstance(role, list) and role[0] != b"master":
-                    raise ConnectionError("the server is not the primary")
+                await link.open(address)
             except BaseException:
                 link.close()
                 raise
-        return link, node
+            return link
 
-    def _any_node(self) -> Any:
-        """What has the options of connections to cluster nodes."""
-        node = next(iter(self.client().nodes_manager.nodes_cache.values()))
-        return node if hasattr(node, "connection_class") else self.client().get_redis_connection(node).connection_pool
-
-    def _options(self, source: Any, limit: float) -> dict[str, Any]:
-        """The options of a connection that is opened within `limit` seconds, made from those of the client."""
-        theirs = source.connection_kwargs.items()
-        ours = {name: value for name, value in theirs if not any(word in name for word in _FOREIGN_OPTIONS)}
-        ours.update(decode_responses=False, health_check_interval=0, protocol=2, socket_timeout=limit)
-        ours.update(retry=self._no_retries, retry_on_error=[], retry_on_timeout=False)
-        ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
-        return ours
-
-    async def give_up(
-        self, key: bytes, *commands: Command, error: BaseException | None = None, limit: float = GIVE_UP_LIMIT
-    ) -> None:
-        """Give back what may have been granted, once. What does not arrive ends with its lease.
-
-        `error` is why. A task that was cancelled does not wait for it.
-        """
-        if isinstance(error, GeneratorExit):  # the event loop is gone
-            return
-        action = self._give_up(Exchange(key, commands, limit))
-        if self._gives_up_aside and error is not None and not isinstance(error, Exception):
-            self.start(action)
-        else:
-            await action
-
-    async def _give_up(self, exchange: Exchange) -> None:
-        interruption: BaseException | None = None
-        for _ in range(2):
-            try:
-                await self.exchange(exchange)
-                break
-            except Exception:
-                break
-            except BaseException as error:  # interrupted or cancelled: it is short, and frees the lock
-                interruption = error
-                if isinstance(error, GeneratorExit):
-                    break
-        if interruption is not None:
-            raise interruption
-
-    # Where requests go.
-
-    def _node_of(self, key: bytes, attempt: int = 0, asking: Address | None = None) -> Address | None:
-        """The cluster node to ask about a key, or the last known primary. None if there is only one server.
-
-        Every second attempt asks any other node, which knows who has the key now. So the client needs no map of the cluster
-        that is up to date, and never waits for one.
-        """
-        if not self._is_cluster:
-            return self._primary
-        nodes, slot = self.client().nodes_manager, key_slot(key)
-        known = nodes.slots_cache.get(slot)
-        found = self._moved.get(slot) or ((known[0].host, int(known[0].port)) if known else None)
-        if asking is not None:
-            return self._remapped(asking, found)
-        if found is None or (attempt >= 2 and attempt % 2 == 0):
-            self._moved.pop(slot, None)
-            every = [(node.host, int(node.port)) for node in list(nodes.nodes_cache.values())]
-            if not every:
-                self.load_nodes()
-                raise ConnectionError("no cluster node is known yet")
-            found = random.choice([node for node in every if node != found] or every)
-        return found
-
-    def _remapped(self, to: Address, of: Address | None) -> Address:
-        """An address in a redirect as the client's address map has it. Without a host, it is that of the same server."""
-        host, port = self.client().nodes_manager.remap_host_port(to[0] or (of[0] if of else ""), to[1])
-        return host, int(port)
-
-    def by_node(self, keys: Iterable[bytes]) -> list[list[bytes]]:
-        """Groups of keys that are on the same node."""
-        groups: dict[Address | None, list[bytes]] = {}
-        for key in keys:
-            groups.setdefault(self._safe_node_of(key), []).append(key)
-        return list(groups.values())
-
-    def _safe_node_of(self, key: bytes) -> Address | None:
+        opening = self.start(open_link())
+        is_late = True
         try:
-            return self._node_of(key)
-        except ConnectionError:
-            return None
+            await self.wait(opening, limit)
+            is_late = not opening.done()
+        finally:
+            if is_late:
+                opening.add_done_callback(lambda _: link.close())
+                opening.cancel()
+        if is_late:
+            raise TimeoutError("no connection in time")
+        opened: LinkBase = opening.result()
+        return opened
 
-    def _is_fit(self, node: Address | None, replies: list[Any]) -> bool:
-        """Note what error replies tell about nodes. Return whether the connection may be used again."""
-        codes = set()
-        for reply in replies:
-            codes.add(error_code(reply))
-            if error_code(reply) == "MOVED" and self._is_cluster:
-                self._moved[int(str(reply).split()[1])] = self._remapped(redirected_to(reply), node)
-        return not codes & {"READONLY", "MASTERDOWN", "LOADING"}
-
-    # Sentinels.
-
-    async def _find_primary(self, until: float) -> Address:
-        """The primary: what Sentinels say, or while they are silent, the last that they have named."""
-        self._ask_sentinels()
-        asked, limit = self._asked_sentinels, until
-        if self._primary is not None:
-            limit = min(asked + SENTINEL_PATIENCE, (monotonic() + until) / 2)
-        while self._heard_from_sentinels < asked and monotonic() < limit:
-            await self.sleep(0.002)
-        if self._primary is None:
-            raise ConnectionError("no Sentinel answers")
-        return self._primary
-
-    def _ask_sentinels(self) -> None:
-        """Ask all Sentinels at once, unless that is under way. The first answer counts."""
+    def _take_idle(self, node: Address | None) -> LinkBase | None:
         with self._mutex:
-            now = monotonic()
-            if self._heard_from_sentinels < self._asked_sentinels and now < self._asked_sentinels + SENTINEL_LIMIT:
-                return
-            self._asked_sentinels = now
-        for sentinel in list(self.client().connection_pool.sentinel_manager.sentinels):
-            self.start(self._ask_sentinel(sentinel.connection_pool, now))
-
-    async def _ask_sentinel(self, pool: Any, asked: float) -> None:
-        theirs = self.client().connection_pool
-        command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", theirs.service_name)
-        try:
-            link = await self.connect(pool, self._options(pool, SENTINEL_LIMIT), None, SENTINEL_LIMIT)
-            try:
-                [reply] = await converse(link, (command,), monotonic() + SENTINEL_LIMIT)
-            finally:
-                link.close()
-        except Exception as error:
-            logger.debug("a Sentinel does not answer: %s", error)
-            return
-        with self._mutex:
-            if not isinstance(reply, list) or self._heard_from_sentinels >= asked:
-                return
-            host = getattr(theirs.sentinel_manager, "_force_master_ip", None) or reply[0].decode()
-            former, self._primary = self._primary, (host, int(reply[1]))
-            self._heard_from_sentinels = monotonic()
-        if former not in (None, self._primary):
-            self.connection_lost(former)
-
-    # Idle connections.
-
-    def _take_idle(self, node: Address | None, be_sure: bool) -> Any:
-        while True:
-            try:
-                link = self._idle[node].pop()
-            except (KeyError, IndexError):
-                return None
-            if link.is_open(be_sure):
-                return link
+            links = self._idle.get(node)
+            link = links.pop() if links else None
+        if link is not None and link.is_cut():
             link.close()
+            self.connection_lost(node)
+            return None
+        return link
 
-    def _keep_idle(self, node: Address | None, link: Any) -> None:
-        idle = self._idle.setdefault(node, [])
-        link.idle_since = monotonic()
-        idle.append(link)
-        self.close_idle(FOREVER if self._is_closed or link.pid != os.getpid() else link.idle_since - IDLE_LIMIT)
+    def _keep_idle(self, node: Address | None, link: LinkBase) -> None:
+        link.idle_since = self._used_at = monotonic()
+        with self._mutex:
+            if not self._is_closed:
+                self._idle.setdefault(node, []).append(link)
+        if self._is_closed:
+            link.close()
+        elif not self._is_watched or self._next > link.idle_since + CUT_PERIOD:
+            self._wake()
 
     def close_idle(self, since: float = FOREVER) -> None:
         """Close the connections that were not used since then."""
-        for idle in list(self._idle.values()):
-            try:
-                while idle and idle[0].idle_since <= since:
-                    idle.pop(0).close()
-            except IndexError:  # another thread has taken the last one
-                pass
+        with self._mutex:
+            for links in self._idle.values():
+                while links and links[0].idle_since <= since:
+                    links.pop(0).close()
 
     def connection_lost(self, node: Address | None) -> None:
         """Renew all locks of the node at once: a server that was restarted may have forgotten them."""
-        for link in self._idle.pop(node, []):
-            link.close()
-        for holding in self._schedule.all():
+        with self._mutex:
+            for link in self._idle.pop(node, []):
+                link.close()
+        holdings = self._watched()
+        for holding in holdings:
             for tenure in holding.tenures:
-                if not self._is_cluster or self._safe_node_of(tenure.key) == node:
-                    tenure.is_urgent = True
-        self.wake()
+                if not tenure.failures and self.servers.may_have(node, tenure.key):
+                    tenure.renew_at = 0.0
+        if holdings:
+            self._wake()
 
     # Leases.
 
     def watch(self, holding: Holding) -> None:
-        if not holding.is_over and self._schedule.add(holding):
-            self.wake()
+        """Renew what is held, and tell the program when it is lost."""
+        if holding.is_over:
+            return
+        with self._mutex:
+            self._holdings.add(holding)
+        if self._next > min([holding.deadline, *[tenure.renew_at for tenure in holding.tenures]]):
+            self._wake()
 
     def lose(self, holding: Holding) -> None:
         """Tell the program, once, that the lock is lost."""
@@ -366,67 +293,123 @@ class RuntimeBase:
         if lock is not None and lock.on_lost is not None:
             self.call_on_lost(lock)
 
-    def tick(self) -> float:
-        """End and renew what is due. Return when to look again."""
-        now = monotonic()
-        expired, due = self._schedule.take(now)
-        for holding in expired:
-            self.lose(holding)
-        groups: dict[Any, list[tuple[Holding, Tenure]]] = {}
-        for pair in due:
-            groups.setdefault(self._safe_node_of(pair[1].key), []).append(pair)
-        for group in groups.values():
-            self.start(self._renew_together(group, now))
-        self.close_idle(now - IDLE_LIMIT)
-        links = [(node, link) for node, idle in list(self._idle.items()) for link in list(idle)]
-        for node in {node for node, link in links if link.is_cut()} if self._schedule.holdings else ():
-            self.connection_lost(node)
-        # Nobody needs to wake the watcher for what is not due before it looks again anyway.
-        self._schedule.next = min(self._schedule.next, now + CUT_PERIOD if links else FOREVER)
-        return self._schedule.next
+    def _watched(self) -> list[Holding]:
+        with self._mutex:  # a set must not change while it is iterated over
+            return list(self._holdings)
 
-    async def _renew_together(self, group: list[tuple[Holding, Tenure]], now: float) -> None:
-        """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
-        limit = max(0.05, min(2.0, *(min(t.lease / 6000, t.deadline - now) for _, t in group)))
-        sent = monotonic()
-        commands = tuple(tenure.renewal(holding) for holding, tenure in group)
-        attempt = max(tenure.failures for _, tenure in group)  # after failures, another node is asked
-        replies: list[Any]
+    def _wake(self) -> None:
+        self._changed.set()
+        with self._mutex:
+            if not self._is_watched:
+                self.start_watch(self._watch())
+                self._is_watched, self._is_closed = True, False
+
+    async def _watch(self) -> None:
+        """Run until no lock is held and no connection was used for a while."""
         try:
-            replies = await self.exchange(Exchange(group[0][1].key, commands, limit, attempt))
-        except Exception as error:
-            replies = [error] * len(group)
-        for (holding, tenure), command, answer in zip(group, commands, replies):
-            reply = answer
-            if error_code(reply) == "ASK":
-                try:
-                    asking = redirected_to(reply)
-                    [reply] = await self.exchange(Exchange(tenure.key, (command,), limit, asking=asking))
-                except Exception as error:
-                    reply = error
-            if not holding.is_over and tenure.is_lost(holding.is_renewed, sent, command, reply):
+            while True:
+                self._changed.clear()
+                self._next = FOREVER  # from here on, `watch` wakes this: it may come too late for this round
+                self._next = self._tick(monotonic())
+                with self._mutex:
+                    if not self._holdings and (self._client() is None or monotonic() > self._used_at + IDLE_LIMIT):
+                        self._is_watched = False
+                        return
+                await self.wait_for_change(max(0.0, min(self._next - monotonic(), 3600.0)))
+        except BaseException:  # the event loop ends
+            self._is_watched, self._is_closed = False, True
+            self.close_idle()
+            raise
+
+    def _tick(self, now: float) -> float:
+        """End and renew what is due. Return when to look again."""
+        due: list[tuple[Holding, Tenure]] = []
+        then = FOREVER
+        for holding in self._watched():
+            if holding.is_over or holding.lost.is_set() or now >= holding.deadline:
                 self.lose(holding)
+                with self._mutex:
+                    self._holdings.discard(holding)
             else:
-                self.watch(holding)
+                for tenure in holding.tenures:
+                    if tenure.renew_at <= now + min(TOGETHER, tenure.lease / 30_000):
+                        due.append((holding, tenure))
+                        tenure.renew_at = now + tenure.lease / 3000  # the outcome sets it anew
+                then = min([then, holding.deadline, *[tenure.renew_at for tenure in holding.tenures]])
+        for node, pairs in grouped(due, lambda pair: self.servers.node_of(pair[1].key, pair[1].failures)):
+            self.start(self._renew(node, pairs, now))
+        self.close_idle(FOREVER if self._client() is None else now - IDLE_LIMIT)
+        with self._mutex:
+            idle = [(node, any(link.is_cut() for link in links)) for node, links in self._idle.items() if links]
+        for node in [node for node, is_cut in idle if is_cut]:
+            self.connection_lost(node)
+        return min(then, now + CUT_PERIOD) if now <= self._used_at + IDLE_LIMIT else then
+
+    async def _renew(self, node: Address | None, pairs: list[tuple[Holding, Tenure]], now: float) -> None:
+        """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
+        limit = max(0.05, min([2.0, *[min(t.lease / 6000, t.deadline - now) for _, t in pairs]]))
+        leases = [holding.next_lease(tenure, now) for holding, tenure in pairs]
+        requests = [Request(t.key, t.renew_command(lease, t.holds)) for (_, t), lease in zip(pairs, leases)]
+        failure: Exception | None = None
+        try:
+            await self.send(node, requests, limit)
+            for request in requests:
+                if request.asking is not None:
+                    await self.send(request.asking, [request], limit)
+        except Exception as error:
+            failure = error
+        for (holding, tenure), lease, request in zip(pairs, leases, requests):
+            reply = request.reply if request.replies else failure
+            is_lost = holding.note_renewal(tenure, request.sent, lease, reply)
+            self.lose(holding) if is_lost else self.watch(holding)
 
 
-def bare(connection: Any) -> Any:
-    """The connection of redis-py, without the requests that tell the server the library's name."""
-    for name in ("driver_info", "lib_name", "lib_version"):
-        if getattr(connection, name, None):
-            setattr(connection, name, None)
-    return connection
+def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[tuple[Address | None, list[T]]]:
+    groups: dict[Address | None, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups.items()
 
 
-async def converse(link: Any, commands: tuple[Command, ...], until: float) -> list[Any]:
-    """Send commands, and read their replies."""
-    link.send(pack(commands), until)
-    replies = []
-    for _ in commands:
-        while (reply := link.parser.next()) is MORE:
-            data = await link.receive(until)
-            if not data:
-                raise ConnectionError("the server has closed the connection")
-            link.parser.feed(data)
-        replies.append(reply)
-    return replies
+def finish(action: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine whose awaits all block: it never suspends."""
+    try:
+        action.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("the coroutine was suspended")
+
+
+class _Process:
+    """What the child of a fork begins anew."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()
+        self.runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
+        self.name, self.numbers = uuid.uuid4(), itertools.count(1)
+
+
+def _begin_process() -> None:
+    global _process
+    _process = _Process()
+
+
+_process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_process)
+
+
+def runtime_of(client: Any, kind: Callable[[Any], Runtime], loop: Any = None) -> Runtime:
+    """The runtime of this client's locks, in asyncio for this event loop."""
+    with _process.mutex:
+        runtime = _process.runtimes.get(client)
+        if runtime is None or runtime.loop is not loop:
+            runtime = _process.runtimes[client] = kind(client)
+            runtime.loop = loop
+    return runtime
+
+
+def new_owner() -> bytes:
+    """An owner that no other process, thread, task or tenure has."""
+    return f"{_process.name}:{next(_process.numbers)}".encode()

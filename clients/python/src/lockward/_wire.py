@@ -1,65 +1,73 @@
-"""The wire protocol RESP2, and what error replies mean.
+"""What goes over a connection: commands, replies in RESP2, what errors mean, and how times are counted.
 
 redis-py opens the connections. What is sent on them is packed and parsed here: redis-py's own connections repeat requests,
 decode replies and rewrite errors, each in its own way for threads and for asyncio.
+
+The protocol is written once, in coroutines. In asyncio, the event loop runs them. With threads, what they await blocks instead
+of suspending them, so that they run to their end at once.
 """
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any, Callable
 
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
-#: The parser needs more bytes.
-MORE = object()
+#: The errors of a broken connection, in contrast to error replies.
+NETWORK_ERRORS = (ConnectionError, TimeoutError, OSError)
 #: Errors after which a request is sent again: this server, or the one that replaces it, may accept it later.
 TRANSIENT = {"UNBLOCKED", "SUPERSEDED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
 #: The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.)
 DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}
+FOREVER = float("inf")
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
-
-def pack(commands: Iterable[tuple[Any, ...]]) -> bytes:
-    parts = []
-    for command in commands:
-        parts.append(b"*%d\r\n" % len(command))
-        for argument in command:
-            data = argument if type(argument) is bytes else str(argument).encode()
-            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+Command = tuple[Any, ...]
+Address = tuple[str, int]
 
 
-class Parser:
-    """Parses replies from the bytes that it is fed. Errors are returned as ResponseErrors with the server's whole text."""
+class NotSent(ConnectionError):
+    """No connection could be opened, so the commands were not sent."""
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._position = 0
-        self._reply: Generator[None, None, Any] | None = None
 
-    def feed(self, data: bytes) -> None:
-        self._buffer += data
+class LinkBase:
+    """A connection that redis-py opens and that is used without it."""
 
-    def next(self) -> Any:
-        """The next reply, or MORE."""
-        if self._reply is None:
-            self._reply = self._parse()
-        try:
-            next(self._reply)
-            return MORE
-        except StopIteration as end:
-            self._reply = None
-            del self._buffer[: self._position]
-            self._position = 0
-            return end.value
+    def __init__(self, theirs: Any) -> None:
+        self._theirs, self._data, self.idle_since = theirs, bytearray(), 0.0
+        # Without the requests that tell the server the library's name.
+        for name in ("driver_info", "lib_name", "lib_version"):
+            if getattr(theirs, name, None):
+                setattr(theirs, name, None)
 
-    def _parse(self) -> Generator[None, None, Any]:
-        while (end := self._buffer.find(b"\r\n", self._position)) < 0:
-            yield
-        kind, rest = self._buffer[self._position], bytes(self._buffer[self._position + 1 : end])
-        self._position = end + 2
+    async def open(self, address: Address | None) -> None:
+        """Open it; if Sentinels know the server, to this address."""
+
+    def send(self, data: bytes, until: float) -> None:
+        """Send without waiting for the reply. What is read next must come before `until`."""
+
+    async def receive(self) -> Any:
+        """The next bytes. None at all if the server has closed the connection."""
+
+    def is_cut(self) -> Any:
+        """Whether the server has closed it, as far as that is known."""
+
+    def close(self) -> None:
+        """Close it, whatever its state."""
+
+    async def converse(self, commands: list[Command], until: float) -> list[Any]:
+        """Send commands, and read their replies. An error reply is a ResponseError with the server's whole text."""
+        self.send(pack(commands), until)
+        return [await self._reply() for _ in commands]
+
+    async def _reply(self) -> Any:
+        while (end := self._data.find(b"\r\n")) < 0:
+            await self._receive()
+        kind, rest = self._data[0], bytes(self._data[1:end])
+        del self._data[: end + 2]
         if kind == ord(":"):
             return int(rest)
         if kind == ord("+"):
@@ -69,18 +77,31 @@ class Parser:
         length = int(rest)
         if length < 0:
             return None
-        if kind == ord("$"):
-            start, end = self._position, self._position + length
-            while len(self._buffer) < end + 2:
-                yield
-            self._position = end + 2
-            return bytes(self._buffer[start:end])
-        if kind != ord("*"):
+        if kind == ord("*"):
+            return [await self._reply() for _ in range(length)]
+        if kind != ord("$"):
             raise ConnectionError("a reply that is not RESP2")
-        elements = []
-        for _ in range(length):
-            elements.append((yield from self._parse()))
-        return elements
+        while len(self._data) < length + 2:
+            await self._receive()
+        text = bytes(self._data[:length])
+        del self._data[: length + 2]
+        return text
+
+    async def _receive(self) -> None:
+        data = await self.receive()
+        if not data:
+            raise ConnectionError("the server has closed the connection")
+        self._data += data
+
+
+def pack(commands: Iterable[Command]) -> bytes:
+    parts = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for argument in command:
+            data = argument if type(argument) is bytes else str(argument).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
 
 
 def error_code(reply: Any) -> str:
@@ -94,14 +115,25 @@ def longest_lease(reply: Any) -> int | None:
     return int(found[1]) if found else None
 
 
-def redirected_to(reply: Any) -> tuple[str, int]:
-    """Where MOVED or ASK leads. The host is empty if it is that of the server which replied."""
-    host, _, port = str(reply).split()[-1].rpartition(":")
-    return host, int(port)
-
-
 def decoded(reply: Any, decode: Callable[[bytes], Any]) -> Any:
     """The reply with its strings as `decode` returns them."""
     if isinstance(reply, list):
         return [decoded(each, decode) for each in reply]
     return decode(reply) if isinstance(reply, bytes) else reply
+
+
+def millis(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def lease_end(sent: float, lease: int) -> float:
+    """When a lease of so many milliseconds ends whose request was sent at `sent`.
+
+    The server starts counting later. A thousandth and a millisecond are subtracted, because its clock may be faster.
+    """
+    return sent + (lease - lease // 1000 - 1) / 1000
+
+
+def back_off(failures: int) -> float:
+    """The pause before the next attempt: none after the first failure, then 50 ms, doubling to a second, with jitter."""
+    return min(1.0, 0.025 * float(2 ** min(failures, 6))) * random.uniform(0.5, 1.0) if failures else 0.0

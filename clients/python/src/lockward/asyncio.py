@@ -4,162 +4,86 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
-import os
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from time import monotonic
 from typing import Any, Callable, TypeVar
 
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError
 
-from ._exchange import FOREVER, Address, T
-from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase, check_lead_options
-from ._runtime import RuntimeBase, bare, logger
-from ._wire import Parser
+from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._runtime import Runtime, runtime_of
+from ._wire import Address, LinkBase
 from .errors import LockLostError, UnreachableError, lost
 
 __all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
 
+T = TypeVar("T")
+L = TypeVar("L", bound="Lock")
 
-class _Link:
-    """An open connection, made by redis-py and used without it."""
 
-    def __init__(self, theirs: Any) -> None:
-        self._reader, self._writer, self.parser = theirs._reader, theirs._writer, Parser()
-        theirs._reader = theirs._writer = None
-        self.pid, self.idle_since = os.getpid(), 0.0
+class Link(LinkBase):
+    _writer: Any = None
+
+    async def open(self, address: Address | None) -> None:
+        try:
+            await (self._theirs.connect() if address is None else self._theirs.connect_to(address))
+        finally:
+            self._reader, self._writer = self._theirs._reader, self._theirs._writer
+            self._theirs._reader = self._theirs._writer = None
 
     def send(self, data: bytes, until: float) -> None:
+        self._until = until
         self._writer.write(data)
 
-    async def receive(self, until: float) -> bytes:
+    async def receive(self) -> bytes:
         # asyncio.wait_for would start a task for each read. A timer that closes the connection is cheaper.
-        timer = asyncio.get_running_loop().call_later(until - monotonic(), self.close)
+        timer = asyncio.get_running_loop().call_later(self._until - monotonic(), self.close)
         try:
             data: bytes = await self._reader.read(65536)
         finally:
             timer.cancel()
-        if not data and monotonic() >= until:
+        if not data and monotonic() >= self._until:
             raise TimeoutError("no reply in time")
         return data
 
-    def is_open(self, be_sure: bool) -> bool:
-        return not self._reader.at_eof() and not self._writer.is_closing()
-
     def is_cut(self) -> bool:
-        return not self.is_open(True)
+        return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        if self._writer is not None:
+            self._writer.transport.abort()
 
 
-def _close_late(task: asyncio.Future[_Link]) -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result().close()
+class TaskRuntime(Runtime):
+    _link = Link
+    waits_when_interrupted = False
 
-
-class Runtime(RuntimeBase):
-    """The connections and holdings of one client's locks in one event loop. A task watches the leases."""
-
-    _no_retries = Retry(NoBackoff(), 0)
-    _gives_up_aside = True
-
-    def __init__(self, client: Any, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(client)
-        self.loop, self.pid = loop, os.getpid()
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._others: set[asyncio.Future[Any]] = set()
-        self._loading: asyncio.Future[Any] | None = None
-
-    async def connect(self, source: Any, options: dict[str, Any], address: Address | None, limit: float) -> _Link:
-        async def connect() -> _Link:
-            connection = bare(source.connection_class(**options))
-            try:
-                await (connection.connect() if address is None else connection.connect_to(address))
-                return _Link(connection)
-            except BaseException:
-                await connection.disconnect(nowait=True)
-                raise
-
-        task, done = asyncio.ensure_future(connect()), None
-        try:
-            done, _ = await asyncio.wait({task}, timeout=max(0.0, limit))
-        finally:
-            if not done:
-                task.add_done_callback(_close_late)
-                task.cancel()
-        if not done:
-            raise TimeoutError("no connection in time")
-        return task.result()
+    def __init__(self, client: Any) -> None:
+        super().__init__(client, asyncio.Event())
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def start(self, action: Coroutine[Any, Any, Any]) -> None:
-        self._keep(action)
-
-    def _keep(self, action: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-        """Run a task, and keep it: an event loop has only weak references."""
+    def start(self, action: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(action)
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
+        self._tasks.add(task)  # an event loop has only weak references
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    def wake(self) -> None:
-        self._changed.set()
-        if (self._task is None or self._task.done()) and not self.loop.is_closed():
-            self._is_closed = False
-            self._task = self.loop.create_task(self._watch_leases(), name="lockward")
+    async def wait(self, started: asyncio.Future[Any], limit: float) -> None:
+        await asyncio.wait({started}, timeout=max(0.0, limit))
 
-    def _keep_idle(self, node: Any, link: Any) -> None:
-        super()._keep_idle(node, link)
-        if self._task is None:
-            self.wake()
+    def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
+        self._watcher = self.loop.create_task(watch, name="lockward")
 
-    async def _watch_leases(self) -> None:
-        """Run until no lock is held and all connections have been idle for a while."""
+    async def wait_for_change(self, limit: float) -> None:
+        timer = self.loop.call_later(limit, self._changed.set)
         try:
-            then = 0.0
-            while then < FOREVER or self._schedule.holdings:
-                self._changed.clear()
-                then = self.tick()
-                timer = None if then == FOREVER else self.loop.call_later(then - monotonic(), self._changed.set)
-                try:
-                    if timer is not None or self._schedule.holdings:
-                        await self._changed.wait()
-                finally:
-                    if timer is not None:
-                        timer.cancel()
-            self._task = None
-        except asyncio.CancelledError:
-            self._is_closed = True  # the event loop ends
-            raise
+            await self._changed.wait()
         finally:
-            self.close_idle()
-
-    def load_nodes(self) -> None:
-        if self._loading is None or self._loading.done():
-            self._loading = self._keep(self.client().initialize())
-            self._loading.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    def call_on_lost(self, lock: Any) -> None:
-        if inspect.iscoroutinefunction(lock.on_lost):
-            self._keep(self._call_on_lost(lock))
-        else:
-            super().call_on_lost(lock)
-
-    async def _call_on_lost(self, lock: Any) -> None:
-        try:
-            await lock.on_lost(lock)
-        except Exception:
-            logger.exception("the on_lost callback has failed")
-
-
-_runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
+            timer.cancel()
 
 
 class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
@@ -176,12 +100,8 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
         self._holdings: dict[Any, Any] = {}
 
     @property
-    def _runtime(self) -> Runtime:  # type: ignore[override]
-        loop = asyncio.get_running_loop()
-        runtime = _runtimes.get(self.redis)
-        if runtime is None or runtime.loop is not loop or runtime.pid != os.getpid():
-            runtime = _runtimes[self.redis] = Runtime(self.redis, loop)
-        return runtime
+    def _runtime(self) -> Runtime:
+        return runtime_of(self.redis, TaskRuntime, asyncio.get_running_loop())
 
     def _place(self) -> tuple[dict[Any, Any], Any]:
         try:
@@ -226,9 +146,6 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
         await self._run(self._exit())
 
 
-L = TypeVar("L", bound=Lock)
-
-
 class MultiLock(MultiLockBase, Lock):
     """Several locks of one client as one: see ``lockward.MultiLock``."""
 
@@ -252,11 +169,10 @@ async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **op
     again. It waits without limit, also while no server answers. The options are those of ``Lock``, without those
     of its waits.
     """
-    check_lead_options(options)
     while True:
         leads = is_done = False
         try:
-            async with Lock(redis, name, **options).scope() as lock:
+            async with Lock(redis, name, blocking=True, blocking_timeout=None, **options).scope() as lock:
                 leads = True
                 result = await run(lock)
                 is_done = True

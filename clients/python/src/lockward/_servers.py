@@ -1,0 +1,164 @@
+"""Which server is asked about a key: the only one, a node of a cluster, or the primary that Sentinels name."""
+
+from __future__ import annotations
+
+import logging
+import random
+import weakref
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError
+
+from ._wire import FOREVER, Address, LinkBase
+
+if TYPE_CHECKING:
+    from ._runtime import Runtime
+
+logger = logging.getLogger("lockward")
+
+#: For how many seconds the Sentinels' answer is believed, how long one may take, and how long one is waited for if a primary
+#: is known.
+SENTINEL_PERIOD, SENTINEL_LIMIT, SENTINEL_PATIENCE = 5.0, 1.0, 0.25
+
+
+class Server:
+    """The only server, which redis-py's client knows. Its address is None here."""
+
+    def __init__(self, client: Any, runtime: Runtime) -> None:
+        self._client, self.runtime = weakref.ref(client), runtime
+
+    def client(self) -> Any:
+        client = self._client()
+        if client is None:
+            raise ConnectionError("the client has been dropped")
+        return client
+
+    def node_of(self, key: bytes, attempt: int = 0) -> Address | None:
+        """Whom to ask about a key."""
+        return None
+
+    def may_have(self, node: Address | None, key: bytes) -> bool:
+        """Whether a key may be at this node, which was lost."""
+        return True
+
+    def redirect(self, reply: Exception, node: Address | None) -> Address | None:
+        """Whom to ask next after MOVED or ASK of a node. None: `node_of` knows."""
+        return None
+
+    async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
+        """A new connection, and the node that it leads to."""
+        return await self.runtime.connect(self.client().connection_pool, until), node
+
+
+class Cluster(Server):
+    """The nodes that redis-py's client knows.
+
+    Every second attempt asks any other node, which knows who has the key now. So the client needs no map of the cluster that
+    is up to date, and never waits for one.
+    """
+
+    def __init__(self, client: Any, runtime: Runtime) -> None:
+        super().__init__(client, runtime)
+        self._moved: dict[int, Address] = {}  # what MOVED has told: newer than the client's map
+        self._loading: Any = None
+
+    def node_of(self, key: bytes, attempt: int = 0) -> Address | None:
+        client, slot = self._client(), key_slot(key)
+        if client is None:
+            return None
+        nodes = client.nodes_manager
+        known = nodes.slots_cache.get(slot)
+        found = self._moved.get(slot) or ((known[0].host, int(known[0].port)) if known else None)
+        if found is not None and (attempt < 2 or attempt % 2):
+            return found
+        self._moved.pop(slot, None)
+        every: list[Address] = [(node.host, int(node.port)) for node in list(nodes.nodes_cache.values())]
+        return random.choice([node for node in every if node != found] or every) if every else None
+
+    def may_have(self, node: Address | None, key: bytes) -> bool:
+        return self.node_of(key) == node
+
+    def redirect(self, reply: Exception, node: Address | None) -> Address | None:
+        code, slot, to = str(reply).split()[:3]
+        host, _, port = to.rpartition(":")  # without a host, it is that of the same server
+        host, port = self.client().nodes_manager.remap_host_port(host or (node[0] if node else ""), int(port))
+        if code == "ASK":
+            return host, int(port)
+        self._moved[int(slot)] = host, int(port)
+        return None
+
+    async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
+        client = self.client()
+        if node is None:
+            if (
+                self._loading is None or self._loading.done()
+            ):  # in asyncio, the client loads its first map when it is used
+                self._loading = self.runtime.start(client.initialize())
+            raise ConnectionError("no cluster node is known yet")
+        known = next(iter(client.nodes_manager.nodes_cache.values()))
+        pool = known if hasattr(known, "connection_class") else client.get_redis_connection(known).connection_pool
+        return await self.runtime.connect(pool, until, host=node[0], port=node[1]), node
+
+
+class Sentinels(Server):
+    """The primary that Sentinels name. While they are silent, it is the last that they have named."""
+
+    def __init__(self, client: Any, runtime: Runtime) -> None:
+        super().__init__(client, runtime)
+        self._primary: Address | None = None
+        self._asked = self._heard = -FOREVER
+
+    def node_of(self, key: bytes, attempt: int = 0) -> Address | None:
+        if monotonic() > self._asked + SENTINEL_PERIOD:
+            self._ask_all()
+        return self._primary
+
+    async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
+        self._ask_all()
+        asked, limit = self._asked, until
+        if self._primary is not None:
+            limit = min(asked + SENTINEL_PATIENCE, (monotonic() + until) / 2)
+        while self._heard < asked and monotonic() < limit:
+            await self.runtime.sleep(0.002)
+        node = self._primary
+        if node is None:
+            raise ConnectionError("no Sentinel answers")
+        link = await self.runtime.connect(self.client().connection_pool, until, node)
+        try:
+            [role] = await link.converse([("ROLE",)], until)
+            if isinstance(role, list) and role[0] != b"master":
+                raise ConnectionError("the server is not the primary")
+        except BaseException:
+            link.close()
+            raise
+        return link, node
+
+    def _ask_all(self) -> None:
+        """Ask all Sentinels at once, unless that is under way. The first answer counts."""
+        client, now = self._client(), monotonic()
+        if client is None or (self._heard < self._asked and now < self._asked + SENTINEL_LIMIT):
+            return
+        self._asked = now
+        for sentinel in list(client.connection_pool.sentinel_manager.sentinels):
+            self.runtime.start(self._ask(sentinel.connection_pool, now))
+
+    async def _ask(self, pool: Any, asked: float) -> None:
+        theirs, until = self.client().connection_pool, asked + SENTINEL_LIMIT
+        try:
+            link = await self.runtime.connect(pool, until)
+            try:
+                [reply] = await link.converse([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", theirs.service_name)], until)
+            finally:
+                link.close()
+        except Exception as error:
+            logger.debug("a Sentinel does not answer: %s", error)
+            return
+        if not isinstance(reply, list) or self._heard >= asked:
+            return
+        host = getattr(theirs.sentinel_manager, "_force_master_ip", None) or reply[0].decode()
+        former, self._primary = self._primary, (host, int(reply[1]))
+        self._heard = monotonic()
+        if former not in (None, self._primary):
+            self.runtime.connection_lost(former)

@@ -1,0 +1,121 @@
+"""What a caller leaves behind at the server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from conftest import eventually, holders, waiters
+
+import lockward
+import lockward.asyncio
+from lockward import UnreachableError
+
+
+class Proxy:
+    """Forwards one request and one reply at a time.
+
+    When it is told to `swallow`, it forwards the next acquisition, but not its reply. Then it is cut off: it closes all
+    connections until it is `open` again.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._listener, self._server, self._state = socket.create_server(("127.0.0.1", 0)), port, "open"
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def swallow(self) -> None:
+        self._state = "swallow"
+
+    def open(self) -> None:
+        assert self._state == "cut off"
+        self._state = "open"
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._server)) as server, suppress(OSError):
+            while self._state != "cut off" and (request := client.recv(65536)) and self._state != "cut off":
+                server.sendall(request)
+                reply = server.recv(65536)
+                if self._state == "swallow" and b"LOCK.ACQUIRE" in request:
+                    self._state = "cut off"
+                else:
+                    client.sendall(reply)
+
+
+@pytest.fixture
+def proxy(server: Any) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+def test_what_a_try_without_a_reply_was_granted_is_given_back_later(proxy: Proxy, client: redis.Redis) -> None:
+    own = redis.Redis(port=proxy.port)
+    proxy.swallow()
+    with pytest.raises(UnreachableError):
+        lockward.Lock(own, "a", timeout=1000, patience=0.5).acquire(blocking=False)
+    assert holders(client, "a")
+    proxy.open()
+    eventually(lambda: not holders(client, "a"))
+
+
+def test_what_a_cancelled_try_was_granted_is_given_back_later(proxy: Proxy, client: redis.Redis) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=proxy.port)
+        proxy.swallow()
+        acquiring = asyncio.create_task(lockward.asyncio.Lock(own, "a", timeout=1000).acquire())
+        while not holders(client, "a"):
+            await asyncio.sleep(0.005)
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        await asyncio.sleep(0.5)
+        assert holders(client, "a")
+        proxy.open()
+        while holders(client, "a"):
+            await asyncio.sleep(0.005)
+        await own.connection_pool.disconnect()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+@pytest.mark.parametrize("name", [None, "job-7"])
+def test_several_keys_that_were_given_back_have_a_new_owner(client: redis.Redis, server: Any, name: Any) -> None:
+    """A release that arrives late ends nothing that was granted after it. An owner that the program names stays."""
+    with server.client() as other, lockward.Lock(client, "b"), other.monitor() as monitor:
+        both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], owner=name)
+        threading.Thread(target=both.acquire, daemon=True).start()
+        eventually(lambda: waiters(client, "b") == 1)
+        requests: list[list[str]] = []
+        while len([words for words in requests if words[:2] == ["LOCK.ACQUIRE", "a"]]) < 2:
+            requests.append(monitor.next_command()["command"].split())
+    of_a = [(words[0], words[2]) for words in requests if words[1:2] == ["a"] and words[0] != "LOCK.INFO"]
+    first, later = of_a[0][1], of_a[-1][1]
+    assert of_a == [("LOCK.ACQUIRE", first), ("LOCK.RELEASE", first), ("LOCK.ACQUIRE", later)]
+    assert (first == later) == (name is not None)
+
+
+def test_nothing_is_given_back_if_nothing_was_sent() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        lock = lockward.Lock(redis.Redis(port=unused.getsockname()[1]), "a", patience=0.1)
+        before = set(threading.enumerate())
+        with pytest.raises(UnreachableError):
+            lock.acquire()
+        assert not [each for each in threading.enumerate() if each not in before and each.name == "lockward-task"]
