@@ -150,7 +150,7 @@ impl Lock {
             ended = AssertUnwindSafe(async { work(Arc::clone(&guard)).await }).catch_unwind() => Some(ended),
             _ = lost => None,
         };
-        let released = guard.release_holds().await;
+        let released = guard.release_all().await;
         match ended {
             Some(Ok(Ok(value))) => Ok(released.map(|()| value)?),
             Some(Ok(Err(error))) => Err(error),
@@ -191,7 +191,7 @@ impl Lock {
                 biased;
                 value = work(Arc::clone(&guard)) => {
                     // The work is done, so it does not matter any more whether the lock was lost at its end.
-                    let _ = guard.release_holds().await;
+                    let _ = guard.release_all().await;
                     return Ok(value);
                 }
                 _ = lost => {}
