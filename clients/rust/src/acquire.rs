@@ -13,10 +13,9 @@ use crate::commands::{Kind, OwnedKey, Slice, Terms, read};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::request::{Line, Request};
-use crate::servers::{Inner, OwnConnection};
+use crate::servers::Inner;
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, Pauses, from_now, lease_end, millis, until};
-use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::SemaphorePermit;
@@ -47,7 +46,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.kind.check()?;
         let is_zero = |duration: Option<Duration>| duration.is_some_and(|duration| millis(duration) == 0);
         let why = match self.owner.as_deref() {
@@ -60,7 +59,7 @@ impl Options {
         Err(Error::invalid(why))
     }
 
-    fn waits_not(&self) -> bool {
+    pub(crate) fn waits_not(&self) -> bool {
         self.wait.is_some_and(|wait| wait.is_zero())
     }
 
@@ -78,50 +77,11 @@ impl Options {
     }
 }
 
-/// Acquires all keys under one wait limit, one after the other. Several keys are first tried all together.
-pub(crate) async fn acquire(
-    client: &Arc<Inner>,
-    keys: &[Vec<u8>],
-    options: &Options,
-) -> Result<Guard, Error> {
-    options.check()?;
-    let limit = options.wait.filter(|wait| !wait.is_zero()).map(from_now);
-    let new_owner = || options.owner.clone().unwrap_or_else(|| client.unique_owner());
-    let mut held = Vec::new();
-    if keys.len() > 1 {
-        let (owner, mut busy) = (new_owner(), None);
-        let tries = keys.iter().map(|key| Acquire::new(client, key, &owner, options, limit).run(true));
-        for tried in join_all(tries).await {
-            match tried {
-                Ok(guard) => held.push(guard),
-                Err(error @ Error::Busy { .. }) => busy = busy.or(Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        if let Some(busy) = busy {
-            // Whoever waits for one key must not hold another that the next one in its queue needs.
-            let bound = limit.map_or(client.settings.patience, until);
-            let _ = timeout(bound, join_all(held.iter().map(Guard::release_all))).await;
-            held.clear();
-            if options.waits_not() {
-                return Err(busy);
-            }
-        }
-    }
-    // Another owner than before: a release without a reply must not end what is acquired from here on.
-    let owner = new_owner();
-    for key in keys.iter().skip(held.len()) {
-        held.push(Acquire::new(client, key, &owner, options, limit).run(options.waits_not()).await?);
-    }
-    Guard::join(held, options.hold_limit)
-}
-
 /// The acquisition of one key. If it is dropped before it has ended, it gives up in the background.
-struct Acquire<'a> {
-    client: &'a Arc<Inner>,
+pub(crate) struct Acquire<'a> {
     options: &'a Options,
-    /// The end of the wait. `None`: no limit.
-    limit: Option<Instant>,
+    /// The end of the wait.
+    limit: Instant,
     /// The lease to ask for, in milliseconds. `None` is the server's default.
     lease: Option<u64>,
     /// The server has refused a longer lease.
@@ -143,16 +103,16 @@ struct Grant {
 }
 
 impl<'a> Acquire<'a> {
-    fn new(
+    pub(crate) fn new(
         client: &'a Arc<Inner>,
         key: &[u8],
         owner: &[u8],
         options: &'a Options,
-        limit: Option<Instant>,
+        limit: Instant,
     ) -> Self {
         let name = OwnedKey { key: key.to_vec(), owner: owner.to_vec() };
         let mut request = Request::new(client, &Arc::new(name));
-        request.deadline = limit.map_or(request.deadline, |limit| limit + OVERTIME);
+        request.deadline = limit + OVERTIME;
         // A call that does not wait ends within the patience.
         request.restarts_patience = !options.waits_not();
         if options.replicas.is_some() {
@@ -160,7 +120,6 @@ impl<'a> Acquire<'a> {
             request.line = Line::Own(None);
         }
         Self {
-            client,
             options,
             limit,
             lease: options.lease.map(|lease| options.limit_lease(millis(lease))),
@@ -172,17 +131,11 @@ impl<'a> Acquire<'a> {
     }
 
     /// Acquires the key, or only tries.
-    async fn run(mut self, only_tries: bool) -> Result<Guard, Error> {
-        let acquired = self.acquire(only_tries).await;
-        if let Line::Own(own) = &mut self.request.line
-            && let Ok(_) | Err(Error::Busy { .. }) = acquired
-        {
-            own.take().into_iter().for_each(OwnConnection::keep_idle);
-        }
-        match acquired {
+    pub(crate) async fn run(mut self, only_tries: bool) -> Result<Guard, Error> {
+        match self.acquire(only_tries).await {
             Ok(tenure) => Ok(Guard::of(tenure, !self.options.without_renewal)),
             // A server has answered during the call, so the call has only waited for too long.
-            Err(Error::Unreachable { key, .. }) if self.request.is_answered && self.time_left().is_zero() => {
+            Err(Error::Unreachable { key, .. }) if self.request.is_answered && self.is_late() => {
                 Err(Error::Busy { key })
             }
             Err(error) => Err(error),
@@ -194,7 +147,7 @@ impl<'a> Acquire<'a> {
         loop {
             let waits = self.permit.is_some();
             let granted = self.ask(waits).await?;
-            let is_over = only_tries || self.time_left().is_zero() || (waits && granted.is_none());
+            let is_over = only_tries || self.is_late() || (waits && granted.is_none());
             if let Some(grant) = granted
                 && let Some(tenure) = self.hold(grant, waits, is_over).await?
             {
@@ -206,10 +159,10 @@ impl<'a> Acquire<'a> {
             // From here on the call waits, if only for a connection, and whether servers answer or not.
             self.request.restarts_patience = false;
             self.request.patience_end = from_now(FAR_FUTURE);
-            self.request.deadline = self.limit.map_or(from_now(FAR_FUTURE), |limit| limit + OVERTIME);
+            self.request.deadline = self.limit + OVERTIME;
             if !waits {
-                let pause = polls.next_pause().min(self.time_left());
-                let permit = timeout(pause, self.client.wait_permits.acquire()).await;
+                let pause = polls.next_pause().min(until(self.limit));
+                let permit = timeout(pause, self.request.client.wait_permits.acquire()).await;
                 self.permit = permit.ok().and_then(Result::ok);
             }
         }
@@ -223,11 +176,11 @@ impl<'a> Acquire<'a> {
         }
         self.request.replicas = self.options.replicas.filter(|_| !waits);
         loop {
-            let left = self.time_left();
-            if waits && left.is_zero() {
+            if waits && self.is_late() {
                 return Ok(None);
             }
-            let is_last = !waits || (self.limit.is_some() && left <= SLICE);
+            let left = until(self.limit);
+            let is_last = !waits || left <= SLICE;
             // The last slice is rounded up, as 0 waits without limit.
             let millis = millis(left.min(SLICE)) + u64::from(is_last);
             let slice = waits.then_some(Slice { millis, is_last });
@@ -237,7 +190,8 @@ impl<'a> Acquire<'a> {
             let requested = Instant::now();
             let left_something = self.leaves_something;
             self.leaves_something |= waits;
-            match self.request.send(&cmd, self.client.settings.response_limit.saturating_add(wait)).await {
+            let limit = self.request.client.settings.response_limit.saturating_add(wait);
+            match self.request.send(&cmd, limit).await {
                 Ok(None) => {}
                 Ok(Some(reply)) => {
                     let grant: Option<(u64, u32, u64)> = read(reply)?;
@@ -279,7 +233,7 @@ impl<'a> Acquire<'a> {
         let tenure = Tenure::new(&self.request, terms, grant.since, lease_end(granted, grant.since));
         if waits || granted != lease {
             self.request.replicas = self.options.replicas;
-            self.request.patience_end = from_now(self.client.settings.patience);
+            self.request.patience_end = from_now(self.request.client.settings.patience);
             self.request.restarts_patience = !self.options.waits_not();
             match tenure.renew_by(&mut self.request).await {
                 Ok(()) => {}
@@ -305,8 +259,8 @@ impl<'a> Acquire<'a> {
         Ok(())
     }
 
-    fn time_left(&self) -> Duration {
-        self.limit.map_or(FAR_FUTURE, until)
+    fn is_late(&self) -> bool {
+        until(self.limit).is_zero()
     }
 }
 
@@ -315,9 +269,11 @@ impl Drop for Acquire<'_> {
         if self.leaves_something || self.request.may_have_run {
             // A named owner may have the lock again soon, and a late release would end that tenure.
             let is_named = self.options.owner.is_some();
-            let limit = if is_named { GIVE_UP_LIMIT } else { self.client.settings.patience };
+            let limit = if is_named { GIVE_UP_LIMIT } else { self.request.client.settings.patience };
             let give_up = self.request.name.give_up();
             self.request.release_in_background(give_up, from_now(limit));
+        } else if let Line::Own(Some(own)) = std::mem::replace(&mut self.request.line, Line::Shared) {
+            own.keep_idle();
         }
     }
 }

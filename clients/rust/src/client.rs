@@ -19,9 +19,8 @@ use tokio::time::timeout;
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
-/// Clones share their connections and one background task, which renews all locks. The task runs in the tokio runtime
-/// that the client was created in. When that runtime ends, nothing is renewed any more, and guards are lost when their
-/// leases are over.
+/// Clones share their connections. Locks are renewed by tasks of the tokio runtime that the client was created in. When that
+/// runtime ends, nothing is renewed any more, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,

@@ -5,7 +5,6 @@
 
 use crate::commands::{Kind, Limit, OwnedKey, Terms};
 use crate::tenure::Tenure;
-use std::fmt::Write;
 use std::sync::Arc;
 
 pub(crate) fn write(tenures: &[Arc<Tenure>]) -> String {
@@ -41,10 +40,7 @@ pub(crate) fn parse(handle: &str) -> Option<Vec<(OwnedKey, Terms)>> {
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hex(hex: &str) -> Option<Vec<u8>> {

@@ -36,9 +36,6 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// runtime stands still.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
-/// The reply to a command that is sent.
-pub(crate) type Reply = BoxFuture<'static, RedisResult<Value>>;
-
 /// What all handles of one client share.
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
@@ -215,7 +212,7 @@ impl Inner {
         slot: u16,
         connection: Option<Awaited<MultiplexedConnection>>,
         cmd: Cmd,
-    ) -> Option<Reply> {
+    ) -> Option<BoxFuture<'static, RedisResult<Value>>> {
         let connection = connection.or_else(|| {
             let node = Arc::clone(locked(&self.routes).get(&slot)?);
             locked(&node.shared).clone()

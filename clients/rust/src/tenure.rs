@@ -184,7 +184,10 @@ impl Tenure {
                 _ = changes.changed() => continue,
             }
             // After an error the state of the tenure tells whether it is lost. If not, it is renewed again.
-            let _ = self.renew(FAR_FUTURE).await;
+            tokio::select! {
+                _ = self.renew(FAR_FUTURE) => {}
+                _ = changes.wait_for(|state| !state.is_renewed || state.end.is_some()) => {}
+            }
         }
     }
 
