@@ -235,7 +235,7 @@ impl<'a> Acquire<'a> {
             self.request.replicas = self.options.replicas;
             self.request.patience_end = from_now(self.request.client.settings.patience);
             self.request.restarts_patience = !self.options.waits_not();
-            match tenure.renew_by(&mut self.request).await {
+            match tenure.renew_by(&mut self.request, 1).await {
                 Ok(()) => {}
                 Err(Error::Lost { .. }) => return Ok(None),
                 Err(Error::Unreachable { .. }) if !is_over => return Ok(None),

@@ -88,7 +88,7 @@ impl Client {
             // Until it is renewed the lease counts from now on.
             let now = Instant::now();
             let tenure = Tenure::new(&request, terms, now, lease_end(terms.lease, now));
-            tenure.renew_by(&mut request).await.map(|()| tenure)
+            tenure.renew_by(&mut request, 6).await.map(|()| tenure)
         });
         let tenures = try_join_all(tenures).await?.into_iter();
         Guard::join(tenures.map(|tenure| Guard::of(tenure, true)).collect(), None)

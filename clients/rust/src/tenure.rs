@@ -180,7 +180,7 @@ impl Tenure {
             let mut broken = self.state().broken;
             tokio::select! {
                 () = sleep_until(next.into()) => {}
-                Ok(()) = broken.changed() => {}
+                Ok(()) = broken.changed() => self.change(|state| state.broken.mark_unchanged()),
                 _ = changes.changed() => continue,
             }
             // After an error the state of the tenure tells whether it is lost. If not, it is renewed again.
@@ -213,14 +213,15 @@ impl Tenure {
     pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
         let mut request = Request::new(&self.client, &self.name);
         request.patience_end = from_now(patience);
-        self.renew_by(&mut request).await
+        self.renew_by(&mut request, 6).await
     }
 
-    /// Sets a new lease. Each attempt has a sixth of the lease. They end with the lease, and with the bounds of the request.
+    /// Sets a new lease. Each attempt has a `part` of the lease, such as a 6th. They end with the lease, and with the bounds
+    /// of the request.
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
-    pub(crate) async fn renew_by(&self, request: &mut Request<'_>) -> Result<(), Error> {
+    pub(crate) async fn renew_by(&self, request: &mut Request<'_>, part: u64) -> Result<(), Error> {
         request.deadline = request.deadline.min(self.state.borrow().deadline);
         loop {
             self.check()?;
@@ -233,8 +234,8 @@ impl Tenure {
             // A lease that is shorter than what is left counts from now on: the server may set it although its reply is lost.
             let deadline = lease_end(terms.lease, since);
             self.change(|state| state.deadline = state.deadline.min(deadline));
-            let sixth = Duration::from_millis(terms.lease / 6 + 1);
-            let limit = sixth.min(self.client.settings.response_limit);
+            let limit = Duration::from_millis(terms.lease / part + 1);
+            let limit = limit.min(self.client.settings.response_limit);
             match request.send(&self.name.renew(terms), limit).await {
                 Ok(None) => {}
                 Ok(Some(reply)) => {

@@ -3,6 +3,7 @@
 use crate::{LONG, client, client_with, granted, soon, url};
 use lockward_client::{Error, Settings};
 use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -209,4 +210,25 @@ async fn a_lease_that_the_server_has_shortened_is_renewed_in_time() {
     eventually("it is renewed", || observer.holder("k").held_for > 2_000);
     assert!(guard.is_held());
     guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_is_refused_after_a_cut_is_repeated_with_pauses() {
+    let server = Server::start();
+    let renewals = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&renewals);
+    let proxy = Proxy::start(server.port(), move |request| {
+        counted.fetch_add(u64::from(request[0].text() == "LOCK.RENEW"), Ordering::Relaxed);
+        Fate::Carried
+    });
+    let client = client_with(&url(proxy.port()), Settings::default());
+    let lock = client.lock("k").lease(Duration::from_secs(2));
+    let guard = lock.acquire().await.expect("a guard");
+    let mut observer = server.client();
+    eventually("it is renewed", || renewals.load(Ordering::Relaxed) > 0);
+    observer.call("ACL SETUSER default -lock.renew");
+    proxy.cut();
+    soon(guard.lost()).await;
+    let renewals = renewals.load(Ordering::Relaxed);
+    assert!((5..50).contains(&renewals), "{renewals}");
 }
