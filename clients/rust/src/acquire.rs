@@ -54,21 +54,16 @@ impl Options {
             Some(owner) if owner.is_empty() || owner.len() > 1_024 => "an owner must be 1 to 1,024 bytes",
             _ if is_zero(self.lease) => "a lease must be at least 1 millisecond",
             _ if is_zero(self.hold_limit) => "a hold limit must be at least 1 millisecond",
-            _ => return self.lease.map_or(Ok(()), |lease| self.check_replicas(millis(lease))),
+            _ if self.replicas.zip(self.lease).is_some_and(|((_, within), lease)| within >= lease) => {
+                "the time for replicas must be shorter than the lease"
+            }
+            _ => return Ok(()),
         };
         Err(Error::invalid(why))
     }
 
     pub(crate) fn waits_not(&self) -> bool {
         self.wait.is_some_and(|wait| wait.is_zero())
-    }
-
-    /// Checks the time for replicas against a lease in milliseconds.
-    fn check_replicas(&self, lease: u64) -> Result<(), Error> {
-        if self.replicas.is_some_and(|(_, within)| within >= Duration::from_millis(lease)) {
-            return Err(Error::invalid("the time for replicas must be shorter than the lease"));
-        }
-        Ok(())
     }
 
     /// The lease or the hold limit, whichever is shorter, in milliseconds.
@@ -242,21 +237,15 @@ impl<'a> Acquire<'a> {
                 Err(error) => return Err(error),
             }
         }
-        self.check_replicas(tenure.terms().lease)?;
+        let reached = self.request.confirmed_by;
+        if let Some((wanted, _)) = self.options.replicas
+            && reached < wanted
+        {
+            return Err(Error::Unreplicated { key: self.request.name.shown(), reached, wanted });
+        }
         self.leaves_something = false;
         self.request.may_have_run = false;
         Ok(Some(tenure))
-    }
-
-    /// Checks that enough replicas have confirmed the grant, if the caller wants that.
-    fn check_replicas(&self, lease: u64) -> Result<(), Error> {
-        let Some((wanted, _)) = self.options.replicas else { return Ok(()) };
-        self.options.check_replicas(lease)?;
-        let reached = read(self.request.confirmed_by.clone()).unwrap_or(0);
-        if reached < wanted {
-            return Err(Error::Unreplicated { key: self.request.name.shown(), reached, wanted });
-        }
-        Ok(())
     }
 
     fn is_late(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::servers::{Awaited, Inner, Node, OwnConnection, timed_out, within};
 use crate::time::{FAR_FUTURE, Pauses, from_now, millis, until};
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -38,10 +38,10 @@ pub(crate) struct Request<'a> {
     pub(crate) runs_once: bool,
     /// So many replicas are to confirm it within this time: WAIT follows it in the same pipeline.
     pub(crate) replicas: Option<(usize, Duration)>,
-    /// The reply to WAIT.
-    pub(crate) confirmed_by: Value,
-    failures: u32,
-    pauses: Pauses,
+    /// So many have confirmed it.
+    pub(crate) confirmed_by: usize,
+    /// Those before further attempts. `None`: the next one follows at once.
+    pauses: Option<Pauses>,
     /// A server has answered during this call.
     pub(crate) is_answered: bool,
     /// A server may have carried out a request of this call without a reply, or may do so yet.
@@ -67,9 +67,8 @@ impl<'a> Request<'a> {
             restarts_patience: false,
             runs_once: false,
             replicas: None,
-            confirmed_by: Value::Nil,
-            failures: 0,
-            pauses: Pauses::new(50, 1_000),
+            confirmed_by: 0,
+            pauses: None,
             is_answered: false,
             may_have_run: false,
             asking: None,
@@ -113,7 +112,7 @@ impl<'a> Request<'a> {
         }
         let error = match replied {
             Ok(reply) => {
-                (self.failures, self.pauses) = (0, Pauses::new(50, 1_000));
+                self.pauses = None;
                 return Ok(Some(reply));
             }
             Err(error) => error,
@@ -154,7 +153,7 @@ impl<'a> Request<'a> {
         let replies = connection.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
         let mut replies = replies.into_iter();
         let reply = replies.next().ok_or_else(timed_out)?;
-        self.confirmed_by = replies.next().unwrap_or(Value::Nil);
+        self.confirmed_by = replies.next().and_then(|reply| from_redis_value(reply).ok()).unwrap_or(0);
         if let Value::ServerError(error) = reply { Err(error.into()) } else { Ok(reply) }
     }
 
@@ -209,13 +208,14 @@ impl<'a> Request<'a> {
     /// Waits until the request may be sent again: the first time at once, as the connection may have been cut while it was
     /// idle.
     async fn pause(&mut self, error: &RedisError) -> Result<(), Error> {
-        self.failures += 1;
-        if self.failures > 1 {
+        let end = self.end();
+        if let Some(pauses) = &mut self.pauses {
             // Up to half longer, so that clients that failed together do not come back together.
-            let pause = self.pauses.next_pause().mul_f64(1.0 + fastrand::f64() / 2.0);
-            sleep(pause.min(until(self.end()))).await;
+            let pause = pauses.next_pause().mul_f64(1.0 + fastrand::f64() / 2.0);
+            sleep(pause.min(until(end))).await;
         }
-        if until(self.end()).is_zero() { Err(self.unreachable(error)) } else { Ok(()) }
+        self.pauses.get_or_insert(Pauses::new(50, 1_000));
+        if until(end).is_zero() { Err(self.unreachable(error)) } else { Ok(()) }
     }
 
     /// Changes when the connection breaks to the server that was asked last.

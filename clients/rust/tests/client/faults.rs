@@ -43,7 +43,7 @@ async fn drop_after_a_lost_grant(server: &Server, proxy: &Proxy, lock: lockward_
 async fn a_lost_grant_is_given_back_even_if_that_takes_long() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), |_| Fate::Carried);
-    let settings = Settings::default().response_limit(Duration::from_millis(300));
+    let settings = Settings::default().response_limit(Duration::from_secs(1));
     let client = client_with(&url(proxy.port()), settings);
     drop_after_a_lost_grant(&server, &proxy, client.lock("k").lease(LONG)).await;
     // Several releases are lost, and the pauses between them alone are longer than 200 ms.
@@ -55,14 +55,14 @@ async fn a_lost_grant_is_given_back_even_if_that_takes_long() {
 async fn what_a_named_owner_gives_back_late_does_not_end_its_next_tenure() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), |_| Fate::Carried);
-    let settings = Settings::default().response_limit(Duration::from_millis(300));
+    let settings = Settings::default().response_limit(Duration::from_secs(1));
     let client = client_with(&url(proxy.port()), settings);
     let lock = client.lock("k").owner("me").lease(LONG);
     drop_after_a_lost_grant(&server, &proxy, lock.clone()).await;
     let guard = lock.acquire().await.expect("its own lock");
     let begun = Instant::now();
     assert!(client.close().await);
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     guard.renew().await.expect("it is held");
 }
 
@@ -167,7 +167,7 @@ async fn a_grant_that_ends_before_it_is_confirmed_is_waited_for_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refused_the_first_connection_is_asked_again() {
     let mut server = Server::start();
-    let settings = Settings::default().patience(Duration::from_millis(100));
+    let settings = Settings::default().patience(Duration::from_secs(1));
     let client = client_with(&url(server.port()), settings);
     server.kill();
     assert!(matches!(client.lock("k").try_acquire().await, Err(Error::Unreachable { .. })));
@@ -204,10 +204,10 @@ async fn a_lease_that_the_server_has_shortened_is_renewed_in_time() {
     let client = client(&server).await;
     let guard = client.lock("k").lease(Duration::from_secs(30)).acquire().await.expect("a guard");
     let mut observer = server.client();
-    observer.call("CONFIG SET lock.max-lease 600");
+    observer.call("CONFIG SET lock.max-lease 1500");
     guard.renew().await.expect("a renewal");
-    assert!(guard.lease_left() <= Duration::from_millis(600));
-    eventually("it is renewed", || observer.holder("k").held_for > 2_000);
+    assert!(guard.lease_left() <= Duration::from_millis(1_500));
+    eventually("it is renewed", || observer.holder("k").held_for > 4_000);
     assert!(guard.is_held());
     guard.release().await.expect("a release");
 }
