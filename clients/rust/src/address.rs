@@ -61,46 +61,35 @@ impl std::str::FromStr for Address {
     type Err = Error;
 
     fn from_str(url: &str) -> Result<Self, Error> {
+        let kinds = ["sentinel", "cluster"];
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        match scheme.split_once('+') {
-            Some((plain @ ("redis" | "rediss" | "valkey" | "valkeys"), kind @ ("sentinel" | "cluster"))) => {
-                let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-                let (user, hosts) = hosts.rsplit_once('@').map_or(("", hosts), |(user, hosts)| (user, hosts));
-                if kind == "cluster" {
-                    return Ok(Self::Cluster(parse_hosts(plain, user, hosts, path, 6379)?));
-                }
-                let (name, db) = path.split_once('/').unwrap_or((path, ""));
-                if name.is_empty() {
-                    return Err(Error::invalid("the URL does not name the primary that the Sentinels watch"));
-                }
-                let sentinels = parse_hosts(plain, "", hosts, "", 26379)?;
-                let server =
-                    format!("{plain}://{user}{}localhost/{db}", if user.is_empty() { "" } else { "@" });
-                Ok(Self::Sentinels {
-                    sentinels,
-                    name: name.to_owned(),
-                    server: Box::new(parse_url(&server)?),
-                })
-            }
-            _ => Ok(Self::Server(parse_url(url)?)),
+        let Some((plain, kind)) = scheme.split_once('+').filter(|(_, kind)| kinds.contains(kind)) else {
+            return Ok(Self::Server(parse_url(url)?));
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // With the @, if there is a user.
+        let (user, hosts) = hosts.split_at(hosts.rfind('@').map_or(0, |at| at + 1));
+        let parse_hosts = |user, path, default_port| {
+            let nodes = hosts.split(',').map(|host| {
+                let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+                let port = if has_port { "" } else { default_port };
+                parse_url(&format!("{plain}://{user}{host}{port}/{path}"))
+            });
+            nodes.collect::<Result<Vec<_>, _>>()
+        };
+        if kind == "cluster" {
+            return Ok(Self::Cluster(parse_hosts(user, path, ":6379")?));
         }
+        let (name, db) = path.split_once('/').unwrap_or((path, ""));
+        if name.is_empty() {
+            return Err(Error::invalid("the URL does not name the primary that the Sentinels watch"));
+        }
+        Ok(Self::Sentinels {
+            sentinels: parse_hosts("", "", ":26379")?,
+            name: name.to_owned(),
+            server: Box::new(parse_url(&format!("{plain}://{user}localhost/{db}"))?),
+        })
     }
-}
-
-fn parse_hosts(
-    scheme: &str,
-    user: &str,
-    hosts: &str,
-    path: &str,
-    port: u16,
-) -> Result<Vec<ConnectionInfo>, Error> {
-    let at = if user.is_empty() { "" } else { "@" };
-    let nodes = hosts.split(',').map(|host| {
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        let port = if has_port { String::new() } else { format!(":{port}") };
-        parse_url(&format!("{scheme}://{user}{at}{host}{port}/{path}"))
-    });
-    nodes.collect()
 }
 
 fn parse_url(url: &str) -> Result<ConnectionInfo, Error> {
@@ -111,24 +100,17 @@ fn invalid(error: RedisError) -> Error {
     Error::Invalid(error.to_string())
 }
 
-/// The same connection settings, for another host and port.
+/// The same connection settings, for another host and port. A node that does not know its own name sends no host: it is the
+/// same one.
 pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
-    let host = host.to_owned();
-    let addr = match like.addr() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+    let mut addr = like.addr().clone();
+    if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut addr {
+        *at = port;
+        if !matches!(host, "" | "?") {
+            host.clone_into(to);
         }
-        ConnectionAddr::Tcp(..) | ConnectionAddr::Unix(_) | _ => ConnectionAddr::Tcp(host, port),
-    };
-    like.clone().set_addr(addr)
-}
-
-/// The host in a reply of the node `from`. A node that does not know its own name sends none: it is the host of `from`.
-pub(crate) fn host_or_same<'a>(host: &'a str, from: &'a ConnectionInfo) -> &'a str {
-    match (host, from.addr()) {
-        ("" | "?", ConnectionAddr::Tcp(same, _) | ConnectionAddr::TcpTls { host: same, .. }) => same,
-        (host, _) => host,
     }
+    like.clone().set_addr(addr)
 }
 
 /// The slot of a key: the hash of what is between the first `{` and the next `}`, or of the whole key.

@@ -4,22 +4,23 @@ use crate::acquire::Options;
 use crate::address::Address;
 use crate::commands::OwnedKey;
 use crate::error::Error;
-use crate::guard::{Guard, Hold};
+use crate::guard::Guard;
 use crate::handle;
 use crate::lock::Lock;
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
 use crate::tenure::Tenure;
+use crate::time::lease_end;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::time::timeout;
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
-/// Clones share their connections and one background task, which renews all locks. The task runs in the tokio runtime
-/// that the client was created in. When that runtime ends, nothing is renewed any more, and guards are lost when their
-/// leases are over.
+/// Clones share their connections. Locks are renewed by tasks of the tokio runtime that the client was created in. When that
+/// runtime ends, nothing is renewed any more, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -83,22 +84,22 @@ impl Client {
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let tenures = handle::parse(handle).ok_or_else(|| Error::invalid("the handle is not valid"))?;
         let tenures = tenures.into_iter().map(async |(name, terms)| {
-            let tenure = Tenure::new(&self.inner, Arc::new(name), terms);
-            tenure.renew(Some(self.inner.settings.patience)).await?;
-            Ok::<_, Error>(tenure)
+            let mut request = Request::new(&self.inner, &Arc::new(name));
+            // Until it is renewed the lease counts from now on.
+            let now = Instant::now();
+            let tenure = Tenure::new(&request, terms, now, lease_end(terms.lease, now));
+            tenure.renew_by(&mut request, 6).await.map(|()| tenure)
         });
         let tenures = try_join_all(tenures).await?.into_iter();
-        let mut holds = tenures.map(Hold::new);
-        let first = holds.next().ok_or_else(|| Error::invalid("the handle is empty"))?;
-        Ok(Guard::new(first, holds.collect()))
+        Guard::join(tenures.map(|tenure| Guard::of(tenure, true)).collect(), None)
     }
 
     /// Waits until nothing is left to release in the background: neither locks of dropped guards, nor acquisitions whose
     /// futures were dropped. It waits as long as the client's patience at most, and returns whether nothing is left. What is
     /// left ends with its lease. Call it before a program ends. Locks whose guards still exist are not released.
     pub async fn close(&self) -> bool {
-        let mut jobs = self.inner.jobs.subscribe();
-        timeout(self.inner.settings.patience, jobs.wait_for(|count| *count == 0)).await.is_ok()
+        let mut releases = self.inner.releases.subscribe();
+        timeout(self.inner.settings.patience, releases.wait_for(|count| *count == 0)).await.is_ok()
     }
 
     /// Waits until a server answers, as long as the client's patience.

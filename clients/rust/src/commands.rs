@@ -32,11 +32,21 @@ pub(crate) struct Kind {
     pub(crate) weight: Option<u32>,
 }
 
-/// The server has granted a lock.
+/// A part of a wait.
 #[derive(Clone, Copy)]
-pub(crate) struct Grant {
+pub(crate) struct Slice {
+    pub(crate) millis: u64,
+    /// It does not keep the queue position.
+    pub(crate) is_last: bool,
+}
+
+/// What a tenure is at the server.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
     pub(crate) token: u64,
-    /// How much of the lease was left when the lock was granted, in milliseconds.
+    pub(crate) holds: u32,
+    pub(crate) kind: Kind,
+    /// The lease that each renewal asks for, in milliseconds.
     pub(crate) lease: u64,
 }
 
@@ -77,14 +87,13 @@ impl OwnedKey {
         cmd
     }
 
-    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. A slice of a wait is so many
-    /// milliseconds, and keeps the queue position unless it is the last one.
-    pub(crate) fn acquire(&self, lease: Option<u64>, slice: Option<(u64, bool)>, kind: Kind) -> Cmd {
+    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. Without a slice it does not wait.
+    pub(crate) fn acquire(&self, lease: Option<u64>, slice: Option<Slice>, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.ACQUIRE");
         if let Some(lease) = lease {
             cmd.arg("PX").arg(lease);
         }
-        if let Some((millis, is_last)) = slice {
+        if let Some(Slice { millis, is_last }) = slice {
             cmd.arg("BLOCK").arg(millis);
             if !is_last {
                 cmd.arg("KEEP").arg(KEEP);
@@ -95,26 +104,22 @@ impl OwnedKey {
         cmd
     }
 
-    /// Sets a new lease, in milliseconds. In quarantine this restores the tenure.
-    pub(crate) fn renew(&self, lease: u64, token: u64, holds: u32, kind: Kind) -> Cmd {
+    /// Sets a new lease. In quarantine this restores the tenure.
+    pub(crate) fn renew(&self, terms: Terms) -> Cmd {
         let mut cmd = self.command("LOCK.RENEW");
-        cmd.arg("PX").arg(lease).arg("TOKEN").arg(token).arg("HOLDS").arg(holds);
-        kind.add_to(&mut cmd);
+        cmd.arg("PX").arg(terms.lease).arg("TOKEN").arg(terms.token).arg("HOLDS").arg(terms.holds);
+        terms.kind.add_to(&mut cmd);
         cmd
     }
 
     /// Releases all holds of a tenure.
     pub(crate) fn release(&self, token: u64) -> Cmd {
-        let mut cmd = self.command("LOCK.RELEASE");
-        cmd.arg("ALL").arg("TOKEN").arg(token);
-        cmd
+        self.command("LOCK.RELEASE").arg("ALL").arg("TOKEN").arg(token).to_owned()
     }
 
     /// Ends the owner's waits, its kept place and what the server may have granted.
     pub(crate) fn give_up(&self) -> Cmd {
-        let mut cmd = self.command("LOCK.RELEASE");
-        cmd.arg("HOLDS").arg(0);
-        cmd
+        self.command("LOCK.RELEASE").arg("HOLDS").arg(0).to_owned()
     }
 
     /// Runs `inner` while the token is that of a present holder. An empty command only checks the token.
@@ -130,12 +135,6 @@ impl OwnedKey {
         }
         guarded
     }
-}
-
-/// Reads the reply to LOCK.ACQUIRE. `None` if the lock is busy.
-pub(crate) fn read_grant(reply: Value) -> Result<Option<Grant>, Error> {
-    let grant: Option<(u64, u32, u64)> = read(reply)?;
-    Ok(grant.map(|(token, _, lease)| Grant { token, lease }))
 }
 
 /// Converts a reply.

@@ -4,6 +4,7 @@ use crate::commands::{Limit, read};
 use crate::error::{Error, Loss};
 use crate::handle;
 use crate::tenure::Tenure;
+use crate::time::FAR_FUTURE;
 use futures_util::future::{FutureExt, join_all, select_all};
 use redis::{Cmd, FromRedisValue};
 use std::fmt;
@@ -23,84 +24,70 @@ use std::time::Duration;
 /// [`Client::close`](crate::Client::close) before `main` returns.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    first: Hold,
-    /// Those of the other keys.
-    others: Vec<Hold>,
-}
-
-/// One key that is held. When it is dropped, it is released in the background.
-pub(crate) struct Hold {
-    tenure: Arc<Tenure>,
-}
-
-impl Hold {
-    pub(crate) fn new(tenure: Arc<Tenure>) -> Self {
-        tenure.client.renewals.add(Arc::<Tenure>::clone(&tenure));
-        Self { tenure }
-    }
-
-    pub(crate) async fn release(&self) -> Result<(), Error> {
-        self.tenure.release().await
-    }
-
-    /// # Errors
-    /// [`Error::Lost`] if it is lost.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.tenure.check()
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.tenure.abandon();
-    }
+    /// Those of the keys, sorted by key: at least one.
+    tenures: Vec<Arc<Tenure>>,
 }
 
 impl Guard {
-    pub(crate) fn new(first: Hold, others: Vec<Hold>) -> Self {
-        let guard = Self { first, others };
-        if !guard.others.is_empty() {
-            guard.first.tenure.client.runtime.spawn(guard.end_together());
+    /// The guard of one key.
+    pub(crate) fn of(tenure: Arc<Tenure>, is_renewed: bool) -> Self {
+        if is_renewed {
+            tenure.keep_renewed();
         }
-        guard
+        Self { tenures: vec![tenure] }
     }
 
-    /// When one of several locks is lost, the others are renewed no more.
-    fn end_together(&self) -> impl Future<Output = ()> + Send + use<> {
-        let lost = self.lost();
-        let tenures: Vec<_> = self.holds().map(|hold| Arc::clone(&hold.tenure)).collect();
-        async move {
-            lost.await;
-            tenures.iter().for_each(|tenure| tenure.stop_renewing());
+    /// One guard of several keys, which are held for `hold_limit` from the last grant on.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if one of them is lost; [`Error::Invalid`] if there is none.
+    pub(crate) fn join(mut parts: Vec<Self>, hold_limit: Option<Duration>) -> Result<Self, Error> {
+        let tenures: Vec<_> = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.tenures)).collect();
+        let last = tenures.iter().map(|tenure| tenure.since).max();
+        let last = last.ok_or_else(|| Error::invalid("no key is named"))?;
+        let guard = Self { tenures };
+        if let Some(limit) = hold_limit {
+            guard.tenures().for_each(|tenure| tenure.limit(last + limit.min(FAR_FUTURE)));
         }
+        guard.tenures().try_for_each(Tenure::check)?;
+        if guard.tenures.len() > 1 {
+            // When one of several locks is lost, the others are renewed no more.
+            let (lost, tenures) = (guard.lost(), guard.tenures.clone());
+            guard.first().client.runtime.spawn(async move {
+                lost.await;
+                tenures.iter().for_each(|tenure| tenure.stop_renewing());
+            });
+        }
+        Ok(guard)
     }
 
-    fn holds(&self) -> impl Iterator<Item = &Hold> {
-        std::iter::once(&self.first).chain(&self.others)
+    #[allow(clippy::indexing_slicing, reason = "there is at least one")]
+    fn first(&self) -> &Tenure {
+        &self.tenures[0]
     }
 
     fn tenures(&self) -> impl Iterator<Item = &Tenure> {
-        self.holds().map(|hold| &*hold.tenure)
+        self.tenures.iter().map(|tenure| &**tenure)
     }
 
     /// The name of the lock. Of several, the first in the order of bytes.
     pub fn key(&self) -> &[u8] {
-        &self.first.tenure.name.key
+        &self.first().name.key
     }
 
     /// The name of the owner.
     pub fn owner(&self) -> &[u8] {
-        &self.first.tenure.name.owner
+        &self.first().name.owner
     }
 
     /// The fencing token. It is below 2^53, and larger than that of every earlier tenure of this lock.
     pub fn token(&self) -> u64 {
-        self.first.tenure.terms.token
+        self.first().terms().token
     }
 
     /// The keys and their fencing tokens, sorted by key.
     pub fn tokens(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        self.tenures().map(|tenure| (&*tenure.name.key, tenure.terms.token))
+        self.tenures().map(|tenure| (&*tenure.name.key, tenure.terms().token))
     }
 
     /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic clock,
@@ -143,17 +130,8 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
     /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        let patience = Some(self.first.tenure.client.settings.patience);
-        let renewed = join_all(self.tenures().map(|tenure| tenure.renew(patience))).await;
-        self.plan_renewals();
-        renewed.into_iter().collect()
-    }
-
-    /// The server may have shortened the lease.
-    fn plan_renewals(&self) {
-        for hold in self.holds() {
-            hold.tenure.client.renewals.add(Arc::<Tenure>::clone(&hold.tenure));
-        }
+        let patience = self.first().client.settings.patience;
+        join_all(self.tenures().map(|tenure| tenure.renew(patience))).await.into_iter().collect()
     }
 
     /// Lets others hold the lock, too: those who ask for it with this limit, which is larger than before. A writer that has
@@ -162,9 +140,7 @@ impl Guard {
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        let downgraded = join_all(self.tenures().map(|tenure| tenure.downgrade(limit))).await;
-        self.plan_renewals();
-        downgraded.into_iter().collect()
+        join_all(self.tenures().map(|tenure| tenure.downgrade(limit))).await.into_iter().collect()
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check
@@ -190,7 +166,7 @@ impl Guard {
     /// response limit or the client's patience: the command may have run. [`Error::Reply`] means that it has run, and its
     /// reply is no `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        read(self.first.tenure.guarded(command).await?)
+        read(self.first().guarded(command).await?)
     }
 
     /// Leaves the lock to another process, which goes on with it by [`Client::resume`](crate::Client::resume). The string
@@ -198,7 +174,7 @@ impl Guard {
     /// from now on, so it ends with its lease unless the other process resumes it before.
     pub fn handle(self) -> String {
         self.tenures().for_each(Tenure::hand_over);
-        handle::write(self.tenures())
+        handle::write(&self.tenures)
     }
 
     /// Releases the lock: when this returns, the first waiter has it. If the future is dropped, the lock is released in the
@@ -208,14 +184,17 @@ impl Guard {
     /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if no
     /// server answers within the client's patience: the client tries on in the background until the lease is over.
     pub async fn release(self) -> Result<(), Error> {
-        self.release_holds().await
+        self.release_all().await
     }
 
-    pub(crate) async fn release_holds(&self) -> Result<(), Error> {
-        if self.others.is_empty() {
-            return self.first.release().await;
-        }
-        join_all(self.holds().map(Hold::release)).await.into_iter().collect()
+    pub(crate) async fn release_all(&self) -> Result<(), Error> {
+        join_all(self.tenures().map(Tenure::release)).await.into_iter().collect()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.tenures().for_each(Tenure::abandon);
     }
 }
 

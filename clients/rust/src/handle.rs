@@ -3,28 +3,25 @@
 //! `KEY:OWNER:TOKEN:HOLDS:LEASE:SLOTS:WEIGHT`, and the next key after a comma. Key and owner are hexadecimal, the lease is in
 //! milliseconds. No slots are a reader, one slot is an exclusive lock, and no weight is the default.
 
-use crate::commands::{Kind, Limit, OwnedKey};
-use crate::tenure::{Tenure, Terms};
-use crate::time::lease_end;
-use std::fmt::Write;
-use std::time::Instant;
+use crate::commands::{Kind, Limit, OwnedKey, Terms};
+use crate::tenure::Tenure;
+use std::sync::Arc;
 
-pub(crate) fn write<'a>(tenures: impl Iterator<Item = &'a Tenure>) -> String {
-    let parts = tenures.map(|tenure| {
-        let Kind { limit, weight } = tenure.kind();
+pub(crate) fn write(tenures: &[Arc<Tenure>]) -> String {
+    let parts = tenures.iter().map(|tenure| {
+        let Terms { token, holds, lease, kind: Kind { limit, weight } } = tenure.terms();
         let slots = match limit {
             Limit::Shared => 0,
             Limit::Exclusive => 1,
             Limit::Slots(slots) => slots,
         };
         let (key, owner) = (to_hex(&tenure.name.key), to_hex(&tenure.name.owner));
-        let (token, holds, lease) = (tenure.terms.token, tenure.terms.holds, tenure.lease());
         format!("{key}:{owner}:{token}:{holds}:{lease}:{slots}:{}", weight.unwrap_or(0))
     });
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// Reads the tenures in a handle. Their leases count from now, until they are renewed.
+/// Reads the tenures in a handle.
 pub(crate) fn parse(handle: &str) -> Option<Vec<(OwnedKey, Terms)>> {
     let tenures = handle.split(',').map(|part| {
         let fields: Vec<&str> = part.split(':').collect();
@@ -35,26 +32,15 @@ pub(crate) fn parse(handle: &str) -> Option<Vec<(OwnedKey, Terms)>> {
             slots => Limit::Slots(slots),
         };
         let kind = Kind { limit, weight: Some(weight.parse().ok()?).filter(|weight| *weight > 0) };
-        let lease = lease.parse().ok()?;
-        let terms = Terms {
-            token: token.parse().ok()?,
-            holds: holds.parse().ok()?,
-            kind,
-            lease,
-            deadline: lease_end(lease, Instant::now()),
-            is_renewed: true,
-            hold_end: None,
-        };
+        let (token, holds) = (token.parse().ok()?, holds.parse().ok()?);
+        let terms = Terms { token, holds, kind, lease: lease.parse().ok()? };
         Some((OwnedKey { key: from_hex(key)?, owner: from_hex(owner)? }, terms))
     });
     tenures.collect()
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hex(hex: &str) -> Option<Vec<u8>> {

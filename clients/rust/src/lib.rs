@@ -56,7 +56,6 @@ mod handle;
 mod lock;
 mod mutex;
 pub mod redlock;
-mod renewals;
 mod request;
 mod servers;
 mod settings;

@@ -1,14 +1,16 @@
 //! How a lock is to be acquired.
 
-use crate::acquire::{Options, acquire};
+use crate::acquire::{Acquire, Options};
 use crate::commands::{Kind, Limit};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::servers::Inner;
-use futures_util::future::FutureExt;
+use crate::time::{FAR_FUTURE, from_now, until};
+use futures_util::future::{FutureExt, join_all};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// A lock, and the options to acquire it with; or several locks that are acquired as one.
 ///
@@ -118,7 +120,37 @@ impl Lock {
     /// - [`Error::Invalid`] when an option is out of range.
     /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.
     pub async fn acquire(self) -> Result<Guard, Error> {
-        acquire(&self.client, &self.keys, &self.options).await
+        self.options.check()?;
+        let Self { client, keys, options } = &self;
+        let limit = from_now(options.wait.filter(|wait| !wait.is_zero()).unwrap_or(FAR_FUTURE));
+        let new_owner = || options.owner.clone().unwrap_or_else(|| client.unique_owner());
+        let mut held = Vec::new();
+        // Several keys are first tried all together.
+        if keys.len() > 1 {
+            let (owner, mut busy) = (new_owner(), None);
+            let tries = keys.iter().map(|key| Acquire::new(client, key, &owner, options, limit).run(true));
+            for tried in join_all(tries).await {
+                match tried {
+                    Ok(guard) => held.push(guard),
+                    Err(error @ Error::Busy { .. }) => busy = busy.or(Some(error)),
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(busy) = busy {
+                // Whoever waits for one key must not hold another that the next one in its queue needs.
+                let _ = timeout(until(limit), join_all(held.iter().map(Guard::release_all))).await;
+                held.clear();
+                if options.waits_not() {
+                    return Err(busy);
+                }
+            }
+        }
+        // Another owner than before: a release without a reply must not end what is acquired from here on.
+        let owner = new_owner();
+        for key in keys.iter().skip(held.len()) {
+            held.push(Acquire::new(client, key, &owner, options, limit).run(options.waits_not()).await?);
+        }
+        Guard::join(held, options.hold_limit)
     }
 
     /// Acquires the lock, runs `work` and releases the lock: also when `work` returns an error or panics. When the lock is
@@ -150,7 +182,7 @@ impl Lock {
             ended = AssertUnwindSafe(async { work(Arc::clone(&guard)).await }).catch_unwind() => Some(ended),
             _ = lost => None,
         };
-        let released = guard.release_holds().await;
+        let released = guard.release_all().await;
         match ended {
             Some(Ok(Ok(value))) => Ok(released.map(|()| value)?),
             Some(Ok(Err(error))) => Err(error),
@@ -191,7 +223,7 @@ impl Lock {
                 biased;
                 value = work(Arc::clone(&guard)) => {
                     // The work is done, so it does not matter any more whether the lock was lost at its end.
-                    let _ = guard.release_holds().await;
+                    let _ = guard.release_all().await;
                     return Ok(value);
                 }
                 _ = lost => {}

@@ -5,29 +5,29 @@
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
-use crate::servers::{Inner, Node, OwnConnection, SharedConnection, timed_out};
-use crate::time::{FAR_FUTURE, Pauses, from_now, until};
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use crate::servers::{Awaited, Inner, Node, OwnConnection, timed_out, within};
+use crate::time::{FAR_FUTURE, Pauses, from_now, millis, until};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
-/// How many redirects in a row are followed without a pause.
-const MAX_REDIRECTS: u32 = 5;
-
-/// What a request is sent on.
-pub(crate) enum Via<'a> {
+/// What the requests of a call are sent on.
+pub(crate) enum Line {
     /// The connection that all short requests share.
     Shared,
-    /// A connection for this caller alone. It is opened when it is needed, and used again while its node serves the key.
-    Own(&'a mut Option<OwnConnection>),
+    /// A connection for this call alone. It is opened when it is needed, and used again while its node serves the key.
+    Own(Option<OwnConnection>),
 }
 
 /// The attempts of one call.
 pub(crate) struct Request<'a> {
-    inner: &'a Arc<Inner>,
+    pub(crate) client: &'a Arc<Inner>,
     pub(crate) name: Arc<OwnedKey>,
     slot: u16,
+    pub(crate) line: Line,
     /// No attempt lasts longer than this.
     pub(crate) deadline: Instant,
     /// The call fails if no server answers until then.
@@ -36,12 +36,12 @@ pub(crate) struct Request<'a> {
     pub(crate) restarts_patience: bool,
     /// It is not sent again when a server may have carried it out.
     pub(crate) runs_once: bool,
-    /// A command that follows in the same pipeline, how long it may take, and its reply.
-    pub(crate) then: Option<(Cmd, Duration)>,
-    pub(crate) then_reply: Option<Value>,
-    pauses: Pauses,
-    failures: u32,
-    redirects: u32,
+    /// So many replicas are to confirm it within this time: WAIT follows it in the same pipeline.
+    pub(crate) replicas: Option<(usize, Duration)>,
+    /// So many have confirmed it.
+    pub(crate) confirmed_by: usize,
+    /// Those before further attempts. `None`: the next one follows at once.
+    pauses: Option<Pauses>,
     /// A server has answered during this call.
     pub(crate) is_answered: bool,
     /// A server may have carried out a request of this call without a reply, or may do so yet.
@@ -50,26 +50,25 @@ pub(crate) struct Request<'a> {
     asking: Option<Arc<Node>>,
     /// The node and the shared connection of the last attempt, and whether it was sent.
     node: Option<Arc<Node>>,
-    pub(crate) shared: Option<SharedConnection>,
+    shared: Option<Awaited<MultiplexedConnection>>,
     is_sent: bool,
 }
 
 impl<'a> Request<'a> {
     /// A request with the client's patience.
-    pub(crate) fn new(inner: &'a Arc<Inner>, name: &Arc<OwnedKey>) -> Self {
+    pub(crate) fn new(client: &'a Arc<Inner>, name: &Arc<OwnedKey>) -> Self {
         Self {
-            inner,
+            client,
             name: Arc::clone(name),
-            slot: inner.slot(&name.key),
+            slot: client.slot(&name.key),
+            line: Line::Shared,
             deadline: from_now(FAR_FUTURE),
-            patience_end: from_now(inner.settings.patience),
+            patience_end: from_now(client.settings.patience),
             restarts_patience: false,
             runs_once: false,
-            then: None,
-            then_reply: None,
-            pauses: Pauses::new(50, 1_000),
-            failures: 0,
-            redirects: 0,
+            replicas: None,
+            confirmed_by: 0,
+            pauses: None,
             is_answered: false,
             may_have_run: false,
             asking: None,
@@ -85,7 +84,7 @@ impl<'a> Request<'a> {
     /// As [`send`](Self::send).
     pub(crate) async fn repeat(&mut self, cmd: &Cmd) -> Result<Value, Error> {
         loop {
-            if let Some(reply) = self.send(&mut Via::Shared, cmd, self.inner.settings.response_limit).await? {
+            if let Some(reply) = self.send(cmd, self.client.settings.response_limit).await? {
                 return Ok(reply);
             }
         }
@@ -97,111 +96,93 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`Error::Refused`] with an error of the server that repeating does not cure; [`Error::Unreachable`] when there is no
     /// time for another attempt.
-    pub(crate) async fn send(
-        &mut self,
-        via: &mut Via<'_>,
-        cmd: &Cmd,
-        limit: Duration,
-    ) -> Result<Option<Value>, Error> {
-        let limit = limit.min(until(self.deadline.min(self.patience_end)));
-        let limit = self.then.as_ref().map_or(limit, |(_, longer)| limit.saturating_add(*longer));
+    pub(crate) async fn send(&mut self, cmd: &Cmd, limit: Duration) -> Result<Option<Value>, Error> {
+        let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
+        let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
         let may_have_run = self.may_have_run;
         self.is_sent = false;
-        let replied = timeout(limit, self.exchange(via, cmd)).await.unwrap_or_else(|_| Err(timed_out()));
-        let is_answer =
-            replied.as_ref().map_or_else(|error| error.code().is_some(), |_| true) && self.is_sent;
+        let replied = within(limit, self.exchange(cmd)).await;
+        let is_answer = self.is_sent && replied.as_ref().err().is_none_or(|error| error.code().is_some());
         if is_answer {
             self.is_answered = true;
             self.may_have_run = may_have_run;
             if self.restarts_patience {
-                self.patience_end = from_now(self.inner.settings.patience);
+                self.patience_end = from_now(self.client.settings.patience);
             }
         }
-        match replied {
+        let error = match replied {
             Ok(reply) => {
-                self.failures = 0;
-                self.redirects = 0;
-                self.pauses = Pauses::new(50, 1_000);
-                Ok(Some(reply))
+                self.pauses = None;
+                return Ok(Some(reply));
             }
-            Err(error) if is_answer => self.handle_error(&error).await,
-            Err(error) => self.handle_silence(via, &error).await,
+            Err(error) => error,
+        };
+        let is_final = if is_answer { self.note_refusal(&error) } else { self.note_silence(&error) };
+        if is_final {
+            return Err(Error::refused(self.name.shown(), &error));
         }
+        if self.runs_once && self.may_have_run {
+            return Err(self.unreachable(&error));
+        }
+        self.pause(&error).await.map(|()| None)
     }
 
-    async fn exchange(&mut self, via: &mut Via<'_>, cmd: &Cmd) -> RedisResult<Value> {
-        let asking = self.asking.take();
-        let is_asking = asking.is_some();
-        self.shared = None;
-        self.node = None;
-        let node = match asking {
-            Some(node) => node,
-            None => self.inner.node_for(self.slot).await?,
-        };
-        self.node = Some(Arc::clone(&node));
-        let mut connection = match via {
-            Via::Shared => self.shared.insert(self.inner.shared(&node)).clone().await?,
-            Via::Own(Some(own)) if Arc::ptr_eq(&own.node, &node) => own.connection.clone(),
-            Via::Own(own) => own.insert(self.inner.own_connection(node).await?).connection.clone(),
-        };
-        self.is_sent = true;
-        self.may_have_run = true;
-        let reply = if is_asking || self.then.is_some() {
-            let mut pipeline = Pipeline::new();
-            if is_asking {
+    async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        (self.node, self.shared) = (None, None);
+        let mut pipeline = redis::pipe();
+        let node = match self.asking.take() {
+            Some(node) => {
                 pipeline.cmd("ASKING");
+                node
             }
-            pipeline.add_command(cmd.clone());
-            if let Some((then, _)) = &self.then {
-                pipeline.add_command(then.clone());
-            }
-            let count = pipeline.len();
-            let replies = connection.send_packed_commands(&pipeline, 0, count).await?;
-            let mut replies = replies.into_iter().skip(usize::from(is_asking));
-            let reply = replies.next();
-            self.then_reply = replies.next();
-            reply.ok_or_else(timed_out)?
-        } else {
-            connection.send_packed_command(cmd).await?
+            None => self.client.node_for(self.slot).await?,
         };
+        let before = pipeline.len();
+        pipeline.add_command(cmd.clone());
+        if let Some((count, within)) = self.replicas {
+            // 0 would wait without limit.
+            pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
+        }
+        self.node = Some(Arc::clone(&node));
+        let mut connection = match &mut self.line {
+            Line::Shared => self.shared.insert(self.client.shared(&node)).clone().await?,
+            Line::Own(Some(own)) if Arc::ptr_eq(&own.node, &node) => own.connection.clone(),
+            Line::Own(own) => own.insert(self.client.own_connection(node).await?).connection.clone(),
+        };
+        (self.is_sent, self.may_have_run) = (true, true);
+        let replies = connection.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
+        let mut replies = replies.into_iter();
+        let reply = replies.next().ok_or_else(timed_out)?;
+        self.confirmed_by = replies.next().and_then(|reply| from_redis_value(reply).ok()).unwrap_or(0);
         if let Value::ServerError(error) = reply { Err(error.into()) } else { Ok(reply) }
     }
 
-    /// A server has replied with an error.
-    async fn handle_error(&mut self, error: &RedisError) -> Result<Option<Value>, Error> {
-        let Some(node) = self.node.take() else { return Err(Error::refused(self.name.shown(), error)) };
+    /// A server has replied with an error. Returns whether repeating does not cure it.
+    fn note_refusal(&mut self, error: &RedisError) -> bool {
+        let Some(node) = self.node.take() else { return true };
         match error.code().unwrap_or_default() {
-            "MOVED" | "ASK" => {
-                if let Some((slot, target)) = self.inner.redirect(error, &node) {
-                    if error.code() == Some("ASK") {
-                        self.asking = Some(target);
-                    } else {
-                        self.inner.assign(slot, target);
-                    }
-                }
-                self.redirects += 1;
-                if self.redirects <= MAX_REDIRECTS {
-                    return Ok(None);
+            "MOVED" => {
+                if let Some(target) = self.client.redirect(error, &node) {
+                    self.client.assign(self.slot, &target);
                 }
             }
-            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" => self.inner.forget_routes_to(&node),
+            "ASK" => self.asking = self.client.redirect(error, &node),
+            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" => self.client.forget_routes_to(&node),
             "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
-            "NOREPLICAS" => {
-                // Another server may have replaced this one without its knowledge.
-                self.inner.forget_routes_to(&node);
-                return Err(Error::refused(self.name.shown(), error));
+            code => {
+                if code == "NOREPLICAS" {
+                    // Another server may have replaced this one without its knowledge.
+                    self.client.forget_routes_to(&node);
+                }
+                return true;
             }
-            _ => return Err(Error::refused(self.name.shown(), error)),
         }
-        self.pause(error).await
+        false
     }
 
-    /// There was no reply: the server cannot be reached, or its reply is late.
-    async fn handle_silence(
-        &mut self,
-        via: &mut Via<'_>,
-        error: &RedisError,
-    ) -> Result<Option<Value>, Error> {
+    /// There was no reply: the server cannot be reached, or its reply is late. Returns whether repeating does not cure it,
+    /// as the server refuses the connection.
+    fn note_silence(&mut self, error: &RedisError) -> bool {
         if !self.is_sent
             && (matches!(
                 error.kind(),
@@ -211,39 +192,68 @@ impl<'a> Request<'a> {
                     | ErrorKind::MasterNameNotFoundBySentinel
             ) || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM")))
         {
-            return Err(Error::refused(self.name.shown(), error));
+            return true;
         }
-        if let Via::Own(own) = via {
-            **own = None;
+        if let Line::Own(own) = &mut self.line {
+            *own = None;
         }
         if let Some(node) = self.node.take() {
             // A connection that is being opened has a limit of its own.
             let failed = self.shared.as_ref().filter(|shared| self.is_sent || shared.peek().is_some());
-            self.inner.note_silence(&node, failed);
+            self.client.note_silence(&node, failed);
         }
-        if self.runs_once && self.is_sent {
-            return Err(self.unreachable(error));
+        false
+    }
+
+    /// Waits until the request may be sent again: the first time at once, as the connection may have been cut while it was
+    /// idle.
+    async fn pause(&mut self, error: &RedisError) -> Result<(), Error> {
+        let end = self.end();
+        if let Some(pauses) = &mut self.pauses {
+            // Up to half longer, so that clients that failed together do not come back together.
+            let pause = pauses.next_pause().mul_f64(1.0 + fastrand::f64() / 2.0);
+            sleep(pause.min(until(end))).await;
         }
-        self.pause(error).await
+        self.pauses.get_or_insert(Pauses::new(50, 1_000));
+        if until(end).is_zero() { Err(self.unreachable(error)) } else { Ok(()) }
+    }
+
+    /// Changes when the connection breaks to the server that was asked last.
+    pub(crate) fn broken(&self) -> watch::Receiver<()> {
+        self.node.as_ref().map_or_else(|| watch::channel(()).1, |node| node.broken.subscribe())
+    }
+
+    fn end(&self) -> Instant {
+        self.deadline.min(self.patience_end)
     }
 
     fn unreachable(&self, error: &RedisError) -> Error {
         Error::Unreachable { key: self.name.shown(), cause: error.to_string() }
     }
 
-    /// Waits until the request may be sent again: the first time at once, as the connection may have been cut while it was
-    /// idle.
-    async fn pause(&mut self, error: &RedisError) -> Result<Option<Value>, Error> {
-        self.failures += 1;
-        let end = self.deadline.min(self.patience_end);
-        if self.failures > 1 {
-            // Up to half longer, so that clients that failed together do not come back together.
-            let pause = self.pauses.next_pause().mul_f64(1.0 + fastrand::f64() / 2.0);
-            sleep(pause.min(until(end))).await;
-        }
-        if until(end).is_zero() {
-            return Err(self.unreachable(error));
-        }
-        Ok(None)
+    /// Sends a release in the background, until it is answered or `end` is reached. It is sent at once if a connection is
+    /// open. If an earlier request may still run, it follows on the connection of that: the server reads it later, even if
+    /// it was stopped.
+    pub(crate) fn release_in_background(&mut self, release: Cmd, end: Instant) {
+        // A connection for this call alone closes before the server reads the release.
+        self.line = Line::Shared;
+        let (client, name) = (Arc::clone(self.client), Arc::clone(&self.name));
+        let earlier = self.shared.take().filter(|_| self.may_have_run);
+        let sent = client.send_now(self.slot, earlier, release.clone());
+        self.client.releases.send_modify(|count| *count += 1);
+        // Timers are made in the task: there may be no runtime here.
+        self.client.runtime.spawn(async move {
+            let limit = client.settings.response_limit.min(until(end));
+            let is_released = match sent {
+                Some(sent) => matches!(within(limit, sent).await, Ok(Value::Int(_))),
+                None => false,
+            };
+            if !is_released {
+                let mut request = Request::new(&client, &name);
+                (request.deadline, request.patience_end) = (end, end);
+                let _ = request.repeat(&release).await;
+            }
+            client.releases.send_modify(|count| *count -= 1);
+        });
     }
 }

@@ -1,18 +1,20 @@
-//! A tenure as this process knows it: whether it is held, and the requests of its holder.
+//! A tenure as this process knows it: whether it is held, its renewals, and the requests of its holder.
+//!
+//! The deadline of the lease is only compared with the clock: no task has to run for a lease to be over. A task for each
+//! tenure renews it. All renewals to a server share its connection, so those that are due together go out together, and a
+//! server that does not answer delays the renewals of its own locks alone.
 
-use crate::commands::{Kind, Limit, OwnedKey, read};
+use crate::commands::{Kind, Limit, OwnedKey, Terms, read};
 use crate::error::{Error, Loss};
-use crate::mutex::locked;
-use crate::renewals::Renewable;
-use crate::request::{Request, Via};
+use crate::request::Request;
 use crate::servers::Inner;
-use crate::time::{from_now, lease_end, millis, until};
+use crate::time::{FAR_FUTURE, from_now, lease_end, millis, until};
 use redis::{Cmd, Value};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::sleep_until;
 
 /// The bounds of the pause after a renewal that the server has refused.
 const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
@@ -22,26 +24,24 @@ const TICK: Duration = Duration::from_millis(2);
 
 pub(crate) struct Tenure {
     pub(crate) client: Arc<Inner>,
-    id: u64,
     pub(crate) name: Arc<OwnedKey>,
-    slot: u16,
-    /// What it began with.
-    pub(crate) terms: Terms,
-    kind: Mutex<Kind>,
-    /// The lease that each renewal asks for, in milliseconds.
-    lease: AtomicU64,
+    /// When it began, at the latest.
+    pub(crate) since: Instant,
     state: watch::Sender<State>,
-    is_renewed: AtomicBool,
-    renewal_due: Mutex<Option<Instant>>,
     /// There is nothing to release any more.
     is_over: AtomicBool,
 }
 
-/// Whether a tenure is held.
 #[derive(Clone)]
 struct State {
+    terms: Terms,
+    /// Changes when the connection breaks to the server that has confirmed it last.
+    broken: watch::Receiver<()>,
     /// When the lease ends by this process's clock, unless it is renewed.
     deadline: Instant,
+    /// No lease ends after this.
+    hold_end: Option<Instant>,
+    is_renewed: bool,
     end: Option<Loss>,
 }
 
@@ -52,44 +52,26 @@ impl State {
     }
 }
 
-/// What a tenure begins with.
-pub(crate) struct Terms {
-    pub(crate) token: u64,
-    pub(crate) holds: u32,
-    pub(crate) kind: Kind,
-    /// In milliseconds.
-    pub(crate) lease: u64,
-    pub(crate) deadline: Instant,
-    pub(crate) is_renewed: bool,
-    /// No lease ends after this.
-    pub(crate) hold_end: Option<Instant>,
-}
-
 impl Tenure {
-    pub(crate) fn new(client: &Arc<Inner>, name: Arc<OwnedKey>, terms: Terms) -> Arc<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    /// The tenure that a request has led to, or continues.
+    pub(crate) fn new(request: &Request<'_>, terms: Terms, since: Instant, deadline: Instant) -> Arc<Self> {
+        let broken = request.broken();
+        let state = State { terms, broken, deadline, hold_end: None, is_renewed: false, end: None };
         Arc::new(Self {
-            client: Arc::clone(client),
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            slot: client.slot(&name.key),
-            name,
-            kind: Mutex::new(terms.kind),
-            lease: AtomicU64::new(terms.lease),
-            state: watch::Sender::new(State { deadline: terms.deadline, end: None }),
-            is_renewed: AtomicBool::new(terms.is_renewed),
-            terms,
-            renewal_due: Mutex::default(),
+            client: Arc::clone(request.client),
+            name: Arc::clone(&request.name),
+            since,
+            state: watch::Sender::new(state),
             is_over: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn kind(&self) -> Kind {
-        *locked(&self.kind)
+    fn state(&self) -> State {
+        self.state.borrow().clone()
     }
 
-    /// In milliseconds.
-    pub(crate) fn lease(&self) -> u64 {
-        self.lease.load(Ordering::Relaxed)
+    pub(crate) fn terms(&self) -> Terms {
+        self.state.borrow().terms
     }
 
     pub(crate) fn loss(&self) -> Option<Loss> {
@@ -114,14 +96,24 @@ impl Tenure {
                     changed = states.changed() => if changed.is_err() {
                         return Loss::Released;
                     },
-                    () = tokio::time::sleep_until(state.deadline.into()) => {}
+                    () = sleep_until(state.deadline.into()) => {}
                 }
             }
         }
     }
 
+    /// # Errors
+    /// [`Error::Lost`] when the tenure is over.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(self.lost_by(loss)))
+    }
+
+    fn lost_by(&self, loss: Loss) -> Error {
+        Error::Lost { key: self.name.shown(), loss }
+    }
+
     /// Ends the tenure in this process. Returns how it was lost, if it was over before.
-    pub(crate) fn end(&self, loss: Loss) -> Option<Loss> {
+    fn end(&self, loss: Loss) -> Option<Loss> {
         let mut earlier = None;
         self.state.send_if_modified(|state| {
             earlier = state.loss();
@@ -132,14 +124,6 @@ impl Tenure {
             is_first
         });
         earlier
-    }
-
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.loss().map_or(Ok(()), |loss| Err(self.lost_by(loss)))
-    }
-
-    fn lost_by(&self, loss: Loss) -> Error {
-        Error::Lost { key: self.name.shown(), loss }
     }
 
     /// The error of a request of the holder. Some errors of the server are the loss of the tenure, which ends then.
@@ -153,51 +137,118 @@ impl Tenure {
         self.lost_by(loss)
     }
 
-    /// Sets a new lease. Each attempt has a sixth of the lease. They end with the lease, and with `patience` if there is one.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
-    pub(crate) async fn renew(&self, patience: Option<Duration>) -> Result<(), Error> {
-        let mut request = Request::new(&self.client, &self.name);
-        request.deadline = self.state.borrow().deadline;
-        request.patience_end = patience.map_or(request.deadline, from_now);
-        loop {
-            self.check()?;
-            let requested = Instant::now();
-            let left = self.terms.hold_end.map_or(u64::MAX, |end| millis(until(end)));
-            let lease = self.lease().min(left);
-            if lease == 0 {
-                return Err(self.lost_by(Loss::LeaseOver));
+    /// Changes a tenure that is not over.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        self.state.send_if_modified(|state| {
+            let is_held = state.loss().is_none();
+            if is_held {
+                change(state);
             }
-            // A lease that is shorter than what is left counts from now on: the server may set it although its reply is lost.
-            let deadline = lease_end(lease, requested);
-            self.set_deadline(|present| deadline < present, deadline);
-            let cmd = self.name.renew(lease, self.terms.token, self.terms.holds, self.kind());
-            let limit = self.client.settings.response_limit.min(Duration::from_millis(lease / 6 + 1));
-            match request.send(&mut Via::Shared, &cmd, limit).await {
-                Ok(None) => {}
-                Ok(Some(reply)) => {
-                    let _: u64 = read(reply)?;
-                    self.set_deadline(|_| true, deadline);
-                    return self.check();
-                }
-                Err(error) => match error.longest_lease().filter(|longest| *longest < lease) {
-                    Some(longest) => drop(self.lease.fetch_min(longest, Ordering::Relaxed)),
-                    None => return Err(self.judge(error, &["NOTHELD", "HOLDS", "WRONGTYPE"])),
-                },
+            is_held
+        });
+    }
+
+    /// Lets no lease end after this.
+    pub(crate) fn limit(&self, hold_end: Instant) {
+        self.change(|state| {
+            state.hold_end = Some(hold_end);
+            state.deadline = state.deadline.min(hold_end);
+        });
+    }
+
+    /// Renews the lease in the background until the tenure is over.
+    pub(crate) fn keep_renewed(self: &Arc<Self>) {
+        self.change(|state| state.is_renewed = true);
+        let tenure = Arc::clone(self);
+        // Most tenures are over by then, and take no task.
+        self.client.begin_soon(move || {
+            if tenure.next_renewal().is_some() {
+                tenure.client.runtime.spawn(Arc::clone(&tenure).renew_until_over());
+            }
+        });
+    }
+
+    pub(crate) fn stop_renewing(&self) {
+        self.change(|state| state.is_renewed = false);
+    }
+
+    async fn renew_until_over(self: Arc<Self>) {
+        let mut changes = self.state.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let Some(next) = self.next_renewal() else { return };
+            let mut broken = self.state().broken;
+            tokio::select! {
+                () = sleep_until(next.into()) => {}
+                Ok(()) = broken.changed() => self.change(|state| state.broken.mark_unchanged()),
+                _ = changes.changed() => continue,
+            }
+            // After an error the state of the tenure tells whether it is lost. If not, it is renewed again.
+            tokio::select! {
+                _ = self.renew(FAR_FUTURE) => {}
+                _ = changes.wait_for(|state| !state.is_renewed || state.end.is_some()) => {}
             }
         }
     }
 
-    /// A tenure that is over stays over.
-    fn set_deadline(&self, is_wanted: impl Fn(Instant) -> bool, deadline: Instant) {
-        self.state.send_if_modified(|state| {
-            let is_set = state.loss().is_none() && is_wanted(state.deadline);
-            if is_set {
-                state.deadline = deadline;
+    /// When to renew next: when a third of the lease has passed. If that was in vain, after a pause.
+    fn next_renewal(&self) -> Option<Instant> {
+        let State { terms, deadline, hold_end, is_renewed, end, .. } = self.state();
+        let lease = Duration::from_millis(terms.lease);
+        let now = Instant::now();
+        // The last lease before the hold limit is not renewed.
+        let is_last = hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
+        if !is_renewed || end.is_some() || now >= deadline || is_last {
+            return None;
+        }
+        let [shortest, longest] = RENEWAL_PAUSE;
+        let third = deadline.checked_sub(lease / 3 * 2).filter(|third| *third > now);
+        Some(third.unwrap_or_else(|| now + (lease / 20).clamp(shortest, longest)))
+    }
+
+    /// Sets a new lease, within the client's patience or a shorter one.
+    ///
+    /// # Errors
+    /// As [`renew_by`](Self::renew_by).
+    pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
+        let mut request = Request::new(&self.client, &self.name);
+        request.patience_end = from_now(patience);
+        self.renew_by(&mut request, 6).await
+    }
+
+    /// Sets a new lease. Each attempt has a `part` of the lease, such as a 6th. They end with the lease, and with the bounds
+    /// of the request.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
+    pub(crate) async fn renew_by(&self, request: &mut Request<'_>, part: u64) -> Result<(), Error> {
+        request.deadline = request.deadline.min(self.state.borrow().deadline);
+        loop {
+            self.check()?;
+            let State { mut terms, hold_end, .. } = self.state();
+            let since = Instant::now();
+            terms.lease = hold_end.map_or(terms.lease, |end| terms.lease.min(millis(until(end))));
+            if terms.lease == 0 {
+                return Err(self.lost_by(Loss::LeaseOver));
             }
-            is_set
-        });
+            // A lease that is shorter than what is left counts from now on: the server may set it although its reply is lost.
+            let deadline = lease_end(terms.lease, since);
+            self.change(|state| state.deadline = state.deadline.min(deadline));
+            let limit = Duration::from_millis(terms.lease / part + 1);
+            let limit = limit.min(self.client.settings.response_limit);
+            match request.send(&self.name.renew(terms), limit).await {
+                Ok(None) => {}
+                Ok(Some(reply)) => {
+                    let _: u64 = read(reply)?;
+                    self.change(|state| (state.deadline, state.broken) = (deadline, request.broken()));
+                    return self.check();
+                }
+                Err(error) => match error.longest_lease().filter(|longest| *longest < terms.lease) {
+                    Some(longest) => self.change(|state| state.terms.lease = longest),
+                    None => return Err(self.judge(error, &["NOTHELD", "HOLDS", "WRONGTYPE"])),
+                },
+            }
+        }
     }
 
     /// Lets others hold the lock, too.
@@ -205,13 +256,13 @@ impl Tenure {
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades it.
     pub(crate) async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        let before = self.kind();
+        let before = self.terms().kind;
         let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
         kind.check()?;
-        *locked(&self.kind) = kind;
-        self.renew(Some(self.client.settings.patience)).await.inspect_err(|error| {
+        self.change(|state| state.terms.kind = kind);
+        self.renew(self.client.settings.patience).await.inspect_err(|error| {
             if error.code().is_some() {
-                *locked(&self.kind) = before;
+                self.change(|state| state.terms.kind = before);
             }
         })
     }
@@ -222,18 +273,18 @@ impl Tenure {
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the command or of the last attempt.
     pub(crate) async fn guarded(&self, inner: &Cmd) -> Result<Value, Error> {
-        let cmd = self.name.guard(self.terms.token, inner);
+        let cmd = self.name.guard(self.terms().token, inner);
         let mut request = Request::new(&self.client, &self.name);
         request.runs_once = true;
         let mut is_renewed = false;
         loop {
             self.check()?;
-            match request.send(&mut Via::Shared, &cmd, self.client.settings.response_limit).await {
+            match request.send(&cmd, self.client.settings.response_limit).await {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => {}
                 Err(error) if error.code() == Some("FENCED") && !is_renewed => {
                     is_renewed = true;
-                    self.renew(Some(self.client.settings.patience)).await?;
+                    self.renew(self.client.settings.patience).await?;
                 }
                 Err(error) => return Err(self.judge(error, &["FENCED"])),
             }
@@ -246,20 +297,13 @@ impl Tenure {
     /// [`Error::Lost`] if it was lost before; otherwise the error of the last attempt.
     pub(crate) async fn release(&self) -> Result<(), Error> {
         // The server may end the tenure from here on, so nobody may take it for held.
-        let earlier = self.end(Loss::Released);
-        // Last, so that a renewal that ends now does not plan another.
-        self.client.renewals.remove(self);
-        if let Some(loss) = earlier {
+        if let Some(loss) = self.end(Loss::Released) {
             self.is_over.store(true, Ordering::Relaxed);
             return Err(self.lost_by(loss));
         }
         let mut request = Request::new(&self.client, &self.name);
         request.deadline = self.state.borrow().deadline;
-        self.release_with(&mut request).await
-    }
-
-    async fn release_with(&self, request: &mut Request<'_>) -> Result<(), Error> {
-        let released = match request.repeat(&self.name.release(self.terms.token)).await {
+        let released = match request.repeat(&self.name.release(self.terms().token)).await {
             Ok(_) => Ok(()),
             // An earlier attempt has released it.
             Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
@@ -276,69 +320,13 @@ impl Tenure {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn stop_renewing(&self) {
-        self.is_renewed.store(false, Ordering::Relaxed);
-        self.client.renewals.remove(self);
-    }
-
     /// Releases in the background what is not released yet, until the lease is over.
-    pub(crate) fn abandon(self: &Arc<Self>) {
+    pub(crate) fn abandon(&self) {
         let earlier = self.end(Loss::Released);
-        self.client.renewals.remove(&**self);
-        let deadline = self.state.borrow().deadline;
         if self.is_over.load(Ordering::Relaxed) || earlier.is_some_and(|loss| loss != Loss::Released) {
             return;
         }
-        let started = self.client.send_now(self.slot, None, self.name.release(self.terms.token));
-        let tenure = Arc::clone(self);
-        self.client.spawn_job(async move {
-            let limit = tenure.client.settings.response_limit.min(until(deadline));
-            if let Some(started) = started
-                && let Ok(Ok(Value::Int(_))) = timeout(limit, started).await
-            {
-                return;
-            }
-            let mut request = Request::new(&tenure.client, &tenure.name);
-            (request.deadline, request.patience_end) = (deadline, deadline);
-            let _ = tenure.release_with(&mut request).await;
-        });
-    }
-}
-
-impl Renewable for Tenure {
-    fn id(&self) -> u64 {
-        self.id
-    }
-
-    fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    fn due(&self) -> &Mutex<Option<Instant>> {
-        &self.renewal_due
-    }
-
-    /// When to renew next: when a third of the lease has passed. If that was in vain, after a pause.
-    fn next_renewal(&self) -> Option<Instant> {
-        let State { deadline, end } = self.state.borrow().clone();
-        let lease = Duration::from_millis(self.lease());
-        let now = Instant::now();
-        // The last lease before the hold limit is not renewed.
-        let is_last = self.terms.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
-        if end.is_some() || now >= deadline || is_last || !self.is_renewed.load(Ordering::Relaxed) {
-            return None;
-        }
-        let [shortest, longest] = RENEWAL_PAUSE;
-        let third = deadline.checked_sub(lease / 3 * 2).filter(|third| *third > now);
-        Some(third.unwrap_or_else(|| now + (lease / 20).clamp(shortest, longest)))
-    }
-
-    fn start_renewal(self: Arc<Self>) {
-        let client = Arc::clone(&self.client);
-        client.runtime.clone().spawn(async move {
-            // After an error the state of the tenure tells whether it is lost. If not, it is renewed again.
-            let _ = self.renew(None).await;
-            client.renewals.add(self);
-        });
+        let release = self.name.release(self.terms().token);
+        Request::new(&self.client, &self.name).release_in_background(release, self.state.borrow().deadline);
     }
 }

@@ -10,6 +10,7 @@ mod address;
 mod dropped_at_each_poll;
 mod dropped_futures;
 mod extreme_durations;
+mod faults;
 mod interface;
 mod redlock;
 mod resource_usage;

@@ -1,0 +1,234 @@
+//! Requests and replies that are lost, and callers and runtimes that stop.
+
+use crate::{LONG, client, client_with, granted, soon, url};
+use lockward_client::{Error, Settings};
+use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+/// The fates of the requests that begin with this word, in order. Later ones and all others are carried.
+fn fates(
+    command: &'static str,
+    fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
+) -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
+    let mut fates = fates.into_iter();
+    move |request| if request[0].text() == command { fates.next() } else { None }.unwrap_or(Fate::Carried)
+}
+
+/// Loses the reply to the first ACQUIRE and the first releases, and drops the acquisition.
+async fn drop_after_a_lost_grant(server: &Server, proxy: &Proxy, lock: lockward_client::Lock) {
+    let mut acquires = 0;
+    let mut releases = 0;
+    proxy.set_plan(move |request| match &*request[0].text() {
+        "LOCK.ACQUIRE" => {
+            acquires += 1;
+            if acquires == 1 { Fate::Silence(LONG) } else { Fate::Carried }
+        }
+        "LOCK.RELEASE" => {
+            releases += 1;
+            if releases < 6 { Fate::RequestLost } else { Fate::Carried }
+        }
+        _ => Fate::Carried,
+    });
+    let acquiring = tokio::spawn(lock.acquire());
+    let mut observer = server.client();
+    eventually("it is granted", || observer.info("k").is_some());
+    acquiring.abort();
+    assert!(acquiring.await.expect_err("it is dropped").is_cancelled());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_grant_is_given_back_even_if_that_takes_long() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let settings = Settings::default().response_limit(Duration::from_secs(1));
+    let client = client_with(&url(proxy.port()), settings);
+    drop_after_a_lost_grant(&server, &proxy, client.lock("k").lease(LONG)).await;
+    // Several releases are lost, and the pauses between them alone are longer than 200 ms.
+    assert!(soon(client.close()).await);
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_named_owner_gives_back_late_does_not_end_its_next_tenure() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let settings = Settings::default().response_limit(Duration::from_secs(1));
+    let client = client_with(&url(proxy.port()), settings);
+    let lock = client.lock("k").owner("me").lease(LONG);
+    drop_after_a_lost_grant(&server, &proxy, lock.clone()).await;
+    let guard = lock.acquire().await.expect("its own lock");
+    let begun = Instant::now();
+    assert!(client.close().await);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    guard.renew().await.expect("it is held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_keys_have_another_owner_after_the_first_try() {
+    let server = Server::start();
+    let owners = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&owners);
+    let proxy = Proxy::start(server.port(), move |request| {
+        if request[0].text() == "LOCK.ACQUIRE" && request[1].text() == "a" {
+            seen.lock().expect("no panic").push(request[2].text());
+        }
+        Fate::Carried
+    });
+    let client = client_with(&url(proxy.port()), Settings::default());
+    for (name, count) in [(None, 2), (Some("me"), 1)] {
+        let other = client.lock("b").acquire().await.expect("a guard");
+        let lock = client.locks(["a", "b"]).wait(LONG);
+        let lock = name.into_iter().fold(lock, |lock, name| lock.owner(name));
+        let waiter = tokio::spawn(lock.acquire());
+        server.client().see_waiters("b", 1);
+        other.release().await.expect("a release");
+        let guard = granted(waiter).await;
+        let mut owners: Vec<String> = owners.lock().expect("no panic").drain(..).collect();
+        assert_eq!(owners.last().map(String::as_bytes), Some(guard.owner()));
+        owners.dedup();
+        assert_eq!(owners.len(), count, "{owners:?}");
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn giving_several_keys_back_does_not_outlast_the_wait_limit() {
+    let server = Server::start();
+    let other = client(&server).await.lock("b").acquire().await.expect("a guard");
+    let proxy = Proxy::start(server.port(), fates("LOCK.RELEASE", [Fate::Silence(LONG)]));
+    let client = client_with(&url(proxy.port()), Settings::default());
+    let begun = Instant::now();
+    let busy = client.locks(["a", "b"]).wait(Duration::from_millis(300)).acquire().await;
+    assert!(begun.elapsed() < Duration::from_millis(1_000), "{:?}", begun.elapsed());
+    assert!(matches!(busy, Err(Error::Busy { .. } | Error::Unreachable { .. })), "{busy:?}");
+    assert!(soon(client.close()).await);
+    assert_eq!(server.client().info("a"), None);
+    other.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hold_limit_of_several_keys_counts_from_the_last_grant() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let other = client.lock("b").acquire().await.expect("a guard");
+    let limit = Duration::from_millis(600);
+    let waiter = tokio::spawn(client.locks(["a", "b"]).hold_limit(limit).wait(LONG).acquire());
+    let mut observer = server.client();
+    observer.see_waiters("b", 1);
+    eventually("the first is held for longer", || observer.holder("a").held_for > 1_000);
+    other.release().await.expect("a release");
+    let guard = granted(waiter).await;
+    assert!(guard.is_held() && guard.lease_left() <= limit);
+    let begun = Instant::now();
+    soon(guard.lost()).await;
+    assert!(begun.elapsed() > limit / 2, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_a_connection_to_wait_on_outlasts_the_patience() {
+    let server = Server::start();
+    let mut observer = server.client();
+    observer.acquire("l other PX 600000");
+    let mut tries = 0;
+    let proxy = Proxy::start(server.port(), move |request| {
+        let is_try = request[0].text() == "LOCK.ACQUIRE" && request[1].text() == "l";
+        tries += u32::from(is_try);
+        if is_try && (2..8).contains(&tries) { Fate::RequestLost } else { Fate::Carried }
+    });
+    let settings = Settings::default().waiting_connections(1).patience(Duration::from_millis(200));
+    let client = client_with(&url(proxy.port()), settings);
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    let first = tokio::spawn(client.lock("k").acquire());
+    observer.see_waiters("k", 1);
+    let polling = tokio::spawn(client.lock("l").acquire());
+    eventually("six of its requests are lost", || proxy.losses().requests >= 6);
+    assert_eq!(observer.call("LOCK.RELEASE l other ALL").int(), 0);
+    granted(polling).await.release().await.expect("a release");
+    guard.release().await.expect("a release");
+    granted(first).await.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_ends_before_it_is_confirmed_is_waited_for_again() {
+    let server = Server::start();
+    let holder = client(&server).await.lock("k").acquire().await.expect("a guard");
+    let proxy = Proxy::start(server.port(), fates("LOCK.RENEW", [Fate::RequestLost; 6]));
+    let client = client_with(&url(proxy.port()), Settings::default().patience(Duration::from_millis(100)));
+    let waiter = tokio::spawn(client.lock("k").lease(Duration::from_millis(300)).acquire());
+    server.client().see_waiters("k", 1);
+    holder.release().await.expect("a release");
+    granted(waiter).await.release().await.expect("a release");
+    assert_eq!(proxy.losses().requests, 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refused_the_first_connection_is_asked_again() {
+    let mut server = Server::start();
+    let settings = Settings::default().patience(Duration::from_secs(1));
+    let client = client_with(&url(server.port()), settings);
+    server.kill();
+    assert!(matches!(client.lock("k").try_acquire().await, Err(Error::Unreachable { .. })));
+    server.start_again();
+    client.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
+}
+
+#[test]
+fn a_runtime_that_stands_still_does_not_hold_up_callers_in_another() {
+    let server = Server::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let works = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = works.block_on(async { client_with(&url(server.port()), Settings::default()) });
+    let still = runtime();
+    let mut first = Box::pin(client.lock("a").acquire());
+    {
+        let _entered = still.enter();
+        // It opens the connection.
+        assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    works.block_on(async {
+        let guard = soon(client.lock("b").acquire()).await.expect("a guard");
+        guard.release().await.expect("a release");
+    });
+    // A future may be dropped where there is no runtime.
+    drop(first);
+    works.block_on(async { assert!(soon(client.close()).await) });
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_the_server_has_shortened_is_renewed_in_time() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").lease(Duration::from_secs(30)).acquire().await.expect("a guard");
+    let mut observer = server.client();
+    observer.call("CONFIG SET lock.max-lease 1500");
+    guard.renew().await.expect("a renewal");
+    assert!(guard.lease_left() <= Duration::from_millis(1_500));
+    eventually("it is renewed", || observer.holder("k").held_for > 4_000);
+    assert!(guard.is_held());
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_is_refused_after_a_cut_is_repeated_with_pauses() {
+    let server = Server::start();
+    let renewals = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&renewals);
+    let proxy = Proxy::start(server.port(), move |request| {
+        counted.fetch_add(u64::from(request[0].text() == "LOCK.RENEW"), Ordering::Relaxed);
+        Fate::Carried
+    });
+    let client = client_with(&url(proxy.port()), Settings::default());
+    let lock = client.lock("k").lease(Duration::from_secs(2));
+    let guard = lock.acquire().await.expect("a guard");
+    let mut observer = server.client();
+    eventually("it is renewed", || renewals.load(Ordering::Relaxed) > 0);
+    observer.call("ACL SETUSER default -lock.renew");
+    proxy.cut();
+    soon(guard.lost()).await;
+    let renewals = renewals.load(Ordering::Relaxed);
+    assert!((5..50).contains(&renewals), "{renewals}");
+}
