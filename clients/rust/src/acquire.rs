@@ -12,7 +12,7 @@
 use crate::commands::{Kind, OwnedKey, Slice, Terms, read};
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::request::{Line, Request};
+use crate::request::{Request, Via};
 use crate::servers::Inner;
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, Pauses, from_now, lease_end, millis, until};
@@ -112,7 +112,7 @@ impl<'a> Acquire<'a> {
         request.restarts_patience = !options.waits_not();
         if options.replicas.is_some() {
             // WAIT is about the commands before it on the same connection, and would hold up those of others.
-            request.line = Line::Own(None);
+            request.via = Via::Own(None);
         }
         Self {
             options,
@@ -166,8 +166,8 @@ impl<'a> Acquire<'a> {
     /// Sends ACQUIRE until the lock is granted or the server says that it is busy: without waiting, as a free lock needs no
     /// connection of its own; or slice by slice until the wait limit.
     async fn ask(&mut self, waits: bool) -> Result<Option<Grant>, Error> {
-        if waits && matches!(self.request.line, Line::Shared) {
-            self.request.line = Line::Own(None);
+        if waits && matches!(self.request.via, Via::Shared) {
+            self.request.via = Via::Own(None);
         }
         self.request.replicas = self.options.replicas.filter(|_| !waits);
         loop {
@@ -261,7 +261,7 @@ impl Drop for Acquire<'_> {
             let limit = if is_named { GIVE_UP_LIMIT } else { self.request.client.settings.patience };
             let give_up = self.request.name.give_up();
             self.request.release_in_background(give_up, from_now(limit));
-        } else if let Line::Own(Some(own)) = std::mem::replace(&mut self.request.line, Line::Shared) {
+        } else if let Via::Own(Some(own)) = std::mem::replace(&mut self.request.via, Via::Shared) {
             own.keep_idle();
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// What the requests of a call are sent on.
-pub(crate) enum Line {
+pub(crate) enum Via {
     /// The connection that all short requests share.
     Shared,
     /// A connection for this call alone. It is opened when it is needed, and used again while its node serves the key.
@@ -27,7 +27,7 @@ pub(crate) struct Request<'a> {
     pub(crate) client: &'a Arc<Inner>,
     pub(crate) name: Arc<OwnedKey>,
     slot: u16,
-    pub(crate) line: Line,
+    pub(crate) via: Via,
     /// No attempt lasts longer than this.
     pub(crate) deadline: Instant,
     /// The call fails if no server answers until then.
@@ -61,7 +61,7 @@ impl<'a> Request<'a> {
             client,
             name: Arc::clone(name),
             slot: client.slot(&name.key),
-            line: Line::Shared,
+            via: Via::Shared,
             deadline: from_now(FAR_FUTURE),
             patience_end: from_now(client.settings.patience),
             restarts_patience: false,
@@ -144,10 +144,10 @@ impl<'a> Request<'a> {
             pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
         }
         self.node = Some(Arc::clone(&node));
-        let mut connection = match &mut self.line {
-            Line::Shared => self.shared.insert(self.client.shared(&node)).clone().await?,
-            Line::Own(Some(own)) if Arc::ptr_eq(&own.node, &node) => own.connection.clone(),
-            Line::Own(own) => own.insert(self.client.own_connection(node).await?).connection.clone(),
+        let mut connection = match &mut self.via {
+            Via::Shared => self.shared.insert(self.client.shared(&node)).clone().await?,
+            Via::Own(Some(own)) if Arc::ptr_eq(&own.node, &node) => own.connection.clone(),
+            Via::Own(own) => own.insert(self.client.own_connection(node).await?).connection.clone(),
         };
         (self.is_sent, self.may_have_run) = (true, true);
         let replies = connection.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
@@ -194,7 +194,7 @@ impl<'a> Request<'a> {
         {
             return true;
         }
-        if let Line::Own(own) = &mut self.line {
+        if let Via::Own(own) = &mut self.via {
             *own = None;
         }
         if let Some(node) = self.node.take() {
@@ -236,7 +236,7 @@ impl<'a> Request<'a> {
     /// it was stopped.
     pub(crate) fn release_in_background(&mut self, release: Cmd, end: Instant) {
         // A connection for this call alone closes before the server reads the release.
-        self.line = Line::Shared;
+        self.via = Via::Shared;
         let (client, name) = (Arc::clone(self.client), Arc::clone(&self.name));
         let earlier = self.shared.take().filter(|_| self.may_have_run);
         let sent = client.send_now(self.slot, earlier, release.clone());
