@@ -127,7 +127,7 @@ flames: build ## Draw where the server's CPU time goes, for docs/performance.md.
 	@target/release/flames
 
 bench-peers: build ## Measure Lockward and other locks, or only PEERS and JOBS, each for SECONDS (8).
-	@cargo build --quiet --release -p lockward-bench --bin peers --bin peer-lockward
+	@cargo build --quiet --release -p lockward-bench --bin peers -p lockward-peers --bin peer-lockward
 	@target/release/peers $(PEERS) $(JOBS:%=--jobs %) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
 
 bench-peers-docs: ## Write the results of the last make bench-peers into docs/peers.md.

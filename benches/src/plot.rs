@@ -76,8 +76,21 @@ pub struct Bars {
     pub title: String,
     /// How to read them: what is better.
     pub hint: String,
-    /// From top to bottom: a name, a number, and that number as text. The first is ours.
-    pub bars: Vec<(String, f64, String)>,
+    /// From top to bottom.
+    pub bars: Vec<Bar>,
+}
+
+/// A bar.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// What it shows.
+    pub name: String,
+    /// How long it is.
+    pub number: f64,
+    /// That number as text.
+    pub text: String,
+    /// Whether it is ours.
+    pub is_ours: bool,
 }
 
 impl Plot {
@@ -145,11 +158,11 @@ impl Bars {
     /// The SVG, with a note below.
     pub fn draw(&self, below: &str) -> String {
         let [left, right] = BARS;
-        let longest = self.bars.iter().map(|(_, number, _)| *number).fold(f64::MIN_POSITIVE, f64::max);
+        let longest = self.bars.iter().map(|bar| bar.number).fold(f64::MIN_POSITIVE, f64::max);
         let mut body = String::new();
-        for (at, (name, number, text)) in self.bars.iter().enumerate() {
+        for (at, Bar { name, number, text, is_ours }) in self.bars.iter().enumerate() {
             let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * number / longest);
-            let (class, middle) = (if at == 0 { "ours" } else { "other" }, y + 14.0);
+            let (class, middle) = (if *is_ours { "ours" } else { "other" }, y + 14.0);
             let _ = writeln!(
                 body,
                 "<text class=\"end\" x=\"{}\" y=\"{middle}\">{}</text>",

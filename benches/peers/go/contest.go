@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,7 +29,7 @@ var (
 type contest struct {
 	peer     peer
 	address  string
-	shared   bool
+	job      string
 	duration time.Duration
 
 	// When counting begins and ends.
@@ -36,8 +37,10 @@ type contest struct {
 	// By lock. Nothing but the lock protects them: grants that are missing here show that it did not exclude.
 	counters []int64
 	tallies  []tally
-	// The client that had the shared lock last, protected likewise.
+	// The client that had the lock of all last, protected likewise.
 	holder int
+	// How much is held now, where several clients may hold the lock, and the grants after which it was no more than allowed.
+	held, allowed atomic.Int64
 }
 
 // What one client has seen.
@@ -100,24 +103,27 @@ func (c *contest) connect(ctx context.Context, count int) ([]client, error) {
 	lock := int64(os.Getpid()) << 16
 	var clients []client
 	for index := range count {
-		client, err := c.peer.connect(ctx, c.address, lock)
+		client, err := c.connectOne(ctx, lock, index)
 		if err != nil {
 			return nil, fmt.Errorf("client %d cannot connect: %w", index+1, err)
 		}
 		clients = append(clients, client)
-		if !c.shared {
+		if c.job == uncontended {
 			lock++
 		}
 	}
 	return clients, nil
 }
 
+func (c *contest) connectOne(ctx context.Context, lock int64, index int) (client, error) {
+	if c.peer.connectShare == nil {
+		return c.peer.connect(ctx, c.address, lock)
+	}
+	return c.peer.connectShare(ctx, c.address, lock, shareOf(c.job, index))
+}
+
 func (c *contest) loop(ctx context.Context, client client, index int) error {
 	tally := &c.tallies[index]
-	counter := &c.counters[0]
-	if !c.shared {
-		counter = &c.counters[index]
-	}
 	for ctx.Err() == nil {
 		asked := time.Now()
 		err := client.acquire(ctx)
@@ -133,15 +139,15 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 		if err != nil {
 			return fmt.Errorf("acquire: %w", err)
 		}
-		if granted := time.Now(); c.counts(granted) {
-			before := *counter
-			runtime.Gosched()
-			*counter = before + 1
+		granted := time.Now()
+		isCounted := c.counts(granted)
+		if isShared(c.job) {
+			c.hold(index, isCounted)
+		} else if isCounted {
+			c.count(index)
+		}
+		if isCounted {
 			tally.grants++
-			if c.shared && c.holder != index {
-				tally.handoffs++
-				c.holder = index
-			}
 			tally.waits = append(tally.waits, granted.Sub(asked))
 		}
 		// Not with ctx, which may end meanwhile.
@@ -150,6 +156,31 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 		}
 	}
 	return nil
+}
+
+// Count is what a client does while it alone holds the lock.
+func (c *contest) count(index int) {
+	counter := &c.counters[0]
+	if c.job == uncontended {
+		counter = &c.counters[index]
+	}
+	before := *counter
+	runtime.Gosched()
+	*counter = before + 1
+	if c.job == contended && c.holder != index {
+		c.tallies[index].handoffs++
+		c.holder = index
+	}
+}
+
+// Hold is what a client does while it holds what others may hold too.
+func (c *contest) hold(index int, isCounted bool) {
+	weight := shareOf(c.job, index).weight
+	if c.held.Add(weight) <= limitOf(c.job) && isCounted {
+		c.allowed.Add(1)
+	}
+	time.Sleep(holdTime)
+	c.held.Add(-weight)
 }
 
 func (c *contest) counts(now time.Time) bool {
@@ -162,7 +193,7 @@ func (c *contest) outcome() *outcome {
 		BeganMs:   c.from.UnixMilli(),
 		ElapsedMs: c.duration.Milliseconds(),
 	}
-	var waits []time.Duration
+	var waits, writers []time.Duration
 	for index := range c.tallies {
 		tally := &c.tallies[index]
 		result.Operations += tally.grants
@@ -170,9 +201,20 @@ func (c *contest) outcome() *outcome {
 		result.Grants = append(result.Grants, tally.grants)
 		result.Handoffs += tally.handoffs
 		result.GaveUp += tally.gaveUp
-		waits = append(waits, tally.waits...)
+		if shareOf(c.job, index).isWriter {
+			writers = append(writers, tally.waits...)
+		} else {
+			waits = append(waits, tally.waits...)
+		}
 	}
 	result.AcquireUs = percentilesOf(waits)
+	if isShared(c.job) {
+		result.Counter = c.allowed.Load()
+	}
+	if c.job == readers {
+		times := percentilesOf(writers)
+		result.WritersUs = &times
+	}
 	return result
 }
 

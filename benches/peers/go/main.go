@@ -2,9 +2,8 @@
 //
 //	peers <peer> <job> <address> --clients N --seconds S
 //
-// The peer is redsync, etcd, mariadb or postgres, and its server listens at the address. In the job `uncontended` each
-// client acquires and releases a lock of its own; in `contended` all want the same lock, and count under it. The outcome
-// is one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
+// The peer is lockward-go, redsync, etcd, mariadb or postgres, and its server listens at the address. ../README.md has the jobs.
+// The outcome is one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
 package main
 
 import (
@@ -33,13 +32,16 @@ type peer struct {
 	defaults string
 	// Connects a client, which will use the lock of this number.
 	connect func(ctx context.Context, address string, lock int64) (client, error)
+	// The same for one that asks for this share of the lock; nil where the library has only exclusive locks.
+	connectShare func(ctx context.Context, address string, lock int64, share share) (client, error)
 }
 
 var peers = map[string]peer{
-	"redsync":  redsyncPeer,
-	"etcd":     etcdPeer,
-	"mariadb":  mariadbPeer,
-	"postgres": postgresPeer,
+	"lockward-go": lockwardPeer,
+	"redsync":     redsyncPeer,
+	"etcd":        etcdPeer,
+	"mariadb":     mariadbPeer,
+	"postgres":    postgresPeer,
 }
 
 // What the program prints. Times are in microseconds where nothing else is said.
@@ -54,10 +56,11 @@ type outcome struct {
 	Counter    int64   `json:"counter"`
 	Grants     []int64 `json:"grants"`
 	// Grants of the shared lock to another client than the last: the other grants cost nobody a wait.
-	Handoffs  int64       `json:"handoffs"`
-	GaveUp    int64       `json:"gave_up"`
-	AcquireUs percentiles `json:"acquire_us"`
-	Notes     string      `json:"notes"`
+	Handoffs  int64        `json:"handoffs"`
+	GaveUp    int64        `json:"gave_up"`
+	AcquireUs percentiles  `json:"acquire_us"`
+	WritersUs *percentiles `json:"writers_us,omitempty"`
+	Notes     string       `json:"notes"`
 }
 
 func main() {
@@ -86,8 +89,8 @@ func run(arguments []string) (*outcome, error) {
 	if !known {
 		return nil, fmt.Errorf("there is no peer %q", name)
 	}
-	if job != "uncontended" && job != "contended" {
-		return nil, fmt.Errorf("there is no job %q", job)
+	if job != uncontended && job != contended && !(isShared(job) && peer.connectShare != nil) {
+		return nil, fmt.Errorf("%s has no job %q", name, job)
 	}
 	if *clients < 1 || *seconds < 1 {
 		return nil, fmt.Errorf("--clients and --seconds are at least 1")
@@ -95,7 +98,7 @@ func run(arguments []string) (*outcome, error) {
 	contest := &contest{
 		peer:     peer,
 		address:  address,
-		shared:   job == "contended",
+		job:      job,
 		duration: time.Duration(*seconds) * time.Second,
 	}
 	result, err := contest.run(*clients)
@@ -106,7 +109,7 @@ func run(arguments []string) (*outcome, error) {
 	return result, nil
 }
 
-// Version is that of each of its modules: "redsync 4.18.1, go-redis 9.23.0".
+// Version is that of each of its modules: "redsync 4.18.1, go-redis 9.23.0". What is built from this repository has none.
 func (p peer) version() string {
 	info, _ := debug.ReadBuildInfo()
 	var versions []string

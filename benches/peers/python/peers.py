@@ -1,10 +1,9 @@
 """Peers: lock libraries written in Python, as contestants of `make bench-peers`.
 
-    peers.py redis-py <job> <address> --clients N --seconds S
+    peers.py <peer> <job> <address> --clients N --seconds S
 
-A server of Redis listens at the address. In the job `uncontended` each client acquires and releases a lock of its own; in
-`contended` all want the same lock, and count under it. The outcome is one line of JSON. Whatever goes wrong ends the
-program, with a reason on standard error.
+The peer is lockward-python or redis-py, and a server of Redis listens at the address. ../README.md has the jobs. The outcome is
+one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
 
 Clients are threads, each with a connection of its own. One process would run one thread at a time, and be measured rather
 than the library: so the threads are spread over as many processes as there are CPUs, and count in memory that these share.
@@ -19,13 +18,67 @@ import sys
 import threading
 import time
 from ctypes import c_int64
+from importlib.metadata import version
 from multiprocessing.connection import wait
 
+import lockward
 import redis
 
+EXCLUSIVE = ["uncontended", "contended"]
+SHARED = ["readers", "permits", "weights"]
+# The permits of a semaphore.
+PERMITS = 10
+# Of so many clients, one writes.
+WRITERS = 10
+# How much readers may hold at once, each 1. A writer holds it all.
+READERS = 2**31
+# How long a client holds what others may hold too.
+HOLD = 0.001
 WARM_UP = 1.5
 # How long it may take for all clients to connect, or to end.
 PATIENCE = 30
+
+
+class Peer:
+    """A lock as one client uses it."""
+
+    def acquire(self, limit):
+        """Waits for so many seconds. Returns whether the lock is ours."""
+        return self.lock.acquire(blocking_timeout=limit)
+
+    def release(self):
+        self.lock.release()
+
+
+class RedisPy(Peer):
+    """redis-py's Lock."""
+
+    jobs = EXCLUSIVE
+    version = f"redis-py {redis.__version__}"
+    notes = "no lease, tries every 100 ms without limit"
+
+    def __init__(self, server, name, contest, index):
+        self.lock = server.lock(name)
+
+
+class Lockward(Peer):
+    """Lockward's Lock, ReadWriteLock and Semaphore."""
+
+    jobs = EXCLUSIVE + SHARED
+    version = f"{version('lockward')}, redis-py {redis.__version__}"
+    notes = "a redis.Redis for each client; lease 30 s, renewed"
+
+    def __init__(self, server, name, contest, index):
+        if contest.job == "readers":
+            lock = lockward.ReadWriteLock(server, name)
+            self.lock = lock.write() if contest.writes(index) else lock.read()
+        elif contest.job in SHARED:
+            self.lock = lockward.Semaphore(server, name, PERMITS).permits(contest.weight(index))
+        else:
+            self.lock = lockward.Lock(server, name)
+
+
+PEERS = {"lockward-python": Lockward, "redis-py": RedisPy}
 
 
 class Contest:
@@ -34,15 +87,32 @@ class Contest:
     def __init__(self, arguments):
         host, port = arguments.address.rsplit(":", 1)
         self.address = (host, int(port))
-        self.shared = arguments.job == "contended"
+        self.peer = PEERS[arguments.peer]
+        self.job = arguments.job
+        self.is_shared = self.job in SHARED
         self.clients = arguments.clients
         self.seconds = arguments.seconds
         # By lock. Nothing but the lock protects them: grants that are missing here show that it did not exclude.
         self.counters = multiprocessing.RawArray(c_int64, self.clients)
-        # The client that had the shared lock last, protected likewise.
+        # The client that had the lock of all last, protected likewise.
         self.holder = multiprocessing.RawValue(c_int64)
+        # How much is held now where several clients may hold the lock.
+        self.held = multiprocessing.Value(c_int64)
         # A number that no earlier run has left behind in the server.
         self.name = f"lock:{os.getpid()}"
+
+    def writes(self, index):
+        return self.job == "readers" and index % WRITERS == 0
+
+    def weight(self, index):
+        """How much a client holds."""
+        if self.writes(index):
+            return self.limit()
+        return index % 3 + 1 if self.job == "weights" else 1
+
+    def limit(self):
+        """How much may be held at once."""
+        return READERS if self.job == "readers" else PERMITS
 
 
 class Client:
@@ -51,34 +121,51 @@ class Client:
     def __init__(self, contest, index):
         self.contest = contest
         self.index = index
-        self.own = 0 if contest.shared else index
+        self.own = index if contest.job == "uncontended" else 0
         host, port = contest.address
-        self.connection = redis.Redis(host=host, port=port)
-        self.connection.ping()
-        self.lock = self.connection.lock(f"{contest.name}:{self.own}")
+        connection = redis.Redis(host=host, port=port)
+        connection.ping()
+        self.lock = contest.peer(connection, f"{contest.name}:{self.own}", contest, index)
         self.waits = []
         self.handoffs = 0
+        # How many grants came while no more was held than allowed.
+        self.allowed = 0
 
     def run(self, begin):
         """Acquires and releases until the time is up; what is granted from `begin` counts."""
         end = begin + self.contest.seconds
         while (asked := time.monotonic()) < end:
-            if not self.lock.acquire(blocking_timeout=end - asked):
+            if not self.lock.acquire(end - asked):
                 return
             granted = time.monotonic()
-            if begin <= granted < end:
+            is_counted = begin <= granted < end
+            if self.contest.is_shared:
+                self.hold(is_counted)
+            elif is_counted:
                 self.count()
+            if is_counted:
                 self.waits.append(granted - asked)
             self.lock.release()
 
     def count(self):
+        """What a client does while it alone holds the lock."""
         counters, holder = self.contest.counters, self.contest.holder
         before = counters[self.own]
         time.sleep(0)
         counters[self.own] = before + 1
-        if self.contest.shared and holder.value != self.index:
+        if self.contest.job == "contended" and holder.value != self.index:
             self.handoffs += 1
             holder.value = self.index
+
+    def hold(self, is_counted):
+        """What a client does while it holds what others may hold too."""
+        held, weight = self.contest.held, self.contest.weight(self.index)
+        with held:
+            held.value += weight
+            self.allowed += is_counted and held.value <= self.contest.limit()
+        time.sleep(HOLD)
+        with held:
+            held.value -= weight
 
 
 def run_clients(contest, indexes, pipe):
@@ -95,7 +182,8 @@ def run_clients(contest, indexes, pipe):
         for thread in threads:
             while thread.is_alive() and not failed.reason:
                 thread.join(0.2)
-        pipe.send(failed.reason or [(client.index, client.waits, client.handoffs) for client in clients])
+        seen = [(client.index, client.waits, client.handoffs, client.allowed) for client in clients]
+        pipe.send(failed.reason or seen)
     except redis.RedisError as error:
         pipe.send(f"a client cannot connect: {error}")
 
@@ -151,38 +239,49 @@ def run(arguments):
     for pipe in pipes:
         pipe.send(begin)
     seen = sum(listen(pipes, contest.address, WARM_UP + contest.seconds + PATIENCE), [])
-    grants = [len(waits) for _, waits, _ in sorted(seen)]
-    waits = sorted(one for _, waits, _ in seen for one in waits)
-    if not waits:
+    grants = [len(waits) for _, waits, _, _ in sorted(seen)]
+    if not sum(grants):
         sys.exit("no client got a lock while it counted")
-    return {
+    result = {
         "peer": arguments.peer,
-        "version": f"redis-py {redis.__version__}",
-        "job": arguments.job,
+        "version": contest.peer.version,
+        "job": contest.job,
         "clients": contest.clients,
         "began_unix_ms": round(began * 1000),
         "elapsed_ms": contest.seconds * 1000,
         "operations": sum(grants),
-        "counter": sum(contest.counters),
+        "counter": sum(allowed for *_, allowed in seen) if contest.is_shared else sum(contest.counters),
         "grants": grants,
-        "handoffs": sum(handoffs for _, _, handoffs in seen),
+        "handoffs": sum(handoffs for _, _, handoffs, _ in seen),
         "gave_up": 0,
-        "acquire_us": {
-            name: round(waits[(len(waits) - 1) * percent // 100] * 1e6)
-            for name, percent in [("p50", 50), ("p99", 99), ("max", 100)]
-        },
-        "notes": f"no lease, tries every 100 ms without limit; threads of {processes} processes of CPython",
+        "acquire_us": quantiles(waits for index, waits, _, _ in seen if not contest.writes(index)),
+        "notes": f"{contest.peer.notes}; threads of {processes} processes of CPython",
+    }
+    if contest.job == "readers":
+        result["writers_us"] = quantiles(waits for index, waits, _, _ in seen if contest.writes(index))
+    return result
+
+
+def quantiles(waits):
+    """Some of the times that clients waited, in microseconds."""
+    waits = sorted(one for of_client in waits for one in of_client) or [0]
+    return {
+        name: round(waits[(len(waits) - 1) * percent // 100] * 1e6)
+        for name, percent in [("p50", 50), ("p99", 99), ("max", 100)]
     }
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("peer", choices=["redis-py"])
-    parser.add_argument("job", choices=["uncontended", "contended"])
+    parser.add_argument("peer", choices=PEERS)
+    parser.add_argument("job", choices=EXCLUSIVE + SHARED)
     parser.add_argument("address")
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=int, default=10)
-    print(json.dumps(run(parser.parse_args())))
+    arguments = parser.parse_args()
+    if arguments.job not in PEERS[arguments.peer].jobs:
+        parser.error(f"{arguments.peer} has no job {arguments.job}")
+    print(json.dumps(run(arguments)))
 
 
 if __name__ == "__main__":

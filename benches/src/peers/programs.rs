@@ -14,7 +14,9 @@ const BUILD: Duration = Duration::from_secs(600);
 /// A program that does jobs with one or more peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
-    /// src/bin/peer-lockward.rs.
+    /// benches/peers/rust, with plain commands.
+    Commands,
+    /// benches/peers/rust, with a library.
     Rust,
     /// benches/peers/java.
     Java,
@@ -22,9 +24,35 @@ pub enum Program {
     Go,
     /// benches/peers/python.
     Python,
+    /// benches/peers/node.
+    Node,
 }
 
 impl Program {
+    /// The language of the libraries, or nothing without any.
+    pub const fn language(self) -> &'static str {
+        match self {
+            Self::Commands => "",
+            Self::Rust => "Rust",
+            Self::Java => "Java",
+            Self::Go => "Go",
+            Self::Python => "Python",
+            Self::Node => "Node.js",
+        }
+    }
+
+    /// The name of the peer that is Lockward in this program.
+    pub const fn lockward(self) -> &'static str {
+        match self {
+            Self::Commands => "lockward",
+            Self::Rust => "lockward-rust",
+            Self::Java => "lockward-java",
+            Self::Go => "lockward-go",
+            Self::Python => "lockward-python",
+            Self::Node => "lockward-node",
+        }
+    }
+
     /// Builds it, and returns the program with the arguments that come first.
     ///
     /// # Errors
@@ -34,7 +62,7 @@ impl Program {
         let built = repository().join("target/peers");
         let path = |path: &str| built.join(path).display().to_string();
         match self {
-            Self::Rust => {
+            Self::Commands | Self::Rust => {
                 let this = env::current_exe().expect("this program");
                 Ok(vec![this.with_file_name("peer-lockward").display().to_string()])
             }
@@ -53,10 +81,19 @@ impl Program {
             Self::Python => {
                 need("python3", &["python3", "python3-venv"])?;
                 let requirements = folder.join("python/requirements.txt").display().to_string();
-                let pip = path("python/bin/pip");
+                let client = repository().join("clients/python").display().to_string();
+                let pip = &path("python/bin/pip");
                 run("python", &["python3", "-m", "venv", &path("python")])?;
-                run("python", &[&pip, "install", "--quiet", "--requirement", &requirements])?;
+                let install =
+                    [pip, "install", "--quiet", "--requirement", &requirements, "--editable", &client];
+                run("python", &install)?;
                 Ok(vec![path("python/bin/python"), folder.join("python/peers.py").display().to_string()])
+            }
+            Self::Node => {
+                need("npm", &["nodejs", "npm"])?;
+                let script = folder.join("node/build").display().to_string();
+                run("node", &[&script])?;
+                Ok(vec!["node".to_owned(), path("node/peers.js")])
             }
         }
     }
@@ -72,8 +109,11 @@ fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
     run(tool, &[&[script.as_str()], packages].concat())
 }
 
-/// Runs a tool to its end.
-fn run(log: &str, command: &[&str]) -> Result<(), Stopped> {
+/// Runs a tool to its end. It writes to this log in `target/peers`.
+///
+/// # Errors
+/// When it fails, in its own words; or the driver is asked to end.
+pub(crate) fn run(log: &str, command: &[&str]) -> Result<(), Stopped> {
     let folder = repository().join("target/peers");
     let failed = |error| Stopped::failed(format!("{} cannot be written: {error}", folder.display()));
     fs::create_dir_all(&folder).map_err(failed)?;

@@ -5,7 +5,7 @@ use crate::peers::contest::{Job, Outcome, PERMITS, Quantiles, WRITERS};
 use crate::peers::meter::Spent;
 use crate::peers::monitor::Parts;
 use crate::peers::roster::Peer;
-use crate::plot::Bars;
+use crate::plot::{Bar, Bars};
 use crate::results::{Machine, whole};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,6 +47,10 @@ pub struct Entry {
     pub peer: String,
     /// What its users call it.
     pub title: String,
+    /// The language of its library, or nothing for plain commands.
+    pub language: String,
+    /// The peer that is Lockward beside it, which may be itself.
+    pub ours: String,
     /// The job.
     pub job: Job,
     /// How many clients.
@@ -174,7 +178,28 @@ impl Measured {
 impl Entry {
     /// What the job of `peer` has come to.
     pub fn new(peer: &Peer, job: Job, clients: usize, result: Result<Measured, String>) -> Self {
-        Self { peer: peer.name.to_owned(), title: peer.title.to_owned(), job, clients, result }
+        Self {
+            peer: peer.name.to_owned(),
+            title: peer.title.to_owned(),
+            language: peer.program.language().to_owned(),
+            ours: peer.ours.to_owned(),
+            job,
+            clients,
+            result,
+        }
+    }
+
+    fn language(&self) -> &str {
+        if self.language.is_empty() { "-" } else { &self.language }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.peer == self.ours
+    }
+
+    /// What was measured, if a client has acquired the lock.
+    fn used(&self) -> Option<&Measured> {
+        self.result.as_ref().ok().filter(|measured| measured.operations > 0)
     }
 }
 
@@ -245,7 +270,7 @@ impl Report {
         text
     }
 
-    /// Names who is ahead of Lockward, and in what.
+    /// Names who is ahead of the Lockward beside it, and in what.
     fn ahead(&self, text: &mut String) {
         type Value = fn(&Measured) -> Option<f64>;
         type Show = fn(f64) -> String;
@@ -259,28 +284,27 @@ impl Report {
         ];
         let mut lines = String::new();
         for (job, clients) in self.kinds() {
-            let measured =
-                |entry: &Entry| entry.result.clone().ok().filter(|measured| measured.operations > 0);
-            let Some(ours) = self.of(job, clients).find(|entry| entry.peer == "lockward").and_then(measured)
-            else {
-                continue;
-            };
             for (name, value, show) in less {
-                let Some(ours) = value(&ours) else { continue };
-                let theirs =
-                    self.of(job, clients).filter_map(|entry| Some((&entry.title, value(&measured(entry)?)?)));
-                let better: Vec<String> = theirs
-                    .filter(|(_, theirs)| *theirs < ours)
-                    .map(|(title, theirs)| format!("{title} ({})", show(theirs)))
+                let better: Vec<String> = self
+                    .of(job, clients)
+                    .filter_map(|entry| {
+                        let ours = self.of(job, clients).find(|other| other.peer == entry.ours)?;
+                        let (numbers, beside) = (value(entry.used()?)?, value(ours.used()?)?);
+                        let (title, ours) = (&entry.title, &ours.title);
+                        let (shown, beside_shown) = (show(numbers), show(beside));
+                        (numbers < beside).then(|| format!("{title} {shown} ({ours} {beside_shown})"))
+                    })
                     .collect();
                 if !better.is_empty() {
-                    let (better, ours) = (better.join(", "), show(ours));
-                    let _ = writeln!(lines, "- {job}, {clients}, {name}: {better}; Lockward {ours}.");
+                    let _ = writeln!(lines, "- {job}, {clients}, {name}: {}.", better.join(", "));
                 }
             }
         }
         if !lines.is_empty() {
-            let _ = write!(text, "\nBetter than Lockward, by job and number of clients:\n\n{lines}");
+            let _ = write!(
+                text,
+                "\nBetter than Lockward in the same language, or on the same server, by job and number of clients:\n\n{lines}"
+            );
         }
     }
 
@@ -288,14 +312,13 @@ impl Report {
     pub fn plot(&self) -> Option<String> {
         let handoffs = |entry: &Entry| {
             let number = entry.result.as_ref().ok()?.handoffs_a_second?;
-            Some((entry.title.clone(), number, whole(number)))
+            Some(Bar { name: entry.title.clone(), number, text: whole(number), is_ours: entry.is_ours() })
         };
         let bars: Vec<_> = self.of(Job::Contended, PLOTTED).filter_map(handoffs).collect();
         let title = format!("Grants to another client a second, when {PLOTTED} clients want one lock");
         let hint =
             "More is better. A grant to the client that had the lock before does not count.".to_owned();
-        let begins_with_ours = bars.first().is_some_and(|(title, ..)| title == "Lockward");
-        begins_with_ours.then(|| Bars { title, hint, bars }.draw(&self.circumstances))
+        bars.iter().any(|bar| bar.is_ours).then(|| Bars { title, hint, bars }.draw(&self.circumstances))
     }
 
     /// Writes the tables between their marks of `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it is.
@@ -348,8 +371,8 @@ impl Report {
     }
 
     fn peers(&self, text: &mut String) {
-        line(text, ["lock", "version", "server", "as it was used"]);
-        line(text, ["---"; 4]);
+        line(text, ["lock", "client in", "version", "server", "as it was used"]);
+        line(text, ["---"; 5]);
         let mut named = Vec::new();
         for entry in &self.results {
             if named.contains(&&entry.peer) {
@@ -359,9 +382,13 @@ impl Report {
             let measured = of_peer.filter_map(|entry| entry.result.as_ref().ok()).next_back();
             match (measured, &entry.result) {
                 (Some(measured), _) => {
-                    line(text, [&entry.title, &measured.version, &measured.server, &measured.notes]);
+                    let Measured { version, server, notes, .. } = measured;
+                    line(text, [&entry.title, entry.language(), version, server, notes]);
                 }
-                (None, Err(reason)) => line(text, [&entry.title, "", "", &format!("did not run: {reason}")]),
+                (None, Err(reason)) => {
+                    let reason = format!("did not run: {reason}");
+                    line(text, [&entry.title, entry.language(), "", "", &reason]);
+                }
                 (None, Ok(_)) => continue,
             }
             named.push(&entry.peer);
@@ -370,17 +397,30 @@ impl Report {
 
     fn uncontended(&self, text: &mut String, clients: usize) {
         let _ = writeln!(text, "Uncontended, {clients} client{}:\n", if clients == 1 { "" } else { "s" });
-        line(text, ["lock", "pairs a second", "acquire p50", "p99", "server CPU a pair", "commands a pair"]);
-        line(text, ["---", "---:", "---:", "---:", "---:", "---:"]);
+        line(
+            text,
+            [
+                "lock",
+                "client in",
+                "pairs a second",
+                "acquire p50",
+                "p99",
+                "server CPU a pair",
+                "commands a pair",
+            ],
+        );
+        line(text, ["---", "---", "---:", "---:", "---:", "---:", "---:"]);
         for entry in self.of(Job::Uncontended, clients) {
             match &entry.result {
                 Err(reason) => {
-                    line(text, [&entry.title, "-", "-", "-", "-", &format!("did not run: {reason}")])
+                    let reason = format!("did not run: {reason}");
+                    line(text, [&entry.title, entry.language(), "-", "-", "-", "-", &reason]);
                 }
                 Ok(measured) => line(
                     text,
                     [
                         &entry.title,
+                        entry.language(),
                         &whole(measured.a_second),
                         &time(measured.acquire_us.p50),
                         &time(measured.acquire_us.p99),
@@ -398,6 +438,7 @@ impl Report {
             text,
             [
                 "lock",
+                "client in",
                 "grants a second",
                 "to another client",
                 "wait p50",
@@ -408,20 +449,21 @@ impl Report {
                 "commands a grant",
             ],
         );
-        line(text, ["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:"]);
+        line(text, ["---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:"]);
         for entry in self.of(Job::Contended, clients) {
             match &entry.result {
                 Err(reason) => {
                     let reason = format!("did not run: {reason}");
-                    line(text, [&entry.title, "-", "-", "-", "-", "-", "-", "-", &reason]);
+                    line(text, [&entry.title, entry.language(), "-", "-", "-", "-", "-", "-", "-", &reason]);
                 }
                 Ok(measured) if measured.operations == 0 => {
-                    line(text, [&entry.title, "0", "0", "-", "-", "-", "-", "-", "-"]);
+                    line(text, [&entry.title, entry.language(), "0", "0", "-", "-", "-", "-", "-", "-"]);
                 }
                 Ok(measured) => line(
                     text,
                     [
                         &format!("{}{}", entry.title, measured.miscount()),
+                        entry.language(),
                         &whole(measured.a_second),
                         &measured.handoffs_a_second.map_or("-".to_owned(), whole),
                         &time(measured.acquire_us.p50),
@@ -447,6 +489,7 @@ impl Report {
             text,
             [
                 "lock",
+                "client in",
                 "reads a second",
                 "writes a second",
                 "readers wait p50",
@@ -462,13 +505,33 @@ impl Report {
         );
         line(
             text,
-            ["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:"],
+            [
+                "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:",
+                "---:",
+            ],
         );
         for entry in self.of(Job::Readers, clients) {
             match &entry.result {
                 Err(reason) => {
                     let reason = format!("did not run: {reason}");
-                    line(text, [&entry.title, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", &reason]);
+                    line(
+                        text,
+                        [
+                            &entry.title,
+                            entry.language(),
+                            "-",
+                            "-",
+                            "-",
+                            "-",
+                            "-",
+                            "-",
+                            "-",
+                            "-",
+                            "-",
+                            "-",
+                            &reason,
+                        ],
+                    );
                 }
                 Ok(measured) => {
                     let readers = measured.acquire_us.shown();
@@ -477,6 +540,7 @@ impl Report {
                         text,
                         [
                             &format!("{}{}", entry.title, measured.miscount()),
+                            entry.language(),
                             &whole(measured.a_second - measured.writes_a_second),
                             &whole(measured.writes_a_second),
                             &readers[0],
@@ -502,6 +566,7 @@ impl Report {
             text,
             [
                 "lock",
+                "client in",
                 "grants a second",
                 "wait p50",
                 "p99",
@@ -511,12 +576,12 @@ impl Report {
                 "commands a grant",
             ],
         );
-        line(text, ["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:"]);
+        line(text, ["---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:"]);
         for entry in self.of(job, clients) {
             match &entry.result {
                 Err(reason) => {
                     let reason = format!("did not run: {reason}");
-                    line(text, [&entry.title, "-", "-", "-", "-", "-", "-", &reason]);
+                    line(text, [&entry.title, entry.language(), "-", "-", "-", "-", "-", "-", &reason]);
                 }
                 Ok(measured) => {
                     let [median, late, longest] = measured.acquire_us.shown();
@@ -524,6 +589,7 @@ impl Report {
                         text,
                         [
                             &format!("{}{}", entry.title, measured.miscount()),
+                            entry.language(),
                             &whole(measured.a_second),
                             &median,
                             &late,

@@ -11,6 +11,9 @@ pub struct Peer {
     pub name: &'static str,
     /// What its users call it.
     pub title: &'static str,
+    /// The name of the Lockward that it is compared with, in the same language and on the same kind of server; its own name if it is
+    /// Lockward.
+    pub ours: &'static str,
     /// The server that it needs.
     pub server: Kind,
     /// The program that does jobs with it.
@@ -24,23 +27,56 @@ const READERS: &[Job] = &[Job::Readers];
 const PERMITS: &[Job] = &[Job::Permits, Job::Weights];
 const ALL: &[Job] = &[Job::Uncontended, Job::Contended, Job::Readers, Job::Permits, Job::Weights];
 
-/// All of them, in the order of the tables.
-pub const PEERS: [Peer; 14] = [
-    peer("lockward", "Lockward", Kind::Lockward, Program::Rust, ALL),
-    peer("redisson-rlock", "Redisson RLock", Kind::Redis, Program::Java, EXCLUSIVE),
-    peer("redisson-fair", "Redisson RFairLock", Kind::Redis, Program::Java, EXCLUSIVE),
-    peer("redis-py", "redis-py Lock", Kind::Redis, Program::Python, EXCLUSIVE),
-    peer("redsync", "redsync", Kind::Redis, Program::Go, EXCLUSIVE),
-    peer("etcd", "etcd concurrency.Mutex", Kind::Etcd, Program::Go, EXCLUSIVE),
+const REDIS: Kind = Kind::Redis { server: None, is_loaded: false };
+const LOCKWARD: Kind = Kind::Redis { server: None, is_loaded: true };
+
+/// The newest servers that scripts/servers has: those with a command that releases what SET NX PX made.
+const NEW_REDIS: &str = "redis-experimental";
+const NEW_VALKEY: &str = "valkey-testing";
+const ON_NEW_REDIS: &str = "lockward-new-redis";
+const ON_NEW_VALKEY: &str = "lockward-new-valkey";
+
+/// All of them, in the order of the tables: by language, in each Lockward first.
+pub const PEERS: [Peer; 24] = [
+    peer("lockward", "Lockward", LOCKWARD, Program::Commands, ALL),
+    peer(ON_NEW_REDIS, "Lockward, newest Redis", on(NEW_REDIS, true), Program::Commands, EXCLUSIVE)
+        .beside(ON_NEW_REDIS),
+    peer("set-delex", "SET NX PX + DELEX", on(NEW_REDIS, false), Program::Commands, EXCLUSIVE)
+        .beside(ON_NEW_REDIS),
+    peer(ON_NEW_VALKEY, "Lockward, newest Valkey", on(NEW_VALKEY, true), Program::Commands, EXCLUSIVE)
+        .beside(ON_NEW_VALKEY),
+    peer("set-delifeq", "SET NX PX + DELIFEQ", on(NEW_VALKEY, false), Program::Commands, EXCLUSIVE)
+        .beside(ON_NEW_VALKEY),
+    peer("lockward-rust", "Lockward (Rust)", LOCKWARD, Program::Rust, ALL),
+    peer("lockward-java", "Lockward (Java)", LOCKWARD, Program::Java, ALL),
+    peer("redisson-rlock", "Redisson RLock", REDIS, Program::Java, EXCLUSIVE),
+    peer("redisson-fair", "Redisson RFairLock", REDIS, Program::Java, EXCLUSIVE),
     peer("curator", "Curator InterProcessMutex", Kind::Zookeeper, Program::Java, EXCLUSIVE),
+    peer("redisson-rw", "Redisson RReadWriteLock", REDIS, Program::Java, READERS),
+    peer("curator-rw", "Curator InterProcessReadWriteLock", Kind::Zookeeper, Program::Java, READERS),
+    peer("redisson-semaphore", "Redisson RSemaphore", REDIS, Program::Java, PERMITS),
+    peer("redisson-permits", "Redisson RPermitExpirableSemaphore", REDIS, Program::Java, PERMITS),
+    peer("curator-semaphore", "Curator InterProcessSemaphoreV2", Kind::Zookeeper, Program::Java, PERMITS),
+    peer("lockward-python", "Lockward (Python)", LOCKWARD, Program::Python, ALL),
+    peer("redis-py", "redis-py Lock", REDIS, Program::Python, EXCLUSIVE),
+    peer("lockward-go", "Lockward (Go)", LOCKWARD, Program::Go, ALL),
+    peer("redsync", "redsync", REDIS, Program::Go, EXCLUSIVE),
+    peer("etcd", "etcd concurrency.Mutex", Kind::Etcd, Program::Go, EXCLUSIVE),
     peer("mariadb", "MariaDB GET_LOCK", Kind::Mariadb, Program::Go, EXCLUSIVE),
     peer("postgres", "PostgreSQL advisory lock", Kind::Postgres, Program::Go, EXCLUSIVE),
-    peer("redisson-rw", "Redisson RReadWriteLock", Kind::Redis, Program::Java, READERS),
-    peer("curator-rw", "Curator InterProcessReadWriteLock", Kind::Zookeeper, Program::Java, READERS),
-    peer("redisson-semaphore", "Redisson RSemaphore", Kind::Redis, Program::Java, PERMITS),
-    peer("redisson-permits", "Redisson RPermitExpirableSemaphore", Kind::Redis, Program::Java, PERMITS),
-    peer("curator-semaphore", "Curator InterProcessSemaphoreV2", Kind::Zookeeper, Program::Java, PERMITS),
+    peer("lockward-node", "Lockward (Node.js)", LOCKWARD, Program::Node, ALL),
+    peer("node-redlock", "node-redlock", REDIS, Program::Node, EXCLUSIVE),
 ];
+
+impl Peer {
+    const fn beside(self, ours: &'static str) -> Self {
+        Self { ours, ..self }
+    }
+}
+
+const fn on(server: &'static str, is_loaded: bool) -> Kind {
+    Kind::Redis { server: Some(server), is_loaded }
+}
 
 const fn peer(
     name: &'static str,
@@ -49,5 +85,5 @@ const fn peer(
     program: Program,
     jobs: &'static [Job],
 ) -> Peer {
-    Peer { name, title, server, program, jobs }
+    Peer { name, title, ours: program.lockward(), server, program, jobs }
 }

@@ -2,6 +2,7 @@
 
 use crate::peers::children::{Group, last_lines};
 use crate::peers::interrupts::{self, Stopped};
+use crate::peers::programs::run;
 use crate::server::Loaded;
 use lockward_tests::{Directory, free_port, repository, server_program};
 use std::collections::BTreeMap;
@@ -21,10 +22,13 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Redis with the module.
-    Lockward,
-    /// Redis without it.
-    Redis,
+    /// Redis or Valkey.
+    Redis {
+        /// One of scripts/servers; without it, that of LOCKWARD_SERVER.
+        server: Option<&'static str>,
+        /// Whether it has the module.
+        is_loaded: bool,
+    },
     /// etcd.
     Etcd,
     /// MariaDB.
@@ -39,7 +43,7 @@ impl Kind {
     /// What scripts/peer-server calls it; Redis is started from here.
     const fn name(self) -> Option<&'static str> {
         match self {
-            Self::Lockward | Self::Redis => None,
+            Self::Redis { .. } => None,
             Self::Etcd => Some("etcd"),
             Self::Mariadb => Some("mariadb"),
             Self::Postgres => Some("postgres"),
@@ -49,25 +53,28 @@ impl Kind {
 
     /// Whether commands of clients and of scripts can be distinguished.
     pub const fn has_monitor(self) -> bool {
-        matches!(self, Self::Lockward | Self::Redis)
+        matches!(self, Self::Redis { .. })
     }
 
-    fn command(self, dir: &Path, port: u16) -> Command {
-        let Some(name) = self.name() else {
-            return self.redis(dir, port);
+    fn command(self, dir: &Path, port: u16) -> Result<Command, Stopped> {
+        let Self::Redis { server, is_loaded } = self else {
+            let mut command = Command::new(repository().join("scripts/peer-server"));
+            command.args(self.name()).arg(dir.join("data")).arg(port.to_string());
+            return Ok(command);
         };
-        let mut command = Command::new(repository().join("scripts/peer-server"));
-        command.arg(name).arg(dir.join("data")).arg(port.to_string());
-        command
-    }
-
-    fn redis(self, dir: &Path, port: u16) -> Command {
-        let mut command = Command::new(server_program());
+        let mut command = match server {
+            None => Command::new(server_program()),
+            Some(name) => {
+                let script = repository().join("scripts/servers").display().to_string();
+                run("servers", &[&script, name])?;
+                Command::new(repository().join("target/servers").join(name))
+            }
+        };
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(dir);
-        if self == Self::Lockward {
+        if is_loaded {
             command.arg("--loadmodule").args(Loaded::Lockward.path());
         }
-        command
+        Ok(command)
     }
 }
 
@@ -93,7 +100,7 @@ impl Server {
         let log = dir.path().join("log");
         let file = File::create(&log).expect("a writable directory");
         std::fs::create_dir(dir.path().join("data")).expect("a writable directory");
-        let mut command = kind.command(dir.path(), port);
+        let mut command = kind.command(dir.path(), port)?;
         command.stdin(Stdio::null()).stderr(file.try_clone().expect("a file")).stdout(file);
         let mut process = Group::start(&mut command)?;
         let deadline = Instant::now() + START;
@@ -143,7 +150,7 @@ fn version(kind: Kind, port: u16) -> Option<String> {
         Some(rest.split(end).next()?.to_owned())
     };
     match kind {
-        Kind::Lockward | Kind::Redis => {
+        Kind::Redis { .. } => {
             let info = exchange(port, b"INFO server\r\nQUIT\r\n").ok()?;
             match after(&info, "valkey_version:", &['\r']) {
                 Some(version) => Some(format!("Valkey {version}")),
@@ -184,7 +191,7 @@ fn postgres_login() -> Vec<u8> {
 /// How often each command was sent to a server since its start, if the server counts that.
 pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
     match kind {
-        Kind::Lockward | Kind::Redis => {
+        Kind::Redis { .. } => {
             let stats = exchange(port, b"INFO commandstats\r\nQUIT\r\n").unwrap_or_default();
             summed(stats.lines().filter_map(|line| {
                 let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;

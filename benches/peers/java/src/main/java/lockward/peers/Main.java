@@ -37,6 +37,7 @@ public final class Main {
 
     private static Peer connect(String name, String address, int clients) throws Exception {
         return switch (name) {
+            case "lockward-java" -> new Lockward(address);
             case "redisson-rlock" -> new Redisson(address, Redisson.Kind.LOCK);
             case "redisson-fair" -> new Redisson(address, Redisson.Kind.FAIR);
             case "redisson-rw" -> new Redisson(address, Redisson.Kind.READ_WRITE);

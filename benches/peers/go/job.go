@@ -1,0 +1,63 @@
+package main
+
+import (
+	"math"
+	"time"
+)
+
+// The jobs: see ../README.md.
+const (
+	uncontended = "uncontended"
+	contended   = "contended"
+	readers     = "readers"
+	permits     = "permits"
+	weights     = "weights"
+)
+
+const (
+	// The permits of a semaphore.
+	semaphore = 10
+	// Of so many clients, one writes.
+	writers = 10
+	// How long a client holds what others may hold too.
+	holdTime = time.Millisecond
+)
+
+// A share is what a client asks for.
+type share struct {
+	isReader, isWriter bool
+	// How many permits it takes of a semaphore; 0 if the lock is none.
+	permits int
+	// Which part of the limit it takes.
+	weight int64
+}
+
+// isShared returns whether several clients may hold the lock at once.
+func isShared(job string) bool { return job == readers || job == permits || job == weights }
+
+func shareOf(job string, client int) share {
+	switch job {
+	case readers:
+		if client%writers == 0 {
+			return share{isWriter: true, weight: limitOf(job)}
+		}
+		return share{isReader: true, weight: 1}
+	case permits:
+		return share{permits: 1, weight: 1}
+	case weights:
+		taken := client%3 + 1
+		return share{permits: taken, weight: int64(taken)}
+	}
+	return share{weight: 1}
+}
+
+// limitOf returns how much may be held at once.
+func limitOf(job string) int64 {
+	switch job {
+	case readers:
+		return math.MaxInt32
+	case permits, weights:
+		return semaphore
+	}
+	return 1
+}

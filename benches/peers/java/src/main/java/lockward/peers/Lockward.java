@@ -1,0 +1,67 @@
+package lockward.peers;
+
+import dev.lockward.HeldLock;
+import dev.lockward.LockwardClient;
+import dev.lockward.LockwardSemaphore;
+
+/** Lockward's Java client: one LockwardClient and a thread for each client, since a thread is who owns a lock there. */
+final class Lockward implements Peer {
+    private final LockwardClient lockward;
+
+    Lockward(String address) {
+        lockward = LockwardClient.create("redis://" + address);
+    }
+
+    @Override
+    public Lock lock(String name, Job job, int client) {
+        return switch (job) {
+            case UNCONTENDED, CONTENDED -> lock(lockward.getLock(name));
+            case READERS -> {
+                var lock = lockward.getReadWriteLock(name);
+                yield lock(job.isWriter(client) ? lock.writeLock() : lock.readLock());
+            }
+            case PERMITS, WEIGHTS -> permits(lockward.getSemaphore(name, Job.SEMAPHORE), job.permits(client));
+        };
+    }
+
+    private static Lock lock(java.util.concurrent.locks.Lock lock) {
+        return new Lock() {
+            @Override
+            public void acquire() throws InterruptedException {
+                lock.lockInterruptibly();
+            }
+
+            @Override
+            public void release() {
+                lock.unlock();
+            }
+        };
+    }
+
+    private static Lock permits(LockwardSemaphore semaphore, int permits) {
+        return new Lock() {
+            private HeldLock held;
+
+            @Override
+            public void acquire() throws InterruptedException {
+                held = semaphore.acquire(permits);
+            }
+
+            @Override
+            public void release() {
+                held.release();
+            }
+        };
+    }
+
+    @Override
+    public String version() {
+        return Main.version("lockward");
+    }
+
+    @Override
+    public String notes() {
+        return "one LockwardClient, a thread for each client; lease 30 s, renewed; at most 256 callers wait in the queue at a time, others"
+                + " poll";
+    }
+}

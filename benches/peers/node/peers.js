@@ -1,0 +1,185 @@
+// Peers: lock libraries written in JavaScript, as contestants of `make bench-peers`.
+//
+//   peers.js <peer> <job> <address> --clients N --seconds S
+//
+// The peer is lockward-node or node-redlock, and a server of Redis listens at the address. ../README.md has the jobs. The outcome is
+// one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
+//
+// All clients are in one process, and share a connection of ioredis, as callers of a program do.
+
+import { readFileSync } from "node:fs";
+import { setImmediate, setTimeout } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { Redis } from "ioredis";
+import Redlock, { ExecutionError } from "redlock";
+// This program runs in target/peers/node. The script build puts it there.
+import { Lockward } from "../../clients/node/dist/index.js";
+
+const EXCLUSIVE = ["uncontended", "contended"];
+const SHARED = ["readers", "permits", "weights"];
+const PERMITS = 10; // of a semaphore
+const WRITERS = 10; // of so many clients, one writes
+const READERS = 2 ** 31; // how much readers may hold at once, each 1. A writer holds it all.
+const HOLD = 1; // for so many milliseconds a client holds what others may hold too
+const WARM_UP = 2_500; // what is slow at first is compiled meanwhile
+const LEASE = 30_000; // of node-redlock, which has no default
+
+const { positionals, values } = parseArgs({
+  allowPositionals: true,
+  options: { clients: { type: "string", default: "50" }, seconds: { type: "string", default: "10" } },
+});
+const [name, job, address] = positionals;
+const clients = Number(values.clients);
+const duration = Number(values.seconds) * 1_000;
+
+/** What a library offers: how a client acquires its lock, and how it releases what it got. */
+const peers = {
+  "lockward-node": (redis) => {
+    const lockward = new Lockward(redis);
+    return {
+      jobs: [...EXCLUSIVE, ...SHARED],
+      version: `${versionOf("../../clients/node")}, ioredis ${versionOf("node_modules/ioredis")}`,
+      notes:
+        "one Lockward, all clients in one process; lease 30 s, renewed; at most 256 callers wait in the queue at a time, others poll",
+      acquire: (key, client) => lockward.acquire(key, kindOf(client)),
+    };
+  },
+  "node-redlock": (redis) => {
+    const redlock = new Redlock([redis]);
+    const { retryCount, retryDelay, retryJitter } = redlock.settings;
+    return {
+      jobs: EXCLUSIVE,
+      version: `redlock ${versionOf("node_modules/redlock")}, ioredis ${versionOf("node_modules/ioredis")}`,
+      notes: `one Redlock of one server, all clients in one process; lease ${LEASE / 1_000} s, not renewed; ${retryCount} more tries ${
+        retryDelay - retryJitter
+      } to ${retryDelay + retryJitter} ms apart, then asked again`,
+      acquire: (key) => redlock.acquire([key], LEASE),
+    };
+  },
+};
+
+function versionOf(folder) {
+  return JSON.parse(readFileSync(new URL(`${folder}/package.json`, import.meta.url), "utf8")).version.replace(/^v/, "");
+}
+
+const writes = (client) => job === "readers" && client % WRITERS === 0;
+const limit = job === "readers" ? READERS : PERMITS;
+/** How much a client holds. */
+const weightOf = (client) => (writes(client) ? limit : job === "weights" ? (client % 3) + 1 : 1);
+
+/** The options of Lockward that a client needs. */
+function kindOf(client) {
+  if (!SHARED.includes(job) || writes(client)) return {};
+  return job === "readers" ? { shared: true } : { slots: PERMITS, weight: weightOf(client) };
+}
+
+const tallies = Array.from({ length: clients }, () => ({ waits: [], gaveUp: 0 }));
+// Nothing but the lock protects these.
+let counter = 0;
+let warmUp = 0;
+let holder = -1;
+let handoffs = 0;
+// Where several clients may hold the lock: how much is held now, and the grants after which it was no more than allowed.
+let held = 0;
+let allowed = 0;
+
+/** What a client does while it holds the lock that all want. */
+async function count(client, isCounted) {
+  const read = isCounted ? counter : warmUp;
+  await setImmediate();
+  if (isCounted) counter = read + 1;
+  else warmUp = read + 1;
+  if (isCounted && holder !== client) handoffs += 1;
+  holder = client;
+}
+
+/** What a client does while it holds what others may hold too. */
+async function hold(client, isCounted) {
+  const weight = weightOf(client);
+  held += weight;
+  if (isCounted && held <= limit) allowed += 1;
+  await setTimeout(HOLD);
+  held -= weight;
+}
+
+/** Waits until the client has the lock, or nothing if the time was up meanwhile. */
+async function acquire(peer, key, client, isCounted, end) {
+  for (;;) {
+    try {
+      return await peer.acquire(key, client);
+    } catch (error) {
+      if (!(error instanceof ExecutionError)) throw error;
+      const now = performance.now();
+      if (now >= end) return undefined;
+      if (isCounted(now)) tallies[client].gaveUp += 1;
+    }
+  }
+}
+
+async function run(peer, client, begin) {
+  const end = begin + duration;
+  const isCounted = (instant) => instant >= begin && instant < end;
+  // A name that no earlier run has left behind in the server.
+  const key = `lock:${process.pid}:${job === "uncontended" ? client : 0}`;
+  for (;;) {
+    const asked = performance.now();
+    if (asked >= end) return;
+    const lock = await acquire(peer, key, client, isCounted, end);
+    if (lock === undefined) return;
+    const granted = performance.now();
+    const counts = isCounted(granted);
+    // Whoever still waits at the end gets the lock after it, and does nothing with it.
+    if (granted < end) {
+      if (SHARED.includes(job)) await hold(client, counts);
+      else if (job === "contended") await count(client, counts);
+    }
+    await lock.release();
+    if (counts) tallies[client].waits.push(granted - asked);
+  }
+}
+
+/** Some of the times that clients waited, in microseconds. */
+function quantiles(isOne) {
+  const waits = tallies.filter((_, client) => isOne(client)).flatMap(({ waits }) => waits);
+  waits.sort((a, b) => a - b);
+  const at = (percent) => Math.round(1_000 * (waits[Math.floor(((waits.length - 1) * percent) / 100)] ?? 0));
+  return { p50: at(50), p99: at(99), max: at(100) };
+}
+
+async function main() {
+  const [host, port] = address.split(":");
+  const redis = new Redis(Number(port), host);
+  await redis.ping();
+  const peer = peers[name]?.(redis);
+  if (!peer?.jobs.includes(job)) throw new Error(`${name} has no job ${job}`);
+  const begin = performance.now() + WARM_UP;
+  const began = Date.now() + WARM_UP;
+  await Promise.all(tallies.map((_, client) => run(peer, client, begin)));
+  const grants = tallies.map(({ waits }) => waits.length);
+  const operations = grants.reduce((sum, each) => sum + each);
+  if (operations === 0) throw new Error("no client got a lock while it counted");
+  return {
+    peer: name,
+    version: peer.version,
+    job,
+    clients,
+    began_unix_ms: began,
+    elapsed_ms: duration,
+    operations,
+    counter: SHARED.includes(job) ? allowed : job === "contended" ? counter : operations,
+    grants,
+    ...(job === "contended" ? { handoffs } : {}),
+    gave_up: tallies.reduce((sum, { gaveUp }) => sum + gaveUp, 0),
+    acquire_us: quantiles((client) => !writes(client)),
+    ...(job === "readers" ? { writers_us: quantiles(writes) } : {}),
+    notes: peer.notes,
+  };
+}
+
+try {
+  console.log(JSON.stringify(await main()));
+  process.exit(0);
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exit(1);
+}

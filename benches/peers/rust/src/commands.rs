@@ -1,0 +1,185 @@
+//! Plain commands, without a client library. Each client is a thread with its own connection and owner.
+
+use crate::contest::{Contest, HOLD, Limit, key, limit, microseconds};
+use lockward_bench::peers::contest::{Job, PERMITS};
+use lockward_bench::request::{owner, request};
+use lockward_tests::{Grant, Reply, decode};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a reply may take.
+const PATIENCE: Duration = Duration::from_secs(70);
+/// How long a client that polls pauses between two tries, in milliseconds: as redsync.
+const PAUSE_MS: std::ops::RangeInclusive<u64> = 50..=250;
+
+/// The commands that make a lock.
+#[derive(Clone, Copy, Debug)]
+pub enum Commands {
+    /// LOCK.ACQUIRE and LOCK.RELEASE as README.md advises: with a wait limit, HOLDS and TOKEN.
+    Lockward,
+    /// SET NX PX, and DELEX of Redis 8.4, which checks the owner.
+    Delex,
+    /// SET NX PX, and DELIFEQ of Valkey 9.
+    Delifeq,
+}
+
+/// A connection that waits for each reply.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl Connection {
+    /// Opens one.
+    pub fn open(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("a connection");
+        stream.set_nodelay(true).expect("no delay");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a read deadline");
+        Self { stream, input: Vec::new() }
+    }
+
+    fn call(&mut self, request: &[u8]) -> Reply {
+        self.stream.write_all(request).expect("the server takes what is sent");
+        loop {
+            if let Some((reply, length)) = decode(&self.input).expect("a reply") {
+                self.input.drain(..length);
+                return reply;
+            }
+            let mut chunk = [0; 1024];
+            let length = self.stream.read(&mut chunk).expect("a reply");
+            assert!(length > 0, "the server has closed a connection");
+            self.input.extend(chunk.iter().take(length));
+        }
+    }
+}
+
+/// The requests of a client.
+struct Requests {
+    commands: Commands,
+    key: String,
+    owner: String,
+    acquire: Vec<u8>,
+}
+
+impl Requests {
+    fn new(commands: Commands, contest: &Contest, client: usize) -> Self {
+        let (key, owner) = (key(contest.job(), client), owner(client));
+        let (permits, weight);
+        let options: &[&str] = match limit(contest.job(), client) {
+            Limit::Exclusive => &[],
+            Limit::Shared => &["SHARED"],
+            Limit::Permits(taken) => {
+                (permits, weight) = (PERMITS.to_string(), taken.to_string());
+                &["SLOTS", &permits, "WEIGHT", &weight]
+            }
+        };
+        let acquire = match commands {
+            Commands::Lockward => {
+                let words = ["LOCK.ACQUIRE", &key, &owner, "PX", "30000", "BLOCK", "60000", "HOLDS", "1"];
+                request(&[&words, options].concat())
+            }
+            Commands::Delex | Commands::Delifeq => request(&["SET", &key, &owner, "NX", "PX", "30000"]),
+        };
+        Self { commands, key, owner, acquire }
+    }
+
+    /// Acquires the lock and returns the request that releases it, or nothing if the time was up meanwhile.
+    fn acquire(&self, connection: &mut Connection, contest: &Contest) -> Option<Vec<u8>> {
+        let (key, owner) = (&self.key, &self.owner);
+        loop {
+            let reply = connection.call(&self.acquire);
+            match self.commands {
+                Commands::Lockward => {
+                    let Grant { token, .. } = reply.grant();
+                    let token = token.to_string();
+                    return Some(request(&["LOCK.RELEASE", key, owner, "HOLDS", "0", "TOKEN", &token]));
+                }
+                Commands::Delex | Commands::Delifeq if reply == Reply::NullBulk => {}
+                Commands::Delex => return Some(request(&["DELEX", key, "IFEQ", owner])),
+                Commands::Delifeq => return Some(request(&["DELIFEQ", key, owner])),
+            }
+            thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+            if contest.is_over(Instant::now()) {
+                return None;
+            }
+        }
+    }
+
+    /// The reply to a release that ended the tenure.
+    const fn released(&self) -> Reply {
+        match self.commands {
+            Commands::Lockward => Reply::Int(0),
+            Commands::Delex | Commands::Delifeq => Reply::Int(1),
+        }
+    }
+}
+
+impl Commands {
+    /// The version that the table shows.
+    pub const fn version(self) -> &'static str {
+        match self {
+            Self::Lockward => env!("CARGO_PKG_VERSION"),
+            Self::Delex | Self::Delifeq => "-",
+        }
+    }
+
+    /// How it is used.
+    pub const fn notes(self) -> &'static str {
+        match self {
+            Self::Lockward => "plain commands, a connection for each client; lease 30 s, not renewed",
+            Self::Delex | Self::Delifeq => {
+                "plain commands, a connection for each client; lease 30 s, not renewed; tries 50 to 250 ms apart"
+            }
+        }
+    }
+
+    /// Does the job with a client for each connection. Returns how long each client's acquisitions took, in microseconds.
+    pub fn compete(self, connections: Vec<Connection>, contest: &Contest) -> Vec<Vec<u32>> {
+        thread::scope(|scope| {
+            let clients: Vec<_> = connections
+                .into_iter()
+                .enumerate()
+                .map(|(client, connection)| {
+                    let work =
+                        move || run(connection, &Requests::new(self, contest, client), client, contest);
+                    thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, work).expect("a thread")
+                })
+                .collect();
+            clients.into_iter().map(|client| client.join().expect("a client that comes to its end")).collect()
+        })
+    }
+}
+
+fn run(mut connection: Connection, requests: &Requests, client: usize, contest: &Contest) -> Vec<u32> {
+    let mut times = Vec::new();
+    loop {
+        let asked = Instant::now();
+        if contest.is_over(asked) {
+            return times;
+        }
+        let Some(release) = requests.acquire(&mut connection, contest) else {
+            return times;
+        };
+        let granted = Instant::now();
+        let is_counted = contest.counts(granted);
+        // Whoever still waits at the end gets the lock after it, and does nothing with it.
+        if !contest.is_over(granted) {
+            if contest.job().is_shared() {
+                contest.enter(client, is_counted);
+                thread::sleep(HOLD);
+                contest.leave(client);
+            } else if contest.job() == Job::Contended {
+                let read = contest.read(is_counted);
+                thread::yield_now();
+                contest.write(client, read, is_counted);
+            }
+        }
+        assert_eq!(connection.call(&release), requests.released(), "the lock was held until its release");
+        if is_counted {
+            times.push(microseconds(asked, granted));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What the clients of a job share, and its outcome.
+
+use lockward_bench::peers::contest::{Job, Outcome, PERMITS, Quantiles, WRITERS};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const WARM_UP: Duration = Duration::from_millis(1_500);
+/// How long a client holds what others may hold too.
+pub const HOLD: Duration = Duration::from_millis(1);
+
+/// The limit that a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// The lock is the client's alone.
+    Exclusive,
+    /// All readers share the lock.
+    Shared,
+    /// The client takes this weight of a semaphore.
+    Permits(u64),
+}
+
+/// The limit that a client asks for in a job.
+pub const fn limit(job: Job, client: usize) -> Limit {
+    match job {
+        Job::Uncontended | Job::Contended => Limit::Exclusive,
+        Job::Readers if client.is_multiple_of(WRITERS) => Limit::Exclusive,
+        Job::Readers => Limit::Shared,
+        Job::Permits => Limit::Permits(1),
+        Job::Weights => Limit::Permits(client as u64 % 3 + 1),
+    }
+}
+
+/// The key of a client's lock. Servers go on from job to job.
+pub fn key(job: Job, client: usize) -> String {
+    if job == Job::Uncontended { format!("own:{client}") } else { format!("all:{job}") }
+}
+
+/// A job that is done. All that clients count is written by many of them.
+#[derive(Debug)]
+pub struct Contest {
+    job: Job,
+    begin: Instant,
+    began: SystemTime,
+    end: Instant,
+    /// Written under the lock alone, in two steps. What is counted while warming up is another number.
+    counter: AtomicU64,
+    warm_up: AtomicU64,
+    last: AtomicUsize,
+    handoffs: AtomicU64,
+    /// How much is held now.
+    held: AtomicU64,
+}
+
+impl Contest {
+    /// Counts for so many seconds, after a warm-up that begins now.
+    pub fn new(job: Job, seconds: u64) -> Self {
+        let begin = Instant::now() + WARM_UP;
+        Self {
+            job,
+            begin,
+            began: SystemTime::now() + WARM_UP,
+            end: begin + Duration::from_secs(seconds),
+            counter: AtomicU64::new(0),
+            warm_up: AtomicU64::new(0),
+            last: AtomicUsize::new(usize::MAX),
+            handoffs: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+        }
+    }
+
+    /// What the clients do.
+    pub const fn job(&self) -> Job {
+        self.job
+    }
+
+    /// Whether the time is up.
+    pub fn is_over(&self, instant: Instant) -> bool {
+        instant >= self.end
+    }
+
+    /// Whether a grant at that time counts.
+    pub fn counts(&self, granted: Instant) -> bool {
+        (self.begin..self.end).contains(&granted)
+    }
+
+    /// A client begins to hold what others may hold too.
+    pub fn enter(&self, client: usize, is_counted: bool) {
+        let (weight, allowed) = self.share(client);
+        let held = self.held.fetch_add(weight, Ordering::Relaxed) + weight;
+        if is_counted && held <= allowed {
+            self.counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The end of what [`Contest::enter`] began.
+    pub fn leave(&self, client: usize) {
+        self.held.fetch_sub(self.share(client).0, Ordering::Relaxed);
+    }
+
+    /// The number that clients count with under the lock.
+    pub fn read(&self, is_counted: bool) -> u64 {
+        self.number(is_counted).load(Ordering::Relaxed)
+    }
+
+    /// Writes that number plus 1, after others could run.
+    pub fn write(&self, client: usize, read: u64, is_counted: bool) {
+        self.number(is_counted).store(read + 1, Ordering::Relaxed);
+        if self.last.swap(client, Ordering::Relaxed) != client && is_counted {
+            self.handoffs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    const fn number(&self, is_counted: bool) -> &AtomicU64 {
+        if is_counted { &self.counter } else { &self.warm_up }
+    }
+
+    /// How much a client holds, and how much all may hold at once.
+    const fn share(&self, client: usize) -> (u64, u64) {
+        const READERS: u64 = u32::MAX as u64;
+        match limit(self.job, client) {
+            Limit::Exclusive => (READERS, READERS),
+            Limit::Shared => (1, READERS),
+            Limit::Permits(weight) => (weight, PERMITS),
+        }
+    }
+
+    /// The outcome, from the times in microseconds that each client's acquisitions took.
+    pub fn outcome(&self, peer: String, version: &str, notes: &str, times: &[Vec<u32>]) -> Outcome {
+        let grants: Vec<u64> = times.iter().map(|times| times.len() as u64).collect();
+        let operations = grants.iter().sum();
+        let is_writer = |client: usize| self.job == Job::Readers && client.is_multiple_of(WRITERS);
+        let times_of = |writers: bool| {
+            let times = times.iter().enumerate().filter(|(client, _)| is_writer(*client) == writers);
+            Quantiles::of(times.flat_map(|(_, times)| times).copied().collect())
+        };
+        Outcome {
+            peer,
+            version: version.to_owned(),
+            job: self.job,
+            clients: times.len(),
+            began_unix_ms: self
+                .began
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |since| since.as_secs_f64() * 1e3),
+            elapsed_ms: (self.end - self.begin).as_millis() as f64,
+            operations,
+            counter: if self.job == Job::Uncontended {
+                operations
+            } else {
+                self.counter.load(Ordering::Relaxed)
+            },
+            grants,
+            acquire_us: times_of(false),
+            writers_us: (self.job == Job::Readers).then(|| times_of(true)),
+            notes: notes.to_owned(),
+            handoffs: (self.job == Job::Contended).then(|| self.handoffs.load(Ordering::Relaxed)),
+            gave_up: 0,
+        }
+    }
+}
+
+/// How long an acquisition took, in microseconds.
+pub fn microseconds(asked: Instant, granted: Instant) -> u32 {
+    u32::try_from((granted - asked).as_micros()).unwrap_or(u32::MAX)
+}

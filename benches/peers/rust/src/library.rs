@@ -1,0 +1,66 @@
+//! The Rust client, as its README advises: one `Client` for the process, and a task of tokio for each client.
+
+use crate::contest::{Contest, HOLD, Limit, key, limit, microseconds};
+use lockward_bench::peers::contest::{Job, PERMITS};
+use lockward_client::Client;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+use tokio::task;
+
+/// How it is used.
+pub const NOTES: &str = "one Client, a task of tokio for each client; lease 30 s, renewed; at most 256 callers wait in the queue at a time, others poll";
+
+/// Connects.
+pub async fn connect(address: &str) -> Client {
+    let client = Client::connect(&format!("redis://{address}")).await;
+    client.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Does the job with so many clients. Returns how long each client's acquisitions took, in microseconds.
+pub async fn compete(client: &Client, contest: &Arc<Contest>, clients: usize) -> Vec<Vec<u32>> {
+    let tasks: Vec<_> =
+        (0..clients).map(|number| task::spawn(run(client.clone(), number, Arc::clone(contest)))).collect();
+    let mut times = Vec::new();
+    for task in tasks {
+        times.push(task.await.expect("a client that comes to its end"));
+    }
+    times
+}
+
+async fn run(client: Client, number: usize, contest: Arc<Contest>) -> Vec<u32> {
+    let key = key(contest.job(), number);
+    let mut times = Vec::new();
+    loop {
+        let asked = Instant::now();
+        if contest.is_over(asked) {
+            return times;
+        }
+        let lock = client.lock(&key);
+        let lock = match limit(contest.job(), number) {
+            Limit::Exclusive => lock,
+            Limit::Shared => lock.shared(),
+            Limit::Permits(weight) => lock.slots(PERMITS as u32).weight(weight as u32),
+        };
+        let guard = lock.acquire().await.unwrap_or_else(|error| panic!("{error}"));
+        let granted = Instant::now();
+        let is_counted = contest.counts(granted);
+        // Whoever still waits at the end gets the lock after it, and does nothing with it.
+        if !contest.is_over(granted) {
+            if contest.job().is_shared() {
+                contest.enter(number, is_counted);
+                // A timer of tokio would end up to a millisecond later.
+                task::spawn_blocking(|| thread::sleep(HOLD)).await.expect("a thread that sleeps");
+                contest.leave(number);
+            } else if contest.job() == Job::Contended {
+                let read = contest.read(is_counted);
+                task::yield_now().await;
+                contest.write(number, read, is_counted);
+            }
+        }
+        guard.release().await.unwrap_or_else(|error| panic!("{error}"));
+        if is_counted {
+            times.push(microseconds(asked, granted));
+        }
+    }
+}

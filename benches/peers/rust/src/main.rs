@@ -1,0 +1,55 @@
+//! Contestants of `make bench-peers` in Rust: plain commands, and Lockward's Rust client. See benches/peers/README.md for what a
+//! contestant is.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a contestant that cannot go on ends, and says why")]
+
+mod commands;
+mod contest;
+mod library;
+
+use clap::Parser;
+use commands::{Commands, Connection};
+use contest::Contest;
+use lockward_bench::peers::contest::{Job, Outcome};
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    peer: String,
+    job: Job,
+    /// Where the server listens, as 127.0.0.1:PORT.
+    address: String,
+    #[arg(long)]
+    clients: usize,
+    #[arg(long)]
+    seconds: u64,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.peer.as_str() {
+        "lockward-rust" => use_library(arguments),
+        "set-delex" => use_commands(Commands::Delex, arguments),
+        "set-delifeq" => use_commands(Commands::Delifeq, arguments),
+        _ => use_commands(Commands::Lockward, arguments),
+    };
+    println!("{}", serde_json::to_string(&outcome).expect("plain numbers"));
+}
+
+fn use_commands(commands: Commands, arguments: Arguments) -> Outcome {
+    let connections = (0..arguments.clients).map(|_| Connection::open(&arguments.address)).collect();
+    let contest = Contest::new(arguments.job, arguments.seconds);
+    let times = commands.compete(connections, &contest);
+    contest.outcome(arguments.peer, commands.version(), commands.notes(), &times)
+}
+
+fn use_library(arguments: Arguments) -> Outcome {
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let client = library::connect(&arguments.address).await;
+        let contest = Arc::new(Contest::new(arguments.job, arguments.seconds));
+        let times = library::compete(&client, &contest, arguments.clients).await;
+        contest.outcome(arguments.peer, env!("CARGO_PKG_VERSION"), library::NOTES, &times)
+    })
+}
