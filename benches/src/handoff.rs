@@ -46,7 +46,8 @@ impl Kind {
         }
     }
 
-    fn wait(self, queue: usize, member: usize) -> Vec<u8> {
+    /// The request of a member that waits in a queue.
+    pub fn wait(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
             Self::Lock => {
                 let owner = owner(member);
@@ -57,7 +58,8 @@ impl Kind {
         }
     }
 
-    fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
+    /// The request of a member that lets the next one have it.
+    pub fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
             Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member)]),
             Self::List => request(&["LPUSH", &self.key(queue), "x"]),
@@ -66,7 +68,7 @@ impl Kind {
     }
 
     /// The reply to whom it is passed on.
-    const fn received(self) -> Expected {
+    pub const fn received(self) -> Expected {
         match self {
             Self::Lock => Expected::Grant,
             Self::List => Expected::Element,
@@ -75,7 +77,7 @@ impl Kind {
     }
 
     /// The reply to who passes it on.
-    const fn passed(self) -> Expected {
+    pub const fn passed(self) -> Expected {
         match self {
             Self::Lock | Self::Bare => Expected::Number(0),
             Self::List => Expected::Number(1),
