@@ -48,10 +48,15 @@ impl Kind {
 
     /// The request of a member that waits in a queue.
     pub fn wait(self, queue: usize, member: usize) -> Vec<u8> {
+        self.wait_with_lease(queue, member, LEASE)
+    }
+
+    /// The same with this lease, in milliseconds.
+    pub fn wait_with_lease(self, queue: usize, member: usize, lease: &str) -> Vec<u8> {
         match self {
             Self::Lock => {
                 let owner = owner(member);
-                request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", LEASE, "BLOCK", "0"])
+                request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", lease, "BLOCK", "0"])
             }
             Self::List => request(&["BLPOP", &self.key(queue), "0"]),
             Self::Bare => request(&["EMPTY.WAIT", &self.key(queue), "0"]),

@@ -1,7 +1,7 @@
 //! By the number of clients that wait, all for one lock or each for a lock of its own: CPU for a wait and for a hand-off, and memory. BLPOPs
 //! that LPUSH serves are measured beside them.
 
-use super::curves::{Point, axes, has_memory, plot};
+use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::{Client, Clients};
 use crate::handoff::Kind;
 use crate::placement::{Place, be_client_of};
@@ -116,7 +116,7 @@ impl Crowd {
     /// Client 0 holds the lock of a queue. A list needs no holder.
     fn hold(&mut self, queue: usize) {
         if self.kind == Kind::Lock {
-            self.clients.send(0, &self.kind.wait(queue, 0));
+            self.clients.send(0, &self.kind.wait_with_lease(queue, 0, LONG_LEASE));
             self.kind.received().check(&self.clients.reply_to(0));
         }
     }
@@ -148,7 +148,7 @@ impl Crowd {
             if self.shape == Shape::Each {
                 self.hold(self.queue_of(who));
             }
-            self.clients.send(who, &self.kind.wait(self.queue_of(who), who));
+            self.clients.send(who, &self.kind.wait_with_lease(self.queue_of(who), who, LONG_LEASE));
             if who % UNREAD == 0 {
                 self.settle();
             }
@@ -177,7 +177,7 @@ impl Crowd {
             let begin = cpu.settled();
             for who in idle {
                 let queue = if self.shape == Shape::One { 0 } else { self.queue_of(who) };
-                self.clients.send(who, &self.kind.wait(queue, who));
+                self.clients.send(who, &self.kind.wait_with_lease(queue, who, LONG_LEASE));
             }
             waiting += cpu.settled() - begin;
         }
