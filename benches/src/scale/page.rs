@@ -18,7 +18,9 @@ pub fn write(docs: &Path, results: &Results) {
         text = between(&text, &begin, &format!("<!-- end of {name} -->"), &written);
     };
     for (name, ..) in STAGES {
-        let rows: Vec<&Row> = results.rows.iter().filter(|row| stage(row) == name).collect();
+        // The other side of a comparison is in the plots. The page has its ratio.
+        let shown = |row: &&Row| stage(row) == name && !row.name.contains("-against-");
+        let rows: Vec<&Row> = results.rows.iter().filter(shown).collect();
         if rows.is_empty() {
             continue;
         }

@@ -11,13 +11,13 @@ const CLIENTS: f64 = 1e6;
 const RENEWED: f64 = 10.0;
 /// How much of a CPU a node is to use. The rest is for bursts, snapshots and a failed node's share.
 const BUSY: f64 = 0.5;
-/// How many connections a node is to have: so many were measured.
+/// How many connections a node is to have, at most.
 const CONNECTIONS: f64 = 50_000.0;
 /// `maxclients` is so many times the connections, so that the clients of a failed node find room.
 const SPARE: f64 = 1.5;
 
 /// Pairs a client a minute, and the part of the clients that waits.
-const WORKLOADS: [(f64, f64); 5] = [(0.1, 0.0), (1.0, 0.01), (1.0, 0.1), (10.0, 0.05), (60.0, 0.2)];
+const WORKLOADS: [(f64, f64); 5] = [(0.1, 0.001), (1.0, 0.01), (1.0, 0.1), (10.0, 0.05), (60.0, 0.2)];
 
 /// The measured figures of the formulas: bytes, and nanoseconds of CPU.
 struct Figures {
@@ -116,7 +116,7 @@ impl Figures {
         let of_node = |number: f64| SPARE * number / nodes;
         vec![
             format!("{pairs}"),
-            format!("{:.0} %", waiting * 100.0),
+            format!("{} %", waiting * 100.0),
             format!("{:.1} GB", memory / 1e9),
             format!("{cpu:.1} cores"),
             whole(connections),
