@@ -28,8 +28,9 @@ const EACH: usize = 160;
 const SNAPSHOTS: usize = 3;
 /// Keys in one request that walks the tables.
 const WALK: usize = 10_000;
-/// Memory for a lock, for a string, and for another server that loads the locks, in bytes.
-const BYTES: f64 = 700.0;
+/// Memory for a lock and a string, and for a lock in the server that loads it, in bytes.
+const HELD: f64 = 400.0;
+const LOADED: f64 = 220.0;
 /// The pause between two looks at whether a snapshot is complete.
 const POLLED: Duration = Duration::from_millis(2);
 
@@ -176,8 +177,8 @@ pub fn measure(report: &mut Report) {
     let mut stores = [Kept::Locks, Kept::Strings].map(Store::start);
     for (done, count) in COUNTS.into_iter().enumerate() {
         report.progress(done, COUNTS.len());
-        let more = (count - stores[0].count) as f64 + count as f64 / 2.0;
-        if !has_memory(report, more * BYTES, &format!("{count} locks")) {
+        let needed = (count - stores[0].count) as f64 * HELD + count as f64 * LOADED;
+        if !has_memory(report, needed, &format!("{count} locks")) {
             break;
         }
         let mut measured = <[Measured; 2]>::default();
