@@ -5,7 +5,7 @@ use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::Client;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Expected, Pipeline};
-use crate::placement::{Place, be_client_of, put_main_thread_first};
+use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{Numbers, owner, request};
 use crate::results::Unit;
@@ -89,10 +89,9 @@ struct Store {
 
 impl Store {
     fn start(kept: Kept) -> Self {
-        // The child that saves has the other CPU, and no priority.
+        // The child that saves has the other CPU, and the priority of the server.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = Server::start(&[&cpus]);
-        put_main_thread_first(server.pid());
         let pipeline = Pipeline::open(&server, CONNECTIONS);
         let mut control = server.client();
         let empty = control.info_number("memory", "used_memory");
